@@ -1,6 +1,7 @@
 """The command line: arguments in, results on stdout, everything else on stderr.
 
 app         the commands' frame (listing, errors, exit codes), and shared arguments
+plan        what a run will need, before it runs
 runs        run, evaluate, reward-model, report, chat; step (hidden: what pods run); doctor
 models      promote, rollback, load, versions, serve, api-key
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
@@ -28,6 +29,7 @@ def command_line() -> typer.Typer:
         environments,
         kubeflow,
         models,
+        plan,
         runs,
     )
     from espalier.cli.app import app

@@ -26,7 +26,7 @@ _HELP_WIDTH = 64
 
 
 PANELS = {
-    "Runs": ("run", "evaluate", "reward-model", "report", "chat"),
+    "Runs": ("plan", "run", "evaluate", "reward-model", "report", "chat"),
     "Models": ("promote", "rollback", "load", "versions", "serve", "record", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
     "Data": ("data", "environments", "backup"),

@@ -55,7 +55,7 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
             "tokenizer_config.json, or use the instruction-tuned model of the same family."
         )
     _require_causal_lm(model)
-    parameters, memory = _parameters(model), _training_memory(profile)
+    parameters, memory = stored_parameters(model), _training_memory(profile)
     if parameters and memory:
         processes = profile.training.processes if profile.training.sharded else 1
         if warning := memory_fault(model, parameters, memory, processes=processes):
@@ -119,8 +119,12 @@ def _require_causal_lm(model: Path) -> None:
         )
 
 
-def _parameters(model: Path) -> int:
-    """Parameters by the headers of the safetensors files; 0 for weights in another format."""
+def stored_parameters(model: Path) -> int:
+    """Parameters by the headers of the safetensors files; 0 for weights in another format.
+
+    Raises:
+        PolicyError: a file that the index names is missing, or one cannot be read.
+    """
     from safetensors import SafetensorError, safe_open
 
     index = model / "model.safetensors.index.json"

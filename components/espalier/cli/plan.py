@@ -1,0 +1,96 @@
+"""plan: what a run will need, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from espalier.cli.app import (
+    JsonOption,
+    ProfileOption,
+    SetOption,
+    app,
+    examples,
+    print_json,
+    resumable,
+)
+
+
+@app.command(
+    epilog=examples(
+        "espalier plan --profile laptop",
+        "espalier plan --profile my/own.toml --set training.steps=500 --probe",
+        "espalier plan --profile sql --memory 2GiB --hours 0.5",
+        "espalier plan --prices prices.toml --budget 5 --json",
+    )
+)
+def plan(  # noqa: PLR0913 (the options of a command)
+    *,
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    runs: Annotated[
+        Path, typer.Option("--runs", help="Where earlier runs are, which the plan learns from.")
+    ] = Path("runs"),
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Run the chain for about a minute first, to measure.")
+    ] = False,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", metavar="FILE", help="TOML with prices of an hour.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Such as 16GiB; default: this machine's.")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option("--gpu-memory", help="Of one accelerator; default: this one's.")
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option("--disk", help="Such as 50GiB; default: what is free here.")
+    ] = None,
+    hours: Annotated[float | None, typer.Option("--hours", help="It may take.")] = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="It may cost, in the currency of --prices.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a run will need: memory, time, disk, GPU-hours, money; nothing is run.
+
+    Earlier runs below --runs tell how long episodes are and how fast this machine is; --probe
+    makes one of a minute. What does not fit is listed with the keys of the profile that would
+    make it fit. Exit code 1: it does not fit.
+    """
+    from espalier import planning
+    from espalier.steps.profiles import named_profile
+
+    if budget is not None and prices is None:
+        raise typer.BadParameter("--budget is compared with what --prices says; give both")
+    for name, value in {"--hours": hours, "--budget": budget}.items():
+        if value is not None and not value > 0:
+            raise typer.BadParameter(f"{name} {value:g} allows nothing; give a number above 0")
+    chosen = named_profile(profile, set_ or ())
+    limits = planning.Limits(
+        memory_mib=None if memory is None else planning.mebibytes(memory),
+        accelerator_mib=None if gpu_memory is None else planning.mebibytes(gpu_memory),
+        disk_mib=None if disk is None else planning.mebibytes(disk),
+        hours=hours,
+        money=budget,
+    )
+    table = None if prices is None else planning.read_prices(prices)
+    if probe:
+        with resumable("The same command begins the probe anew"):
+            planning.run_probe(chosen, runs, lambda line: typer.echo(line, err=True))
+    order = planning.PlanOrder(
+        profile=chosen,
+        runs=planning.earlier_runs(runs),
+        machine=planning.this_machine(runs),
+        limits=limits,
+        prices=table,
+    )
+    made = planning.make_plan(order)
+    if as_json:
+        print_json(planning.plan_json(made))
+    else:
+        typer.echo(planning.plan_text(made))
+    if made.faults:
+        raise typer.Exit(1)

@@ -1,0 +1,51 @@
+"""Bytes that a run leaves on disk, and needs beside them while it runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from espalier.config import Profile, reads_knowledge
+from espalier.planning.durations import num_tasks
+from espalier.planning.figures import Figures
+from espalier.planning.sizes import PolicySize
+
+_MIB = 1 << 20
+_F32 = 4
+_TASK_BYTES = 1000
+"""A task as a JSON line; GeoNames' and made families' take 600 to 1,100."""
+_TASK_COPIES = 3  # synthetic, accepted, curriculum
+_TRAJECTORY_BYTES = 12
+"""Of a token in parquet, with the messages around it."""
+_POLICY_COPIES = 5  # base, pretrained, warm, trained; MLflow's
+_CHECKPOINTS = 2  # the newest, and the one that is being written
+_KNOWLEDGE_MIB = 60.0
+"""Triples, documents and indexes of GeoNames; a folder of one's own takes a few times its size."""
+_REPORT_MIB = 2.0
+
+
+class Disk(NamedTuple):
+    """MiB."""
+
+    kept: float
+    """Artifacts, report and the registered version."""
+    working: float
+    """Checkpoints, which are deleted when their stage is published."""
+
+    @property
+    def peak(self) -> float:
+        """Both."""
+        return self.kept + self.working
+
+
+def disk_of(profile: Profile, size: PolicySize, figures: Figures) -> Disk:
+    """The disk of a run; the logs of MLflow are a few MiB more."""
+    weights = _F32 * size.parameters
+    episodes = 2 * profile.synthesis.trajectories * figures.demonstration_tokens
+    rows = num_tasks(profile) * _TASK_COPIES * _TASK_BYTES + episodes * _TRAJECTORY_BYTES
+    kept = (_POLICY_COPIES * weights + rows) / _MIB + _REPORT_MIB
+    if reads_knowledge(profile.environment):
+        kept += _KNOWLEDGE_MIB
+    numbers = 4.0  # weights, AdamW's two moments, the best weights so far
+    if profile.training.algorithm.critic is not None:
+        numbers += 3.0
+    return Disk(kept, _CHECKPOINTS * numbers * weights / _MIB)

@@ -1,0 +1,176 @@
+"""What a plan has to be told by measurement, and what it assumes where nothing was measured.
+
+Lengths in tokens, times in seconds, memory in MiB. An action token is one that the policy wrote;
+time by the action token holds the reading of prompts and observations, and the tools.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from espalier.config import Profile
+
+Measured: TypeAlias = Mapping[str, float]
+"""Some of `Figures`, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """All that is measured or assumed."""
+
+    demonstration_tokens: float
+    """A demonstration, mean."""
+    episode_tokens: float
+    """A trajectory of training, mean."""
+    action_tokens: float
+    """The part of it that the policy wrote, mean."""
+    rollouts_per_place: float
+    """Trajectories that a step samples, for each of its tasks_per_step x group_size places: groups
+    that the screening or a filter drops are drawn anew."""
+    prestage_token_s: float
+    """Reading skill of the embedded policy, a token."""
+    sft_token_s: float
+    """Imitation, a token of the demonstrations."""
+    update_token_s: float
+    """A token that the update forwards and backwards once."""
+    rollout_token_s: float
+    """Sampling in training, an action token."""
+    judged_token_s: float
+    """Sampling where scores are compared, an action token."""
+    ingest_s: float
+    """The stage as a whole."""
+    synthesis_task_s: float
+    """A task, demonstrations and agent texts included."""
+    validation_s: float
+    """The stage as a whole: its libraries take longer than its rows."""
+    tokenizer_s: float
+    """What prepares the embedded policy beside its reading: the tokenizer, and the logs for it."""
+    scoring_s: float
+    """What an evaluation takes beside the episodes: loading, intervals, writing."""
+    register_s: float
+    """The stage as a whole."""
+    data_mib: float
+    """Resident in the stages before the policy: libraries, and the family's data."""
+    policy_mib: float
+    """Resident once torch has computed, without the policy's own tensors."""
+    retention: float
+    """What the process holds of its working memory, as a multiple of what lives at one time: the
+    allocator keeps in pieces what it was given back."""
+
+
+ASSUMED_PARAMETERS = 750_000
+ASSUMED_THREADS = 1
+_ASSUMED: Measured = {
+    "prestage_token_s": 1 / 8000,
+    "sft_token_s": 1 / 8500,
+    "update_token_s": 1 / 6000,
+    "rollout_token_s": 1 / 4000,
+    "judged_token_s": 1 / 5000,
+    "ingest_s": 2.0,
+    "synthesis_task_s": 0.0005,
+    "validation_s": 6.0,
+    "tokenizer_s": 3.0,
+    "scoring_s": 2.0,
+    "register_s": 2.0,
+    "data_mib": 1010.0,
+    "policy_mib": 1200.0,
+    "retention": 1.6,
+}
+"""Of runs of the profiles that come with espalier: policies of about 0.75 M parameters, on one
+thread of an AMD EPYC."""
+_LENGTH_SHARE = 0.4
+"""A trajectory's length as a share of episode.max_tokens; those profiles' lie at 0.2 to 0.6."""
+_ACTION_SHARE = 0.45
+"""Share of a trajectory that the policy wrote."""
+_DRAWN_ANEW = 1.5
+"""Trajectories for each place, where groups are screened or drawn anew: the profile laptop sampled
+50,200 for 33,280 places."""
+
+
+def assumed(profile: Profile) -> Measured:
+    """Every figure as it is assumed where nothing was measured."""
+    length = _LENGTH_SHARE * profile.episode.max_tokens
+    regenerates = any(rule.regenerations for rule in profile.training.algorithm.group_filters)
+    anew = profile.curriculum.active_screening > 0 or regenerates
+    return {
+        **_ASSUMED,
+        "demonstration_tokens": length,
+        "episode_tokens": length,
+        "action_tokens": _ACTION_SHARE * length,
+        "rollouts_per_place": _DRAWN_ANEW if anew else 1.0,
+    }
+
+
+def median(found: Sequence[Measured]) -> dict[str, float]:
+    """Each figure's median over those that have it."""
+    names = {name: None for figures in found for name in figures}
+    return {
+        name: statistics.median(figures[name] for figures in found if name in figures)
+        for name in names
+    }
+
+
+_BY_PARAMETER = (
+    "prestage_token_s",
+    "sft_token_s",
+    "update_token_s",
+    "rollout_token_s",
+    "judged_token_s",
+)
+_LEAST_RATIO = 1 / 3
+"""Time by the token stops shrinking with the policy: small ones spend it between operations."""
+_SECOND_THREAD = 0.68
+"""Exponent of the speed-up by threads: two decode 1.6 times as fast as one (2 ** 0.68)."""
+
+
+class Compute(NamedTuple):
+    """What times by the token were measured on."""
+
+    parameters: int
+    threads: int
+
+
+def rescaled(measured: Measured, made: Compute, asked: Compute) -> dict[str, float]:
+    """Times by the token for another policy and number of threads; other figures as they are.
+
+    A token takes about 2 operations a parameter forward and 4 backward (Kaplan et al. 2020,
+    arXiv:2001.08361, sec. 2.1), so times go with the parameters.
+    """
+    size = max(asked.parameters / made.parameters, _LEAST_RATIO)
+    if made.parameters == asked.parameters:
+        size = 1.0
+    factor = size * (made.threads / asked.threads) ** _SECOND_THREAD
+    return {
+        name: value * factor if name in _BY_PARAMETER else value for name, value in measured.items()
+    }
+
+
+class Calibration(NamedTuple):
+    """The figures of a plan, and where each comes from."""
+
+    figures: Figures
+    sources: Mapping[str, str]
+    """Name of a figure -> "assumed", or the runs that it was measured in."""
+
+    @property
+    def assumed(self) -> list[str]:
+        """Names of the figures that nobody has measured."""
+        return sorted(name for name, source in self.sources.items() if source == "assumed")
+
+
+def calibrated(profile: Profile, layers: Sequence[tuple[str, Measured]]) -> Calibration:
+    """Fill what is measured with what is assumed.
+
+    Args:
+        profile: that is planned.
+        layers: source and figures; where two have the same, the later counts.
+    """
+    figures = dict(assumed(profile))
+    sources = dict.fromkeys(figures, "assumed")
+    for source, measured in layers:
+        figures |= measured
+        sources |= dict.fromkeys(measured, source)
+    return Calibration(Figures(**figures), sources)

@@ -1,0 +1,187 @@
+"""Memory of a run by part, in MiB: host and accelerator, trainer and engine.
+
+A run's stages follow each other in one process, so its peak is that of the stage that needs most.
+A part is what lives at one time. What the allocator keeps beside (`Figures.retention`) is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from espalier.config import Profile
+from espalier.planning.figures import Figures
+from espalier.planning.sizes import PolicySize
+from espalier.planning.work import StageWork
+
+_MIB = 1 << 20
+_F32, _BF16 = 4, 2
+_PAGE = 32  # tokens of a page of the engine's cache: rollout.engines.pages
+_STEP_TOKENS = 4096  # most that a step of the engine forwards: rollout.engines.lockstep
+_LOGITS_AT_ONCE = 1 << 26  # most logits that the trainer has at one time: training.scoring
+_FUSED_BELOW = 200_000_000  # parameters; below, the engine has weights of its own
+_ATTENTION_FLOATS = 14
+"""Widths that an attention block has of a token in its backward pass: its input, the input's norm
+before and after the scale, queries and keys before and after theirs, values and the output, which
+are 11, and 3 of gradients that are under way."""
+_CONVOLUTION_FLOATS = 11
+"""The same of a short convolution: input and norms, three gates, what goes in and comes out, which
+are 9, and 2 of gradients. Both together came to within 10 % of measured peaks: 64 to 67 KiB a token
+of an LFM2 of 4 blocks, width 128, at 2,000 to 8,000 tokens in rows of 100 to 400."""
+_FORWARD_FLOATS = 4
+"""Feed-forward widths: gate, up, their activation and product; its input and norms are 3 more."""
+_NORM_FLOATS = 3
+_LOGIT_COPIES = 6
+"""Numbers for each scored token and word: logits, scaled, log-softmax, probabilities, and two
+gradients."""
+_STEP_WIDTHS = 11
+"""Widths of a token that the engine forwards, in one block: no backward pass follows."""
+_DRAW_COPIES = 4
+"""The same where a token is drawn: logits, scaled, probabilities, their sums."""
+_TRAJECTORY_BYTES = 160
+"""Of a token in a trajectory: its id, mask and log-prob are Python numbers."""
+_CONTEXT_MIB = 500.0
+"""What CUDA's context and libraries take of an accelerator before the first tensor."""
+_POOL_GROWTH = 1.5
+"""The cache doubles as it fills, and the former one lives until it is copied; pages that no token
+was written to take no memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Parts of one stage's memory, MiB, by name."""
+
+    host: Mapping[str, float]
+    accelerator: Mapping[str, float]
+    """Empty on a machine without one."""
+
+    @property
+    def host_mib(self) -> float:
+        """All of the host's."""
+        return sum(self.host.values())
+
+    @property
+    def accelerator_mib(self) -> float:
+        """All of one accelerator's."""
+        return sum(self.accelerator.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a run computes."""
+
+    accelerator: bool
+    """Whether the trainer computes on one; the lock-step engine is on the host either way."""
+    half_precision: bool
+    """Whether matrix products are in bfloat16."""
+
+
+def stage_memory(
+    work: StageWork, profile: Profile, size: PolicySize, figures: Figures, place: Placement
+) -> StageMemory:
+    """Memory of a stage that computes on a policy."""
+    trains = work.trained_tokens > 0
+    shards = profile.training.processes if profile.training.sharded else 1
+    trainer: dict[str, float] = {}
+    if trains:
+        trainer["gradients and optimizer"] = 3 * _F32 * size.parameters / shards
+        algorithm = profile.training.algorithm
+        if work.rollout_tokens and algorithm.needs_reference:
+            trainer["reference"] = _F32 * size.parameters / shards
+        if work.rollout_tokens and algorithm.critic:
+            trainer["critic"] = 4 * _F32 * size.parameters / shards
+    working = _working(work, profile, size, figures, place) if trains else {}
+    engine = _engine(work, profile, size, figures)
+    weights = {"weights": _F32 * size.parameters}
+    host: dict[str, float] = {}
+    accelerator: dict[str, float] = {}
+    if place.accelerator and trains:
+        accelerator = {**weights, **trainer, **working}
+        host = {**weights, **engine}
+    else:
+        host = {**weights, **trainer, **working, **engine}
+    if trains:
+        host["best weights"] = _F32 * size.parameters
+    host["trajectories"] = _TRAJECTORY_BYTES * work.kept_episodes * figures.episode_tokens
+    host = _in_mib(host)
+    pieces = sum(host.get(name, 0.0) for name in (*working, *engine))
+    host["kept by the allocator"] = (figures.retention - 1) * pieces
+    host["libraries and data"] = figures.policy_mib
+    found = _in_mib(accelerator)
+    if found:
+        found["context"] = _CONTEXT_MIB
+    return StageMemory(host=host, accelerator=found)
+
+
+def live_mib(
+    work: StageWork, profile: Profile, size: PolicySize, figures: Figures, place: Placement
+) -> float:
+    """What `Figures.retention` multiplies: working memory of trainer and engine, MiB."""
+    working = _working(work, profile, size, figures, place) if work.trained_tokens else {}
+    parts = {**working, **_engine(work, profile, size, figures)}
+    return sum(_in_mib(parts).values())
+
+
+def _working(
+    work: StageWork, profile: Profile, size: PolicySize, figures: Figures, place: Placement
+) -> dict[str, float]:
+    tokens = work.micro_batch_tokens
+    norms = _NORM_FLOATS * size.hidden
+    attention = _ATTENTION_FLOATS * size.hidden
+    convolution = _CONVOLUTION_FLOATS * size.hidden
+    forward = norms + _FORWARD_FLOATS * size.feed_forward
+    of_layers = (
+        size.attention_layers * attention + size.other_layers * convolution + size.layers * forward
+    )
+    if profile.hardware.activation_checkpointing:
+        # the inputs of all layers, and one layer as it is computed again
+        widest = attention if size.attention_layers else convolution
+        of_layers = size.layers * size.hidden + widest + forward
+    width = _BF16 if place.half_precision else _F32
+    share = min(1.0, figures.action_tokens / figures.episode_tokens)
+    scored = min(tokens * share, _LOGITS_AT_ONCE / size.vocabulary)
+    masks = tokens * profile.episode.max_tokens * (1 + width)
+    return {
+        "activations": tokens * of_layers * width + masks,
+        "logits": scored * size.vocabulary * _LOGIT_COPIES * _F32,
+    }
+
+
+def _engine(
+    work: StageWork, profile: Profile, size: PolicySize, figures: Figures
+) -> dict[str, float]:
+    """The lock-step engine's parts; a server of vLLM has its own memory (`server_mib`)."""
+    if not work.rows or profile.rollout.engine != "lockstep":
+        return {}
+    pages = -(-figures.episode_tokens // _PAGE)
+    cache = work.rows * pages * _PAGE * size.cache_floats_per_token * _POOL_GROWTH
+    state = work.rows * size.state_floats_per_row
+    forwarded = min(_STEP_TOKENS, work.rows * figures.episode_tokens)
+    step = forwarded * (_STEP_WIDTHS * size.hidden + _FORWARD_FLOATS * size.feed_forward)
+    drawn = work.rows * size.vocabulary * _DRAW_COPIES
+    parts = {"KV cache": (cache + state) * _F32, "engine": (step + drawn) * _F32}
+    if size.parameters < _FUSED_BELOW:
+        parts["engine"] += _F32 * size.parameters
+    return parts
+
+
+def server_mib(profile: Profile, size: PolicySize) -> dict[str, float]:
+    """A server of vLLM with the policy in bfloat16 and a cache for `max_rows` whole episodes.
+
+    Keys and values of one token are 2 x layers x key heads x head width numbers (Kwon et al. 2023,
+    arXiv:2309.06180, sec. 3). vLLM itself takes what gpu_memory_utilization allows; less than this
+    makes episodes wait.
+    """
+    if profile.rollout.engine != "vllm":
+        return {}
+    tokens = profile.rollout.max_rows * profile.episode.max_tokens
+    return _in_mib(
+        {
+            "weights": _BF16 * size.parameters,
+            "KV cache": _BF16 * tokens * size.cache_floats_per_token,
+        }
+    )
+
+
+def _in_mib(parts: Mapping[str, float]) -> dict[str, float]:
+    return {name: number / _MIB for name, number in parts.items()}

@@ -1,0 +1,175 @@
+"""A plan: what a profile needs by stage, beside the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from espalier.config import Profile
+from espalier.planning.disk import Disk, disk_of
+from espalier.planning.durations import accelerator_hours, accelerators, stage_seconds
+from espalier.planning.earlier_runs import EarlierRuns, layers_for
+from espalier.planning.figures import Calibration, calibrated
+from espalier.planning.fitting import Fault, find_fault
+from espalier.planning.machine import Machine
+from espalier.planning.memory import Placement, StageMemory, server_mib, stage_memory
+from espalier.planning.prices import PriceTable
+from espalier.planning.sizes import PolicySize, policy_size
+from espalier.planning.work import StageWork, work_of
+
+_LIBRARIES = "libraries and data"
+_FREE_SHARE = 0.95
+"""Of the machine's memory: the kernel and other processes need some."""
+
+
+class Limits(NamedTuple):
+    """What a plan has to fit into; None sets no limit."""
+
+    memory_mib: float | None = None
+    accelerator_mib: float | None = None
+    disk_mib: float | None = None
+    hours: float | None = None
+    money: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOrder:
+    """What is asked."""
+
+    profile: Profile
+    runs: EarlierRuns
+    machine: Machine
+    limits: Limits
+    """Those that are set take the place of the machine's own."""
+    prices: PriceTable | None = None
+
+
+class Needs(NamedTuple):
+    """What one profile needs."""
+
+    calibration: Calibration
+    size: PolicySize
+    work: dict[str, StageWork]
+    memory: dict[str, StageMemory]
+    """By stage, in the order of the chain."""
+    server: dict[str, float]
+    """Parts of a vLLM server, MiB; empty where the engine is in the process."""
+    seconds: dict[str, float]
+    disk: Disk
+    accelerators: int
+    accelerator_hours: float
+    cost: float | None
+
+    @property
+    def hours(self) -> float:
+        """Of the whole run."""
+        return sum(self.seconds.values()) / 3600
+
+    @property
+    def peak_stage(self) -> str:
+        """The stage with the highest memory on the host."""
+        return max(self.memory, key=lambda stage: self.memory[stage].host_mib)
+
+    @property
+    def peak_mib(self) -> float:
+        """Resident memory of the run at its highest."""
+        return self.memory[self.peak_stage].host_mib
+
+    @property
+    def accelerator_mib(self) -> float:
+        """Memory of one accelerator at its highest."""
+        return max(one.accelerator_mib for one in self.memory.values())
+
+    @property
+    def server_mib(self) -> float:
+        """Memory of the vLLM server."""
+        return sum(self.server.values())
+
+
+class Plan(NamedTuple):
+    """What a profile needs, and what of it does not fit."""
+
+    order: PlanOrder
+    needs: Needs
+    limits: Limits
+    faults: list[Fault]
+
+
+def make_plan(order: PlanOrder) -> Plan:
+    """Plan a profile, and look for what makes it fit where it does not.
+
+    Raises:
+        PolicyError: the given model's size cannot be read.
+    """
+    machine, asked = order.machine, order.limits
+    limits = Limits(
+        memory_mib=asked.memory_mib or _usable(machine.memory_mib),
+        accelerator_mib=asked.accelerator_mib or machine.accelerator_mib,
+        disk_mib=asked.disk_mib or machine.disk_mib,
+        hours=asked.hours,
+        money=asked.money,
+    )
+    measures: dict[str, tuple[Callable[[Needs], float], float | None]] = {
+        "memory": (lambda needs: needs.peak_mib, limits.memory_mib),
+        "accelerator memory": (lambda needs: needs.accelerator_mib, limits.accelerator_mib),
+        "server memory": (lambda needs: needs.server_mib, limits.accelerator_mib),
+        "disk": (lambda needs: needs.disk.peak, limits.disk_mib),
+        "hours": (lambda needs: needs.hours, limits.hours),
+        "money": (lambda needs: needs.cost or 0.0, limits.money),
+    }
+    found = [
+        find_fault(what, order.profile, _read_of(order, read), limit)
+        for what, (read, limit) in measures.items()
+    ]
+    faults = [fault for fault in found if fault is not None]
+    return Plan(order, _needs(order.profile, order), limits, faults)
+
+
+def _read_of(order: PlanOrder, read: Callable[[Needs], float]) -> Callable[[Profile], float]:
+    return lambda profile: read(_needs(profile, order))
+
+
+def _usable(memory_mib: float | None) -> float | None:
+    return None if memory_mib is None else _FREE_SHARE * memory_mib
+
+
+def _needs(profile: Profile, order: PlanOrder) -> Needs:
+    calibration = calibrated(profile, layers_for(profile, order.runs.read))
+    figures, size = calibration.figures, policy_size(profile.policy)
+    work = work_of(profile, figures)
+    count = accelerators(profile, here=order.machine.accelerator_mib is not None)
+    place = _placement(profile, has_accelerator=count > 0)
+    seconds = stage_seconds(profile, figures, work)
+    data = StageMemory(host={_LIBRARIES: figures.data_mib}, accelerator={})
+    memory = {
+        stage: stage_memory(work[stage], profile, size, figures, place) if stage in work else data
+        for stage in seconds
+        if stage != "register"
+    }
+    hours = sum(seconds.values()) / 3600
+    gpu_hours = accelerator_hours(seconds, count)
+    peak_mib = max(one.host_mib for one in memory.values())
+    cost = None
+    if order.prices is not None:
+        cores = profile.threads * profile.training.processes
+        cost = order.prices.cost(hours=hours, gpu_hours=gpu_hours, cores=cores, memory_mib=peak_mib)
+    return Needs(
+        calibration=calibration,
+        size=size,
+        work=work,
+        memory=memory,
+        server=server_mib(profile, size),
+        seconds=seconds,
+        disk=disk_of(profile, size, figures),
+        accelerators=count,
+        accelerator_hours=gpu_hours,
+        cost=cost,
+    )
+
+
+def _placement(profile: Profile, *, has_accelerator: bool) -> Placement:
+    config = profile.hardware
+    on_accelerator = has_accelerator and not config.device.startswith("cpu")
+    half = config.precision == "bfloat16" or (config.precision == "auto" and on_accelerator)
+    return Placement(accelerator=on_accelerator, half_precision=half)

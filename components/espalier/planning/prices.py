@@ -1,0 +1,77 @@
+"""Money from a price table: a TOML file with what an hour costs.
+
+currency = "EUR"
+gpu_hour = 2.40
+cpu_core_hour = 0.035
+memory_gib_hour = 0.004
+machine_hour = 0.0      # what the machine costs as a whole, in the place of its parts
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from espalier.records import ProfileError
+
+
+class PriceTable(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What an hour costs; 0 is free."""
+
+    currency: str = Field(default="EUR", min_length=1, max_length=8)
+    gpu_hour: float = Field(default=0.0, ge=0)
+    """One accelerator, in the stages that compute on a policy."""
+    cpu_core_hour: float = Field(default=0.0, ge=0)
+    """One core, as many as the profile's threads and processes."""
+    memory_gib_hour: float = Field(default=0.0, ge=0)
+    """One GiB of the host's memory, as much as the run holds at its peak."""
+    machine_hour: float = Field(default=0.0, ge=0)
+    """The whole machine, whatever is used of it."""
+
+    @model_validator(mode="after")
+    def _something_has_a_price(self) -> Self:
+        if not any((self.gpu_hour, self.cpu_core_hour, self.memory_gib_hour, self.machine_hour)):
+            raise ValueError(
+                "no price is above 0; set gpu_hour, cpu_core_hour, memory_gib_hour or machine_hour"
+            )
+        return self
+
+    def cost(self, *, hours: float, gpu_hours: float, cores: int, memory_mib: float) -> float:
+        """Price of a run.
+
+        Args:
+            hours: of the whole run.
+            gpu_hours: summed over accelerators.
+            cores: in use.
+            memory_mib: of the host, at the peak.
+        """
+        of_hour = (
+            cores * self.cpu_core_hour
+            + memory_mib / 1024 * self.memory_gib_hour
+            + self.machine_hour
+        )
+        return hours * of_hour + gpu_hours * self.gpu_hour
+
+
+def read_prices(path: Path) -> PriceTable:
+    """The price table in a TOML file.
+
+    Raises:
+        ProfileError: no such file, not TOML, an unknown key, or a price below 0.
+    """
+    try:
+        return PriceTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read as prices ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: not TOML: {error}") from error
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(str(part) for part in fault["loc"])
+        raise ProfileError(
+            f"{path}: {key + ': ' if key else ''}{fault['msg']}; prices are "
+            f"{', '.join(PriceTable.model_fields)}"
+        ) from error

@@ -1,0 +1,186 @@
+"""A plan as a text for a terminal, and as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from espalier.config import Profile
+from espalier.orchestration.results import aligned
+from espalier.planning.plan import Needs, Plan
+from espalier.planning.work import StageWork
+from espalier.reporting.formats import duration
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan for a terminal."""
+    profile, needs = plan.order.profile, plan.needs
+    parts = [
+        f"plan of profile {profile.name}: {needs.size.parameters / 1e6:,.2f} M parameters, "
+        f"{profile.threads} threads",
+        *_said_of_calibration(plan),
+        "",
+        aligned(list(_stage_rows(needs))),
+        "",
+        aligned(list(_part_rows(needs))),
+        "",
+        *_totals(plan),
+        "",
+        *_verdict(plan),
+    ]
+    return "\n".join(parts)
+
+
+def _said_of_calibration(plan: Plan) -> Iterator[str]:
+    sources = plan.needs.calibration.sources
+    measured = list(dict.fromkeys(name for name in sources.values() if name != "assumed"))
+    if measured:
+        yield f"measured in {'; '.join(reversed(measured))}"
+    if assumed := plan.needs.calibration.assumed:
+        remedy = "" if measured else "; --probe measures most of it in about a minute"
+        yield f"assumed, not measured: {', '.join(assumed)}{remedy}"
+    if passed_over := plan.order.runs.passed_over:
+        yield f"passed over, as they say nothing: {', '.join(passed_over)}"
+
+
+def _stage_rows(needs: Needs) -> Iterator[dict[str, str]]:
+    for stage, seconds in needs.seconds.items():
+        memory = needs.memory.get(stage)
+        work = needs.work.get(stage, StageWork())
+        yield {
+            "stage": stage,
+            "time": duration(seconds),
+            "trained tokens": _count(work.trained_tokens),
+            "written tokens": _count(work.rollout_tokens + work.judged_tokens),
+            "memory MiB": _count(memory.host_mib) if memory else "",
+        }
+    yield {
+        "stage": "all",
+        "time": duration(sum(needs.seconds.values())),
+        "trained tokens": _count(sum(one.trained_tokens for one in needs.work.values())),
+        "written tokens": _count(
+            sum(one.rollout_tokens + one.judged_tokens for one in needs.work.values())
+        ),
+        "memory MiB": _count(needs.peak_mib),
+    }
+
+
+def _part_rows(needs: Needs) -> Iterator[dict[str, str]]:
+    stage = needs.peak_stage
+    title = f"memory in {stage}"
+    for name, amount in needs.memory[stage].host.items():
+        yield {title: name, "MiB": _count(amount)}
+    widest = max(needs.memory.values(), key=lambda one: one.accelerator_mib)
+    for name, amount in widest.accelerator.items():
+        yield {title: f"accelerator: {name}", "MiB": _count(amount)}
+    for name, amount in needs.server.items():
+        yield {title: f"vLLM server: {name}", "MiB": _count(amount)}
+
+
+def _totals(plan: Plan) -> Iterator[str]:
+    needs = plan.needs
+    yield f"disk   {_count(needs.disk.kept)} MiB, {_count(needs.disk.working)} more while it runs"
+    yield f"GPU    {needs.accelerator_hours:.2f} hours of {needs.accelerators} accelerators"
+    prices = plan.order.prices
+    if needs.cost is not None and prices is not None:
+        yield f"money  {needs.cost:.2f} {prices.currency}{_unpriced(plan.order.profile)}"
+    else:
+        yield "money  not counted: give a price table with --prices"
+
+
+def _unpriced(profile: Profile) -> str:
+    """What the price table says nothing of."""
+    asked = {
+        "the teacher": profile.teacher.kind == "endpoint",
+        "the judges": profile.reward.judges is not None,
+        "the vLLM server": profile.rollout.engine == "vllm",
+    }
+    names = [name for name, is_asked in asked.items() if is_asked]
+    return f", without {' and '.join(names)}" if names else ""
+
+
+def _verdict(plan: Plan) -> Iterator[str]:
+    needs, limits, machine = plan.needs, plan.limits, plan.order.machine
+    if not plan.faults:
+        yield "fits: " + ", ".join(
+            f"{what} {_count(needed)} of {_count(limit)} MiB"
+            for what, needed, limit in (
+                ("memory", needs.peak_mib, limits.memory_mib),
+                ("accelerator memory", needs.accelerator_mib, limits.accelerator_mib),
+                ("disk", needs.disk.peak, limits.disk_mib),
+            )
+            if limit is not None
+        )
+    for fault in plan.faults:
+        yield f"does not fit: {fault.what} {_shown(fault.needs)} of {_shown(fault.limit)}"
+        if not fault.remedies:
+            yield "  no key of the profile makes it fit: take a larger machine or a smaller policy"
+        for remedy in fault.remedies:
+            yield f"  {remedy.flags}  makes it {_shown(remedy.needs)}"
+    by_token = {"rollout_token_s", "update_token_s"}
+    if needs.accelerators and by_token & set(needs.calibration.assumed):
+        yield "warning: times are assumed of a CPU, not of the accelerator; run --probe where it is"
+    threads = plan.order.profile.threads
+    if threads > machine.cores:
+        yield f"warning: threads={threads}, and this machine has {machine.cores} cores"
+
+
+def _shown(amount: float) -> str:
+    return _count(amount) if amount >= 100 else f"{amount:.2f}"
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number >= 0.5 else "0"
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """A plan for scripts: seconds, MiB, hours; keys do not depend on what was measured."""
+    needs, profile = plan.needs, plan.order.profile
+    return {
+        "profile": profile.name,
+        "policy": asdict(needs.size),
+        "calibration": {
+            "figures": asdict(needs.calibration.figures),
+            "sources": dict(needs.calibration.sources),
+        },
+        "stages": {
+            stage: {
+                "seconds": round(seconds, 3),
+                "trained_tokens": round(needs.work.get(stage, StageWork()).trained_tokens),
+                "rollout_tokens": round(needs.work.get(stage, StageWork()).rollout_tokens),
+                "judged_tokens": round(needs.work.get(stage, StageWork()).judged_tokens),
+                "memory_mib": _rounded(needs.memory[stage].host) if stage in needs.memory else {},
+                "accelerator_mib": (
+                    _rounded(needs.memory[stage].accelerator) if stage in needs.memory else {}
+                ),
+            }
+            for stage, seconds in needs.seconds.items()
+        },
+        "server_mib": _rounded(needs.server),
+        "seconds": round(3600 * needs.hours, 3),
+        "peak_mib": round(needs.peak_mib, 1),
+        "peak_stage": needs.peak_stage,
+        "disk_mib": {"kept": round(needs.disk.kept, 1), "working": round(needs.disk.working, 1)},
+        "accelerators": needs.accelerators,
+        "accelerator_hours": round(needs.accelerator_hours, 4),
+        "cost": None if needs.cost is None else round(needs.cost, 4),
+        "currency": plan.order.prices.currency if plan.order.prices else None,
+        "limits": plan.limits._asdict(),
+        "faults": [
+            {
+                "what": fault.what,
+                "needs": round(fault.needs, 3),
+                "limit": fault.limit,
+                "remedies": [
+                    {"settings": dict(remedy.settings), "needs": round(remedy.needs, 3)}
+                    for remedy in fault.remedies
+                ],
+            }
+            for fault in plan.faults
+        ],
+    }
+
+
+def _rounded(parts: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 1) for name, value in parts.items()}

@@ -1,0 +1,110 @@
+"""Size of the policy that a profile trains: its parameters, and what it keeps of each token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from espalier.config import PolicyConfig
+from espalier.records import PolicyError
+from espalier.steps.given_model import stored_parameters
+
+_CONVOLUTION_TAPS = 3  # conv_L_cache of LFM2's config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySize:
+    """Numbers of a decoder-only transformer that its memory and its work depend on."""
+
+    parameters: int
+    vocabulary: int
+    hidden: int
+    feed_forward: int
+    attention_layers: int
+    other_layers: int
+    """Short convolutions, which keep a few values of a context and no cache."""
+    key_value_width: int
+    """Key heads x head width: what a cached token has of keys, and as much of values, a layer."""
+
+    @property
+    def layers(self) -> int:
+        """Blocks of the model."""
+        return self.attention_layers + self.other_layers
+
+    @property
+    def cache_floats_per_token(self) -> int:
+        """Keys and values of one token, all layers."""
+        return 2 * self.attention_layers * self.key_value_width
+
+    @property
+    def state_floats_per_row(self) -> int:
+        """What the convolutions keep of a context, all layers."""
+        return self.other_layers * self.hidden * (_CONVOLUTION_TAPS - 1)
+
+
+def policy_size(config: PolicyConfig) -> PolicySize:
+    """The size of the embedded policy, or of the given model directory.
+
+    The embedded policy is counted with the whole of `vocab_size`: a tokenizer that finds fewer
+    words makes a smaller one.
+
+    Raises:
+        PolicyError: the given directory has no readable config.json or safetensors.
+    """
+    return _embedded(config) if config.model is None else _given(config.model)
+
+
+def _embedded(config: PolicyConfig) -> PolicySize:
+    width, forward = config.hidden_size, config.feed_forward_size
+    attention = config.layers.count("attention")
+    convolutions = len(config.layers) - attention
+    head_norms = 2 * (width // config.attention_heads)
+    of_block = 3 * width * forward + 2 * width  # gate, up and down; two norms
+    of_attention = 4 * width * width + head_norms
+    of_convolution = 4 * width * width + _CONVOLUTION_TAPS * width  # 3 gates in, 1 out; the taps
+    parameters = (
+        config.vocab_size * width  # embeddings, which are the output projection too
+        + width
+        + len(config.layers) * of_block
+        + attention * of_attention
+        + convolutions * of_convolution
+    )
+    return PolicySize(
+        parameters=parameters,
+        vocabulary=config.vocab_size,
+        hidden=width,
+        feed_forward=forward,
+        attention_layers=attention,
+        other_layers=convolutions,
+        key_value_width=width,
+    )
+
+
+def _given(directory: Path) -> PolicySize:
+    parameters = stored_parameters(directory)
+    if not parameters:
+        raise PolicyError(f"policy.model = {directory}: no *.safetensors to read its size from")
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+        config = config.get("text_config", config)
+        hidden, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
+        heads = int(config["num_attention_heads"])
+        key_heads = int(config.get("num_key_value_heads") or heads)
+        head_width = int(config.get("head_dim") or hidden // heads)
+        kinds = config.get("layer_types") or ["full_attention"] * layers
+        cached = sum(kind != "conv" for kind in kinds)
+        return PolicySize(
+            parameters=parameters,
+            vocabulary=int(config["vocab_size"]),
+            hidden=hidden,
+            feed_forward=int(config.get("intermediate_size") or 4 * hidden),
+            attention_layers=cached,
+            other_layers=layers - cached,
+            key_value_width=key_heads * head_width,
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PolicyError(
+            f"policy.model = {directory}: its size cannot be read ({type(error).__name__}: "
+            f"{error}). Expected a Hugging Face model directory with config.json and safetensors"
+        ) from error

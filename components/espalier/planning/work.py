@@ -1,0 +1,146 @@
+"""What each stage has to do: tokens that are trained on, tokens that are written, episodes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from espalier.algorithms import Algorithm
+from espalier.config import Profile
+from espalier.planning.figures import Figures
+
+POLICIES = 3
+"""Untrained, warm-started and trained are judged on the same questions."""
+_FORWARD = 1 / 3
+"""Of forward and backward together (2 of 6 operations a parameter and token, arXiv:2001.08361)."""
+_CHUNK_TASKS = 64  # the curriculum filter judges so many tasks at one time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork:
+    """Work of one stage; tokens are means, so that products are not whole numbers."""
+
+    trained_tokens: float = 0.0
+    """Forwards and backwards; a token counts once for each such pass."""
+    rollout_tokens: float = 0.0
+    """Action tokens, in training."""
+    judged_tokens: float = 0.0
+    """Action tokens, where scores are compared."""
+    micro_batch_tokens: float = 0.0
+    """Tokens that are trained on at one time."""
+    rows: int = 0
+    """Episodes that are played side by side."""
+    kept_episodes: float = 0.0
+    """Trajectories that are in memory at one time."""
+
+
+def work_of(profile: Profile, figures: Figures) -> dict[str, StageWork]:
+    """Work by stage, for the stages that compute on a policy."""
+    return {
+        "prepare_policy": _prestage(profile),
+        "continue_pretraining": _pretraining(profile, figures),
+        "warm_start": _warm_start(profile, figures),
+        "filter_curriculum": _filter(profile, figures),
+        "train": _train(profile, figures),
+        "evaluate": _evaluate(profile, figures),
+    }
+
+
+def places(profile: Profile) -> int:
+    """Trajectories that a run of all its steps learns from: steps x tasks x group size."""
+    config = profile.training
+    return config.steps * config.tasks_per_step * config.group_size
+
+
+def passes(algorithm: Algorithm) -> float:
+    """Forwards and backwards of an update's tokens, where one of both together counts 1."""
+    scored = _FORWARD * (algorithm.scores_before_update + algorithm.needs_reference)
+    return 1.0 + scored + (1.0 + _FORWARD if algorithm.critic else 0.0)
+
+
+def _micro(profile: Profile, tokens: float) -> float:
+    return min(tokens, profile.hardware.micro_batch_tokens)
+
+
+def _rows(profile: Profile, episodes: int) -> int:
+    return min(profile.rollout.max_rows, episodes)
+
+
+def _prestage(profile: Profile) -> StageWork:
+    if profile.policy.model is not None or profile.policy.start == "champion":
+        return StageWork()
+    config = profile.policy.prestage
+    return StageWork(
+        trained_tokens=config.steps * config.tokens_per_step,
+        micro_batch_tokens=_micro(profile, config.tokens_per_step),
+    )
+
+
+def _pretraining(profile: Profile, figures: Figures) -> StageWork:
+    config = profile.continued_pretraining
+    if not config.enabled:
+        return StageWork()
+    of_step = config.texts_per_step * figures.demonstration_tokens
+    return StageWork(
+        trained_tokens=config.steps * of_step, micro_batch_tokens=_micro(profile, of_step)
+    )
+
+
+def _warm_start(profile: Profile, figures: Figures) -> StageWork:
+    config = profile.warm_start
+    of_step = config.trajectories_per_step * figures.demonstration_tokens
+    looks = math.ceil(config.steps / config.evaluate_every)
+    steps, rollouts = config.steps, 0
+    if config.hindsight is not None:
+        steps += config.hindsight.steps
+        looks += math.ceil(config.hindsight.steps / config.evaluate_every)
+        rollouts = config.hindsight.tasks * config.hindsight.attempts
+    return StageWork(
+        trained_tokens=steps * of_step,
+        rollout_tokens=rollouts * figures.action_tokens,
+        judged_tokens=looks * config.dev_questions * figures.action_tokens,
+        micro_batch_tokens=_micro(profile, of_step),
+        rows=_rows(profile, max(config.dev_questions, rollouts)),
+        kept_episodes=max(config.dev_questions, rollouts),
+    )
+
+
+def _filter(profile: Profile, figures: Figures) -> StageWork:
+    config = profile.curriculum
+    if not config.enabled:
+        return StageWork()
+    attempts = config.candidates * config.rollouts_per_task
+    chunk = min(attempts, _CHUNK_TASKS * config.rollouts_per_task)
+    return StageWork(
+        judged_tokens=attempts * figures.action_tokens,
+        rows=_rows(profile, chunk),
+        kept_episodes=chunk,
+    )
+
+
+def _train(profile: Profile, figures: Figures) -> StageWork:
+    config = profile.training
+    if not config.steps:
+        return StageWork()
+    of_step = config.tasks_per_step * config.group_size
+    looks = 1 + math.ceil(config.steps / config.evaluate_every)  # one before the first step
+    learned = places(profile) * figures.episode_tokens * config.epochs
+    sampled = figures.rollouts_per_place * of_step
+    return StageWork(
+        trained_tokens=learned * passes(config.algorithm),
+        rollout_tokens=config.steps * sampled * figures.action_tokens,
+        judged_tokens=looks * config.dev_questions * figures.action_tokens,
+        micro_batch_tokens=_micro(profile, of_step * figures.episode_tokens / config.minibatches),
+        rows=_rows(profile, max(of_step, config.dev_questions)),
+        kept_episodes=sampled + config.replay.capacity * config.group_size,
+    )
+
+
+def _evaluate(profile: Profile, figures: Figures) -> StageWork:
+    config, questions = profile.evaluation, profile.synthesis.heldout_tasks
+    samples = min(config.sampled_questions, questions) * config.samples_per_task
+    return StageWork(
+        judged_tokens=POLICIES * (questions + samples) * figures.action_tokens,
+        rows=_rows(profile, max(questions, samples)),
+        kept_episodes=questions + samples,
+    )

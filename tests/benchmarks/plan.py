@@ -1,0 +1,307 @@
+"""How far is `espalier plan` from what runs need? Planned beside measured, by profile.
+
+    python -m tests.benchmarks.plan smoke function_calling --set training.steps=20 --workers 1
+    python -m tests.benchmarks.plan --kept runs/benchmarks/families
+
+The first runs each profile twice, in processes of their own: a probe as `plan --probe` makes it,
+and the run itself. It is planned from the probe alone. The second runs nothing. It takes the arms
+that tests.benchmarks.families left, and plans each from the others: `seeds`, from the other seeds
+of its profile, and `profiles`, from all arms of other profiles, which know nothing of its episodes.
+
+Ratios are planned / measured: of the peak of resident memory, of all seconds, of seconds by stage,
+and of the tokens that were trained on and written, which do not depend on what else the machine
+did. A stage that a run has stopped early counts as it was. A finished run is kept with the digest
+of its profile; a killed one goes on. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.benchmarks.arms import asked, run_all
+from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.keeping import keep, kept, provenance
+
+if TYPE_CHECKING:
+    from espalier.config import Profile
+    from espalier.planning.earlier_runs import EarlierRun
+
+PROFILES = Path("pipelines/profiles")
+MEMORY_TOLERANCE = 0.15
+TIME_TOLERANCE = 0.25
+KINDS = ("probe", "run")
+
+
+class Comparison(NamedTuple):
+    """One run, planned from others."""
+
+    run: str
+    calibrated_by: str
+    ratios: dict[str, float]
+    """Name of what was measured -> planned / measured."""
+    planned: dict[str, float]
+    measured: dict[str, float]
+
+
+def main() -> None:
+    """Run what is missing, compare, and print."""
+    options = _options()
+    if options.arm:
+        name, _, kind = options.arm.rpartition(":")
+        run_arm(name, kind, options)
+        return
+    found = list(kept_comparisons(options.kept) if options.kept else fresh_comparisons(options))
+    report(found)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("profiles", nargs="*", help=f"names of profiles in {PROFILES}")
+    parser.add_argument("--kept", type=Path, help="folder of tests.benchmarks.families, as it is")
+    parser.add_argument("--set", nargs="*", default=[], help="settings, section.key=value")
+    parser.add_argument("--workers", type=int, default=1, help="processes at one time")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/plan"))
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if bool(options.profiles) == bool(options.kept):
+        parser.error("name profiles to run, or --kept and a folder of finished arms")
+    return options
+
+
+def fresh_comparisons(options: argparse.Namespace) -> Iterator[Comparison]:
+    """Probe and run each profile, as far as that is not kept, and plan the run from its probe."""
+    commands = {
+        f"{name}:{kind}": _command(name, kind, options)
+        for name in options.profiles
+        for kind in KINDS
+        if kept(_result(name, kind, options), _asked(name, kind, options)) is None
+    }
+    run_all(commands, options.out, workers=options.workers)
+    for name in options.profiles:
+        probe, run = (_kept_run(name, kind, options) for kind in KINDS)
+        yield compared(run, "probe", [probe])
+
+
+def _command(name: str, kind: str, options: argparse.Namespace) -> list[str]:
+    command = ["tests.benchmarks.plan", name, "--arm", f"{name}:{kind}"]
+    return [*command, "--out", str(options.out), "--set", *options.set]
+
+
+def _profile(name: str, kind: str, options: argparse.Namespace) -> Profile:
+    from espalier.config import load_profile
+    from espalier.planning.probe import probe_profile
+
+    profile = load_profile(PROFILES / f"{name}.toml", ["threads=1", *options.set])
+    return probe_profile(profile) if kind == "probe" else profile
+
+
+def _asked(name: str, kind: str, options: argparse.Namespace) -> dict[str, str]:
+    return asked(_profile(name, kind, options))
+
+
+def _folder(name: str, kind: str, options: argparse.Namespace) -> Path:
+    return options.out / name / kind
+
+
+def _result(name: str, kind: str, options: argparse.Namespace) -> Path:
+    return options.out / f"{name}-{kind}.json"
+
+
+def run_arm(name: str, kind: str, options: argparse.Namespace) -> None:
+    """A probe or a run in this process, up to `evaluate`."""
+    from espalier.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    profile = _profile(name, kind, options)
+    prepare_torch(profile.threads)
+    run_chain(profile, _folder(name, kind, options), "evaluate")
+    timings = json.loads((_folder(name, kind, options) / "timings.json").read_bytes())
+    keep(_result(name, kind, options), asked(profile), [timings], provenance(profile.threads))
+
+
+def _kept_run(name: str, kind: str, options: argparse.Namespace) -> Run:
+    return Run(f"{name} {kind}", _profile(name, kind, options), _folder(name, kind, options))
+
+
+class Run(NamedTuple):
+    """A finished run, with the profile that it was made with."""
+
+    name: str
+    profile: Profile
+    folder: Path
+
+    def read(self) -> EarlierRun:
+        """What it says."""
+        from espalier.planning.earlier_runs import EarlierRun, figures_of
+
+        return EarlierRun(self.name, self.profile, figures_of(self.profile, self.folder))
+
+
+def kept_comparisons(folder: Path) -> Iterator[Comparison]:
+    """Plan each finished arm from the other seeds of its profile, and from other profiles."""
+    runs = list(kept_runs(folder))
+    for run in runs:
+        seeds = [one for one in runs if one.profile.name == run.profile.name and one is not run]
+        others = [one for one in runs if one.profile.name != run.profile.name]
+        for kind, calibrating in (("seeds", seeds), ("profiles", others)):
+            if calibrating:
+                yield compared(run, kind, calibrating)
+
+
+def kept_runs(folder: Path) -> Iterator[Run]:
+    """The arms that were judged, each with the committed profile that its stages were run with."""
+    for run_dir in sorted(path.parent for path in folder.glob("*/seed-*/evaluation")):
+        name, seed = run_dir.parent.name, int(run_dir.name.rpartition("-")[2])
+        profile = _profile_of(run_dir, name, seed)
+        if profile is None:
+            print(f"{run_dir}: left out, no commit has the profile that its stages were run with")
+        else:
+            yield Run(f"{name}/{run_dir.name}", profile, run_dir)
+
+
+def _profile_of(run_dir: Path, name: str, seed: int) -> Profile | None:
+    from espalier.chain import STAGES
+    from espalier.reporting.run_directory import open_run
+
+    made = open_run(run_dir).artifacts
+    for commit in _commits(PROFILES / f"{name}.toml"):
+        profile = _profile_of_commit(name, seed, commit)
+        if profile is not None and all(
+            artifact.manifest.config_digest == STAGES[stage].digest(profile)
+            for stage, artifact in made.items()
+        ):
+            return profile
+    return None
+
+
+def _commits(path: Path) -> list[str]:
+    command = ["git", "log", "--format=%h", "--", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def _profile_of_commit(name: str, seed: int, commit: str) -> Profile | None:
+    """None where that commit's profile is not read any more."""
+    from espalier.config import parse_profile, parsed_override
+    from espalier.records import ProfileError
+    from tests.benchmarks.families import SETTINGS
+
+    where = f"{commit}:{PROFILES / name}.toml"
+    shown = subprocess.run(["git", "show", where], capture_output=True, text=True, check=False)
+    settings = [parsed_override(one) for one in (*SETTINGS, f"seed={seed}")]
+    try:
+        return parse_profile(tomllib.loads(shown.stdout), settings, Path(where))
+    except ProfileError:
+        return None
+
+
+def compared(run: Run, calibrated_by: str, calibrating: Sequence[Run]) -> Comparison:
+    """Plan `run` from the figures of others, and compare with what it measured."""
+    from espalier.planning import EarlierRuns, Limits, PlanOrder, make_plan, this_machine
+
+    order = PlanOrder(
+        profile=run.profile,
+        runs=EarlierRuns([one.read() for one in calibrating], []),
+        machine=this_machine(run.folder),
+        limits=Limits(),
+    )
+    needs = make_plan(order).needs
+    measured = measured_of(run)
+    planned = {
+        "peak MiB": needs.peak_mib,
+        "imitated tokens": needs.work["warm_start"].trained_tokens,
+        "tokens written in train": needs.work["train"].rollout_tokens,
+        "tokens written in evaluate": needs.work["evaluate"].judged_tokens,
+        **{f"s {stage}": seconds for stage, seconds in needs.seconds.items()},
+    }
+    planned = {name: value for name, value in planned.items() if measured.get(name)}
+    planned["seconds"] = sum(value for name, value in planned.items() if name.startswith("s "))
+    ratios = {name: value / measured[name] for name, value in planned.items()}
+    return Comparison(run.name, calibrated_by, ratios, planned, measured)
+
+
+def measured_of(run: Run) -> dict[str, float]:
+    """What a run measured, under the names of `compared`."""
+    from espalier.reporting.run_directory import open_run
+
+    opened = open_run(run.folder)
+    found: dict[str, float] = {
+        f"s {stage}": opened.measured(stage)["seconds"]
+        for stage in opened.artifacts
+        if "seconds" in opened.measured(stage)
+    }
+    found["seconds"] = sum(found.values())
+    peaks = [opened.measured(stage).get("peak_rss_mb", 0.0) for stage in opened.artifacts]
+    found["peak MiB"] = max(peaks)
+    if (imitated := opened.table("warm_start", "history.parquet")) is not None:
+        found["imitated tokens"] = float(imitated["tokens"].sum())
+    if (history := opened.table("train", "history.parquet")) is not None:
+        sampled = history["rollouts"].diff().fillna(history["rollouts"])
+        found["tokens written in train"] = float((history["action_tokens"] * sampled).sum())
+    policies = opened.measured("evaluate").get("policies", {})
+    found["tokens written in evaluate"] = float(
+        sum(one["action_tokens"] for one in policies.values())
+    )
+    return found
+
+
+def report(found: Sequence[Comparison]) -> None:
+    """A line for each comparison, what lies outside of the tolerances, and the JSON line."""
+    columns = {
+        "peak MiB": "memory",
+        "tokens written in train": "train tok",
+        "tokens written in evaluate": "eval tok",
+        "imitated tokens": "sft tok",
+        "seconds": "time",
+    }
+    titles = "  ".join(f"{title:>9}" for title in columns.values())
+    print(f"{'run':<26} {'planned from':<13} {'planned MiB':>11} {'MiB':>6}  {titles}")
+    for one in found:
+        shown = "  ".join(f"{one.ratios.get(name, float('nan')):>9.2f}" for name in columns)
+        print(
+            f"{one.run:<26} {one.calibrated_by:<13} {one.planned.get('peak MiB', 0.0):>11,.0f} "
+            f"{one.measured.get('peak MiB', 0.0):>6,.0f}  {shown}"
+        )
+        stages = [
+            f"{name[2:]} {ratio:.2f}" for name, ratio in one.ratios.items() if name[:2] == "s "
+        ]
+        print(f"    time by stage: {', '.join(stages)}")
+    print(json.dumps(headline(found)))
+
+
+def headline(found: Sequence[Comparison]) -> dict[str, Any]:
+    """How many comparisons lie within the tolerances, and all ratios."""
+    kinds = sorted({one.calibrated_by for one in found})
+    within = {
+        kind: {
+            "runs": sum(one.calibrated_by == kind for one in found),
+            "memory": _within(found, kind, "peak MiB", MEMORY_TOLERANCE),
+            "time": _within(found, kind, "seconds", TIME_TOLERANCE),
+        }
+        for kind in kinds
+    }
+    rows = [
+        {
+            "run": one.run,
+            "planned_from": one.calibrated_by,
+            **{name: round(ratio, 3) for name, ratio in one.ratios.items()},
+        }
+        for one in found
+    ]
+    return {"within": within, "rows": rows}
+
+
+def _within(found: Sequence[Comparison], kind: str, name: str, tolerance: float) -> int:
+    ratios = [one.ratios[name] for one in found if one.calibrated_by == kind and name in one.ratios]
+    return sum(abs(ratio - 1) <= tolerance for ratio in ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+import pytest
+
+from espalier.config import Profile
+from espalier.planning.figures import Compute, assumed, calibrated, median, rescaled
+
+
+def test_a_median_leaves_out_runs_without_the_figure():
+    found = median([{"ingest_s": 1.0, "data_mib": 9.0}, {"ingest_s": 3.0}, {"ingest_s": 20.0}])
+    assert found == {"ingest_s": 3.0, "data_mib": 9.0}
+
+
+def test_later_layers_take_the_place_of_earlier_ones():
+    made = calibrated(
+        Profile(), [("others", {"ingest_s": 9.0, "retention": 2.0}), ("own", {"ingest_s": 1.0})]
+    )
+    assert (made.figures.ingest_s, made.figures.retention) == (1.0, 2.0)
+    assert (made.sources["ingest_s"], made.sources["retention"]) == ("own", "others")
+    assert "judged_token_s" in made.assumed
+    assert "ingest_s" not in made.assumed
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "factor"),
+    [
+        (Compute(1000, 1), Compute(1000, 1), 1.0),
+        (Compute(1000, 1), Compute(4000, 1), 4.0),
+        (Compute(1000, 1), Compute(10, 1), 1 / 3),
+        (Compute(1000, 1), Compute(1000, 2), 2**-0.68),
+    ],
+)
+def test_time_by_the_token_follows_parameters_and_threads(made, asked, factor):
+    found = rescaled({"sft_token_s": 1.0, "data_mib": 500.0}, made, asked)
+    assert found == {"sft_token_s": pytest.approx(factor), "data_mib": 500.0}
+
+
+def test_groups_that_are_drawn_anew_are_assumed_to_cost_more():
+    plain = {"curriculum": {"screening_rollouts": 0}, "training": {"algorithm": {"filters": []}}}
+    screened = {"curriculum": {"screening_rollouts": 4}}
+    assert assumed(Profile.model_validate(plain))["rollouts_per_place"] == 1.0
+    assert assumed(Profile.model_validate(screened))["rollouts_per_place"] == 1.5

@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+from espalier.config import PolicyConfig
+from espalier.dialects import SYNTAXES
+from espalier.planning.sizes import policy_size
+from espalier.policy.embedded import build_policy
+from espalier.policy.loading import save_policy
+from espalier.records import PolicyError
+from tests.factories.tiny import TOOLS, tiny_policy, tiny_tokenizer
+
+
+@pytest.mark.parametrize(
+    "layers", [("conv", "attention", "conv"), ("attention", "attention"), ("conv",)]
+)
+def test_the_embedded_policy_is_counted_to_the_last_number(layers):
+    tokenizer = tiny_tokenizer()
+    config = PolicyConfig(
+        vocab_size=len(tokenizer), hidden_size=32, attention_heads=2, layers=layers,
+        feed_forward_size=48,
+    )  # fmt: skip
+    stops = SYNTAXES["tags"].stop_texts(TOOLS)
+    model = build_policy(config, tokenizer, stops, max_tokens=64, seed=0)
+    assert policy_size(config).parameters == model.num_parameters()
+
+
+def test_a_given_model_has_the_size_of_its_files(tmp_path):
+    policy = tiny_policy()
+    save_policy(policy, tmp_path)
+    size = policy_size(PolicyConfig(model=tmp_path))
+    assert size.parameters == policy.model.num_parameters()
+    assert (size.attention_layers, size.other_layers) == (1, 2)
+    assert (size.hidden, size.feed_forward) == (32, 48)
+    # keys and values of the one attention layer, 32 wide each
+    assert size.cache_floats_per_token == 2 * 32
+
+
+def test_grouped_heads_make_the_cache_narrower(tmp_path):
+    save_policy(tiny_policy(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"num_attention_heads": 8, "num_key_value_heads": 2, "layer_types": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    size = policy_size(PolicyConfig(model=tmp_path))
+    assert size.cache_floats_per_token == 2 * 3 * (2 * 32 // 8)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"hidden_size": "wide"}', "{"])
+def test_an_unreadable_config_is_one_message(tmp_path, text):
+    save_policy(tiny_policy(), tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(PolicyError, match="its size cannot be read"):
+        policy_size(PolicyConfig(model=tmp_path))
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(PolicyError, match="safetensors"):
+        policy_size(PolicyConfig(model=tmp_path))
