@@ -39,6 +39,7 @@ import torch
 from transformers import PreTrainedModel
 
 from espalier.config import Profile, load_profile
+from espalier.determinism import prepare_torch
 from espalier.policy.loading import load_policy
 from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.training.hardware import Hardware
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    prepare_torch(options.threads)  # as a stage does
     cases = [case_of_run(options.run, options.profile), long_prompts(1), long_prompts(2)]
     found = [report(case, options.repeats) for case in cases]
     print(json.dumps({"benchmark": "prefix_tree", **provenance(options.threads), "cases": found}))

@@ -22,7 +22,7 @@ class HardwareConfig(Section):
     activation_checkpointing: bool = False
     """Computes activations again in the backward pass: a third more work, far less memory."""
     micro_batch_tokens: int = Field(default=8192, ge=64)
-    """Tokens that are forwarded at once; gradients of the parts are summed."""
+    """Positions that are forwarded at once; gradients of the parts are summed."""
 
 
 class TemperatureSchedule(Section):
@@ -148,12 +148,13 @@ class TrainingConfig(Section):
     stragglers: StragglersConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     """Closes groups without their slowest episodes; without it a group waits for all of them."""
     layout: Literal["packed", "prefix_tree"] = Field(
-        default="packed", exclude_if=lambda it: it == "packed"
+        default="prefix_tree", exclude_if=lambda it: it == "prefix_tree"
     )
     """How the update forwards a step's trajectories. "prefix_tree" forwards what several begin with
-    alike once, with the same gradients: prompts of a group, and the turns that its trajectories
-    have in common. It is for one process and LFM2 policies, as the embedded one; others are
-    packed."""
+    alike once, with the same gradients up to rounding: prompts of a group, and the turns that its
+    trajectories have in common. It is for one process and LFM2 policies, as the embedded one;
+    others are packed. The last step of a run of `customer_service` took a third of the packed
+    update's processor time."""
     train_on_observations: bool = False
     """Ablation only: leaves the tool's tokens in the loss."""
     max_mismatch_kl: float = Field(default=1e-3, gt=0)

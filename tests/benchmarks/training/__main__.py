@@ -132,7 +132,7 @@ def headline(results: Mapping[str, Rows]) -> dict[str, object]:
 
 
 def waste(rows: Rows) -> float:
-    """Share of forwarded positions that hold no real token."""
+    """Share of forwarded positions that hold no real token; below 0 where prompts are shared."""
     return 1 - sum(row["tokens"] for row in rows) / sum(row["positions"] for row in rows)
 
 

@@ -43,7 +43,7 @@ def main() -> None:
 def supervised(material: Material) -> Throughput:
     """SFT on the actions; judging and checkpoints are not timed."""
     model = load_policy(Path(material.policy_dir)).model
-    meter = Meter(model.base_model)
+    meter = Meter(model.get_input_embeddings())
     sequences = [
         TrainingSequence(token_ids=tuple(a.token_ids), loss_mask=tuple(a.action_mask))
         for a in material.attempts
@@ -90,7 +90,7 @@ def updates(material: Material) -> Throughput:
         }
     )
     model = load_policy(Path(material.policy_dir)).model
-    meter = Meter(model.base_model)
+    meter = Meter(model.get_input_embeddings())
     processes = Processes()
     update = PolicyUpdate(
         build_models(model, profile.training, CPU, processes),

@@ -163,12 +163,11 @@ def build_layout(
 ) -> Layout:
     """How trajectories of `profile`'s episodes are laid out for `policy`.
 
-    They are packed where `training.layout` says so, where the policy is no LFM2, whose forward pass
-    over a tree is the only one there is, and where processes share the rows: each of them would
-    forward the prompts again.
+    As a tree of prefixes, if `training.layout` says so, `tree_forward` knows the policy's
+    architecture, and no other process shares the rows: each would forward the same prompts. Else
+    they are packed.
     """
-    config = profile.training
-    asked = config.layout == "prefix_tree"
+    asked = profile.training.layout == "prefix_tree"
     return Layout(
         hardware=hardware,
         processes=processes,

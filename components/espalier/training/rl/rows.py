@@ -284,8 +284,8 @@ def tree_micro_batches(
         )
         end = start + max(1, fitting)
         if end < len(ordered):
-            late = [n for n in range(start + 1, end) if nodes[n - start - 1] >= max_nodes / 2]
-            end = min([end, *reversed(late)], key=lambda n: shared[n])
+            half = start + (end - start + 1) // 2
+            end = min([end, *reversed(range(half, end))], key=lambda n: shared[n])
         runs.append(ordered[start:end])
         start = end
     return runs
