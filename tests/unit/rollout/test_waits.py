@@ -40,7 +40,7 @@ def test_the_longest_waits_are_named_first():
     assert waits.open == []
 
 
-def test_a_tool_is_named_before_those_that_wait_for_the_loop():
+def test_a_tool_is_named_before_what_it_keeps_waiting():
     waits = Waits()
     with (
         waits.wait("a", ENGINE_ACTION),
