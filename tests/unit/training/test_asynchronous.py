@@ -206,6 +206,15 @@ def test_a_draw_depends_on_its_number_alone():
     assert tasks[0] == tasks[1][: len(tasks[0])]
 
 
+def test_an_open_draw_whose_task_is_gone_is_dropped():
+    worker = ScriptedWorker()
+    sampler = _sampler(worker)
+    sampler.ledger.draw([TASKS[0].task_id, "posed-7"])
+    sampler.sample(0, groups=3)
+    assert sampler.ledger.counts == {"task_gone": 1}
+    assert [number for number, *_ in sampler.ledger.open_draws] == [0, 2, 3, 4, 5, 6]
+
+
 def test_a_resumed_sampler_orders_open_draws_first(tmp_path):
     journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
     former = ScriptedWorker()

@@ -52,6 +52,8 @@ class Outcome(enum.StrEnum):
     """The algorithm learns from successes or pairs, and its group had none."""
     LOST = "lost"
     """Its episodes were lost from outside, or so many that nothing was left to compare."""
+    TASK_GONE = "task_gone"
+    """Self-play posed its task after the checkpoint that a killed run went on from."""
     RUN_ENDED = "run_ended"
     """The run had its last step before it was needed."""
 

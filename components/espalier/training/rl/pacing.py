@@ -65,7 +65,7 @@ class AsynchronousSampler:
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """See `StepSampler`; blocks until enough groups are finished, and none gets too old."""
         if self._left is None:
-            self._left = deque(self.ledger.open_draws)
+            self._left = self._left_open()
         result = StepRollouts()
         budget = math.ceil(groups * (1 + self._admission.regenerations) / self._least_passed)
         missing = groups
@@ -80,6 +80,13 @@ class AsynchronousSampler:
             self._order_ahead(step, groups, missing=missing)
         result.groups = self._admission.apply_final_filters(result.groups)
         return result
+
+    def _left_open(self) -> deque[OpenDraw]:
+        known = {task.task_id for task in self._tasks.tasks}
+        left = self.ledger.open_draws
+        gone = [draw.number for draw in left if draw.task_id not in known]
+        self.ledger.settle(gone, Outcome.TASK_GONE)
+        return deque(draw for draw in left if draw.task_id in known)
 
     def close(self) -> None:
         """See `StepSampler`."""
