@@ -6,7 +6,8 @@
 The first runs each profile twice, in processes of their own: a probe as `plan --probe` makes it,
 and the run itself. It is planned from the probe alone. The second runs nothing. It takes the arms
 that tests.benchmarks.families left, and plans each from the others: `seeds`, from the other seeds
-of its profile, and `profiles`, from all arms of other profiles, which know nothing of its episodes.
+of its profile; `profiles`, from all arms of other profiles, which know nothing of its episodes; and
+`lengths`, from those and its own lengths alone, which shows how far the formulas are off.
 
 Ratios are planned / measured: of the peak of resident memory, of all seconds, of seconds by stage,
 and of the tokens that were trained on and written, which do not depend on what else the machine
@@ -21,6 +22,7 @@ import json
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +38,7 @@ PROFILES = Path("pipelines/profiles")
 MEMORY_TOLERANCE = 0.15
 TIME_TOLERANCE = 0.25
 KINDS = ("probe", "run")
+LENGTHS = ("demonstration_tokens", "episode_tokens", "action_tokens", "rollouts_per_place")
 
 
 class Comparison(NamedTuple):
@@ -87,7 +90,7 @@ def fresh_comparisons(options: argparse.Namespace) -> Iterator[Comparison]:
     run_all(commands, options.out, workers=options.workers)
     for name in options.profiles:
         probe, run = (_kept_run(name, kind, options) for kind in KINDS)
-        yield compared(run, "probe", [probe])
+        yield compared(run, "probe", [probe.read()])
 
 
 def _command(name: str, kind: str, options: argparse.Namespace) -> list[str]:
@@ -131,7 +134,8 @@ def _kept_run(name: str, kind: str, options: argparse.Namespace) -> Run:
     return Run(f"{name} {kind}", _profile(name, kind, options), _folder(name, kind, options))
 
 
-class Run(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Run:
     """A finished run, with the profile that it was made with."""
 
     name: str
@@ -147,13 +151,19 @@ class Run(NamedTuple):
 
 def kept_comparisons(folder: Path) -> Iterator[Comparison]:
     """Plan each finished arm from the other seeds of its profile, and from other profiles."""
-    runs = list(kept_runs(folder))
-    for run in runs:
-        seeds = [one for one in runs if one.profile.name == run.profile.name and one is not run]
-        others = [one for one in runs if one.profile.name != run.profile.name]
-        for kind, calibrating in (("seeds", seeds), ("profiles", others)):
+    runs = {run: run.read() for run in kept_runs(folder)}
+    for run, own in runs.items():
+        seeds = [one for other, one in runs.items() if _is_sibling(other, run)]
+        others = [one for one in runs.values() if one.profile.name != own.profile.name]
+        lengths = {name: own.measured[name] for name in LENGTHS if name in own.measured}
+        known = [*others, own._replace(measured=lengths)]
+        for kind, calibrating in (("seeds", seeds), ("profiles", others), ("lengths", known)):
             if calibrating:
                 yield compared(run, kind, calibrating)
+
+
+def _is_sibling(other: Run, run: Run) -> bool:
+    return other.profile.name == run.profile.name and other.name != run.name
 
 
 def kept_runs(folder: Path) -> Iterator[Run]:
@@ -202,13 +212,13 @@ def _profile_of_commit(name: str, seed: int, commit: str) -> Profile | None:
         return None
 
 
-def compared(run: Run, calibrated_by: str, calibrating: Sequence[Run]) -> Comparison:
+def compared(run: Run, calibrated_by: str, calibrating: Sequence[EarlierRun]) -> Comparison:
     """Plan `run` from the figures of others, and compare with what it measured."""
     from espalier.planning import EarlierRuns, Limits, PlanOrder, make_plan, this_machine
 
     order = PlanOrder(
         profile=run.profile,
-        runs=EarlierRuns([one.read() for one in calibrating], []),
+        runs=EarlierRuns(list(calibrating), []),
         machine=this_machine(run.folder),
         limits=Limits(),
     )

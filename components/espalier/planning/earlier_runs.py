@@ -7,6 +7,7 @@ alone comes out as it was.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +25,7 @@ from espalier.planning.figures import (
     median,
     rescaled,
 )
-from espalier.planning.memory import Placement, live_mib, stage_memory
+from espalier.planning.memory import Placement, kept_mib, live_mib, stage_memory
 from espalier.planning.sizes import policy_size
 from espalier.planning.work import places, work_of
 from espalier.records import EspalierError
@@ -40,7 +41,8 @@ _MOST_RUNS = 24
 _LEARNED_STEPS = 10
 """Training steps from which on the lengths of a run's episodes are those of a policy that acts."""
 _PRESTAGE_RATE = "prestage_tokens_per_s"
-_LEAST_RETENTION, _MOST_RETENTION = 0.5, 6.0
+_LEAST_LIVE_MIB = 100.0
+"""Working memory from which on a run says something of the allocator."""
 _OF_TASKS = (
     "demonstration_tokens",
     "episode_tokens",
@@ -267,11 +269,10 @@ def _token_seconds(run: RunDirectory, profile: Profile, measured: Measured) -> d
 
 
 def _memory(run: RunDirectory, profile: Profile, measured: Measured) -> dict[str, float]:
-    """Resident memory and retention, from the peaks of two stages.
+    """Resident memory, and what the allocator keeps, from the peaks of two stages.
 
-    peak = policy_mib + parts + (retention - 1) * live parts, for the stage in which least lives and
-    for the one in which most does. The highest peak counts as that one's: what was kept there is
-    still held in the stages after it.
+    The stage in which least lives says what is resident. The highest peak counts as that of the
+    stage in which most lives: what was kept there is still held in the stages after it.
     """
     peaks = {
         stage: float(value)
@@ -284,7 +285,8 @@ def _memory(run: RunDirectory, profile: Profile, measured: Measured) -> dict[str
         found["data_mib"] = max(of_data)
     place = Placement(accelerator=False, half_precision=False)
     size = policy_size(profile.policy)
-    figures = _filled(profile, {**measured, "policy_mib": 0.0, "retention": 1.0})
+    bare = {**measured, "policy_mib": 0.0, "unfragmented_mib": math.inf}
+    figures = _filled(profile, bare)
     work = work_of(profile, figures)
     seen = {stage: peak for stage, peak in peaks.items() if stage in work}
     if not seen:
@@ -295,12 +297,12 @@ def _memory(run: RunDirectory, profile: Profile, measured: Measured) -> dict[str
         lives[stage] = live_mib(work[stage], profile, size, figures, place)
     low, high = min(seen, key=lives.__getitem__), max(seen, key=lives.__getitem__)
     highest_mib = max(seen.values())
-    retention = assumed(profile)["retention"]
-    if lives[high] > lives[low]:
-        rise = highest_mib - seen[low] - (parts[high] - parts[low])
-        retention = 1 + rise / (lives[high] - lives[low])
-        retention = min(max(retention, _LEAST_RETENTION), _MOST_RETENTION)
-        found["retention"] = retention
-    kept = parts[high] + (retention - 1) * lives[high]
-    found["policy_mib"] = max(highest_mib - kept, 0.0)
+    unfragmented = assumed(profile)["unfragmented_mib"]
+    live = lives[high]
+    resident = seen[low] - parts[low]
+    excess = highest_mib - resident - (parts[high] - live)
+    if live > _LEAST_LIVE_MIB and excess > live:
+        unfragmented = found["unfragmented_mib"] = live**2 / excess
+    kept = kept_mib(live, unfragmented)
+    found["policy_mib"] = max(highest_mib - parts[high] - kept, 0.0)
     return found

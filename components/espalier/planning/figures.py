@@ -56,9 +56,9 @@ class Figures:
     """Resident in the stages before the policy: libraries, and the family's data."""
     policy_mib: float
     """Resident once torch has computed, without the policy's own tensors."""
-    retention: float
-    """What the process holds of its working memory, as a multiple of what lives at one time: the
-    allocator keeps in pieces what it was given back."""
+    unfragmented_mib: float
+    """Working memory that can live at one time without that the process holds more. Of more, it
+    holds the square divided by this: the allocator keeps in pieces what it was given back."""
 
 
 ASSUMED_PARAMETERS = 750_000
@@ -77,7 +77,7 @@ _ASSUMED: Measured = {
     "register_s": 2.0,
     "data_mib": 1010.0,
     "policy_mib": 1200.0,
-    "retention": 1.6,
+    "unfragmented_mib": 165.0,
 }
 """Of runs of the profiles that come with espalier: policies of about 0.75 M parameters, on one
 thread of an AMD EPYC."""

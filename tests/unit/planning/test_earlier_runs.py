@@ -47,10 +47,10 @@ def test_a_policy_that_hardly_trained_lends_the_teachers_lengths(tmp_path):
     assert "rollouts_per_place" not in found
 
 
-def test_retention_rises_with_the_peak_of_training(tmp_path):
+def test_pieces_that_the_allocator_keeps_show_in_the_peak(tmp_path):
     plain = figures_of(profile(), make_measured_run(tmp_path / "a", profile()))
     higher = make_measured_run(tmp_path / "b", profile(), peaks_mib={**PEAKS_MIB, "train": 2100.0})
-    assert figures_of(profile(), higher)["retention"] > plain["retention"] > 1
+    assert figures_of(profile(), higher)["unfragmented_mib"] < plain["unfragmented_mib"]
     assert plain["data_mib"] == 1010.0
 
 

@@ -11,10 +11,10 @@ def test_a_median_leaves_out_runs_without_the_figure():
 
 def test_later_layers_take_the_place_of_earlier_ones():
     made = calibrated(
-        Profile(), [("others", {"ingest_s": 9.0, "retention": 2.0}), ("own", {"ingest_s": 1.0})]
+        Profile(), [("others", {"ingest_s": 9.0, "policy_mib": 2.0}), ("own", {"ingest_s": 1.0})]
     )
-    assert (made.figures.ingest_s, made.figures.retention) == (1.0, 2.0)
-    assert (made.sources["ingest_s"], made.sources["retention"]) == ("own", "others")
+    assert (made.figures.ingest_s, made.figures.policy_mib) == (1.0, 2.0)
+    assert (made.sources["ingest_s"], made.sources["policy_mib"]) == ("own", "others")
     assert "judged_token_s" in made.assumed
     assert "ingest_s" not in made.assumed
 

@@ -1,8 +1,10 @@
+import dataclasses
+
 import pytest
 
 from espalier.config import Profile
 from espalier.planning.figures import Figures, assumed
-from espalier.planning.memory import Placement, live_mib, server_mib, stage_memory
+from espalier.planning.memory import Placement, kept_mib, live_mib, server_mib, stage_memory
 from espalier.planning.sizes import PolicySize
 from espalier.planning.work import StageWork
 
@@ -15,7 +17,8 @@ SIZE = PolicySize(
 TRAINING = StageWork(
     trained_tokens=1e6, rollout_tokens=1e5, micro_batch_tokens=4096, rows=64, kept_episodes=100
 )
-LENGTHS = {"episode_tokens": 64.0, "action_tokens": 32.0, "policy_mib": 1000.0, "retention": 1.5}
+LENGTHS = {"episode_tokens": 64.0, "action_tokens": 32.0, "policy_mib": 1000.0}
+LENGTHS["unfragmented_mib"] = 100.0
 
 
 def profile(**sections):
@@ -55,13 +58,25 @@ def test_checkpointed_activations_are_those_of_one_layer():
     assert kept < memory(profile()).host["activations"] / 2
 
 
-def test_the_allocator_keeps_in_proportion_to_what_lived():
+def test_the_allocator_keeps_by_the_square_of_what_lived():
     asked = profile()
     live = live_mib(TRAINING, asked, SIZE, figures(asked), HOST)
     found = memory(asked).host
-    assert found["kept by the allocator"] == pytest.approx(0.5 * live)
     parts = ("activations", "logits", "KV cache", "engine")
     assert live == pytest.approx(sum(found[name] for name in parts))
+    assert live + found["kept by the allocator"] == pytest.approx(live**2 / 100)
+
+
+@pytest.mark.parametrize(("live", "kept"), [(80.0, 0.0), (100.0, 0.0), (300.0, 600.0)])
+def test_little_memory_leaves_no_pieces(live, kept):
+    assert kept_mib(live, 100.0) == pytest.approx(kept)
+
+
+def test_blocks_that_are_mapped_leave_no_pieces():
+    wide = dataclasses.replace(SIZE, hidden=4096)
+    work = dataclasses.replace(TRAINING, micro_batch_tokens=4096)
+    found = stage_memory(work, profile(), wide, figures(profile()), HOST).host
+    assert found["kept by the allocator"] == 0
 
 
 def test_an_accelerator_trains_and_the_engine_stays_on_the_host():
