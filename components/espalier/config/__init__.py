@@ -110,6 +110,7 @@ from espalier.config.training import (
     AsynchronousConfig,
     HardwareConfig,
     ReplayConfig,
+    StragglersConfig,
     TemperatureSchedule,
     TrainingConfig,
 )
@@ -177,6 +178,7 @@ __all__ = [
     "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",
+    "StragglersConfig",
     "SuiteConfig",
     "SynthesisConfig",
     "TeacherConfig",

@@ -27,6 +27,9 @@ class VllmConfig(Section):
     """How long one action may take, queueing in the server included."""
     attempts: int = Field(default=5, ge=1)
     """How often a request is sent before a broken connection or a server error counts."""
+    exchange_timeout_s: float = Field(default=1800.0, gt=0, exclude_if=lambda it: it == 1800)
+    """How long an exchange of weights may take, all its requests together: the server first ends
+    what it is writing."""
 
     @field_validator("url")
     @classmethod
@@ -69,6 +72,9 @@ class RolloutConfig(Section):
     """Seconds a tool call may take, without its wait for a sandbox. Programs that it runs in
     sandboxes are ended after so long together, and the policy reads so; a tool that is slow by
     itself ends its episode as lost."""
+    deadline_s: float = Field(default=3600.0, gt=0, exclude_if=lambda it: it == 3600)
+    """If no episode ends for so long, and the limits of a tool call and an agent on top, the run
+    ends with an error that names what they wait for."""
     max_replays: int = Field(default=2, ge=0)
     """How often an episode that was lost from outside (a drained node, a server that hangs) is
     played again where scores are compared: held-out and dev questions, pass rates. Training drops

@@ -63,6 +63,10 @@ class ReplayConfig(Section):
     max_staleness: int = Field(default=32, ge=1)
     """Policy versions after which a group is forgotten."""
 
+    def groups_of(self, step_groups: int) -> int:
+        """How many groups of a step of `step_groups` come from the buffer, once it is filled."""
+        return round(self.share * step_groups) if self.capacity else 0
+
     @model_validator(mode="after")
     def _successes_are_not_ranked(self) -> Self:
         if self.successes_only and self.order == "priority":
@@ -106,6 +110,20 @@ class AsynchronousConfig(Section):
         return self
 
 
+class StragglersConfig(Section):
+    """When a group is closed without the episodes that are still being played.
+
+    Those are lost: they have no reward, and are counted in `lost_episodes`. A long episode is often
+    another kind of attempt than a short one, so that a rule that cuts many of them bends what is
+    learned; cut what hangs, and not what thinks.
+    """
+
+    share: float = Field(default=0.75, gt=0, lt=1)
+    """Once this share of a group's episodes has ended, the time of the others runs."""
+    patience_s: float = Field(default=30.0, ge=0)
+    """Seconds that they are given then."""
+
+
 class TrainingConfig(Section):
     """Reinforcement learning over multi-turn episodes."""
 
@@ -127,6 +145,8 @@ class TrainingConfig(Section):
     temperature_schedule: TemperatureSchedule = TemperatureSchedule()
     replay: ReplayConfig = ReplayConfig()
     asynchronous: AsynchronousConfig = AsynchronousConfig()
+    stragglers: StragglersConfig | None = Field(default=None, exclude_if=lambda it: it is None)
+    """Closes groups without their slowest episodes; without it a group waits for all of them."""
     layout: Literal["packed", "prefix_tree"] = Field(
         default="prefix_tree", exclude_if=lambda it: it == "prefix_tree"
     )
@@ -146,6 +166,9 @@ class TrainingConfig(Section):
     or on the nodes of kubernetes.ray.workers."""
     sharded: bool = False
     """Splits weights and optimizer over the processes (FSDP2), for a model too large for one."""
+    collective_timeout_s: float = Field(default=3600.0, gt=0, exclude_if=lambda it: it == 3600)
+    """How long the processes wait for one of them, as all do while rank 0 answers dev questions and
+    writes checkpoints; then they end with an error that names it."""
     evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)

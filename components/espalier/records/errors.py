@@ -9,6 +9,7 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- PolicyError           a model directory that cannot act in the environment
 +-- TrainingError         processes that cannot train together, or of which one is lost
 +-- EngineError           an inference server that is away, or answers what it should not
++-- HungError             what a run waits for has not come by its deadline: a tool, weights, a rank
 +-- RegistryError         the tracking server or a promotion refuses
 |   +-- RegistryAwayError the tracking server does not answer: later the same command may succeed
 +-- ManifestError         a name or setting that no object of a cluster can have
@@ -70,6 +71,10 @@ class TrainingError(EspalierError):
 
 class EngineError(EspalierError):
     """An inference server is away, serves another policy, or answers what it should not."""
+
+
+class HungError(EspalierError):
+    """What a run waits for has not come by its deadline; the message names it."""
 
 
 class RegistryError(EspalierError):

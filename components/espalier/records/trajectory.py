@@ -27,8 +27,8 @@ class FinishReason(enum.StrEnum):
     PROGRAM_BROKE_SANDBOX = "program_broke_sandbox"
     """A program of the policy ended its own sandbox: a wrong answer."""
     TIMEOUT = "timeout"
-    """Lost: a call of the environment took longer than it may, and no program was to blame; or an
-    agent was not done by its deadline."""
+    """Lost: a call of the environment took longer than it may, and no program was to blame; an
+    agent was not done by its deadline; or its group was closed without it."""
     SANDBOX_LOST = "sandbox_lost"
     """Lost: the environment crashed, no sandbox was free in time, or one was lost from outside."""
     LOST_CALL = "lost_call"

@@ -9,7 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -22,10 +23,11 @@ from espalier.environments import (
     ProgramBrokeSandboxError,
 )
 from espalier.environments.memory import recalled_prompt
-from espalier.records import Message, Task
+from espalier.records import Message, Task, ToolCalls
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
+from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE, Waits
 from espalier.sandbox.call_time import CallTime
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class ToolRunner:
 
     def __init__(self, *, workers: int, timeout_s: float) -> None:
         self._workers = workers
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._free = asyncio.Semaphore(max(1, workers))
 
     async def run(
@@ -69,7 +71,7 @@ class ToolRunner:
             return await self._within_time(lambda: _in_thread(lambda: plain(*args, **kwargs)))
 
     async def _within_time(self, begin: Callable[[], Awaitable[T]]) -> T:
-        limit = CallTime(self._timeout_s)
+        limit = CallTime(self.timeout_s)
         try:
             async with limit:
                 return await begin()
@@ -128,6 +130,41 @@ class EpisodeContext:
     limits: EpisodeConfig
     agent: AgentPlayer | None = None
     """Plays the episodes in the place of the built-in loop."""
+    waits: Waits = field(default_factory=Waits)
+    """Told what each episode waits for."""
+
+
+class _NamedCalls:
+    """Makes the calls of one episode, and says what it waits for meanwhile."""
+
+    def __init__(self, task_id: str, context: EpisodeContext) -> None:
+        self._task_id = task_id
+        self._context = context
+
+    async def run(
+        self, call: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """See `ToolRunner.run`."""
+        name, tools = _name_of(call, args), self._context.tools
+        with self.waiting(name):
+            try:
+                return await tools.run(call, *args, **kwargs)
+            except CallTimeoutError:
+                self._context.waits.was_too_slow(self._task_id, name, tools.timeout_s)
+                raise
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Within the block the episode waits for `what`."""
+        return self._context.waits.wait(self._task_id, what)
+
+
+def _name_of(call: Callable[..., object], args: Sequence[object]) -> str:
+    """What a call of the environment is, for whoever waits for it."""
+    calls = [made.name for action in args if isinstance(action, ToolCalls) for made in action.calls]
+    if calls:
+        return f"the tool {', '.join(calls)}"
+    name = getattr(call, "__name__", "")
+    return f"the environment's {name}" if name else "a new environment"
 
 
 class FinishedEpisode(NamedTuple):
@@ -156,7 +193,8 @@ async def run_episode(
     reason is PROGRAM_BROKE_SANDBOX and the reward that of no answer.
     """
     transcript = EpisodeTranscript(task)
-    run = context.tools.run
+    calls = _NamedCalls(task.task_id, context)
+    run = calls.run
     environment: Environment | None = None
     view: PolicyContext | None = None
     prompt, dialect = task.prompt, context.dialect
@@ -173,10 +211,9 @@ async def run_episode(
         memory = context.environments.memory
         prompt = recalled_prompt(prompt, task, memory, dialect, context.limits)
         view = PolicyContext(transcript, context.engine, sampling, dialect, context.limits)
-        has_room = await view.begin(prompt)
-        reward = await _play(
-            environment, view, transcript, context.tools, deque(begun), has_room=has_room
-        )
+        with calls.waiting(ENGINE_PLACE):
+            has_room = await view.begin(prompt)
+        reward = await _play(environment, view, transcript, calls, deque(begun), has_room=has_room)
         while retry is not None and transcript.num_attempts < retry.attempts:
             if reward.get("outcome", 0.0) > 0 or not await view.reflect(retry.reflection_tokens):
                 break
@@ -184,9 +221,7 @@ async def run_episode(
             environment = await run(context.environments, task)
             # the same prompt: an environment is a function of its task
             await run(environment.reset, task)
-            reward = await _play(
-                environment, view, transcript, context.tools, deque(), has_room=True
-            )
+            reward = await _play(environment, view, transcript, calls, deque(), has_room=True)
         reason = environment.finish_reason
         assert reason is not None, "an episode that is scored has ended"
         return record(reason, reward)
@@ -205,7 +240,7 @@ async def _play(
     environment: Environment,
     view: PolicyContext,
     transcript: EpisodeTranscript,
-    tools: ToolRunner,
+    calls: _NamedCalls,
     given: deque[Completion],
     *,
     has_room: bool,
@@ -216,17 +251,18 @@ async def _play(
         environment: that was reset.
         view: of the policy, which has read the prompt.
         transcript: of the episode.
-        tools: calls the environment.
+        calls: makes those of the environment.
         given: messages that are played before the policy goes on.
         has_room: False where the prompt did not fit.
     """
-    run = tools.run
+    run = calls.run
     try:
         while environment.finish_reason is None:
             if has_room and given:
                 action = view.repeat(given.popleft())
             else:
-                action = await view.act() if has_room else None
+                with calls.waiting(ENGINE_ACTION):
+                    action = await view.act() if has_room else None
             if action is None:
                 environment.cut_off(FinishReason.MAX_TOKENS)
             else:

@@ -21,10 +21,13 @@ from espalier.policy.loading import Policy, load_policy, load_tokenizer
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.agent import AgentPlayer, agent_player
+from espalier.rollout.context import EpisodeTranscript
 from espalier.rollout.engines.engine import Completion, Engine, KindChoice, Sampling
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner, run_episode
+from espalier.rollout.stragglers import Stragglers, all_ended
+from espalier.rollout.waits import Waits, exit_if_hung, hangs_after_s
 
 
 def kind_choice(dialect: Dialect, epsilon: float) -> KindChoice | None:
@@ -174,6 +177,10 @@ class Roller:
         """Number of lost attempts by finish reason, those that were played again included."""
         self.replays = 0
         """Number of attempts at episodes that had been lost before."""
+        self.waits = Waits(hangs_after_s(profile))
+        """What its episodes wait for."""
+        self.stragglers: Stragglers | None = None
+        """Closes groups without their slowest episodes; None waits for all. Training sets it."""
         self._engine = engine
         self._environments = environments
         self._profile = profile
@@ -294,7 +301,9 @@ class Roller:
             attempt are among them: they are `is_lost`, and not scored.
         """
         repeated = [(task, ()) for task in tasks for _ in range(samples)]
-        return self._timed(repeated, temperature=temperature, seed=seed, on_lost=on_lost)
+        return self._timed(
+            repeated, temperature=temperature, seed=seed, on_lost=on_lost, group_size=samples
+        )
 
     def complete(
         self, starts: Sequence[EpisodeStart], *, samples: int, temperature: float, seed: int
@@ -314,11 +323,20 @@ class Roller:
         temperature: float,
         seed: int,
         on_lost: Callable[[Trajectory], None],
+        group_size: int = 1,
     ) -> list[Trajectory]:
         started = time.perf_counter()
-        trajectories = asyncio.run(
-            self._roll_out(starts, temperature=temperature, seed=seed, on_lost=on_lost)
-        )
+        self.waits.progress()
+        with exit_if_hung(self.waits.overdue):
+            trajectories = asyncio.run(
+                self._roll_out(
+                    starts,
+                    temperature=temperature,
+                    seed=seed,
+                    on_lost=on_lost,
+                    group_size=group_size,
+                )
+            )
         self.seconds += time.perf_counter() - started
         return trajectories
 
@@ -329,6 +347,7 @@ class Roller:
         temperature: float,
         seed: int,
         on_lost: Callable[[Trajectory], None],
+        group_size: int,
     ) -> list[Trajectory]:
         async with self.serving() as context:
 
@@ -341,13 +360,21 @@ class Roller:
                     on_lost(trajectory)
                 return trajectory
 
-            episodes = [asyncio.ensure_future(play(*one)) for one in enumerate(starts)]
-            try:
-                return await asyncio.gather(*episodes)
-            finally:
-                for episode in episodes:
-                    episode.cancel()
-                await asyncio.gather(*episodes, return_exceptions=True)
+            episodes = [asyncio.create_task(play(*one)) for one in enumerate(starts)]
+            ended = all_ended(episodes, group_size=group_size, stragglers=self.stragglers)
+            return await self.waits.by_the_deadline(asyncio.create_task(ended))
+
+    async def roll_out_group(
+        self, task: Task, context: EpisodeContext, *, temperature: float, names: Sequence[str]
+    ) -> list[Trajectory]:
+        """Sample a trajectory for each name, all at once; see `roll_out_one`."""
+        episodes = [
+            asyncio.create_task(
+                self.roll_out_one(task, context, temperature=temperature, name=name)
+            )
+            for name in names
+        ]
+        return await all_ended(episodes, group_size=len(episodes), stragglers=self.stragglers)
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[EpisodeContext]:
@@ -362,6 +389,7 @@ class Roller:
                 tools=tools,
                 limits=self._profile.episode,
                 agent=agent,
+                waits=self.waits,
             )
 
     @asynccontextmanager
@@ -397,7 +425,30 @@ class Roller:
             temperature: 0 is greedy.
             name: seeds the episode's draws; those of a replay differ.
             begun: messages that are played first, see `run_episode`.
+
+        Returns:
+            The trajectory; that of a straggler is lost, and has no tokens.
         """
+        try:
+            trajectory = await self._play_again_if_lost(task, context, temperature, name, begun)
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if self.stragglers is None or not self.stragglers.has_cut(own):
+                raise
+            trajectory = EpisodeTranscript(task).trajectory(None, FinishReason.TIMEOUT, {})
+        if trajectory.is_lost:
+            self.losses[trajectory.finish_reason] += 1
+        self.waits.progress()
+        return trajectory
+
+    async def _play_again_if_lost(
+        self,
+        task: Task,
+        context: EpisodeContext,
+        temperature: float,
+        name: str,
+        begun: Sequence[Completion],
+    ) -> Trajectory:
         trajectory = await self._play(task, self._sampling(temperature, name), context, begun)
         for replay in range(1, 1 + self._max_replays):
             if not trajectory.is_lost:
@@ -406,8 +457,6 @@ class Roller:
             self.replays += 1
             again = self._sampling(temperature, f"{name}:replay{replay}")
             trajectory = await self._play(task, again, context, begun)
-        if trajectory.is_lost:
-            self.losses[trajectory.finish_reason] += 1
         return trajectory
 
     async def _play(
@@ -423,7 +472,8 @@ class Roller:
                     "an episode of `[agent]` cannot be continued from its middle: label and train "
                     "reward models with the built-in loop"
                 )
-            return await context.agent.play(task, sampling)
+            with self.waits.wait(task.task_id, "the agent's program"):
+                return await context.agent.play(task, sampling)
         episode = await run_episode(task, sampling, context, begun)
         if not episode.trajectory.is_lost:
             self.drift.compare(episode)

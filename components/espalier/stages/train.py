@@ -1,8 +1,9 @@
 """train: reinforcement learning over multi-turn episodes, from the warm-started policy.
 
 Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
-Leaves: policy/ with the best weights by dev EM, history.parquet, trajectories.parquet of the last
-step, run.json with the throughput and the share of time in which there was nothing to learn from;
+Leaves: policy/ with the best weights by dev EM, history.parquet, ledger.jsonl with what became of
+every prompt, trajectories.parquet of the last step, run.json with the throughput and the share of
+time in which there was nothing to learn from;
 with self-play posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, how
 many were proposed at each refresh, and refused for which reason; hindsight/tasks.jsonl where the
 warm start had any.
@@ -72,6 +73,7 @@ def run(
         device=Hardware.from_config(profile.hardware).device,
         worker_main=partial(run_worker, profile, inputs, store.directory, identity),
         launcher=launcher or worker_launcher(os.environ),
+        timeout_s=profile.training.collective_timeout_s,
     )
     with (
         together as processes,
@@ -84,6 +86,7 @@ def run(
     with publishing(output_dir, origin) as draft:
         save_policy(run_.policy, draft.path / "policy")
         write_history(draft.path / "history.parquet", run_.loop.history, HISTORY_COLUMNS)
+        run_.loop.ledger.write(draft.path / "ledger.jsonl")
         draft.rows["trajectories"] = write_trajectories(
             draft.path / "trajectories.parquet", run_.loop.last_step
         )

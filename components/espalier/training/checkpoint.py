@@ -53,8 +53,9 @@ class CheckpointStore:
 
     def __init__(self, directory: Path, identity: str) -> None:
         self.directory = directory
+        self.identity = identity
+        """Of configuration and inputs."""
         self._path = directory / _LATEST
-        self._identity = identity
         directory.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> Checkpoint | None:
@@ -62,7 +63,7 @@ class CheckpointStore:
         if not self._path.is_file():
             return None
         state = torch.load(self._path, weights_only=True, map_location="cpu")
-        if state.pop("identity") != self._identity:
+        if state.pop("identity") != self.identity:
             return None
         return Checkpoint(**state)
 
@@ -70,7 +71,7 @@ class CheckpointStore:
         """Replace the newest checkpoint, atomically (by one rename)."""
         state = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
         with whole_file(self._path) as draft, draft.open("wb") as stream:
-            torch.save({**state, "identity": self._identity}, stream)
+            torch.save({**state, "identity": self.identity}, stream)
 
 
 def cloned_weights(model: nn.Module) -> dict[str, torch.Tensor]:

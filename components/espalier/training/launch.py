@@ -31,10 +31,14 @@ from torch.distributed import (
 from espalier.determinism import TRAINER_VARIABLE, prepared_environment
 from espalier.records import TrainingError
 from espalier.training.parallel import Processes
+from espalier.training.rank_watch import ranks_watched
 
-TIMEOUT = timedelta(hours=1)
-"""Limit of a collective operation: the other ranks wait while rank 0 evaluates on dev questions
-and writes checkpoints."""
+_COLLECTIVE_TIMEOUT_S = 3600.0
+"""Default of `training.collective_timeout_s`."""
+_TORCH_WAITS_LONGER_S = 60.0
+"""Than the watch over the ranks, which says who hangs; torch says only that it waited."""
+_STORE_ANSWERS_WITHIN = timedelta(seconds=10)
+"""To the watch, beside the work."""
 JOIN_TIMEOUT = timedelta(minutes=5)
 """How long rank 0 waits for the workers to join; importing torch takes seconds."""
 _JOIN_POLL_INTERVAL_S = 0.1
@@ -73,6 +77,10 @@ class Workers(Protocol):
 
     def wait(self) -> None:
         """Return when all have ended."""
+        ...
+
+    def kill(self) -> None:
+        """End them at once, those that are stopped as well; waits for nothing."""
         ...
 
 
@@ -175,6 +183,11 @@ class LocalWorkers:
         for process in self._started.values():
             process.join()
 
+    def kill(self) -> None:
+        """See `Workers`."""
+        for process in self._started.values():
+            process.kill()
+
     def end(self) -> None:
         """Terminate the workers that still run."""
         for process in self._started.values():
@@ -221,6 +234,7 @@ class _GroupSetup:
     device: torch.device
     threads: int
     is_deterministic: bool
+    timeout_s: float
 
 
 @contextmanager
@@ -230,6 +244,7 @@ def training_processes(
     device: torch.device,
     worker_main: Callable[[Processes], None],
     launcher: WorkerLauncher,
+    timeout_s: float = _COLLECTIVE_TIMEOUT_S,
 ) -> Generator[Processes]:
     """Join a process group of `count` as rank 0; the other ranks are started for this block.
 
@@ -238,6 +253,8 @@ def training_processes(
         device: where they compute; on "cuda" each has a GPU of its own.
         worker_main: what ranks > 0 run; can be pickled.
         launcher: starts them.
+        timeout_s: how long a rank may be waited for; then this process ends with an error that
+            names it.
 
     Yields:
         Rank 0's view of the group. CPU threads are divided among processes on the same cores.
@@ -257,6 +274,7 @@ def training_processes(
             device=device,
             threads=max(1, threads // count) if workers.share_cores else threads,
             is_deterministic=torch.are_deterministic_algorithms_enabled(),
+            timeout_s=timeout_s,
         )
         workers.start(partial(_run_worker, setup, worker_main))
         # kept until the workers have ended: they may ask the store until then
@@ -265,6 +283,12 @@ def training_processes(
             _wait_for_workers(workers, store, setup)
             with (
                 _joined(setup, store, rank=0, gpu=0) as processes,
+                ranks_watched(
+                    processes,
+                    partial(_store, setup, timeout=_STORE_ANSWERS_WITHIN),
+                    limit_s=timeout_s,
+                    end_workers=workers.kill,
+                ),
                 worker_failures_reported(workers),
             ):
                 yield processes
@@ -280,14 +304,19 @@ def _listening(address: str, count: int) -> Generator[socket.socket]:
         yield listener
 
 
-def _store(setup: _GroupSetup, *, listener: socket.socket | None = None) -> TCPStore:
+def _store(
+    setup: _GroupSetup,
+    *,
+    listener: socket.socket | None = None,
+    timeout: timedelta | None = None,
+) -> TCPStore:
     """The key-value store through which the processes find each other; rank 0 serves it."""
     return TCPStore(
         setup.address,
         setup.port,
         setup.count,
         is_master=listener is not None,
-        timeout=JOIN_TIMEOUT,
+        timeout=timeout or JOIN_TIMEOUT,
         wait_for_workers=False,
         master_listen_fd=None if listener is None else listener.detach(),
     )
@@ -319,7 +348,15 @@ def _run_worker(
     torch.use_deterministic_algorithms(mode=setup.is_deterministic)
     store = _store(setup)
     store.set(_arrival_key(rank), "")
-    with _joined(setup, store, rank=rank, gpu=gpu) as processes:
+    with (
+        _joined(setup, store, rank=rank, gpu=gpu) as processes,
+        ranks_watched(
+            processes,
+            partial(_store, setup, timeout=_STORE_ANSWERS_WITHIN),
+            limit_s=setup.timeout_s,
+            end_workers=lambda: None,
+        ),
+    ):
         worker_main(processes)
 
 
@@ -335,8 +372,9 @@ def _joined(setup: _GroupSetup, store: TCPStore, *, rank: int, gpu: int) -> Gene
         backend = "cpu:gloo,cuda:nccl"
         # not the rank, which counts over all machines
         torch.cuda.set_device(gpu)
+    timeout = timedelta(seconds=setup.timeout_s + _TORCH_WAITS_LONGER_S)
     dist.init_process_group(
-        backend, store=store, rank=rank, world_size=setup.count, timeout=TIMEOUT
+        backend, store=store, rank=rank, world_size=setup.count, timeout=timeout
     )
     try:
         yield Processes(rank, setup.count)

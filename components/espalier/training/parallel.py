@@ -8,8 +8,10 @@ the same whether the model was sharded or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -21,12 +23,26 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 Item = TypeVar("Item")
 
 
+class Position(NamedTuple):
+    """Where a process is, as its collective operations tell."""
+
+    number: int
+    """Collective operations that it has begun."""
+    name: str
+    """The newest of them."""
+    is_inside: bool
+    """Whether it is in that, and not at work after it."""
+    since_s: float
+    """When it began or ended, by `time.monotonic`."""
+
+
 class Processes:
     """One process among `count`, and its collective operations."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank = rank
         self.count = count
+        self.position = Position(0, "its start", is_inside=False, since_s=time.monotonic())
 
     @property
     def is_first(self) -> bool:
@@ -53,7 +69,8 @@ class Processes:
         for same in by_type.values():
             # one message for all tensors, not one each
             flat_N = torch.cat([tensor.reshape(-1) for tensor in same])
-            dist.all_reduce(flat_N)
+            with self._inside("a sum of tensors"):
+                dist.all_reduce(flat_N)
             for tensor, summed in zip(same, flat_N.split([t.numel() for t in same]), strict=True):
                 tensor.copy_(summed.view_as(tensor))
 
@@ -62,7 +79,8 @@ class Processes:
         if self.count == 1:
             return [item]
         gathered: list[Any] = [None] * self.count
-        dist.all_gather_object(gathered, item)
+        with self._inside("an exchange of what each has"):
+            dist.all_gather_object(gathered, item)
         return cast("list[Item]", gathered)
 
     def broadcast(self, item: Item) -> Item:
@@ -70,8 +88,16 @@ class Processes:
         if self.count == 1:
             return item
         box = [item]
-        dist.broadcast_object_list(box, src=0)
+        with self._inside("a broadcast by rank 0"):
+            dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    @contextmanager
+    def _inside(self, name: str) -> Generator[None]:
+        number = self.position.number + 1
+        self.position = Position(number, name, is_inside=True, since_s=time.monotonic())
+        yield
+        self.position = Position(number, name, is_inside=False, since_s=time.monotonic())
 
 
 def sum_gradients(model: nn.Module, processes: Processes) -> None:

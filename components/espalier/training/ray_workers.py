@@ -82,6 +82,11 @@ class RayWorkers:
         """See `Workers`; Ray ends those that do not end in time."""
         self._ended(timeout_s=_LEFT_WITHIN_S)
 
+    def kill(self) -> None:
+        """See `Workers`."""
+        for placed in self._placed:
+            ray.kill(placed.actor)
+
     def _ended(self, *, timeout_s: float) -> list[tuple[Any, int]]:
         serving = list(self._serving)
         ended, _ = ray.wait(serving, num_returns=len(serving), timeout=timeout_s)

@@ -101,13 +101,12 @@ def _attended(attn: Any, normed_MH: Tensor, places: _Places, wanted: Tensor | No
     for queries_CQ, keys_CK, attends_C1QK in places.tree.branches:
         queries_CAQD = _gathered(queries_MAD, queries_CQ)
         keys_CAKD, values_CAKD = _gathered(both_MAD, keys_CK).split(key_heads, dim=1)
+        # torch's own grouping of heads has, beside a mask, no fused kernel on a GPU
+        if attn.num_key_value_groups > 1:
+            keys_CAKD = keys_CAKD.repeat_interleave(attn.num_key_value_groups, dim=1)
+            values_CAKD = values_CAKD.repeat_interleave(attn.num_key_value_groups, dim=1)
         attended_CAQD = F.scaled_dot_product_attention(
-            queries_CAQD,
-            keys_CAKD,
-            values_CAKD,
-            attn_mask=attends_C1QK,
-            scale=attn.scaling,
-            enable_gqa=attn.num_key_value_groups > 1,
+            queries_CAQD, keys_CAKD, values_CAKD, attn_mask=attends_C1QK, scale=attn.scaling
         )
         parts.append(attended_CAQD.transpose(1, 2).flatten(0, 1).flatten(1))
     outputs = places.tree.outputs_M

@@ -1,9 +1,10 @@
 import asyncio
+import time
 
 import pytest
 
 from espalier.config import VllmConfig
-from espalier.records import EngineError
+from espalier.records import EngineError, HungError
 from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.engines.vllm_server import VllmClient
 from tests.fakes.vllm_double import completion, running
@@ -57,6 +58,21 @@ def test_a_slow_answer_ends_with_the_time_limit(server, policy_dir):
     server.answers["/v1/models"] = [("slow", 0.5)]
     with pytest.raises(EngineError, match=r"no answer within 0.1 s"):
         asyncio.run(engine_of(server, request_timeout_s=0.1).load_weights(policy_dir, 1))
+
+
+@pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/reset_prefix_cache"])
+def test_an_exchange_of_weights_that_hangs_is_named(server, policy_dir, path):
+    server.answers[path] = [("slow", 1.0)]
+    began_s = time.monotonic()
+    with pytest.raises(HungError, match=rf"weights for version 7 hangs: POST {path}.* 0\.2 s"):
+        asyncio.run(engine_of(server, exchange_timeout_s=0.2).load_weights(policy_dir, 7))
+    assert time.monotonic() - began_s < 5
+
+
+def test_a_failing_exchange_says_which_weights(server, policy_dir):
+    server.answers["/pause"] = [("slow", 0.5)]
+    with pytest.raises(EngineError, match=r"weights of version 7: .*/pause.*within 0\.1 s"):
+        asyncio.run(engine_of(server, request_timeout_s=0.1).load_weights(policy_dir, 7))
 
 
 def test_a_server_of_another_model_is_refused(server, policy_dir):

@@ -1,5 +1,6 @@
 import asyncio
 import copy
+import random
 import threading
 import time
 from collections import deque
@@ -11,17 +12,21 @@ import torch
 
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
+from espalier.records import HungError
 from espalier.rollout.roller import Roller
+from espalier.rollout.waits import Waits
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.rl.asynchronous import (
-    AsynchronousSampler,
     GroupOrder,
     GroupPlan,
     PolicyReplica,
     RolloutWorker,
     SampledGroup,
 )
+from espalier.training.rl.ledger import DrawJournal, Outcome
+from espalier.training.rl.pacing import AsynchronousSampler
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
+from espalier.training.rl.sampling import draws_of
 from tests.factories.tiny import lookup_environments, tiny_policy
 from tests.factories.training import PROFILE, SEARCH, make_task, make_trajectory
 
@@ -49,7 +54,7 @@ class ScriptedWorker:
                 for outcome in self.outcomes
             ]
             mixed = len(set(self.outcomes)) > 1
-            self.finished.append(SampledGroup(order.task.task_id, version, played, None, mixed))
+            self.finished.append(SampledGroup(order.draw, version, played, None, mixed))
 
     def take(self, *, wait):
         if wait and not self.finished:
@@ -120,16 +125,121 @@ def test_the_oldest_version_is_learned_from_first():
     assert versions == sorted(versions)
 
 
-def test_no_group_is_staler_than_the_bound():
-    worker = ScriptedWorker()
+def test_a_step_waits_for_groups_that_would_get_too_old():
+    class NewestFirst(ScriptedWorker):
+        def finish(self, count):
+            self.orders.reverse()
+            super().finish(count)
+            self.orders.reverse()
+
+    worker = NewestFirst()
     sampler = _sampler(worker, max_staleness=1)
     sampler.sample(0, groups=3)
-    worker.finish(len(worker.orders))
-    worker.version = 5
-    result = sampler.sample(5, groups=3)
-    assert result.too_stale == 3
-    assert len(result.groups) == 3
-    assert {t.policy_version for t in result.sampled} == {5}
+    worker.version = 1
+    assert {t.policy_version for t in sampler.sample(1, groups=3).sampled} == {0}
+    worker.version = 2
+    assert {t.policy_version for t in sampler.sample(2, groups=3).sampled} == {1}
+
+
+class Shuffled(ScriptedWorker):
+    """Ends any of the ordered groups, with any outcome, when it is asked for one or before."""
+
+    def __init__(self, rng):
+        super().__init__()
+        self._rng = rng
+        self.ordered = []
+
+    def order(self, order):
+        super().order(order)
+        self.ordered.append(order.draw)
+
+    def take(self, *, wait):
+        if self.orders and (wait or self._rng.random() < 0.5):
+            self.orders.rotate(self._rng.randrange(len(self.orders)))
+            self.outcomes = self._rng.choice([(0, 1, 0, 1), (0, 1, 1, 1), (0, 0, 0, 0)])
+            self.finish(1)
+        return super().take(wait=wait)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_group_is_ever_too_old_and_each_is_settled(seed):
+    rng = random.Random(seed)
+    bound = rng.choice([1, 2, 3, 8])
+    publish_every = rng.randrange(1, bound + 1)
+    worker, steps = Shuffled(rng), 20
+    replay = rng.choice([{}, {"capacity": 4, "share": 0.34}])
+    algorithm = rng.choice([{}, {"filters": []}])
+    sampler = _sampler(worker, max_staleness=bound, algorithm=algorithm, steps=steps, replay=replay)
+    ledger = sampler.ledger
+    for step in range(steps):
+        ledger.step = step + 1
+        worker.version = step - step % publish_every
+        groups = rng.choice([2, 3]) if replay else 3
+        result = sampler.sample(step, groups=groups)
+        oldest = min((t.policy_version for t in result.sampled), default=step)
+        assert step - oldest <= bound
+        assert len(result.groups) <= 3
+        ledger.settle(draws_of(result.groups), Outcome.TRAINED)
+    ledger.end()
+    assert sum(ledger.counts.values()) == ledger.num_draws == len(worker.ordered)
+    assert sorted(worker.ordered) == list(range(ledger.num_draws))
+
+
+def test_nothing_is_ordered_that_no_step_could_learn_from():
+    worker = ScriptedWorker()
+    sampler = _sampler(worker, max_staleness=3, steps=4)
+    ledger = sampler.ledger
+    for step in range(4):
+        worker.version = step
+        result = sampler.sample(step, groups=3)
+        ledger.settle(draws_of(result.groups), Outcome.TRAINED)
+    assert ledger.open_draws == []
+    assert ledger.counts == {"trained": 12}
+
+
+def test_a_draw_depends_on_its_number_alone():
+    tasks = []
+    for bound in (1, 3):
+        worker = ScriptedWorker()
+        _sampler(worker, max_staleness=bound).sample(0, groups=3)
+        tasks.append([order.task.task_id for order, _ in worker.orders])
+    assert tasks[0] == tasks[1][: len(tasks[0])]
+
+
+def test_an_open_draw_whose_task_is_gone_is_dropped():
+    worker = ScriptedWorker()
+    sampler = _sampler(worker)
+    sampler.ledger.draw([TASKS[0].task_id, "posed-7"])
+    sampler.sample(0, groups=3)
+    assert sampler.ledger.counts == {"task_gone": 1}
+    assert [number for number, *_ in sampler.ledger.open_draws] == [0, 2, 3, 4, 5, 6]
+
+
+def test_a_resumed_sampler_orders_open_draws_first(tmp_path):
+    journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
+    former = ScriptedWorker()
+    sampler = _sampler(former, max_staleness=2)
+    ledger = sampler.ledger
+    ledger.journal = journal
+    ledger.restore(None, step=0)
+    result = sampler.sample(0, groups=3)
+    ledger.settle(draws_of(result.groups), Outcome.TRAINED)
+    state = ledger.state()
+    ledger.saved()
+    former.version = 1
+    sampler.sample(1, groups=3)  # what it learns from is lost in the kill
+    drawn = {order.draw: order.task.task_id for order, _ in former.orders}
+    worker = ScriptedWorker(version=1)
+    resumed = _sampler(worker, max_staleness=2)
+    again = resumed.ledger
+    again.journal = journal
+    again.restore(state, step=1)
+    result = resumed.sample(1, groups=3)
+    again.settle(draws_of(result.groups), Outcome.TRAINED)
+    assert [row.number for row in again.open_draws] == list(range(6, again.num_draws))
+    ordered = {order.draw: order.task.task_id for order, _ in worker.orders}
+    assert {draw: ordered[draw] for draw in drawn} == drawn
+    assert again.counts == {"trained": 6}
 
 
 def test_groups_that_the_screening_ended_count_and_do_not_train():
@@ -177,11 +287,11 @@ class FakeReplica:
         await asyncio.sleep(self._seconds)
         if self._failure:
             raise self._failure
-        return SampledGroup(order.task.task_id, self._version, [], None, passed_screening=True)
+        return SampledGroup(order.draw, self._version, [], None, passed_screening=True)
 
 
 def _order(number):
-    return GroupOrder(TASKS[number], f"o{number}", 1.0)
+    return GroupOrder(number, TASKS[number], f"o{number}", 1.0)
 
 
 @pytest.fixture
@@ -208,10 +318,7 @@ def test_a_group_ends_under_the_version_it_began_under(started):
     worker.publish(1, {})
     worker.order(_order(1))
     played = [worker.take(wait=True) for _ in range(2)]
-    assert [(group.task_id, group.version) for group in played] == [
-        ("name1-0", 1),
-        ("name0-0", 0),
-    ]
+    assert [(group.draw, group.version) for group in played] == [(1, 1), (0, 0)]
     assert worker.num_replicas == 2
 
 
@@ -244,6 +351,42 @@ def test_a_failed_replica_raises_in_the_learner(started):
     with pytest.raises(RuntimeError, match="no memory"):
         worker.take(wait=True)
     worker.order(_order(0))  # nobody takes it, and it raises no error
+
+
+def test_a_group_that_hangs_is_named_by_the_deadline():
+    waits = Waits()
+    worker = RolloutWorker(
+        lambda: FakeReplica([], seconds=60.0), threads=1, limit_s=0.2, waits=lambda: [waits]
+    )
+    worker.start()
+    worker.publish(3, {})
+    worker.order(_order(0))
+    try:
+        with (
+            waits.wait("name0-0", "the tool search"),
+            pytest.raises(
+                HungError, match=r"for 0\.2 s: task name0-0 has waited .* the tool search"
+            ),
+        ):
+            worker.take(wait=True)
+    finally:
+        worker.close()
+
+
+def test_weights_that_are_never_loaded_are_named():
+    class Stuck(FakeReplica):
+        async def open(self, version, weights):
+            await asyncio.Event().wait()
+
+    worker = RolloutWorker(lambda: Stuck([]), threads=1, limit_s=0.2)
+    worker.start()
+    worker.publish(3, {})
+    try:
+        with pytest.raises(HungError, match="loading of weights, version 3"):
+            worker.take(wait=True)
+    finally:
+        worker.close()
+    assert not [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
 
 
 def test_closing_cancels_groups_and_ends_the_thread(started):

@@ -68,6 +68,7 @@ class Sampler:
     def __init__(self, roller, pool, config, **options):
         self._count = config.tasks_per_step
         self._sampler = GroupSampler(roller, pool, config, **options)
+        self.ledger = self._sampler.ledger
 
     def sample(self, step):
         return self._sampler.sample(step, groups=self._count)
@@ -304,3 +305,32 @@ def test_dapos_filter_compares_outcomes_and_not_lengths():
     assert len(kept.groups) == 1
     assert kept.zero_variance == 0, "their whole rewards differ"
     assert [t.total_reward for t in kept.groups[0].trajectories] == [0, 0, -2, -2]
+
+
+LOST = (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "counts"),
+    [
+        ([MIXED], {}, {}),
+        ([NEVER, MIXED, ALWAYS, MIXED], {}, {"filtered": 3}),
+        ([NEVER], {}, {"filtered": 9}),
+        ([MIXED, LOST, (None, 1, None, None)], {"filters": []}, {"lost": 2}),
+        ([MIXED], {"screening": 2}, {"not_needed": 3}),
+        ([NEVER, MIXED, MIXED, NEVER, ALWAYS, MIXED], {"screening": 2}, {"screened": 3}),
+        ([MIXED, LOST, NEVER], {"screening": 2}, {"lost": 2, "screened": 3}),
+        (
+            [(0, 0, 0, 1), MIXED, (0, 0, 0, 1)],
+            {"filters": [{"name": "group_top_k", "fraction": 0.34}]},
+            {"filtered": 2},
+        ),
+    ],
+)
+def test_every_drawn_prompt_is_kept_or_dropped_under_a_reason(script, how, counts):
+    roller, sampler = _sampler(script, **how)
+    ledger = sampler.ledger
+    kept = [group.draw for group in sampler.sample(0).groups]
+    assert sorted(kept) == [draw.number for draw in ledger.open_draws]
+    assert ledger.counts == counts
+    assert {draw.task_id for draw in ledger.open_draws} <= {t for c in roller.calls for t in c[0]}

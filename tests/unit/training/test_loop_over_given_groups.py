@@ -15,6 +15,7 @@ from espalier.curriculum.pool import TaskPool
 from espalier.records import NullTracker
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.parallel import Processes
+from espalier.training.rl.ledger import PromptLedger
 from espalier.training.rl.loop import HISTORY_COLUMNS, LoopParts, RlLoop
 from espalier.training.rl.models import build_models
 from espalier.training.rl.rows import Group
@@ -50,6 +51,7 @@ class Sampler:
         self._kinds = kinds
         self.asked = []
         self.closed = 0
+        self.ledger = PromptLedger()
 
     def sample(self, step, *, groups):
         self.asked.append((step, groups))
@@ -77,7 +79,7 @@ class Sampler:
         ]
         sampled = [t for group in made for t in group.trajectories]
         equal = 0 if kind == "mixed" else len(made)
-        return StepRollouts(made, sampled, len(made), equal, lost=1, too_stale=2)
+        return StepRollouts(made, sampled, len(made), equal, lost=1)
 
     def close(self):
         self.closed += 1
@@ -180,11 +182,7 @@ def test_every_step_says_what_was_sampled(tmp_path):
     assert (mixed["pass_rate"], equal["pass_rate"], nothing["pass_rate"]) == (0.5, 1.0, 0.0)
     assert (mixed["reward"], equal["reward"]) == (0.5, 1.0)
     assert (mixed["zero_variance_share"], equal["zero_variance_share"]) == (0.0, 1.0)
-    assert (mixed["lost_episodes"], nothing["lost_episodes"], mixed["too_stale_groups"]) == (
-        1,
-        3,
-        2,
-    )
+    assert (mixed["lost_episodes"], nothing["lost_episodes"]) == (1, 3)
     assert mixed["broke_sandbox_episodes"] == 0
     first = Sampler(()).sample(0, groups=2).sampled
     assert mixed["action_tokens"] == sum(sum(t.action_mask) for t in first) / 4
@@ -235,6 +233,39 @@ def test_a_killed_run_ends_as_an_unbroken_one(tmp_path, after):
     assert resumed.loop.best_step == unbroken.loop.best_step == 2
     assert resumed.told.bar[1] == (done, {})
     assert resumed.sampler.asked[0] == (done, 2)
+
+
+def test_a_checkpoint_of_a_release_without_a_ledger_is_resumed(tmp_path):
+    killed = Run(tmp_path)
+    killed.told = Told(ends_after=2)
+    with pytest.raises(KeyboardInterrupt):
+        killed.run()
+    saved = torch.load(tmp_path / "latest.pt", weights_only=True)
+    del saved["extra"]["ledger"]
+    torch.save(saved, tmp_path / "latest.pt")
+    resumed = Run(tmp_path).run()
+    assert resumed.sampler.asked[0] == (2, 2)
+    assert resumed.loop.ledger.state()["since_step"] == 2
+
+
+def test_the_ledger_says_which_groups_a_step_learned_from(tmp_path):
+    config = profile(algorithm={"preset": "rft"}, steps=2)
+    run = Run(tmp_path, kinds=("split", "split"), config=config)
+    sample = run.sampler.sample
+
+    def numbered(step, *, groups):
+        rollouts = sample(step, groups=groups)
+        numbers = run.loop.ledger.draw([g.trajectories[0].task_id for g in rollouts.groups])
+        rollouts.groups = [
+            replace(group, draw=number)
+            for group, number in zip(rollouts.groups, numbers, strict=True)
+        ]
+        return rollouts
+
+    run.sampler.sample = numbered
+    run.run()
+    assert run.loop.ledger.counts == {"trained": 2, "no_material": 2}
+    assert [row[0] for row in run.loop.ledger.state()["newest"]] == [1, 0, 3, 2]
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.training.rl.asynchronous import AsynchronousSampler, SampledGroup
+from espalier.training.rl.asynchronous import SampledGroup
+from espalier.training.rl.pacing import AsynchronousSampler
 from tests.factories.training import make_task, make_trajectory
 
 
@@ -21,14 +22,14 @@ class PlaysAtOnce:
         self.under_way = deque()
 
     def order(self, order):
-        self.under_way.append(order)
+        self.under_way.append((order, self.version))
 
     def take(self, *, wait):
         if not wait:
             return None
-        task = self.under_way.popleft().task
-        played = [make_trajectory(task, reward) for reward in (0, 1)]
-        return SampledGroup(task.task_id, self.version, played, None, passed_screening=True)
+        order, version = self.under_way.popleft()
+        played = [make_trajectory(order.task, reward) for reward in (0, 1)]
+        return SampledGroup(order.draw, version, played, None, passed_screening=True)
 
 
 @pytest.mark.parametrize(

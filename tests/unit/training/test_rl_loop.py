@@ -16,13 +16,14 @@ from espalier.training.checkpoint import CheckpointStore
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import (
-    AsynchronousSampler,
     GroupPlan,
     PolicyReplica,
     RolloutWorker,
 )
+from espalier.training.rl.ledger import JOURNAL, DrawJournal
 from espalier.training.rl.loop import HISTORY_COLUMNS, LoopParts, RlLoop
 from espalier.training.rl.models import build_layout, build_models
+from espalier.training.rl.pacing import AsynchronousSampler
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
 from espalier.training.rl.sampling import GroupSampler
 from espalier.training.supervised import DevScore, dev_exact_match
@@ -378,17 +379,20 @@ def _beside(warm, directory, tracker=None, dev_score=_greedy, tasks=TASKS, **tra
         )
 
     worker = RolloutWorker(make_replica, threads=1)
+    store = CheckpointStore(directory, "run")
+    sampler = AsynchronousSampler(worker, pool, config, seed=0, screening=screening)
+    sampler.ledger.journal = DrawJournal(directory / JOURNAL, store.identity)
     local = MemoryPublisher(models.policy.model, policy, [dev_roller])
     parts = LoopParts(
         models=models,
         layout=build_layout(policy.model, profile, hardware, Processes()),
-        sampler=AsynchronousSampler(worker, pool, config, seed=0, screening=screening),
+        sampler=sampler,
         pool=pool,
         dev_score=lambda: DevScore(dev_score(dev_roller)),
         publisher=WorkerPublisher(local, policy, worker),
     )
     worker.start()
-    loop = RlLoop(profile, parts, CheckpointStore(directory, "run"))
+    loop = RlLoop(profile, parts, store)
     loop.run(tracker or NullTracker())
     return loop, policy.model
 

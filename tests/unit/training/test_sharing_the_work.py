@@ -19,7 +19,9 @@ from espalier.training.checkpoint import CheckpointStore
 from espalier.training.launch import local_workers, lost_worker_message
 from espalier.training.parallel import Processes
 from espalier.training.ray_workers import ray_workers
+from espalier.training.rl.ledger import PromptLedger
 from espalier.training.rl.publishing import DirectoryPublisher, MemoryPublisher
+from espalier.training.rl.rows import Group
 from espalier.training.rl.sampling import RankZeroRoller, RankZeroSampler, SplitRoller, StepRollouts
 from espalier.training.rl.wiring import TrainingRun, build_run
 from tests.factories.tiny import lookup_environments, tiny_policy
@@ -88,12 +90,21 @@ def test_the_first_process_plays_and_samples_for_all():
     assert RankZeroRoller(other, Among(1, 2)).roll_out(["a"], **asked) == "the first one's"
     assert (len(first.asked), other.asked) == (1, [])
     sampled, closed = StepRollouts(lost=3), []
+    groups = [Group(trajectories=(), draw=7)]
+
+    class Second(Among):
+        def broadcast(self, item):
+            return StepRollouts(groups=groups, lost=3)
+
     own = SimpleNamespace(
-        sample=lambda step, *, groups: sampled, close=lambda: closed.append("own")
+        sample=lambda step, *, groups: sampled,
+        close=lambda: closed.append("own"),
+        ledger=PromptLedger(),
     )
-    ours, theirs = RankZeroSampler(own, Among(0, 2)), RankZeroSampler(None, Among(1, 2))
+    ours, theirs = RankZeroSampler(own, Among(0, 2)), RankZeroSampler(None, Second(1, 2))
     assert ours.sample(0, groups=2) is sampled
-    assert theirs.sample(0, groups=2) == "the first one's"
+    heard = theirs.sample(0, groups=2)
+    assert (heard.lost, [group.draw for group in heard.groups]) == (3, [None])
     ours.close()
     theirs.close()
     assert closed == ["own"]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from espalier.config import VllmConfig
-from espalier.records import EngineError
+from espalier.records import EngineError, HungError
 from espalier.rollout.engines.engine import (
     Completion,
     EngineCounters,
@@ -251,9 +251,25 @@ class VllmServerEngine:
         Raises:
             PolicyError: the directory holds no policy, or one of another shape than the server's.
             EngineError: the server is unreachable, or cannot exchange weights in place.
+            HungError: the exchange is not over within `exchange_timeout_s`.
         """
         async with self._connected() as client:
-            self._loaded = await exchange_weights(client, self._config, policy_dir, version)
+            limit_s = self._config.exchange_timeout_s
+            limit = asyncio.timeout(limit_s)
+            try:
+                async with limit:
+                    self._loaded = await exchange_weights(client, self._config, policy_dir, version)
+            except EngineError as error:
+                raise EngineError(f"weights of version {version}: {error}") from error
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise HungError(
+                    f"{self._config.url}: the exchange of weights for version {version} hangs: "
+                    f"{client.given_up or 'GET /v1/models'} was not answered within {limit_s:g} s. "
+                    "Look into the server's log, restart it and give the same command again, which "
+                    "goes on from the last checkpoint; or raise rollout.vllm.exchange_timeout_s"
+                ) from error
         if self._serving is not None:
             self._serving.weights = self._loaded
         self.policy_version = version

@@ -5,6 +5,7 @@ Errors name the address, the request and the remedy; never a header, which holds
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,8 @@ class VllmClient:
     """One event loop's connections to one server."""
 
     def __init__(self, config: VllmConfig, *, connections: int, backoff_s: float = 0.5) -> None:
+        self.given_up = ""
+        """The request of an exchange of weights that was cancelled before its answer came."""
         self._config = config
         self._backoff_s = backoff_s
         self._http = httpx2.AsyncClient(
@@ -401,6 +404,9 @@ async def _dev_call(
 ) -> dict[str, object]:
     try:
         return await client.call(method, path, payload)
+    except asyncio.CancelledError:
+        client.given_up = f"{method} {path}"
+        raise
     except EngineError as error:
         if "HTTP 404" in str(error) or "HTTP 405" in str(error):
             raise EngineError(f"{error}. {_DEV_MODE}") from error

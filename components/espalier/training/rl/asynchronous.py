@@ -1,9 +1,6 @@
 """Asynchronous sampling: a thread rolls out groups ahead of the step that learns from them.
 
-    AsynchronousSampler -> RolloutWorker (a thread) -> PolicyReplica (weights and an engine)
-
-While one step learns, groups for `max_staleness` more are in flight or waiting. They are learned
-from in the order of their versions; a group that took longer than `max_staleness` is dropped.
+AsynchronousSampler (pacing) -> RolloutWorker (a thread) -> PolicyReplica (weights, an engine)
 """
 
 from __future__ import annotations
@@ -11,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 import queue
-import random
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import NamedTuple
 
@@ -21,25 +18,21 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from espalier.config import TrainingConfig
-from espalier.curriculum.pool import TaskPool
-from espalier.records import Task
+from espalier.records import HungError, Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.episode import EpisodeContext
 from espalier.rollout.roller import Roller
-from espalier.training.rl.payment import Pay, pay_nothing
-from espalier.training.rl.rows import Group
-from espalier.training.rl.sampling import (
-    MIN_EXPECTED_PASS_SHARE,
-    GroupAdmission,
-    StepRollouts,
-    is_mixed,
-)
+from espalier.rollout.waits import Waits, hang_message
+from espalier.training.rl.sampling import is_mixed
+
+_HUNG_THREAD_ENDS_WITHIN_S = 5.0
 
 
 class GroupOrder(NamedTuple):
     """A group to be sampled."""
 
+    draw: int
+    """Its number in the ledger of prompts."""
     task: Task
     name: str
     """Seeds the draws of the group's episodes."""
@@ -49,7 +42,7 @@ class GroupOrder(NamedTuple):
 class SampledGroup(NamedTuple):
     """The outcome of an order."""
 
-    task_id: str
+    draw: int
     version: int
     trajectories: list[Trajectory]
     """Lost episodes included; only the first few where the group did not pass the screening."""
@@ -110,20 +103,15 @@ class PolicyReplica:
         if passed and plan.wants_baseline:
             [greedy] = await self._episodes(order._replace(temperature=0.0), range(1))
             baseline = None if greedy.is_lost else greedy
-        return SampledGroup(order.task.task_id, version, sampled, baseline, passed)
+        return SampledGroup(order.draw, version, sampled, baseline, passed)
 
     async def _episodes(self, order: GroupOrder, numbers: range) -> list[Trajectory]:
         assert self._context is not None, "groups are sampled on an open replica"
-        return await asyncio.gather(
-            *(
-                self.roller.roll_out_one(
-                    order.task,
-                    self._context,
-                    temperature=order.temperature,
-                    name=f"{order.name}:{number}",
-                )
-                for number in numbers
-            )
+        return await self.roller.roll_out_group(
+            order.task,
+            self._context,
+            temperature=order.temperature,
+            names=[f"{order.name}:{number}" for number in numbers],
         )
 
 
@@ -140,15 +128,29 @@ class RolloutWorker:
     pickled trajectories.
     """
 
-    def __init__(self, make_replica: Callable[[], PolicyReplica], *, threads: int) -> None:
+    def __init__(
+        self,
+        make_replica: Callable[[], PolicyReplica],
+        *,
+        threads: int,
+        limit_s: float = math.inf,
+        waits: Callable[[], Sequence[Waits]] = list,
+    ) -> None:
         """Set up a worker; nothing runs before `start`.
 
         Args:
             make_replica: makes a further replica, when all others are busy under older weights.
             threads: CPU threads of its matrix products, and of the learner's while it runs.
+            limit_s: how long no episode may end, while a group is waited for.
+            waits: of the replicas' rollers.
         """
         self._make_replica = make_replica
         self._threads = self._former_threads = threads
+        self._limit_s = limit_s
+        self._waits = waits
+        self._loads: int | None = None
+        """Version of the weights that a replica is loading."""
+        self._is_hung = False
         self.version: int | None = None
         """Version under which groups ordered now begin; None before the first `publish`."""
         self._replicas: list[PolicyReplica] = []
@@ -157,6 +159,7 @@ class RolloutWorker:
         self._loop = asyncio.new_event_loop()
         self._inbox: asyncio.Queue[_Weights | GroupOrder | None] = asyncio.Queue()
         self._finished: queue.SimpleQueue[SampledGroup | BaseException] = queue.SimpleQueue()
+        self._serving: asyncio.Task[None]
         self._thread = threading.Thread(target=self._run, name="espalier-rollouts", daemon=True)
 
     @property
@@ -184,9 +187,10 @@ class RolloutWorker:
 
         Raises:
             BaseException: the worker's failure, raised in the caller's thread.
+            HungError: no episode has ended for as long as the limit says.
         """
         try:
-            found = self._finished.get(block=wait)
+            found = self._finished.get(block=False) if not wait else self._waited_for()
         except queue.Empty:
             return None
         if isinstance(found, BaseException):
@@ -194,10 +198,31 @@ class RolloutWorker:
         return found
 
     def close(self) -> None:
-        """Cancel the groups in flight, and end the thread."""
+        """Cancel the groups in flight, and end the thread; one that hangs is left behind."""
         self._send(None)
-        self._thread.join()
+        left_s = self._limit_s
+        if self._is_hung:
+            left_s = _HUNG_THREAD_ENDS_WITHIN_S
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._serving.cancel)
+        self._thread.join(None if left_s == math.inf else left_s)
         torch.set_num_threads(self._former_threads)
+
+    def _waited_for(self) -> SampledGroup | BaseException:
+        began_s = time.monotonic()
+        while True:
+            silent_s = [waits.silent_s for waits in self._waits()]
+            left_s = self._limit_s - min(time.monotonic() - began_s, *silent_s, math.inf)
+            if left_s <= 0:
+                self._is_hung = True
+                raise HungError(self._hang_message())
+            with suppress(queue.Empty):
+                return self._finished.get(timeout=None if left_s == math.inf else left_s)
+
+    def _hang_message(self) -> str:
+        loading = [] if self._loads is None else [f"loading of weights, version {self._loads}"]
+        waits = [wait for roller in self._waits() for wait in roller.open]
+        return hang_message(self._limit_s, waits, also=loading)
 
     def _send(self, message: _Weights | GroupOrder | None) -> None:
         # a closed loop means that the worker has failed; `take` raises its error
@@ -206,10 +231,10 @@ class RolloutWorker:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
-        main = self._loop.create_task(self._serve())
-        main.add_done_callback(self._report_failure)
+        self._serving = self._loop.create_task(self._serve())
+        self._serving.add_done_callback(self._report_failure)
         try:
-            self._loop.run_until_complete(asyncio.wait([main]))
+            self._loop.run_until_complete(asyncio.wait([self._serving]))
         finally:
             self._loop.close()
 
@@ -236,7 +261,9 @@ class RolloutWorker:
         if not free:
             free.append(self._make_replica())
             self._replicas.append(free[0])
+        self._loads = weights.version
         await free[0].open(weights.version, weights.tensors)
+        self._loads = None
         self._current = free[0]
 
     def _begin(self, replica: PolicyReplica, order: GroupOrder) -> None:
@@ -256,94 +283,3 @@ class RolloutWorker:
         """Hand a failure to the learner, which would otherwise wait forever."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._finished.put(failure)
-
-
-class AsynchronousSampler:
-    """Orders groups from a worker ahead of time, and assembles them into steps."""
-
-    def __init__(
-        self,
-        worker: RolloutWorker,
-        tasks: TaskPool,
-        config: TrainingConfig,
-        *,
-        seed: int,
-        screening: int = 0,
-        pay: Pay = pay_nothing,
-    ) -> None:
-        self._worker = worker
-        self._tasks = tasks
-        self._config = config
-        self._seed = seed
-        self._admission = GroupAdmission(tasks, config, pay)
-        self._ordered: set[str] = set()
-        """Tasks in flight or waiting; none of them is drawn again meanwhile."""
-        self._waiting: list[SampledGroup] = []
-        self._orders = 0
-        self._least_passed = MIN_EXPECTED_PASS_SHARE if screening else 1.0
-        self._first_guess = 0.5 if screening or self._admission.regenerations else 1.0
-        self._taken, self._admitted = 0, 0
-
-    def sample(self, step: int, *, groups: int) -> StepRollouts:
-        """See `StepSampler`; blocks until enough groups are finished."""
-        result = StepRollouts()
-        budget = groups * (1 + self._admission.regenerations) / self._least_passed
-        self._order_ahead(step, groups, missing=groups)
-        while len(result.groups) < groups and result.groups_sampled < budget and self._ordered:
-            sampled = self._next()
-            self._ordered.discard(sampled.task_id)
-            if step - sampled.version > self._config.asynchronous.max_staleness:
-                result.too_stale += 1
-            else:
-                result.groups += self._admit(sampled, result)
-            self._order_ahead(step, groups, missing=groups - len(result.groups))
-        result.groups = self._admission.apply_final_filters(result.groups)
-        return result
-
-    def close(self) -> None:
-        """See `StepSampler`."""
-        self._worker.close()
-
-    def _next(self) -> SampledGroup:
-        """The finished group of the oldest version; waits if none is finished."""
-        while (finished := self._worker.take(wait=not self._waiting)) is not None:
-            self._waiting.append(finished)
-        oldest = min(range(len(self._waiting)), key=lambda n: self._waiting[n].version)
-        return self._waiting.pop(oldest)
-
-    def _admit(self, group: SampledGroup, result: StepRollouts) -> list[Group]:
-        kept = [t for t in group.trajectories if not t.is_lost]
-        result.lost += len(group.trajectories) - len(kept)
-        self._taken += 1
-        if not kept:
-            return []
-        paid = self._admission.count(kept, result)
-        if not group.passed_screening:
-            return []
-        admitted = self._admission.apply_refill_filters(
-            self._admission.comparable_group(paid, group.greedy)
-        )
-        self._admitted += len(admitted)
-        return admitted
-
-    def _order_ahead(self, step: int, groups: int, *, missing: int) -> None:
-        """Keep in flight what this step still misses, and what later steps can use.
-
-        A group ordered now may be learned from up to `max_staleness` versions later; the share of
-        groups admitted so far says how many to order. A quarter of the bound is kept in reserve,
-        since a group that is later than expected would be dropped.
-        """
-        admitted_share = self._admitted / self._taken if self._taken else self._first_guess
-        age = step - (step if self._worker.version is None else self._worker.version)
-        later = max(0, self._config.asynchronous.max_staleness - age)
-        ahead = (later - later // 4) * groups + missing
-        more = math.ceil(ahead / max(admitted_share, MIN_EXPECTED_PASS_SHARE)) - len(self._ordered)
-        if more <= 0:
-            return
-        rng = random.Random(f"tasks:{self._seed}:{step}:{self._orders}")
-        temperature = self._config.temperature_at(step)
-        for task in self._tasks.draw(more, rng, without=self._ordered):
-            self._ordered.add(task.task_id)
-            name = f"draw:{self._seed}:{step}:{self._orders}"
-            self._worker.order(GroupOrder(task, name, temperature))
-            self._orders += 1

@@ -18,13 +18,14 @@ from espalier.rollout.engines.engine import KindChoice
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.optimization import skipped_warning
 from espalier.training.rl.assessment import StepContext, mismatch_warning
+from espalier.training.rl.ledger import Outcome, PromptLedger
 from espalier.training.rl.models import Layout, Models, perplexities
 from espalier.training.rl.policy_gradient import Figures
-from espalier.training.rl.progress import LAST_STEP, LoopProgress
+from espalier.training.rl.progress import LAST_STEP, Drawing, LoopProgress
 from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
-from espalier.training.rl.rows import dense_rows, learning_batch
-from espalier.training.rl.sampling import StepRollouts, StepSampler
+from espalier.training.rl.rows import Group, dense_rows, learning_batch
+from espalier.training.rl.sampling import StepRollouts, StepSampler, draws_of
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.scoring import ScoreRequest
 from espalier.training.supervised import DevScore
@@ -102,11 +103,16 @@ class RlLoop:
         self._progress = LoopProgress(
             parts.models.policy.model,
             update,
-            parts.self_play or parts.pool,
+            Drawing(parts.self_play or parts.pool, parts.sampler.ledger),
             self._replay,
             store,
             parts.layout.processes,
         )
+
+    @property
+    def ledger(self) -> PromptLedger:
+        """What became of every prompt that was drawn."""
+        return self._parts.sampler.ledger
 
     @property
     def history(self) -> list[Figures]:
@@ -168,6 +174,7 @@ class RlLoop:
                 bar.advance(1, **_progress_figures(row))
         if progress.is_idle(config):
             tracker.note(progress.idle_line(config))
+        self.ledger.end()
         progress.take_best()
         self._parts.publisher.publish(progress.best_step)
 
@@ -188,6 +195,7 @@ class RlLoop:
         config = self._profile.training
         rng = random.Random(f"replay:{self._profile.seed}:{step}")
         replayed = self._replay.draw(config.tasks_per_step, rng)
+        self.ledger.step = step + 1
         started = time.perf_counter()
         rollouts = self._parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))
         self.waited_s += time.perf_counter() - started
@@ -197,6 +205,7 @@ class RlLoop:
             rows = dense_rows(batch.groups, with_observations=config.train_on_observations)
             context = StepContext(step, self._request(step), self._parts.kind_choice)
             figures = self._update.apply(rows, batch.units, context)
+        self._settle(rollouts.groups, batch.groups)
         idle_steps = self._progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0,
             has_credit=figures.get("credited_share", 0) > 0
@@ -210,6 +219,13 @@ class RlLoop:
             self._parts.pool.refresh()
         self._progress.sampled(rollouts.sampled)
         return self._history_row(step, rollouts) | figures | {"idle_steps": idle_steps}
+
+    def _settle(self, admitted: Sequence[Group], learned: Sequence[Group]) -> None:
+        """Tell the ledger which of the admitted groups the step has learned from."""
+        ledger, own = self.ledger, set(draws_of(admitted))
+        trained = own.intersection(draws_of(learned))
+        ledger.settle(sorted(trained), Outcome.TRAINED)
+        ledger.settle(sorted(own - trained), Outcome.NO_MATERIAL)
 
     def _end_self_play_phase(self, step: int, rollouts: StepRollouts, *, is_last: bool) -> Figures:
         """Add self-play's tasks to the pool, if this step ends a phase and is not the last."""
@@ -238,7 +254,6 @@ class RlLoop:
             "rollouts": self._progress.rollouts,
             "lost_episodes": rollouts.lost,
             "broke_sandbox_episodes": sum(t.broke_sandbox for t in sampled),
-            "too_stale_groups": rollouts.too_stale,
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
             "kept_tasks": self._parts.pool.num_kept,
             "tool_calls": sum(len(t.tool_results) for t in sampled) / count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import nn
 
@@ -17,11 +18,19 @@ from espalier.training.checkpoint import (
     restore_random_state,
 )
 from espalier.training.parallel import Processes, load_whole_weights, whole_weights
+from espalier.training.rl.ledger import PromptLedger
 from espalier.training.rl.policy_gradient import Figures
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.update import PolicyUpdate
 
 LAST_STEP = "last_step.parquet"
+
+
+class Drawing(NamedTuple):
+    """Where prompts come from, and what became of them."""
+
+    pool: TaskPool | SelfPlay
+    ledger: PromptLedger
 
 
 class LoopProgress:
@@ -31,7 +40,7 @@ class LoopProgress:
         self,
         policy: nn.Module,
         update: PolicyUpdate,
-        pool: TaskPool | SelfPlay,
+        drawing: Drawing,
         replay: ReplayBuffer,
         store: CheckpointStore,
         processes: Processes,
@@ -42,7 +51,7 @@ class LoopProgress:
         """Steps of the newest checkpoint that this process has written; 0 before the first."""
         self._policy = policy
         self._update = update
-        self._pool = pool
+        self._pool, self._ledger = drawing
         self._replay = replay
         self._store = store
         self._processes = processes
@@ -62,7 +71,7 @@ class LoopProgress:
     def idle_steps(self, *, has_sampled: bool, has_credit: bool) -> int:
         """Number of steps in a row without credit, up to and including the current one.
 
-        A step that sampled nothing (lost environments, stale groups) says nothing about the tasks
+        A step that sampled nothing (lost environments) says nothing about the tasks
         and does not count. All processes use the first one's number, and so stop together.
         """
         before = int(self.history[-1].get("idle_steps", 0)) if self.history else 0
@@ -131,9 +140,11 @@ class LoopProgress:
                     "kept": self._pool.kept_ids(),
                     "update": state,
                     "replay": (buffer.name, self._replay.save(buffer)),
+                    "ledger": self._ledger.state(),
                 },
             )
         )
+        self._ledger.saved()
         self.saved_step = step
         for former in self._store.directory.glob("replay-*.parquet"):
             if former != buffer:
@@ -143,8 +154,11 @@ class LoopProgress:
         """Restore the newest checkpoint; returns the number of steps done."""
         checkpoint = self._store.load()
         if checkpoint is None:
+            self._ledger.restore(None, step=0)
             return 0
         extra = checkpoint.extra
+        # checkpoints of earlier releases have no ledger
+        self._ledger.restore(extra.get("ledger"), step=checkpoint.step)
         load_whole_weights(self._policy, checkpoint.model)
         self._update.restore({**extra["update"], "optimizer": checkpoint.optimizer})
         self.history = checkpoint.history

@@ -56,6 +56,8 @@ class ReplayBuffer:
             kept = _successes(group) if self._config.successes_only else group
             if kept.trajectories:
                 sampled_by = min(t.policy_version for t in kept.trajectories)
+                if kept.draw is not None:  # the step that learns from it now has settled it
+                    kept = replace(kept, draw=None)
                 self._entries.append(_Entry(kept, sampled_by))
         oldest = version - self._config.max_staleness
         self._entries = [entry for entry in self._entries if entry.version > oldest]
@@ -66,7 +68,7 @@ class ReplayBuffer:
 
     def draw(self, step_groups: int, rng: random.Random) -> list[Group]:
         """Draw the groups that a step of `step_groups` replays; none before there are enough."""
-        count = round(self._config.share * step_groups)
+        count = self._config.groups_of(step_groups)
         inside = self._within_window() if self._entries else []
         candidates = [group for group in inside if len(group.trajectories) >= self._least_members]
         if not count or len(candidates) < count:

@@ -43,6 +43,8 @@ class Group:
     """Reward of the greedy trajectory, where the advantages need one (ReMax)."""
     is_silenced: bool = False
     """Whether a filter set its advantages to 0; its tokens still count in the loss's normaliser."""
+    draw: int | None = None
+    """Its number in the ledger of prompts; None where it is learned from once more (replay)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

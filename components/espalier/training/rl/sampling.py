@@ -21,6 +21,7 @@ from espalier.records import Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import TrajectorySampler
 from espalier.training.parallel import Processes
+from espalier.training.rl.ledger import Outcome, PromptLedger
 from espalier.training.rl.payment import Pay, pay_nothing
 from espalier.training.rl.rows import Group, dense_rows
 
@@ -37,8 +38,6 @@ class StepRollouts:
     lost: int = 0
     """Episodes that were lost from outside; they have no reward. Those whose own program ended the
     sandbox are wrong answers, and are among the sampled ones."""
-    too_stale: int = 0
-    """Groups that were dropped because their staleness was over the bound."""
 
     @property
     def zero_variance_share(self) -> float:
@@ -48,6 +47,9 @@ class StepRollouts:
 
 class StepSampler(Protocol):
     """Samples the groups of a step, in turns with the learner or ahead of it."""
+
+    ledger: PromptLedger
+    """What became of the prompts that it drew; whoever learns from its groups says so there."""
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """Return up to `groups` groups for optimizer step `step`."""
@@ -62,6 +64,8 @@ class GroupAdmission:
     """Decides which sampled groups train; counts all of them and reports them to the curriculum."""
 
     def __init__(self, tasks: TaskPool, config: TrainingConfig, pay: Pay = pay_nothing) -> None:
+        self.ledger = PromptLedger()
+        """Is told of each group that is not admitted."""
         self._tasks = tasks
         self._config = config
         self._pay = pay
@@ -88,19 +92,21 @@ class GroupAdmission:
         return group
 
     def comparable_group(
-        self, group: Sequence[Trajectory], greedy: Trajectory | None
+        self, group: Sequence[Trajectory], greedy: Trajectory | None, *, draw: int
     ) -> list[Group]:
         """The group; [] where lost episodes left it without siblings or without a baseline.
 
         Args:
             group: paid.
             greedy: the rollout that it is compared with, not paid yet, where there is one.
+            draw: its number in the ledger.
         """
         is_alone = len(group) == 1 < self._config.group_size
         if is_alone or (self.wants_baselines and greedy is None):
+            self.ledger.settle([draw], Outcome.LOST)
             return []
         baseline = None if greedy is None else self._pay([greedy])[0].total_reward
-        return [Group(trajectories=tuple(group), baseline_reward=baseline)]
+        return [Group(trajectories=tuple(group), baseline_reward=baseline, draw=draw)]
 
     def apply_refill_filters(self, groups: list[Group]) -> list[Group]:
         """Apply the filters that have dropped groups replaced by further draws."""
@@ -113,11 +119,19 @@ class GroupAdmission:
     def _apply(self, groups: list[Group], filters: Sequence[GroupFilter]) -> list[Group]:
         for rule in filters:
             found = rule.select(filter_values(groups, rule, self._config.algorithm))
+            kept = set(found.kept)
+            dropped = [group for p, group in enumerate(groups) if p not in kept]
+            self.ledger.settle(draws_of(dropped), Outcome.FILTERED)
             groups = [
                 replace(groups[p], is_silenced=groups[p].is_silenced or p in found.silenced)
                 for p in found.kept
             ]
         return groups
+
+
+def draws_of(groups: Sequence[Group]) -> list[int]:
+    """The draws of `groups`, those without one left out."""
+    return [group.draw for group in groups if group.draw is not None]
 
 
 def successes(group: Sequence[Trajectory]) -> int:
@@ -190,19 +204,23 @@ class GroupSampler:
         self._config = config
         self._seed = seed
         self._admission = GroupAdmission(tasks, config, pay)
+        self.ledger = self._admission.ledger
+        self._draws: dict[str, int] = {}
+        """Of the step, by task."""
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """Sample until there are `groups` groups, or the regenerations are used up."""
         rng = random.Random(f"tasks:{self._seed}:{step}")
         result = StepRollouts()
-        used: set[str] = set()
+        self._draws = {}
         for attempt in range(1 + self._admission.regenerations):
             missing = groups - len(result.groups)
             wanted = self._tries(missing, result) if missing > 0 else 0
-            tasks = self._tasks.draw(wanted, rng, without=used) if wanted else []
+            tasks = self._tasks.draw(wanted, rng, without=self._draws) if wanted else []
             if not tasks:
                 break
-            used.update(task.task_id for task in tasks)
+            drawn = [task.task_id for task in tasks]
+            self._draws |= zip(drawn, self.ledger.draw(drawn), strict=True)
             seed = self._draw_seed(step, attempt)
             sampled = self._sample_groups(tasks, missing, step, seed, result)
             result.groups += self._admission.apply_refill_filters(
@@ -226,9 +244,11 @@ class GroupSampler:
     ) -> GroupsByTask:
         """A whole group of every task, or of the first `missing` that pass the screening."""
         size = self._config.group_size
+        groups = self._roll_out(tasks, self._screening or size, step, seed, result)
+        lost = [self._draws[task.task_id] for task in tasks if task.task_id not in groups]
+        self.ledger.settle(lost, Outcome.LOST)
         if not self._screening:
-            return self._roll_out(tasks, size, step, seed, result)
-        groups = self._roll_out(tasks, self._screening, step, seed, result)
+            return groups
         promising = [task for task in tasks if is_mixed(groups.get(task.task_id, []))][:missing]
         rest = size - self._screening
         more = self._roll_out(promising, rest, step, seed + 1, result) if promising else {}
@@ -236,7 +256,10 @@ class GroupSampler:
             groups[task.task_id] += more.get(task.task_id, [])
         chosen = {task.task_id for task in promising}
         for task_id in [task_id for task_id in groups if task_id not in chosen]:
-            self._admission.count(groups.pop(task_id), result)
+            group = groups.pop(task_id)
+            outcome = Outcome.NOT_NEEDED if is_mixed(group) else Outcome.SCREENED
+            self.ledger.settle([self._draws[task_id]], outcome)
+            self._admission.count(group, result)
         return groups
 
     def _roll_out(
@@ -261,7 +284,9 @@ class GroupSampler:
         groups: list[Group] = []
         for task_id, group in sampled.items():
             paid = self._admission.count(group, result)
-            groups += self._admission.comparable_group(paid, baselines.get(task_id))
+            draw = self._draws[task_id]
+            self.ledger.close(draw)
+            groups += self._admission.comparable_group(paid, baselines.get(task_id), draw=draw)
         return groups
 
     def _baselines(self, tasks: Sequence[Task]) -> dict[str, Trajectory]:
@@ -321,14 +346,18 @@ class RankZeroSampler:
     """Rank 0 samples for all processes: it alone has a worker that samples ahead."""
 
     def __init__(self, own: StepSampler | None, processes: Processes) -> None:
-        """`own` is None on ranks > 0."""
+        """`own` is None on ranks > 0; they have a ledger without draws."""
+        self.ledger = PromptLedger() if own is None else own.ledger
         self._own = own
         self._processes = processes
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """See `StepSampler`."""
         own = StepRollouts() if self._own is None else self._own.sample(step, groups=groups)
-        return self._processes.broadcast(own)
+        rollouts = self._processes.broadcast(own)
+        if self._own is None:  # rank 0 alone keeps the ledger
+            rollouts.groups = [replace(group, draw=None) for group in rollouts.groups]
+        return rollouts
 
     def close(self) -> None:
         """See `StepSampler`."""

@@ -17,17 +17,16 @@ from espalier.environments import EnvironmentsOver
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
+from espalier.rollout.stragglers import Stragglers
+from espalier.rollout.waits import hangs_after_s
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
-from espalier.training.rl.asynchronous import (
-    AsynchronousSampler,
-    GroupPlan,
-    PolicyReplica,
-    RolloutWorker,
-)
+from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
+from espalier.training.rl.ledger import JOURNAL, DrawJournal
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import build_layout, build_models
+from espalier.training.rl.pacing import AsynchronousSampler
 from espalier.training.rl.payment import Pay, Payments
 from espalier.training.rl.publishing import (
     DirectoryPublisher,
@@ -114,6 +113,9 @@ def build_run(
     )
     if not in_turns:
         sampling = _asynchronous(context)
+        if processes.is_first:  # in turns the same draws are made again without one
+            journal = DrawJournal(store.directory / JOURNAL, store.identity)
+            sampling.sampler.ledger.journal = journal
     elif profile.rollout.engine == "vllm":
         sampling = _by_server(context, inputs, store.directory / "published")
     else:
@@ -177,6 +179,7 @@ def _in_turns(context: SamplerContext) -> _Sampling:
     exploration = profile.rollout.exploration
     environments = context.environments_over("train")
     roller = Roller.local(policy, environments, profile, exploration=exploration, max_replays=0)
+    roller.stragglers = _stragglers(profile)
     dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
     publisher = MemoryPublisher(context.trained, policy, (roller, dev_roller))
     shared = SplitRoller(roller, context.processes)
@@ -191,6 +194,7 @@ def _by_server(context: SamplerContext, inputs: Mapping[str, Path], directory: P
     exploration = profile.rollout.exploration
     environments = context.environments_over("train")
     roller = Roller.open(policy_dir, environments, profile, exploration=exploration, max_replays=0)
+    roller.stragglers = _stragglers(profile)
     dev_roller = Roller.open(policy_dir, context.environments_over("dev"), profile)
     connected = (roller, dev_roller) if context.processes.is_first else ()
     publisher = DirectoryPublisher(context.trained, context.policy, connected, directory)
@@ -224,12 +228,18 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
         rollers.append(
             Roller.local(own, environments, profile, exploration=exploration, max_replays=0)
         )
+        rollers[-1].stragglers = _stragglers(profile)
         wants_baseline = "baseline_rewards_B" in config.algorithm.needs
         return PolicyReplica(
             rollers[-1], own.model, GroupPlan(config.group_size, screening, wants_baseline)
         )
 
-    worker = RolloutWorker(make_replica, threads=max(1, torch.get_num_threads() // 2))
+    worker = RolloutWorker(
+        make_replica,
+        threads=max(1, torch.get_num_threads() // 2),
+        limit_s=hangs_after_s(profile),
+        waits=lambda: [roller.waits for roller in rollers],
+    )
     sampler = AsynchronousSampler(
         worker,
         context.pool,
@@ -243,6 +253,11 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
     return _Sampling(
         RankZeroSampler(sampler, processes), publisher, dev_roller, rollers, make_trial_roller
     )
+
+
+def _stragglers(profile: Profile) -> Stragglers | None:
+    rule = profile.training.stragglers
+    return None if rule is None else Stragglers(rule)
 
 
 def _task_pool(profile: Profile, curriculum: Path) -> TaskPool:

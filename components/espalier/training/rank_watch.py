@@ -1,0 +1,177 @@
+"""Ranks that hang: each says every second where it is, and who waits too long says for whom.
+
+A rank that dies breaks its connections and is noticed at once (`launch`). One that is stopped, or
+that stands still in a tool or a driver, keeps them: the others wait in a collective operation that
+nothing interrupts. So a thread of each rank watches, names who has not come, and ends the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from espalier.training.parallel import Position, Processes
+
+BEAT_S = 1.0
+_LISTENS_FOR_S = 3.0
+"""A rank that runs has said where it is again within this time."""
+_RANK_ZERO_FIRST_S = 10.0
+"""Other ranks wait so much longer: rank 0, whose log is read first, names who hangs."""
+
+_log = logging.getLogger(__name__)
+
+
+class Store(Protocol):
+    """What is needed of torch's TCPStore; calls raise RuntimeError where nobody answers."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Keep a value."""
+        ...
+
+    def get(self, key: str, /) -> bytes:
+        """Return a value; waits until there is one."""
+        ...
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all the keys have values."""
+        ...
+
+
+class _Beat(NamedTuple):
+    """What a rank said last."""
+
+    beat: int
+    """Its count of beats: one that does not grow is of a rank that is stopped."""
+    number: int
+    """Collective operations that it has begun."""
+    place: str
+
+    def told(self) -> str:
+        return f"{self.beat}/{self.number}/{self.place}"
+
+
+class RankWatch:
+    """Writes this rank's beats, and finds out who hangs."""
+
+    def __init__(self, processes: Processes, store: Store, limit_s: float) -> None:
+        self._processes = processes
+        self._store = store
+        self._limit_s = limit_s
+        self._beats = 0
+        self._heard: dict[int, tuple[int, float]] = {}
+        """Of each other rank its newest beat, and when it changed."""
+
+    def look(self) -> str | None:
+        """Say where this rank is; the error message if another one hangs."""
+        position, now_s = self._processes.position, time.monotonic()
+        patience_s = (
+            self._limit_s if self._processes.is_first else _RANK_ZERO_FIRST_S + self._limit_s
+        )
+        waited_s = now_s - position.since_s if position.is_inside else 0.0
+        try:
+            self._say(position)
+            if waited_s > patience_s:
+                return self._message(position, waited_s)
+            return self._silent_rank(now_s) if self._processes.is_first else None
+        except RuntimeError:  # torch has no narrower one for a store that does not answer
+            if waited_s > patience_s and not self._processes.is_first:
+                return self._error(position, waited_s, ["rank 0 does not answer"])
+            return None
+
+    def _say(self, position: Position) -> None:
+        self._beats += 1
+        place = f"in {position.name}" if position.is_inside else f"at work after {position.name}"
+        said = _Beat(self._beats, position.number, place)
+        self._store.set(_key(self._processes.rank), said.told())
+
+    def _silent_rank(self, now_s: float) -> str | None:
+        """The error message if a rank has said nothing for the whole limit."""
+        for rank in self._others():
+            beat = self._read(rank)
+            count = beat.beat if beat else 0
+            before, since_s = self._heard.get(rank, (-1, now_s))
+            if count != before:
+                self._heard[rank] = (count, now_s)
+            elif now_s - since_s > self._limit_s:
+                return self._error(None, now_s - since_s, [_silent(rank, beat)])
+        return None
+
+    def _message(self, position: Position, waited_s: float) -> str:
+        first = {rank: self._read(rank) for rank in self._others()}
+        time.sleep(_LISTENS_FOR_S)
+        absent: list[str] = []
+        for rank in self._others():
+            beat = self._read(rank)
+            if beat is None or beat == first[rank]:
+                absent.append(_silent(rank, beat))
+            elif beat.number < position.number:
+                absent.append(f"rank {rank} has not come to it: it is {beat.place}")
+        return self._error(position, waited_s, absent or ["all ranks are in it"])
+
+    def _error(self, position: Position | None, waited_s: float, absent: Sequence[str]) -> str:
+        where = f" in {position.name} (collective operation {position.number})" if position else ""
+        return (
+            f"rank {self._processes.rank} of {self._processes.count} processes that train together "
+            f"has waited {waited_s:.0f} s{where}: {'; '.join(absent)}. The same command goes on "
+            "from the last checkpoint; training.collective_timeout_s allows more time"
+        )
+
+    def _read(self, rank: int) -> _Beat | None:
+        if not self._store.check([_key(rank)]):
+            return None
+        beat, number, place = self._store.get(_key(rank)).decode().split("/", 2)
+        return _Beat(int(beat), int(number), place)
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self._processes.count) if rank != self._processes.rank]
+
+
+def _silent(rank: int, beat: _Beat | None) -> str:
+    last = f", and was last {beat.place}" if beat else ""
+    return f"rank {rank} has not been heard of: it is stopped, or its machine is gone{last}"
+
+
+def _key(rank: int) -> str:
+    return f"at/{rank}"
+
+
+@contextmanager
+def ranks_watched(
+    processes: Processes,
+    connect: Callable[[], Store],
+    *,
+    limit_s: float,
+    end_workers: Callable[[], None],
+) -> Generator[None]:
+    """Within the block, end this process with status 1 if another rank hangs.
+
+    Args:
+        processes: of the group that this process has joined.
+        connect: makes a connection to the store for the watching thread alone, whose calls end
+            within seconds.
+        limit_s: how long a rank may be waited for.
+        end_workers: kills the other processes, where this one has started them.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        ranks = RankWatch(processes, connect(), limit_s)
+        while not done.wait(BEAT_S):
+            message = ranks.look()
+            if message and not done.is_set():
+                _log.critical("error: %s", message)
+                end_workers()
+                os._exit(1)
+
+    thread = threading.Thread(target=watch, name="espalier-ranks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,130 @@
+"""What hangs is named within its deadline: a tool, the engine, the event loop itself."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from espalier.config import Profile
+from espalier.records import HungError, ToolCalls
+from espalier.rollout import waits as waits_module
+from espalier.rollout.episode import CallTimeoutError, ToolRunner, _NamedCalls
+from espalier.rollout.roller import Roller
+from espalier.rollout.waits import (
+    ENGINE_ACTION,
+    ENGINE_PLACE,
+    Waits,
+    exit_if_hung,
+    hang_message,
+    hangs_after_s,
+)
+from tests.factories.tiny import lookup_environments, tiny_policy
+from tests.factories.training import SEARCH, TASKS
+
+CALL = ToolCalls.one("search", {"query": "lyon country"})
+
+
+def test_the_longest_waits_are_named_first():
+    waits = Waits()
+    with waits.wait("a", "the tool search"), waits.wait("b", "x"), waits.wait("c", "y"):
+        time.sleep(0.01)
+        with waits.wait("d", "z"):
+            said = hang_message(9.0, reversed(waits.open), also=["loading of weights, version 3"])
+    assert said.startswith(
+        "sampling hangs: no episode has ended for 9 s: loading of weights, version 3; "
+        "task a has waited 0 s for the tool search; "
+    )
+    assert ", and 1 more. " in said
+    assert waits.open == []
+
+
+def test_a_tool_is_named_before_what_it_keeps_waiting():
+    waits = Waits()
+    with (
+        waits.wait("a", ENGINE_ACTION),
+        waits.wait("b", ENGINE_PLACE),
+        waits.wait("c", "the tool x"),
+    ):
+        said = hang_message(9.0, waits.open)
+    assert said.index("task c has") < said.index("task a has") < said.index("task b has")
+
+
+def test_a_call_that_was_given_up_is_named_once(caplog):
+    late, waits = threading.Event(), Waits()
+    context = SimpleNamespace(tools=ToolRunner(workers=2, timeout_s=0.05), waits=waits)
+    step = SimpleNamespace(step=lambda action: late.wait()).step
+
+    async def call(task_id):
+        context.tools = ToolRunner(workers=2, timeout_s=0.05)
+        await _NamedCalls(task_id, context).run(step, CALL)
+
+    for task_id in ("lyon-0", "paris-0"):
+        with pytest.raises(CallTimeoutError):
+            asyncio.run(call(task_id))
+    late.set()
+    (line,) = caplog.messages
+    assert line.startswith("task lyon-0: the tool search took longer than rollout.tool_timeout_s")
+
+
+def test_an_engine_that_never_answers_ends_the_rollout():
+    profile = Profile.model_validate({"rollout": {"deadline_s": 0.2, "tool_timeout_s": 0.1}})
+    roller = Roller.local(tiny_policy(), lookup_environments(SEARCH, profile), profile)
+
+    async def never(slot, max_tokens):
+        await asyncio.Event().wait()
+
+    roller._engine.sample = never
+    with pytest.raises(HungError, match=r"task lyon-0 has waited 0 s for the policy's next mess"):
+        roller.roll_out(TASKS[:1], samples=2, temperature=1.0, seed=0)
+
+
+def test_an_episode_that_ends_begins_the_deadline_anew():
+    async def slowly():
+        waits = Waits(limit_s=0.2)
+
+        async def episodes():
+            for _ in range(6):
+                await asyncio.sleep(0.08)
+                waits.progress()
+            return "all"
+
+        return await waits.by_the_deadline(asyncio.ensure_future(episodes()))
+
+    assert asyncio.run(slowly()) == "all"
+
+
+def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
+    freed, statuses = threading.Event(), []
+
+    def ended(status):
+        statuses.append(status)
+        freed.set()
+
+    monkeypatch.setattr(waits_module.os, "_exit", ended)
+    monkeypatch.setattr(waits_module, "_POLL_S", 0.02)
+    monkeypatch.setattr(waits_module, "_LOOP_ANSWERS_WITHIN_S", 0.05)
+    waits = Waits(limit_s=0.1)
+    context = SimpleNamespace(tools=ToolRunner(workers=0, timeout_s=9), waits=waits)
+
+    async def play():
+        await _NamedCalls("lyon-0", context).run(SimpleNamespace(s=lambda _: freed.wait(9)).s, CALL)
+
+    with exit_if_hung(waits.overdue):
+        asyncio.run(play())
+    assert statuses[0] == 1
+    assert "error: sampling hangs: no episode has ended for 0.1 s: task lyon-0" in caplog.text
+    assert "for the tool search" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("sections", "seconds"),
+    [
+        ({}, 3660.0),
+        ({"rollout": {"deadline_s": 5, "tool_timeout_s": 2}}, 7.0),
+        ({"agent": {"command": ["play"], "deadline_s": 300}}, 3960.0),
+    ],
+)
+def test_limits_of_calls_are_on_top_of_the_deadline(sections, seconds):
+    assert hangs_after_s(Profile.model_validate(sections)) == seconds

@@ -1,0 +1,163 @@
+"""The ledger of prompts: each draw is settled once, and survives a kill under its number."""
+
+import json
+
+import pytest
+import torch
+
+from espalier.training.rl import ledger as ledger_module
+from espalier.training.rl.ledger import DrawJournal, OpenDraw, Outcome, PromptLedger
+
+
+def drawn(*task_ids, journal=None, step=1):
+    ledger = PromptLedger()
+    ledger.journal = journal
+    ledger.restore(None, step=0)
+    ledger.step = step
+    ledger.draw(task_ids)
+    return ledger
+
+
+def resumed(ledger, tmp_path, *, step=1, journal=None):
+    """Another process's ledger, from what a checkpoint has of this one."""
+    torch.save(ledger.state(), tmp_path / "state.pt")
+    again = PromptLedger()
+    again.journal = journal
+    again.restore(torch.load(tmp_path / "state.pt", weights_only=True), step=step)
+    return again
+
+
+def rows_of(ledger, tmp_path):
+    ledger.write(tmp_path / "ledger.jsonl")
+    return [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+
+
+def test_draws_are_numbered_and_settled_under_a_reason(tmp_path):
+    ledger = drawn("a", "b", "c")
+    assert ledger.draw(["d"]) == [3]
+    ledger.close(0)
+    ledger.close(2)
+    ledger.settle([0], Outcome.TRAINED)
+    ledger.settle([3], Outcome.LOST)
+    summary, *rows = rows_of(ledger, tmp_path)
+    assert (summary["draws"], summary["open"], summary["trained"], summary["lost"]) == (4, 2, 1, 1)
+    assert [(row["number"], row["outcome"]) for row in rows] == [
+        (1, "drawn"),
+        (2, "closed"),
+        (0, "trained"),
+        (3, "lost"),
+    ]
+
+
+@pytest.mark.parametrize("second", [Outcome.TRAINED, Outcome.FILTERED])
+def test_a_draw_is_settled_once(second):
+    ledger = drawn("a")
+    ledger.settle([0], Outcome.TRAINED)
+    with pytest.raises(AssertionError, match="draw 0 is settled twice"):
+        ledger.settle([0], second)
+    with pytest.raises(AssertionError, match="draw 0 is closed after"):
+        ledger.close(0)
+
+
+def test_a_checkpoint_keeps_open_draws_and_counts(tmp_path):
+    ledger = drawn("a", "b", "c", step=4)
+    ledger.settle([1], Outcome.TRAINED)
+    again = resumed(ledger, tmp_path, step=4)
+    assert again.open_draws == [OpenDraw(0, "a", 4), OpenDraw(2, "c", 4)]
+    assert again.counts == {"trained": 1}
+    assert again.state() == ledger.state()
+    assert again.draw(["d"]) == [3]
+
+
+def test_what_was_sampled_and_not_trained_is_sampled_again(tmp_path):
+    ledger = drawn("a")
+    ledger.close(0)
+    (_, row) = rows_of(resumed(ledger, tmp_path), tmp_path)
+    assert row["outcome"] == "drawn"
+
+
+def test_a_checkpoint_without_a_ledger_begins_one(tmp_path):
+    ledger = PromptLedger()
+    ledger.restore(None, step=40)
+    assert (
+        rows_of(ledger, tmp_path)[0] | {"since_step": 40, "draws": 0}
+        == (rows_of(ledger, tmp_path)[0])
+    )
+
+
+def test_draws_after_the_checkpoint_keep_their_numbers_and_tasks(tmp_path):
+    journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
+    ledger = drawn("a", "b", journal=journal)
+    ledger.settle([0], Outcome.TRAINED)
+    state = ledger.state()
+    ledger.saved()
+    ledger.step = 2
+    ledger.draw(["c"])
+    ledger.settle([1], Outcome.TRAINED)  # in weights that the kill takes away
+    ledger.draw(["d", "e"])
+    again = PromptLedger()
+    again.journal = journal
+    again.restore(state, step=1)
+    assert [(draw.number, draw.task_id) for draw in again.open_draws] == [
+        (1, "b"), (2, "c"), (3, "d"), (4, "e"),
+    ]  # fmt: skip
+    assert again.draw(["f"]) == [5]
+
+
+def test_a_kill_before_the_journal_begins_anew_changes_nothing(tmp_path):
+    journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
+    state = drawn("a", "b", journal=journal).state()
+    again = PromptLedger()
+    again.journal = journal
+    again.restore(state, step=1)
+    assert [draw.number for draw in again.open_draws] == [0, 1]
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_line_that_was_cut_off_is_no_draw(tmp_path, cut):
+    journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
+    drawn("a", "b", journal=journal)
+    path = tmp_path / ".draws.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = drawn(journal=journal)
+    assert [draw.task_id for draw in again.open_draws] == ["a"]
+    again.draw(["c"])
+    assert [draw.task_id for draw in drawn(journal=journal).open_draws] == ["a", "c"]
+
+
+def test_the_journal_of_another_run_is_not_read(tmp_path):
+    drawn("a", journal=DrawJournal(tmp_path / ".draws.jsonl", "other"))
+    assert drawn(journal=DrawJournal(tmp_path / ".draws.jsonl", "run")).open_draws == []
+
+
+def test_a_long_run_has_a_small_ledger(monkeypatch, tmp_path):
+    monkeypatch.setattr(ledger_module, "KEPT_ROWS", 8)
+    ledger = PromptLedger()
+    for step in range(100):
+        ledger.step = step + 1
+        ledger.settle(ledger.draw(["a", "b"]), Outcome.TRAINED)
+    again = resumed(ledger, tmp_path, step=100)
+    summary, *rows = rows_of(again, tmp_path)
+    assert (summary["draws"], summary["trained"]) == (200, 200)
+    assert [row["number"] for row in rows] == list(range(192, 200))
+
+
+def test_digests_differ_where_any_row_ever_did(monkeypatch):
+    monkeypatch.setattr(ledger_module, "KEPT_ROWS", 1)
+
+    def digest(*outcomes):
+        ledger = drawn(*"abc")
+        for number, outcome in enumerate(outcomes):
+            ledger.settle([number], outcome)
+        return ledger.state()["digest"]
+
+    same, other = [Outcome.TRAINED] * 3, [Outcome.LOST, Outcome.TRAINED, Outcome.TRAINED]
+    assert digest(*same) == digest(*same) != digest(*other)
+
+
+def test_a_run_that_ends_drops_what_is_open():
+    ledger = drawn("a", "b")
+    ledger.settle([0], Outcome.TRAINED)
+    ledger.end()
+    assert ledger.counts == {"trained": 1, "run_ended": 1}
+    assert ledger.open_draws == []

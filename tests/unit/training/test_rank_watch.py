@@ -1,0 +1,109 @@
+"""Ranks that hang are named: one that does not come, one that is stopped, rank 0 itself."""
+
+import time
+
+import pytest
+
+from espalier.training import rank_watch
+from espalier.training.parallel import Position, Processes
+from espalier.training.rank_watch import RankWatch
+
+
+class Store(dict):
+    """A key-value store as torch's; one that is down raises."""
+
+    is_down = False
+
+    def set(self, key, value):
+        if self.is_down:
+            raise RuntimeError("no answer")
+        self[key] = value.encode()
+
+    def get(self, key):
+        return self[key]
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(rank_watch, "_LISTENS_FOR_S", 0.0)
+
+
+def at(rank, number, *, inside_for_s=None, count=3):
+    """A rank that has been in its collective operation for so long, or is at work after it."""
+    processes = Processes(rank, count)
+    since_s = time.monotonic() - (inside_for_s or 0.0)
+    processes.position = Position(number, "a sum", inside_for_s is not None, since_s)
+    return processes
+
+
+class Beating(Store):
+    """The other ranks beat between two looks."""
+
+    def __init__(self, places):
+        super().__init__()
+        self.places = places
+        self.beats = 0
+
+    def get(self, key):
+        self.beats += 1
+        number, place = self.places[key]
+        return f"{self.beats}/{number}/{place}".encode()
+
+    def check(self, keys):
+        return all(key in self.places for key in keys)
+
+
+def test_a_rank_that_does_not_come_is_named():
+    store = Beating({"at/1": (7, "in a sum"), "at/2": (6, "at work after a broadcast by rank 0")})
+    said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
+    assert said.startswith(
+        "rank 0 of 3 processes that train together has waited 5 s in a sum (collective operation "
+        "7): rank 2 has not come to it: it is at work after a broadcast by rank 0. The same "
+    )
+
+
+def test_a_rank_that_is_stopped_is_named():
+    store = Store({"at/1": b"9/7/in a sum", "at/2": b"9/6/at work after a sum"})
+    said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
+    assert "rank 2 has not been heard of: it is stopped, or its machine is gone, and was" in said
+
+
+def test_a_rank_that_never_said_anything_is_named():
+    said = RankWatch(at(0, 7, inside_for_s=5.0), Beating({"at/1": (7, "in")}), 4.0).look()
+    assert "rank 2 has not been heard of" in said
+    assert "rank 1" not in said
+
+
+def test_a_silent_rank_is_named_while_rank_zero_works():
+    store = Store({"at/1": b"9/7/in a sum"})
+    ranks = RankWatch(at(0, 7, count=2), store, 0.05)
+    assert ranks.look() is None
+    time.sleep(0.1)
+    assert "rank 1 has not been heard of" in ranks.look()
+
+
+def test_beats_keep_the_watch_quiet():
+    ranks = RankWatch(at(0, 7, count=2), Beating({"at/1": (6, "at work")}), 0.01)
+    for _ in range(3):
+        assert ranks.look() is None
+        time.sleep(0.02)
+
+
+def test_rank_zero_speaks_before_the_others(monkeypatch):
+    places = {f"at/{rank}": (6, "at work after a sum") for rank in range(3)}
+    assert RankWatch(at(1, 7, inside_for_s=5.0), Beating(places), 4.0).look() is None
+    assert (
+        "rank 0 has not come" in RankWatch(at(1, 7, inside_for_s=15.0), Beating(places), 4).look()
+    )
+
+
+def test_rank_zero_that_does_not_answer_is_named():
+    store = Store()
+    store.is_down = True
+    assert RankWatch(at(1, 7), store, 4.0).look() is None
+    said = RankWatch(at(1, 7, inside_for_s=15.0), store, 4.0).look()
+    assert said.startswith("rank 1 of 3")
+    assert "rank 0 does not answer" in said
