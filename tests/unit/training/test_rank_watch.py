@@ -110,7 +110,7 @@ def test_rank_zero_that_does_not_answer_is_named():
     assert "rank 0 does not answer" in said
 
 
-def test_a_store_that_does_not_answer_at_once_is_asked_again(monkeypatch):
+def test_a_store_that_refuses_is_asked_again(monkeypatch):
     monkeypatch.setattr(rank_watch, "BEAT_S", 0.01)
     store, refusals = Store(), [RuntimeError("no answer")] * 2
     beaten = threading.Event()
