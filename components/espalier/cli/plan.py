@@ -40,21 +40,23 @@ def plan(  # noqa: PLR0913 (the options of a command)
         Path | None, typer.Option("--prices", metavar="FILE", help="TOML with prices of an hour.")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", help="Such as 16GiB; default: this machine's.")
+        str | None, typer.Option("--memory", help="It may take, as 16GiB; default: this machine's.")
     ] = None,
     gpu_memory: Annotated[
-        str | None, typer.Option("--gpu-memory", help="Of one accelerator; default: this one's.")
+        str | None,
+        typer.Option("--gpu-memory", help="Of one GPU to plan for; default: this machine's."),
     ] = None,
     disk: Annotated[
-        str | None, typer.Option("--disk", help="Such as 50GiB; default: what is free here.")
+        str | None,
+        typer.Option("--disk", help="It may take, as 50GiB; default: what is free here."),
     ] = None,
-    hours: Annotated[float | None, typer.Option("--hours", help="It may take.")] = None,
+    hours: Annotated[float | None, typer.Option("--hours", help="It may take, at most.")] = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="It may cost, in the currency of --prices.")
+        float | None, typer.Option("--budget", help="It may cost at most, by --prices.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a run will need: memory, time, disk, GPU-hours, money; nothing is run.
+    """Say what a run will need, before it runs: memory, time, disk, GPU-hours, money.
 
     Earlier runs below --runs tell how long episodes are and how fast this machine is; --probe
     makes one of a minute. What does not fit is listed with the keys of the profile that would

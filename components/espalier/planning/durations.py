@@ -61,7 +61,7 @@ def accelerators(profile: Profile, *, here: bool) -> int:
 
     Args:
         profile: that is planned.
-        here: whether this machine computes on one, where the profile asks a cluster for none.
+        here: whether the machine has one, where the profile asks a cluster for none.
     """
     nodes = max(1, profile.kubernetes.ray.workers)
     return profile.kubernetes.gpus.count * nodes or int(here)

@@ -57,8 +57,8 @@ class Figures:
     policy_mib: float
     """Resident once torch has computed, without the policy's own tensors."""
     unfragmented_mib: float
-    """Working memory that can live at one time without that the process holds more. Of more, it
-    holds the square divided by this: the allocator keeps in pieces what it was given back."""
+    """Up to this much working memory, the process holds what lives at one time. Of more it holds
+    the square divided by this (`memory.kept_mib`): freed memory stays with the allocator."""
 
 
 ASSUMED_PARAMETERS = 750_000

@@ -65,6 +65,7 @@ def mebibytes(text: str) -> float:
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or not float(found[1]):
         raise ProfileError(
-            f"{text!r} is no amount of memory; write it as 16GiB, with {', '.join(_UNITS_MIB)}"
+            f"{text!r} is no amount of memory or disk; write it as 16GiB, "
+            f"with {', '.join(_UNITS_MIB)}"
         )
     return float(found[1]) * _UNITS_MIB[found[2]]

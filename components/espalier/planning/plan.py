@@ -138,7 +138,8 @@ def _needs(profile: Profile, order: PlanOrder) -> Needs:
     calibration = calibrated(profile, layers_for(profile, order.runs.read))
     figures, size = calibration.figures, policy_size(profile.policy)
     work = work_of(profile, figures)
-    count = accelerators(profile, here=order.machine.accelerator_mib is not None)
+    present = order.limits.accelerator_mib or order.machine.accelerator_mib
+    count = accelerators(profile, here=present is not None)
     place = _placement(profile, has_accelerator=count > 0)
     seconds = stage_seconds(profile, figures, work)
     data = StageMemory(host={_LIBRARIES: figures.data_mib}, accelerator={})

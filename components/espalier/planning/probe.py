@@ -17,6 +17,7 @@ from typing import Any
 
 from espalier.config import Profile, parse_profile
 from espalier.planning.earlier_runs import PROBES
+from espalier.records import ProfileError
 
 PROBE_STEPS = 2
 """Steps of reinforcement learning: the first has what is done once."""
@@ -67,10 +68,16 @@ def run_probe(profile: Profile, runs_dir: Path, say: Callable[[str], None]) -> P
         Its folder.
 
     Raises:
-        EspalierError: whatever would stop the run itself, found a minute into it.
+        EspalierError: whatever would stop the run itself, found a minute into it; or the profile's
+            name is no folder name, so that what is replaced would not be a probe.
     """
     from espalier.orchestration.runs import run_in_process
 
+    if profile.name in {".", ".."} or "/" in profile.name:
+        raise ProfileError(
+            f"name = {profile.name!r}: a probe is kept in a folder of that name, and replaces it; "
+            "give the profile a name without / for it (--set name=...)"
+        )
     shortened = probe_profile(profile)
     run_dir = runs_dir / PROBES / profile.name
     shutil.rmtree(run_dir, ignore_errors=True)

@@ -113,11 +113,12 @@ def _verdict(plan: Plan) -> Iterator[str]:
             if limit is not None
         )
     for fault in plan.faults:
-        yield f"does not fit: {fault.what} {_shown(fault.needs)} of {_shown(fault.limit)}"
+        unit = _unit(fault.what, plan)
+        yield f"does not fit: {fault.what} {_shown(fault.needs)} of {_shown(fault.limit)} {unit}"
         if not fault.remedies:
-            yield "  no key of the profile makes it fit: take a larger machine or a smaller policy"
+            yield "  no key of the profile makes it fit: raise the limit, or take a smaller policy"
         for remedy in fault.remedies:
-            yield f"  {remedy.flags}  makes it {_shown(remedy.needs)}"
+            yield f"  {remedy.flags}  makes it {_shown(remedy.needs)} {unit}"
     by_token = {"rollout_token_s", "update_token_s"}
     if needs.accelerators and by_token & set(needs.calibration.assumed):
         yield "warning: times are assumed of a CPU, not of the accelerator; run --probe where it is"
@@ -126,8 +127,14 @@ def _verdict(plan: Plan) -> Iterator[str]:
         yield f"warning: threads={threads}, and this machine has {machine.cores} cores"
 
 
+def _unit(what: str, plan: Plan) -> str:
+    if what == "money":
+        return plan.order.prices.currency if plan.order.prices else ""
+    return "hours" if what == "hours" else "MiB"
+
+
 def _shown(amount: float) -> str:
-    return _count(amount) if amount >= 100 else f"{amount:.2f}"
+    return _count(amount) if amount >= 100 else f"{amount:.3g}"
 
 
 def _count(number: float) -> str:

@@ -135,7 +135,7 @@ def open_run(run_dir: Path) -> RunDirectory:
         path=run_dir,
         profile=_json_object(run_dir / _PROFILE_NAME),
         artifacts=artifacts,
-        usage=_json_object(run_dir / "timings.json"),
+        usage=_usage(run_dir / "timings.json"),
         failed_validation=failed[0] if failed else None,
     )
 
@@ -150,6 +150,20 @@ def _json_object(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path}: does not parse as JSON ({error})") from error
     if not isinstance(found, dict):
         raise ArtifactError(f"{path}: is not a JSON object. Run the same command again.")
+    return found
+
+
+def _usage(path: Path) -> dict[str, dict[str, float]]:
+    """Numbers by stage, as the runner writes them; no manifest has their digest."""
+    found = _json_object(path)
+    for stage, figures in found.items():
+        if not isinstance(figures, dict) or not all(
+            isinstance(value, int | float) for value in figures.values()
+        ):
+            raise ArtifactError(
+                f"{path}: {stage} is not an object of numbers. Delete the file; the next run of "
+                "the same command writes it again."
+            )
     return found
 
 

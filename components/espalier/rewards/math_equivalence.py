@@ -73,6 +73,9 @@ _REPLY_WITHIN_S = 300.0
 _START_WITHIN_S = 300.0
 """Importing sympy takes about a second on an idle machine, over a minute on a busy one."""
 _PLAIN_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?")
+_FORMULA = re.compile(r"^\$|\$$")
+_UNKNOWN = re.compile(r"^[a-zA-Z]\s*=\s*")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\s*\\!)\s*(?=\d{3})")
 _BOUND = re.compile(
     r"[\s$]*(?:[a-zA-Z]\s*)?(?:[<>\u2264\u2265\u2248~]|\\(?:[lg]eq?|[lg]t|neq?|approx|sim)(?![a-z]))"
 )
@@ -114,8 +117,13 @@ def _same(answer: str, gold: str) -> bool:
 
 
 def _plain_number(text: str) -> Fraction | None:
-    """The exact value of a whole or decimal number, thousands separated by commas or not."""
-    bare = text.removeprefix("$").removesuffix("$").strip().removesuffix(".")
+    r"""The exact value of a whole or decimal number, written `14000`, `x = 14,\!000` or `\$14,000`.
+
+    math-verify takes `x = 14,000` for a list of two, and a sum of money for no number.
+    """
+    bare = _FORMULA.sub("", text).strip().removesuffix(".").removesuffix("$").strip()
+    bare = _THOUSANDS.sub(",", _UNKNOWN.sub("", bare))
+    bare = bare.removeprefix("\\").removeprefix("$")
     return Fraction(bare.replace(",", "")) if _PLAIN_NUMBER.fullmatch(bare) else None
 
 

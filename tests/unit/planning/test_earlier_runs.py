@@ -54,11 +54,20 @@ def test_pieces_that_the_allocator_keeps_show_in_the_peak(tmp_path):
     assert plain["data_mib"] == 1010.0
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"train": 5}', '{"train": null}', '{"train": {"seconds": [1]}}']
+)
+def test_a_run_with_damaged_times_is_passed_over(tmp_path, text):
+    run = make_measured_run(tmp_path / "cut", profile())
+    (run / "timings.json").write_text(text)
+    assert earlier_runs(tmp_path) == ([], ["cut"])
+
+
 def test_runs_are_found_below_a_folder_and_broken_ones_named(tmp_path):
     make_measured_run(tmp_path / "good", profile())
     make_measured_run(tmp_path / "probes" / "short", profile(), steps=2)
     make_measured_run(tmp_path / "cut", profile())
-    (tmp_path / "cut" / "timings.json").write_text("{")
+    (tmp_path / "cut" / "accepted" / "manifest.json").write_text("{")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "profile.json").write_text('{"nothing_known": 3}')
     found = earlier_runs(tmp_path)

@@ -11,10 +11,12 @@ from espalier.planning import (
     EarlierRuns,
     Limits,
     PlanOrder,
+    PriceTable,
     earlier_runs,
     make_plan,
     mebibytes,
     plan_text,
+    run_probe,
 )
 from espalier.planning.machine import Machine
 from espalier.planning.probe import PROBE_STEPS, probe_profile
@@ -86,6 +88,32 @@ def test_every_limit_has_its_fault():
     text = plan_text(made)
     assert "does not fit: memory" in text
     assert "no key of the profile makes it fit" in text
+
+
+def test_amounts_that_do_not_fit_have_units():
+    prices = PriceTable(currency="USD", machine_hour=1.0)
+    limits = Limits(memory_mib=1000.0, hours=0.00012, money=0.00034)
+    order = PlanOrder(profile=OWN, runs=NO_RUNS, machine=MACHINE, limits=limits, prices=prices)
+    faults = [line for line in plan_text(make_plan(order)).splitlines() if "does not fit" in line]
+    limits_shown = [line.partition(" of ")[2] for line in faults]
+    assert limits_shown == ["1,000 MiB", "0.00012 hours", "0.00034 USD"]
+
+
+def test_memory_given_for_a_gpu_is_planned_for():
+    plan = planned(accelerator_mib=10.0)
+    assert plan.needs.accelerators == 1
+    assert [fault.what for fault in plan.faults] == ["accelerator memory"]
+    assert planned().needs.accelerators == 0
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "/tmp"])
+def test_a_probe_replaces_only_folders_among_the_probes(tmp_path, name):
+    kept = tmp_path / "runs" / "kept"
+    kept.mkdir(parents=True)
+    profile = OWN.model_copy(update={"name": name})
+    with pytest.raises(ProfileError, match="without /"):
+        run_probe(profile, tmp_path / "runs", print)
+    assert kept.is_dir()
 
 
 def test_accelerators_are_counted_over_the_stages_that_compute():
