@@ -1,5 +1,4 @@
 import asyncio
-import time
 
 import pytest
 
@@ -63,10 +62,8 @@ def test_a_slow_answer_ends_with_the_time_limit(server, policy_dir):
 @pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/reset_prefix_cache"])
 def test_an_exchange_of_weights_that_hangs_is_named(server, policy_dir, path):
     server.answers[path] = [("slow", 1.0)]
-    began_s = time.monotonic()
     with pytest.raises(HungError, match=rf"weights for version 7 hangs: POST {path}.* 0\.2 s"):
         asyncio.run(engine_of(server, exchange_timeout_s=0.2).load_weights(policy_dir, 7))
-    assert time.monotonic() - began_s < 5
 
 
 def test_a_failing_exchange_says_which_weights(server, policy_dir):
