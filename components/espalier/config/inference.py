@@ -73,8 +73,8 @@ class RolloutConfig(Section):
     sandboxes are ended after so long together, and the policy reads so; a tool that is slow by
     itself ends its episode as lost."""
     deadline_s: float = Field(default=3600.0, gt=0, exclude_if=lambda it: it == 3600)
-    """If no episode ends for so long, and the limits of a tool call and an agent on top, the run
-    ends with an error that names what they wait for."""
+    """If no episode gets an answer of a tool or a message of the policy for so long, and the limits
+    of a tool call and an agent on top, the run ends with an error that names what they wait for."""
     max_replays: int = Field(default=2, ge=0)
     """How often an episode that was lost from outside (a drained node, a server that hangs) is
     played again where scores are compared: held-out and dev questions, pass rates. Training drops

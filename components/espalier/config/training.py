@@ -166,9 +166,10 @@ class TrainingConfig(Section):
     or on the nodes of kubernetes.ray.workers."""
     sharded: bool = False
     """Splits weights and optimizer over the processes (FSDP2), for a model too large for one."""
-    collective_timeout_s: float = Field(default=3600.0, gt=0, exclude_if=lambda it: it == 3600)
+    collective_timeout_s: float = Field(default=5400.0, gt=0, exclude_if=lambda it: it == 5400)
     """How long the processes wait for one of them, as all do while rank 0 answers dev questions and
-    writes checkpoints; then they end with an error that names it."""
+    writes checkpoints; then they end with an error that names it. Longer than `rollout.deadline_s`
+    with the limits on top of that, or else a rank is named and not the tool that it waits for."""
     evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)

@@ -3,6 +3,10 @@
 A run's stages follow each other in one process, so its peak is that of the stage that needs most.
 A part is what lives at one time. What the allocator keeps beside it is an empirical rule, which was
 fitted and not derived: `kept_mib`.
+
+Every trajectory of an update is counted whole, as `training.layout = "packed"` forwards it. On a
+prefix tree fewer positions are forwarded, so that plans are high until runs of the environment say
+what it held: their peaks go into `Figures.unfragmented_mib`.
 """
 
 from __future__ import annotations

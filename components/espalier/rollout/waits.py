@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def hangs_after_s(profile: Profile) -> float:
-    """How long sampling may go without an episode that ends, in seconds."""
+    """How long no episode may get what it waits for, or end, in seconds."""
     agent_s = profile.agent.deadline_s if profile.agent.plays else 0.0
     return profile.rollout.deadline_s + profile.rollout.tool_timeout_s + agent_s
 
@@ -54,7 +54,7 @@ class Waits:
     """The waits of one roller's episodes; may be read from any thread."""
 
     def __init__(self, limit_s: float = math.inf) -> None:
-        """`limit_s` is how long no episode may end, see `hangs_after_s`."""
+        """`limit_s` is how long nothing may come, see `hangs_after_s`."""
         self._limit_s = limit_s
         self._open: dict[int, Wait] = {}
         self._numbers = itertools.count()
@@ -62,7 +62,7 @@ class Waits:
         self._slow: set[str] = set()
 
     def progress(self) -> None:
-        """Sampling begins, or an episode has ended."""
+        """Sampling begins, an episode has got what it waited for, or one has ended."""
         self._progress_s = time.monotonic()
 
     @contextmanager
@@ -74,6 +74,7 @@ class Waits:
             yield
         finally:
             del self._open[number]
+        self.progress()  # not where it was cancelled or given up
 
     @property
     def open(self) -> list[Wait]:
@@ -96,7 +97,7 @@ class Waits:
         """Await the end of all episodes.
 
         Raises:
-            HungError: none of them ended for so long as the limit says.
+            HungError: none of them got what it waits for, for as long as the limit says.
         """
         try:
             while not played.done():
@@ -117,12 +118,12 @@ class Waits:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since an episode ended, or the sampling began."""
+        """Seconds since the newest `progress`."""
         return time.monotonic() - self._progress_s
 
 
 def hang_message(limit_s: float, waits: Iterable[Wait], also: Sequence[str] = ()) -> str:
-    """The error where no episode has ended for `limit_s`; it names the longest waits.
+    """The error where nothing has come for `limit_s`; it names the longest waits.
 
     Args:
         limit_s: in seconds.
@@ -142,7 +143,7 @@ def hang_message(limit_s: float, waits: Iterable[Wait], also: Sequence[str] = ()
     ]
     others = f", and {len(longest) - _NAMED} more" if len(longest) > _NAMED else ""
     return (
-        f"sampling hangs: no episode has ended for {limit_s:g} s: "
+        f"sampling hangs: nothing that episodes wait for has come for {limit_s:g} s: "
         f"{'; '.join(named) or 'none waits for its environment or the policy'}{others}. Mend that, "
         "and the same command goes on from the last checkpoint; or raise rollout.deadline_s. With "
         "rollout.tool_workers above 0 a call that takes longer than rollout.tool_timeout_s ends "

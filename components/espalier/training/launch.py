@@ -33,7 +33,7 @@ from espalier.records import TrainingError
 from espalier.training.parallel import Processes
 from espalier.training.rank_watch import ranks_watched
 
-_COLLECTIVE_TIMEOUT_S = 3600.0
+_COLLECTIVE_TIMEOUT_S = 5400.0
 """Default of `training.collective_timeout_s`."""
 _TORCH_WAITS_LONGER_S = 60.0
 """Than the watch over the ranks, which says who hangs; torch says only that it waited."""

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from espalier.training.parallel import Position, Processes
@@ -51,7 +51,7 @@ class _Beat(NamedTuple):
     """Collective operations that it has begun."""
     place: str
 
-    def told(self) -> str:
+    def encoded(self) -> str:
         return f"{self.beat}/{self.number}/{self.place}"
 
 
@@ -87,7 +87,7 @@ class RankWatch:
         self._beats += 1
         place = f"in {position.name}" if position.is_inside else f"at work after {position.name}"
         said = _Beat(self._beats, position.number, place)
-        self._store.set(_key(self._processes.rank), said.told())
+        self._store.set(_key(self._processes.rank), said.encoded())
 
     def _silent_rank(self, now_s: float) -> str | None:
         """The error message if a rank has said nothing for the whole limit."""
@@ -153,15 +153,20 @@ def ranks_watched(
     Args:
         processes: of the group that this process has joined.
         connect: makes a connection to the store for the watching thread alone, whose calls end
-            within seconds.
+            within seconds; is called again if it raises RuntimeError.
         limit_s: how long a rank may be waited for.
         end_workers: kills the other processes, where this one has started them.
     """
     done = threading.Event()
 
     def watch() -> None:
-        ranks = RankWatch(processes, connect(), limit_s)
+        ranks: RankWatch | None = None
         while not done.wait(BEAT_S):
+            if ranks is None:
+                # a rank without a watch would be silent, and so be taken for a stopped one
+                with suppress(RuntimeError):
+                    ranks = RankWatch(processes, connect(), limit_s)
+                continue
             message = ranks.look()
             if message and not done.is_set():
                 _log.critical("error: %s", message)

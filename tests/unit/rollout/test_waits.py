@@ -33,7 +33,8 @@ def test_the_longest_waits_are_named_first():
         with waits.wait("d", "z"):
             said = hang_message(9.0, reversed(waits.open), also=["loading of weights, version 3"])
     assert said.startswith(
-        "sampling hangs: no episode has ended for 9 s: loading of weights, version 3; "
+        "sampling hangs: nothing that episodes wait for has come for 9 s: loading of weights, "
+        "version 3; "
         "task a has waited 0 s for the tool search; "
     )
     assert ", and 1 more. " in said
@@ -69,30 +70,39 @@ def test_a_call_that_was_given_up_is_named_once(caplog):
 
 
 def test_an_engine_that_never_answers_ends_the_rollout():
-    profile = Profile.model_validate({"rollout": {"deadline_s": 0.2, "tool_timeout_s": 0.1}})
+    profile = Profile.model_validate({"rollout": {"deadline_s": 0.9, "tool_timeout_s": 0.1}})
     roller = Roller.local(tiny_policy(), lookup_environments(SEARCH, profile), profile)
 
     async def never(slot, max_tokens):
         await asyncio.Event().wait()
 
     roller._engine.sample = never
-    with pytest.raises(HungError, match=r"task lyon-0 has waited 0 s for the policy's next mess"):
+    with pytest.raises(HungError, match=r"task lyon-0 has waited \d s for the policy's next mess"):
         roller.roll_out(TASKS[:1], samples=2, temperature=1.0, seed=0)
 
 
-def test_an_episode_that_ends_begins_the_deadline_anew():
+def test_a_long_episode_that_goes_on_is_no_hang():
     async def slowly():
-        waits = Waits(limit_s=0.2)
+        waits = Waits(limit_s=0.3)
 
-        async def episodes():
+        async def episode():
             for _ in range(6):
-                await asyncio.sleep(0.08)
-                waits.progress()
-            return "all"
+                with waits.wait("a", ENGINE_ACTION):
+                    await asyncio.sleep(0.08)
+            return "its end"
 
-        return await waits.by_the_deadline(asyncio.ensure_future(episodes()))
+        return await waits.by_the_deadline(asyncio.ensure_future(episode()))
 
-    assert asyncio.run(slowly()) == "all"
+    assert asyncio.run(slowly()) == "its end"
+
+
+def test_a_wait_that_is_cancelled_is_no_progress():
+    waits = Waits()
+    waits._progress_s = 0.0
+    with pytest.raises(asyncio.CancelledError), waits.wait("a", "the tool x"):
+        raise asyncio.CancelledError
+    assert waits._progress_s == 0.0
+    assert waits.open == []
 
 
 def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
@@ -114,7 +124,10 @@ def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
     with exit_if_hung(waits.overdue):
         asyncio.run(play())
     assert statuses[0] == 1
-    assert "error: sampling hangs: no episode has ended for 0.1 s: task lyon-0" in caplog.text
+    assert (
+        "error: sampling hangs: nothing that episodes wait for has come for 0.1 s: task lyon-0"
+        in (caplog.text)
+    )
     assert "for the tool search" in caplog.text
 
 

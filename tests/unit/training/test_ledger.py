@@ -125,6 +125,33 @@ def test_a_line_that_was_cut_off_is_no_draw(tmp_path, cut):
     assert [draw.task_id for draw in drawn(journal=journal).open_draws] == ["a", "c"]
 
 
+@pytest.mark.parametrize(
+    "damage", [b"\0" * 40 + b"\n", b"\xff\xfe\n", b"[]\n", b'[2,"c"]\n', b"7\n", b'[9, "c", 1]\n']
+)
+def test_a_damaged_journal_counts_up_to_the_damage(tmp_path, damage):
+    journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
+    drawn("a", "b", journal=journal)
+    path = tmp_path / ".draws.jsonl"
+    path.write_bytes(path.read_bytes() + damage + b'[2, "d", 1]\n')
+    again = drawn(journal=journal)
+    assert [draw.task_id for draw in again.open_draws] == ["a", "b"]
+    assert again.draw(["e"]) == [2]
+
+
+def test_a_journal_newer_than_the_checkpoint_is_not_read(tmp_path):
+    journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
+    former = drawn("a", journal=journal)
+    state = former.state()
+    former.draw(["b"])
+    former.saved()  # a checkpoint that a copy of the one before takes the place of
+    former.draw(["c"])
+    again = PromptLedger()
+    again.journal = journal
+    again.restore(state, step=1)
+    assert again.draw(["x", "y"]) == [1, 2]
+    assert len(again.state()["open"]) == 3
+
+
 def test_the_journal_of_another_run_is_not_read(tmp_path):
     drawn("a", journal=DrawJournal(tmp_path / ".draws.jsonl", "other"))
     assert drawn(journal=DrawJournal(tmp_path / ".draws.jsonl", "run")).open_draws == []

@@ -1,12 +1,13 @@
 """Ranks that hang are named: one that does not come, one that is stopped, rank 0 itself."""
 
+import threading
 import time
 
 import pytest
 
 from espalier.training import rank_watch
 from espalier.training.parallel import Position, Processes
-from espalier.training.rank_watch import RankWatch
+from espalier.training.rank_watch import RankWatch, ranks_watched
 
 
 class Store(dict):
@@ -107,3 +108,18 @@ def test_rank_zero_that_does_not_answer_is_named():
     said = RankWatch(at(1, 7, inside_for_s=15.0), store, 4.0).look()
     assert said.startswith("rank 1 of 3")
     assert "rank 0 does not answer" in said
+
+
+def test_a_store_that_refuses_is_asked_again(monkeypatch):
+    monkeypatch.setattr(rank_watch, "BEAT_S", 0.01)
+    store, refusals = Store(), [RuntimeError("no answer")] * 2
+    beaten = threading.Event()
+    monkeypatch.setattr(RankWatch, "look", lambda self: beaten.set())
+
+    def connect():
+        if refusals:
+            raise refusals.pop()
+        return store
+
+    with ranks_watched(Processes(0, 2), connect, limit_s=60.0, end_workers=lambda: None):
+        assert beaten.wait(30)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,8 @@ from espalier.records import EngineError, PolicyError, tree_digest
 
 _LONGEST_BACKOFF_S = 8.0
 _READY_POLL_S = 0.25
+_RESUMES_WITHIN_S = 10.0
+"""After an exchange of weights that has failed or hangs."""
 _EXCERPT = 300
 """Characters of a server's own message that an error repeats."""
 
@@ -346,8 +349,13 @@ async def _reload(client: VllmClient, config: VllmConfig, policy_dir: Path) -> N
                 f"{config.url} kept its prefix cache, which belongs to other weights; is another "
                 "run sampling from it?"
             )
-    finally:
-        await _dev_call(client, config, "POST", "/resume")
+    except BaseException:
+        # a server that hangs does not answer this either: the first error is the one to report
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_RESUMES_WITHIN_S):
+                await client.call("POST", "/resume")
+        raise
+    await _dev_call(client, config, "POST", "/resume")
 
 
 async def _refuse_a_stale_head(

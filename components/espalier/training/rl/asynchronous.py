@@ -141,7 +141,7 @@ class RolloutWorker:
         Args:
             make_replica: makes a further replica, when all others are busy under older weights.
             threads: CPU threads of its matrix products, and of the learner's while it runs.
-            limit_s: how long no episode may end, while a group is waited for.
+            limit_s: how long no episode may get what it waits for, while a group is waited for.
             waits: of the replicas' rollers.
         """
         self._make_replica = make_replica
@@ -187,7 +187,7 @@ class RolloutWorker:
 
         Raises:
             BaseException: the worker's failure, raised in the caller's thread.
-            HungError: no episode has ended for as long as the limit says.
+            HungError: nothing that episodes wait for has come for as long as the limit says.
         """
         try:
             found = self._finished.get(block=False) if not wait else self._waited_for()

@@ -81,7 +81,8 @@ class DrawJournal:
     """The draws since the newest checkpoint, a line each, written before they are sampled.
 
     Lines reach the operating system at once, which keeps them if this process is killed. If the
-    machine is, the last ones may be missing: then other tasks are drawn under their numbers.
+    machine is, the last ones may be missing or unreadable: then other tasks are drawn under their
+    numbers.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -94,15 +95,22 @@ class DrawJournal:
         self._path = path
         self._identity = identity
 
-    def read(self) -> list[OpenDraw]:
-        """The draws, without a line that was cut off."""
+    def read(self, first: int) -> list[OpenDraw]:
+        """The draws from number `first` on, up to a line that is damaged, cut off or missing."""
         if not self._path.is_file():
             return []
-        head, *lines = self._path.read_text(encoding="utf-8").split("\n")
+        head, *lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         if head != self._identity:
             return []
         # what follows the last line break is empty, or the beginning of a line
-        return [OpenDraw(*json.loads(line)) for line in lines[:-1]]
+        draws: list[OpenDraw] = []
+        for line in lines[:-1]:
+            draw, expected = _draw_of(line), first + len(draws)
+            if draw is None or draw.number > expected:
+                break
+            if draw.number == expected:  # those before are in the checkpoint
+                draws.append(draw)
+        return draws
 
     def begin(self, draws: Sequence[OpenDraw] = ()) -> None:
         """Forget what was written; keep `draws` alone."""
@@ -218,7 +226,7 @@ class PromptLedger:
         self._newest = deque(rows, maxlen=KEPT_ROWS)
         self._digest = state["digest"]
         if self.journal is not None:
-            made = [draw for draw in self.journal.read() if draw.number >= self._next]
+            made = self.journal.read(self._next)
             self.journal.begin(made)
             self._open.update((draw.number, draw) for draw in made)
             self._next += len(made)
@@ -245,3 +253,15 @@ class PromptLedger:
 
 def _lines(draws: Sequence[OpenDraw]) -> str:
     return "".join(f"{json.dumps(draw)}\n" for draw in draws)
+
+
+def _draw_of(line: str) -> OpenDraw | None:
+    """The draw that a line of the journal holds; None if it is damaged."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    match found:
+        case [int(number), str(task_id), int(step)]:
+            return OpenDraw(number, task_id, step)
+    return None
