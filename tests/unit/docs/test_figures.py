@@ -87,6 +87,21 @@ def test_the_table_of_the_demo_is_its_baseline():
     assert "\n".join(demo_lines(BASELINES["demo"])) in README
 
 
+def test_the_table_of_families_is_its_baseline():
+    for one in BASELINES["families"]["families"]:
+        low, high = one["ci95"]
+        figures = (
+            f"{one['warm_start']} {one['trained']} {one['gain']:+.1f} [{low:+.1f}, {high:+.1f}]"
+        )
+        line = next(line for line in README.splitlines() if line.startswith(f"{one['profile']} "))
+        assert " ".join(line.split()).endswith(figures)
+        assert abs(sum(one["gain_by_seed"]) / 3 - one["gain"]) < 0.1
+        readme = (
+            ROOT / "components/espalier/environments" / one["profile"] / "README.md"
+        ).read_text()
+        assert all(commit in readme for commit in one["commits"])
+
+
 def test_the_tables_of_learning_are_their_baseline():
     learning = BASELINES["learning"]
     seeds = ["seed  untrained  warm start  trained   gain [95%]"]
