@@ -74,7 +74,7 @@ _START_WITHIN_S = 300.0
 """Importing sympy takes about a second on an idle machine, over a minute on a busy one."""
 _PLAIN_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?")
 _FORMULA = re.compile(r"^\$|\$$")
-_UNKNOWN = re.compile(r"^[a-zA-Z]\s*=\s*")
+_UNKNOWN = re.compile(r"^([a-zA-Z])\s*=\s*")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\s*\\!)\s*(?=\d{3})")
 _BOUND = re.compile(
     r"[\s$]*(?:[a-zA-Z]\s*)?(?:[<>\u2264\u2265\u2248~]|\\(?:[lg]eq?|[lg]t|neq?|approx|sim)(?![a-z]))"
@@ -106,6 +106,8 @@ def _same(answer: str, gold: str) -> bool:
     if answer == gold:
         return True
     numbers = _plain_number(answer), _plain_number(gold)
+    if _names_another_unknown(answer, gold):
+        numbers = None, None
     if numbers[1] is not None and _BOUND.match(answer):
         return False  # math-verify would read the 72 of >= 72
     if numbers[0] is not None and numbers[1] is not None:
@@ -116,13 +118,22 @@ def _same(answer: str, gold: str) -> bool:
     return _compared(answer, gold)
 
 
+def _names_another_unknown(answer: str, gold: str) -> bool:
+    """Whether one says `y = ...` and the other `x = ...`."""
+    said, wanted = (_UNKNOWN.match(_bare(text)) for text in (answer, gold))
+    return said is not None and wanted is not None and said[1] != wanted[1]
+
+
+def _bare(text: str) -> str:
+    return _FORMULA.sub("", text).strip().removesuffix(".").removesuffix("$").strip()
+
+
 def _plain_number(text: str) -> Fraction | None:
     r"""The exact value of a whole or decimal number, written `14000`, `x = 14,\!000` or `\$14,000`.
 
     math-verify takes `x = 14,000` for a list of two, and a sum of money for no number.
     """
-    bare = _FORMULA.sub("", text).strip().removesuffix(".").removesuffix("$").strip()
-    bare = _THOUSANDS.sub(",", _UNKNOWN.sub("", bare))
+    bare = _THOUSANDS.sub(",", _UNKNOWN.sub("", _bare(text)))
     bare = bare.removeprefix("\\").removeprefix("$")
     return Fraction(bare.replace(",", "")) if _PLAIN_NUMBER.fullmatch(bare) else None
 
