@@ -152,19 +152,27 @@ def hang_message(limit_s: float, waits: Iterable[Wait], also: Sequence[str] = ()
 
 
 @contextmanager
-def exit_if_hung(overdue: Callable[[], str | None]) -> Generator[None]:
+def exit_if_hung(
+    overdue: Callable[[], str | None],
+    *,
+    every_s: float = _POLL_S,
+    before_exit: Callable[[], None] = lambda: None,
+) -> Generator[None]:
     """End this process with status 1 if something hangs that cannot be interrupted.
 
     Args:
-        overdue: called in a thread about every second while the block runs; an error message if
-            something is overdue.
+        overdue: called in a thread while the block runs; an error message if something is overdue.
+        every_s: seconds between its calls.
+        before_exit: what has to be ended first.
     """
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(_POLL_S):
-            if message := overdue():
+            message = overdue()
+            if message and not done.is_set():
                 _log.critical("error: %s", message)
+                before_exit()
                 os._exit(1)
 
     thread = threading.Thread(target=watch, name="espalier-hangs", daemon=True)

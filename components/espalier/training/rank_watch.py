@@ -7,14 +7,12 @@ nothing interrupts. So a thread of each rank watches, names who has not come, an
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
+from espalier.rollout.waits import exit_if_hung
 from espalier.training.parallel import Position, Processes
 
 BEAT_S = 1.0
@@ -22,8 +20,6 @@ _LISTENS_FOR_S = 3.0
 """A rank that runs has said where it is again within this time."""
 _RANK_ZERO_FIRST_S = 10.0
 """Other ranks wait so much longer: rank 0, whose log is read first, names who hangs."""
-
-_log = logging.getLogger(__name__)
 
 
 class Store(Protocol):
@@ -157,26 +153,16 @@ def ranks_watched(
         limit_s: how long a rank may be waited for.
         end_workers: kills the other processes, where this one has started them.
     """
-    done = threading.Event()
+    ranks: RankWatch | None = None
 
-    def watch() -> None:
-        ranks: RankWatch | None = None
-        while not done.wait(BEAT_S):
-            if ranks is None:
-                # a rank without a watch would be silent, and so be taken for a stopped one
-                with suppress(RuntimeError):
-                    ranks = RankWatch(processes, connect(), limit_s)
-                continue
-            message = ranks.look()
-            if message and not done.is_set():
-                _log.critical("error: %s", message)
-                end_workers()
-                os._exit(1)
+    def look() -> str | None:
+        nonlocal ranks
+        if ranks is None:
+            # a rank without a watch would be silent, and so be taken for a stopped one
+            with suppress(RuntimeError):
+                ranks = RankWatch(processes, connect(), limit_s)
+            return None
+        return ranks.look()
 
-    thread = threading.Thread(target=watch, name="espalier-ranks", daemon=True)
-    thread.start()
-    try:
+    with exit_if_hung(look, every_s=BEAT_S, before_exit=end_workers):
         yield
-    finally:
-        done.set()
-        thread.join()
