@@ -1,0 +1,20 @@
+"""A plan imports no torch, and so has numbers of the trainer and the engine of its own: the same."""
+
+from transformers import Lfm2Config
+
+from espalier.planning import memory, sizes, work
+from espalier.rollout.engines import lockstep, pages
+from espalier.stages import filter_curriculum
+from espalier.training import scoring
+
+
+def test_numbers_of_the_engine():
+    assert memory._PAGE == pages.PAGE
+    assert memory._STEP_TOKENS == lockstep._MAX_STEP_TOKENS
+    assert memory._FUSED_BELOW == lockstep._FUSED_BELOW
+
+
+def test_numbers_of_the_trainer_and_the_policy():
+    assert memory._LOGITS_AT_ONCE == scoring.LOGITS_AT_ONCE
+    assert work._CHUNK_TASKS == filter_curriculum._CHUNK_TASKS
+    assert sizes._CONVOLUTION_TAPS == Lfm2Config().conv_L_cache
