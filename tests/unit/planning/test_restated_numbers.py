@@ -1,4 +1,4 @@
-"""A plan imports no torch, and so has numbers of the trainer and the engine of its own: the same."""
+"""A plan imports no torch, so it restates numbers of trainer and engine: they are the same."""
 
 from transformers import Lfm2Config
 
@@ -17,4 +17,4 @@ def test_numbers_of_the_engine():
 def test_numbers_of_the_trainer_and_the_policy():
     assert memory._LOGITS_AT_ONCE == scoring.LOGITS_AT_ONCE
     assert work._CHUNK_TASKS == filter_curriculum._CHUNK_TASKS
-    assert sizes._CONVOLUTION_TAPS == Lfm2Config().conv_L_cache
+    assert Lfm2Config().conv_L_cache == sizes._CONVOLUTION_TAPS
