@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from espalier.config import CurriculumConfig
+from espalier.curriculum.drawing import Band, Choose, from_band, over_patterns, uniform
 from espalier.curriculum.learnability import LEARNABILITY
 from espalier.records import Task
 
@@ -27,7 +28,7 @@ class TaskRecord:
 
 
 class TaskPool:
-    """Draws the tasks of a step from the band of learnable pass rates, and a few from outside."""
+    """Draws the tasks of a step by the rule of the profile, from what is known of pass rates."""
 
     def __init__(self, tasks: Sequence[Task], config: CurriculumConfig) -> None:
         self._tasks = {task.task_id: task for task in tasks}
@@ -98,19 +99,25 @@ class TaskPool:
         """Draw `count` distinct tasks (fewer where the pool is smaller), none of `without`."""
         used = set(without)
         drawn: list[str] = []
-        weights = self._weights()
+        choose = self._chooser()
         while len(drawn) < count and len(used) < len(self._tasks):
-            outside = self._others and rng.random() < self._config.explore_share
-            source = self._others if outside else self._kept
-            candidates = source if any(t not in used for t in source) else list(self._tasks)
-            if weights and candidates is self._kept:
-                task_id = _preferred(candidates, weights, used, rng)
-            else:
-                task_id = candidates[rng.randrange(len(candidates))]
+            task_id = choose(rng, used)
             if task_id not in used:
                 used.add(task_id)
                 drawn.append(task_id)
         return [self._tasks[task_id] for task_id in drawn]
+
+    def _chooser(self) -> Choose:
+        config, everything = self._config, list(self._tasks)
+        if config.enabled and config.draw == "uniform":
+            return uniform(everything)
+        if config.enabled and config.draw == "patterns":
+            patterns: dict[str, list[str]] = defaultdict(list)
+            for task_id, task in self._tasks.items():
+                patterns[task.metadata.pattern].append(task_id)
+            return over_patterns(patterns)
+        band = Band(self._kept, self._others, everything)
+        return from_band(band, config.explore_share, self._weights())
 
     def _weights(self) -> dict[str, float]:
         """Weights of the kept tasks by the profile's preference; {} if all weigh the same.
@@ -139,12 +146,3 @@ class TaskPool:
     def kept_ids(self) -> list[str]:
         """Ids of the tasks inside the band."""
         return list(self._kept)
-
-
-def _preferred(
-    candidates: Sequence[str], weights: Mapping[str, float], used: set[str], rng: random.Random
-) -> str:
-    """Draw an unused candidate by weight; uniformly if all weights are 0."""
-    free = [task_id for task_id in candidates if task_id not in used]
-    total = sum(weights[task_id] for task_id in free)
-    return rng.choices(free, [weights[t] for t in free] if total > 0 else None)[0]
