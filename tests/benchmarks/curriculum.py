@@ -49,11 +49,12 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "uniform": ("curriculum.enabled=false", "training.algorithm.filters=[]"),
     "dynamic": ("curriculum.enabled=false",),
     "patterns": ("curriculum.draw=patterns", "curriculum.screening_rollouts=0"),
-    "band": ("curriculum.draw=band",),
+    **{name: (f"curriculum.draw={name}",) for name in ("band", "predicted", "frontier")},
 }
 """Name -> overrides of the profile."""
-READS_PASS_RATES = ("band",)
+READS_PASS_RATES = ("band", "predicted", "frontier")
 """Arms to which the curriculum filter's rollouts are counted."""
+DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
 
 
 class Arm(NamedTuple):
@@ -100,7 +101,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=DEFAULT_ARMS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1, help="arms at one time")
     parser.add_argument("--steps", type=int, default=60, help="of RL, in an arm")

@@ -10,6 +10,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+import numpy as np
+
+from espalier.curriculum.prediction import FloatArray, PassRatePredictor, mixed_chance
+
+_SHARPNESS = 2.0
+"""Exponent of the chance in a task's weight. 1 spends every third rollout on tasks that tell next
+to nothing; a high one draws a few hundred tasks again and again."""
+_FRONTIER = (0.2, 0.8)
+"""Pass rates between which a pattern is neither out of reach nor learned."""
+
 Choose = Callable[[random.Random, Set[str]], str]
 """Generator and used ids -> an id, which may be one of the used; then it is asked again. Some task
 is unused."""
@@ -57,6 +67,65 @@ def from_band(band: Band, explore_share: float, weights: Mapping[str, float]) ->
         if weights and candidates is band.kept:
             return _preferred(candidates, weights, used, rng)
         return candidates[rng.randrange(len(candidates))]
+
+    return choose
+
+
+def by_prediction(
+    predictor: PassRatePredictor, *, rollouts: int, explore_share: float, rng: random.Random
+) -> Choose:
+    """Tasks in proportion to a power of the chance that their next rollouts hold both outcomes.
+
+    Args:
+        predictor: of the pool's tasks.
+        rollouts: of a task before it is dropped: the screening's, or the group's without one.
+        explore_share: how often any task is proposed.
+        rng: draws what the regression's weights may be.
+    """
+    chances_N = mixed_chance(*predictor.posteriors(rng), rollouts)
+    return _weighted(predictor.task_ids, chances_N**_SHARPNESS, explore_share)
+
+
+def from_frontier(
+    predictor: PassRatePredictor, patterns: Sequence[str], explore_share: float
+) -> Choose:
+    """Tasks never tried before, of the patterns that are solved now and then.
+
+    Where none is left, tried ones of those patterns; where there is no such pattern, all tasks.
+
+    Args:
+        predictor: of the pool's tasks.
+        patterns: of each task, in the predictor's order.
+        explore_share: how often any task is proposed.
+    """
+    wins_N, losses_N = predictor.posteriors()
+    names, pattern_N = np.unique(np.array(patterns), return_inverse=True)
+    rates_N = wins_N / (wins_N + losses_N)
+    sums = np.bincount(pattern_N, weights=rates_N, minlength=len(names))
+    means = sums / np.bincount(pattern_N, minlength=len(names))
+    low, high = _FRONTIER
+    inside_N = ((means >= low) & (means <= high))[pattern_N]
+    untried_N = inside_N & predictor.untried()
+    weights_N = untried_N if untried_N.any() else inside_N
+    return _weighted(predictor.task_ids, weights_N.astype(float), explore_share)
+
+
+def _weighted(task_ids: Sequence[str], weights_N: FloatArray, explore_share: float) -> Choose:
+    """Unused tasks by weight; all alike for a share of the proposals, or if no weight is left."""
+    places = {task_id: place for place, task_id in enumerate(task_ids)}
+    left_N = weights_N.copy()
+    removed: set[str] = set()
+
+    def choose(rng: random.Random, used: Set[str]) -> str:
+        explores = rng.random() < explore_share
+        for task_id in used - removed:
+            left_N[places[task_id]] = 0.0
+        removed.update(used)
+        ends_N = np.cumsum(left_N)
+        if explores or not ends_N[-1] > 0:
+            return task_ids[rng.randrange(len(task_ids))]
+        place = int(np.searchsorted(ends_N, rng.random() * ends_N[-1], side="right"))
+        return task_ids[min(place, len(task_ids) - 1)]
 
     return choose
 
