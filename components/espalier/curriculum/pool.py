@@ -53,7 +53,7 @@ class TaskPool:
         Args:
             tasks: of the pool.
             config: how they are drawn.
-            group_size: rollouts of a task, where there is no screening.
+            group_size: rollouts of a task where there is no screening; predictions take 1 for 2.
             describe: what the family says of a task; predictions learn from it.
         """
         self._tasks = {task.task_id: task for task in tasks}
@@ -61,7 +61,7 @@ class TaskPool:
         self._records: dict[str, TaskRecord] = defaultdict(TaskRecord)
         self._kept: list[str] = list(self._tasks)
         self._others: list[str] = []
-        self._rollouts = config.active_screening or group_size
+        self._rollouts = config.active_screening or max(2, group_size)
         is_predicted = config.enabled and config.draw in ("predicted", "frontier")
         self._predictor = PassRatePredictor(tasks, describe) if is_predicted else None
 
@@ -151,8 +151,7 @@ class TaskPool:
                 rng=rng,
             )
         if self._predictor is not None:
-            patterns = [task.metadata.pattern for task in self._tasks.values()]
-            return from_frontier(self._predictor, patterns, config.explore_share)
+            return from_frontier(self._predictor, config.explore_share)
         if config.enabled and config.draw == "uniform":
             return uniform(everything)
         if config.enabled and config.draw == "patterns":

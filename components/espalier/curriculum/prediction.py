@@ -29,20 +29,20 @@ from espalier.records import Task
 FloatArray = NDArray[np.float64]
 # axis suffixes: N tasks, F features of a task, D features of all tasks
 
-_TASK_SPREAD = 2.0
-"""Variance between tasks of one description, logits squared."""
+_TASK_SPREAD = 4.0
+"""Variance between tasks of one description, logits squared. This and the next figures were chosen
+by tests.benchmarks.curriculum_prediction on two runs of the demo."""
 _PRIOR_ATTEMPTS = 3.0
 """Weight of the regression in a task's posterior, in attempts; that spread, as a Beta's."""
 _MEMORY = 0.5
 """Discount of a task's earlier attempts with each new group of it."""
 _HALF_LIFE_GROUPS = 400
 """Groups of any tasks after which a task's attempts count half: 10 to 20 steps of 16 tasks."""
-_FORGETTING = 0.004
+_FORGETTING = 0.001
 """Share of the way back to its prior that a weight's variance goes with each group."""
-_LEAST_RATE = 0.02
-"""Rates closer to 0 or 1 have so little variance that one odd outcome would move all weights."""
-
-_MOST_SURPRISE = 4.0
+_LEAST_VARIANCE = 0.02
+"""Of one outcome, as at a rate of 0.02: closer to 0 and 1 an odd one would move too much."""
+_MOST_SURPRISE = 8.0
 """Logits by which a group is at most held to differ from what was expected: far from it the
 logistic curve is flat, and its tangent promises too much."""
 
@@ -93,6 +93,8 @@ class PassRatePredictor:
         self._columns: dict[str, int] = {}
         self._places: dict[str, int] = {}
         self._rows: list[tuple[list[int], list[float]]] = []
+        self._patterns: dict[str, int] = {}
+        self._pattern_of: list[int] = []
         self._mean_D = np.zeros(0)
         self._variance_D = np.zeros(0)
         self._prior_D = np.zeros(0)
@@ -107,6 +109,8 @@ class PassRatePredictor:
             features = self._features(task)
             for name in features:
                 self._columns.setdefault(name, len(self._columns))
+            pattern = self._patterns.setdefault(task.metadata.pattern, len(self._patterns))
+            self._pattern_of.append(pattern)
             self._places[task.task_id] = len(self._rows)
             self._rows.append(([self._columns[n] for n in features], list(features.values())))
         known = len(self._prior_D)
@@ -132,8 +136,7 @@ class PassRatePredictor:
         columns, values = self._rows[place]
         values_F = np.array(values)
         rate = _sigmoid(float(self._mean_D[columns] @ values_F))
-        rate = min(max(rate, _LEAST_RATE), 1 - _LEAST_RATE)
-        information = attempts * rate * (1 - rate)
+        information = attempts * max(rate * (1 - rate), _LEAST_VARIANCE)
         surprise = (successes - attempts * rate) / information
         surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
         gains_F = self._variance_D[columns] * values_F
@@ -163,8 +166,7 @@ class PassRatePredictor:
         if rng is not None:
             dice = np.random.default_rng(rng.getrandbits(64))
             weights_D = weights_D + np.sqrt(self._variance_D) * dice.standard_normal(len(weights_D))
-        logits_N = (weights_D[self._columns_NF] * self._values_NF).sum(axis=1)
-        rates_N = 1 / (1 + np.exp(-np.clip(logits_N, -30, 30)))
+        rates_N = 1 / (1 + np.exp(-np.clip(self.logits(weights_D), -30, 30)))
         wins_N = _PRIOR_ATTEMPTS * np.clip(rates_N, 1e-3, 1 - 1e-3)
         losses_N = _PRIOR_ATTEMPTS - wins_N
         attempts_N, successes_N, counted_N = self._own_N3.T
@@ -174,10 +176,19 @@ class PassRatePredictor:
             losses_N + shares_N * (attempts_N - successes_N),
         )
 
+    def logits(self, weights_D: FloatArray) -> FloatArray:
+        """[N]: what the regression says of each task under `weights_D`, in the state's order."""
+        return (weights_D[self._columns_NF] * self._values_NF).sum(axis=1)
+
     @property
     def task_ids(self) -> list[str]:
         """Of the N tasks, in their order."""
         return list(self._places)
+
+    @property
+    def patterns(self) -> NDArray[np.int64]:
+        """[N]: the number of each task's pattern, from 0."""
+        return np.array(self._pattern_of)
 
     def untried(self) -> NDArray[np.bool_]:
         """[N]: the tasks without an attempt."""

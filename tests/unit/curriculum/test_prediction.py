@@ -66,7 +66,7 @@ def test_a_task_is_told_apart_from_others_of_its_pattern():
     predictor.observe("t39", attempts=16, successes=1)
     after = predictor.rates()
     assert after["t39"] < 0.3
-    assert after["t37"] > 0.75, "one odd task says little of its pattern"
+    assert after["t37"] > 0.7, "one odd task says little of its pattern"
     assert after["t37"] < before["t37"]
 
 
@@ -127,11 +127,7 @@ def test_a_group_without_attempts_changes_nothing():
     assert predictor.state() == before
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 39), st.integers(1, 16), st.floats(0, 1)), max_size=200
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 16), st.floats(0, 1)), max_size=200))
 @settings(max_examples=30, deadline=None)
 def test_no_history_leads_to_a_rate_outside_its_range(groups):
     predictor = PassRatePredictor(TASKS)
