@@ -93,6 +93,8 @@ class PassRatePredictor:
         self._columns: dict[str, int] = {}
         self._places: dict[str, int] = {}
         self._rows: list[tuple[list[int], list[float]]] = []
+        self._columns_NF = np.zeros((0, 0), dtype=np.int64)
+        self._values_NF = np.zeros((0, 0))
         self._patterns: dict[str, int] = {}
         self._pattern_of: list[int] = []
         self._mean_D = np.zeros(0)
@@ -121,12 +123,6 @@ class PassRatePredictor:
         self._prior_D = np.concatenate([self._prior_D, fresh_D])
         untried_N3 = np.zeros((len(self._rows) - len(self._own_N3), 3))
         self._own_N3 = np.concatenate([self._own_N3, untried_N3])
-        most = max((len(columns) for columns, _ in self._rows), default=0)
-        self._columns_NF = np.zeros((len(self._rows), most), dtype=np.int64)
-        self._values_NF = np.zeros((len(self._rows), most))
-        for place, (columns, values) in enumerate(self._rows):
-            self._columns_NF[place, : len(columns)] = columns
-            self._values_NF[place, : len(values)] = values
 
     def observe(self, task_id: str, *, attempts: float, successes: float) -> None:
         """Learn from a group of `attempts` rollouts of one task."""
@@ -178,7 +174,18 @@ class PassRatePredictor:
 
     def logits(self, weights_D: FloatArray) -> FloatArray:
         """[N]: what the regression says of each task under `weights_D`, in the state's order."""
+        if len(self._values_NF) < len(self._rows):
+            self._pad_rows()
         return (weights_D[self._columns_NF] * self._values_NF).sum(axis=1)
+
+    def _pad_rows(self) -> None:
+        """[N, F] of columns and values; a value of 0 behind a task's last feature."""
+        most = max((len(columns) for columns, _ in self._rows), default=0)
+        self._columns_NF = np.zeros((len(self._rows), most), dtype=np.int64)
+        self._values_NF = np.zeros((len(self._rows), most))
+        for place, (columns, values) in enumerate(self._rows):
+            self._columns_NF[place, : len(columns)] = columns
+            self._values_NF[place, : len(values)] = values
 
     @property
     def task_ids(self) -> list[str]:
