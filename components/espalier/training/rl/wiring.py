@@ -42,7 +42,7 @@ from espalier.training.rl.sampling import (
     SplitRoller,
     StepSampler,
 )
-from espalier.training.rl.self_play import build_self_play, shared_proposer
+from espalier.training.rl.self_play import JudgedRoller, build_self_play, shared_proposer
 from espalier.training.supervised import dev_exact_match
 
 
@@ -130,7 +130,14 @@ def build_run(
         pool=pool,
         self_play=None
         if proposer is None
-        else build_self_play(proposer, profile, pool, sampling.make_trial_roller(), models, layout),
+        else build_self_play(
+            proposer,
+            profile,
+            pool,
+            JudgedRoller(sampling.make_trial_roller(), payments.judged),
+            models,
+            layout,
+        ),
         dev_score=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
