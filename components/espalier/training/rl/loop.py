@@ -307,6 +307,7 @@ class RlLoop:
             "pass_rate": sum(t.is_right for t in sampled) / count,
             "zero_variance_share": rollouts.zero_variance_share,
             "rollouts": self._progress.rollouts,
+            "informative_share": rollouts.informative / count,
             "lost_episodes": rollouts.lost,
             "broke_sandbox_episodes": sum(t.broke_sandbox for t in sampled),
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
