@@ -27,6 +27,8 @@ class PrestageConfig(Section):
     """See `warm_start.optimizer.kind`. Muon learns to read and copy in fewer steps."""
     substitution_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names replaced by invented ones, so that names are read and not memorised."""
+    join_share: float = Field(default=0.15, ge=0, le=1)
+    """Share of the logs that search for what mentions two names, where documents list several."""
     max_passes: int = Field(default=60, ge=1, exclude_if=lambda it: it == 60)
     """Own knowledge: logs hold at most so many times the words of what training may read, and at
     least the 600,000 tokens that reading takes to learn. Smaller steps come first, then fewer."""

@@ -181,7 +181,8 @@ class SearchQA(Family[SearchQAConfig]):
         graph = KnowledgeGraph.load(knowledge)
         documents = load_documents(documents_path(knowledge, "train"))
         search = SearchTool.open(knowledge, "train", self.profile.search)
-        share = self.profile.policy.prestage.substitution_share
+        prestage = self.profile.policy.prestage
+        share = prestage.substitution_share
         if not graph.relations:
             return ClozeWriter(documents, search.show, substitution_share=share)
         return BrowsingWriter(
@@ -190,6 +191,7 @@ class SearchQA(Family[SearchQAConfig]):
             {relation.label: relation.object_kind for relation in graph.relations.values()},
             search.show,
             substitution_share=share,
+            join_share=prestage.join_share,
         )
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
