@@ -180,6 +180,9 @@ class WarmStartConfig(Section):
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
     """Dev questions that choose the best weights."""
+    renamed_share: float = Field(default=0.6, ge=0, le=1)
+    """Share of the names in a demonstration that become invented ones, anew each time it is shown,
+    where the family knows what is a name: a plan then follows from a question's words alone."""
     max_epochs: int = Field(default=20, ge=1, exclude_if=lambda it: it == 20)
     """Own knowledge: fewer steps where they would show a demonstration more often than this."""
     hindsight: HindsightConfig | None = Field(default=None, exclude_if=lambda it: it is None)

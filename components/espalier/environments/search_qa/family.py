@@ -17,7 +17,13 @@ from typing import Protocol, cast
 
 from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.family import AgentTexts, Demonstrate, Family, FamilyQuestion
+from espalier.environments.family import (
+    AgentTexts,
+    Demonstrate,
+    Family,
+    FamilyQuestion,
+    Renaming,
+)
 from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.search_qa.benchmarks import (
@@ -172,6 +178,13 @@ class SearchQA(Family[SearchQAConfig]):
         """See `Family`."""
         graph = KnowledgeGraph.load(knowledge)
         return sorted({entity.kind for entity in graph.entities.values() if entity.hub})
+
+    def renaming(self, knowledge: Path, share: float) -> Renaming:
+        """Names become invented ones, as in the reading material."""
+        from espalier.environments.search_qa.renaming import NameExchange
+
+        documents = load_documents(documents_path(knowledge, "train"))
+        return NameExchange([document.title for document in documents], share)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks along relations, or sentences with a gap where there are no relations."""
