@@ -35,7 +35,7 @@ def print_report(out: Path, results: Mapping[str, object]) -> None:
         gain = f"{100 * e['gain']['em']:+6.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
         print(f"{name:18s}{ems}  {gain:24s}{e['trained']['n']:5d}")
     for name in (n for n in results if n.startswith("seed-")):
-        print_hops(out, name)
+        print_groups(out, name)
     print_curves(out, results)
     if "long-sft" in results:
         rows = history(out, "long-sft", "warm_policy")
@@ -43,12 +43,13 @@ def print_report(out: Path, results: Mapping[str, object]) -> None:
         print(f"\ndev EM against SFT steps (seed 0, no GRPO): {curve}")
 
 
-def print_hops(out: Path, name: str) -> None:
-    """EM by hops of one arm."""
+def print_groups(out: Path, name: str) -> None:
+    """EM by hops and by kind of question of one arm."""
     e = evaluation(out, name)
     parts = [
-        f"{hops} hops {100 * e['warm_start']['by_hops'][hops]['em']:.0f} -> {100 * group['em']:.0f}"
-        for hops, group in sorted(e["trained"]["by_hops"].items())
+        f"{group} {unit} {100 * e['warm_start'][by][group]['em']:.0f} -> {100 * found['em']:.0f}"
+        for by, unit in (("by_hops", "hops"), ("by_kind", ""))
+        for group, found in sorted(e["trained"][by].items())
     ]
     print(f"  {name}: {', '.join(parts)}")
 
