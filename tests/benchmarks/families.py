@@ -2,12 +2,15 @@
 
     python -m tests.benchmarks.families customer_service --seeds 3
     python -m tests.benchmarks.families sql --dialect tags hermes
+    python -m tests.benchmarks.families shop --recipe plain phases webrl
 
-An arm is a seed (and a dialect): the profile pipelines/profiles/NAME.toml up to `evaluate`, in a
-process of its own on one thread. The untrained, the warm-started and the trained policy answer the
-same held-out tasks, at least 500. The table has a line an arm, with the time it took, and a line
-for all seeds with two 95 % intervals of the gain: over the tasks, paired within their seed, and
-over seeds and tasks (resampling both). The last line is one JSON object.
+An arm is a seed (and a dialect, and a recipe of `tests.benchmarks.recipes`): the profile
+pipelines/profiles/NAME.toml up to `evaluate`, in a process of its own on one thread. The untrained,
+the warm-started and the trained policy answer the same held-out tasks, at least 500. The table has
+a line an arm, with the time it took, and a line for all seeds with two 95 % intervals of the gain:
+over the tasks, paired within their seed, and over seeds and tasks (resampling both). A recipe
+beside the plain one has a line with the difference of their trained policies, paired by task. The
+last line is one JSON object.
 
 A finished arm keeps its result with its commit and the digest of its profile and data in --out. A
 killed one goes on where it stood. What another commit or profile left there is refused, unless
@@ -22,8 +25,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from espalier.evaluation.estimates import paired_difference
 from tests.benchmarks.arms import (
     POLICIES,
+    RESAMPLES,
     asked,
     gain_over_seeds,
     kept_arm,
@@ -33,6 +38,7 @@ from tests.benchmarks.arms import (
 )
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit, keep, provenance
+from tests.benchmarks.recipes import RECIPES, fitted_outcome_model, recipe_figures, settings_of
 
 if TYPE_CHECKING:
     from espalier.config import Profile
@@ -46,25 +52,40 @@ SETTINGS = ("threads=1", "evaluation.sampled_questions=1")  # pass@k is not aske
 
 
 class Arm(NamedTuple):
-    """One family under one seed, in the profile's dialect or a named one."""
+    """One family under one seed, in the profile's dialect or a named one, by one recipe."""
 
     seed: int
     dialect: str = ""
+    recipe: str = "plain"
+
+    @property
+    def group(self) -> str:
+        """What its seeds have in common, beside the profile; empty of plain ones."""
+        recipe = "" if self.recipe == "plain" else self.recipe
+        return "-".join(filter(None, (self.dialect, recipe)))
 
     @property
     def name(self) -> str:
         """Of its folder and its result's file."""
-        return f"{self.dialect}-{self.seed}" if self.dialect else f"seed-{self.seed}"
+        return f"{self.group or 'seed'}-{self.seed}"
+
+    @classmethod
+    def named(cls, name: str) -> Arm:
+        """The arm of that name."""
+        group, _, seed = name.rpartition("-")
+        parts = [] if group == "seed" else group.split("-")
+        recipe = next((part for part in parts if part in RECIPES), "plain")
+        return cls(int(seed), next((part for part in parts if part not in RECIPES), ""), recipe)
 
 
 def main() -> None:
     """Run what is missing, then print the table."""
     options = _options()
     if options.arm:
-        dialect, _, seed = options.arm.rpartition("-")
-        run_arm(Arm(int(seed), "" if dialect == "seed" else dialect), options)
+        run_arm(Arm.named(options.arm), options)
         return
-    arms = [Arm(seed, name) for name in options.dialect or [""] for seed in range(options.seeds)]
+    groups = [(name, recipe) for name in options.dialect or [""] for recipe in options.recipe]
+    arms = [Arm(seed, *group) for group in groups for seed in range(options.seeds)]
     missing = [arm for arm in arms if kept_result(arm, options) is None]
     commands = {arm.name: _command(arm, options) for arm in missing}
     run_all(commands, folder(options), workers=options.workers)
@@ -78,6 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("profile", help=f"name of a profile in {PROFILES}, or its path")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dialect", nargs="*", default=[], help="default: the profile's own")
+    parser.add_argument("--recipe", nargs="+", choices=RECIPES, default=["plain"])
     parser.add_argument("--workers", type=int, default=1, help="arms at one time, a core each")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/families"))
     parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
@@ -98,12 +120,13 @@ def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
 
 
 def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
-    """The profile of an arm, with at least 500 held-out tasks."""
+    """The profile of an arm, with at least 500 held-out tasks; an outcome model is not in it."""
     from espalier.config import load_profile
 
     path = Path(options.profile)
     path = path if path.suffix == ".toml" else PROFILES / f"{path}.toml"
-    settings = [*SETTINGS, f"seed={arm.seed}", *options.set]
+    family = load_profile(path).environment.name
+    settings = [*SETTINGS, *settings_of(arm.recipe, family), f"seed={arm.seed}", *options.set]
     if arm.dialect:
         settings.append(f"policy.dialect={arm.dialect}")
     profile = load_profile(path, settings)
@@ -121,11 +144,25 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     prepare_torch(profile.threads)
     run_dir = folder(options) / arm.name
     path = folder(options) / f"{arm.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     begun = {"asked": asked(profile), "origin": {"commit": commit()}}
     path.with_suffix(".begun").write_text(json.dumps(begun))
-    run_chain(profile, run_dir, "evaluate")
-    keep(path, asked(profile), [result_of(run_dir)], provenance(profile.threads))
+    played, model = profile, None
+    if RECIPES[arm.recipe].is_paid_by_model:
+        run_chain(profile, run_dir, "filter_curriculum")
+        model = folder(options) / f"{arm.name}-outcome-model"
+        played = paid_by(profile, fitted_outcome_model(profile, run_dir, model))
+    run_chain(played, run_dir, "evaluate")
+    result = result_of(run_dir) | recipe_figures(run_dir, model)
+    keep(path, asked(profile), [result], provenance(profile.threads))
     path.with_suffix(".begun").unlink()
+
+
+def paid_by(profile: Profile, outcome_model: Path) -> Profile:
+    """`profile` with the outcome model in the rule's place."""
+    values = profile.model_dump(mode="json")
+    values["reward"]["outcome_model"] = {"model": str(outcome_model)}
+    return type(profile).model_validate(values)
 
 
 def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
@@ -135,7 +172,7 @@ def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def report(arms: list[Arm], options: argparse.Namespace) -> None:
-    """A line an arm, a line for all seeds of a dialect, and the JSON line.
+    """A line an arm, a line for all seeds of a dialect or recipe, and the JSON line.
 
     Raises:
         SystemExit: an arm answered too few tasks for its gain to say anything.
@@ -146,14 +183,15 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
         whole = together([result])
         print(_line(arm.name, whole, whole["gain"]) + f"  {minutes(result):8.1f}")
     headline: dict[str, Any] = {"profile": Path(options.profile).stem}
-    for dialect in options.dialect or [""]:
-        found = [result for arm, result in results.items() if arm.dialect == dialect]
-        headline[dialect or "gain"] = one = summary(found)
-        name = f"{dialect or 'seeds'}, all"
+    for group in dict.fromkeys(arm.group for arm in arms):
+        found = [result for arm, result in results.items() if arm.group == group]
+        headline[group or "gain"] = one = summary(found)
+        name = f"{group or 'seeds'}, all"
         print(_line(name, one, one["gain"]) + f"  {one['minutes']:8.1f}  over the tasks")
         print(_line(name, one, one["gain_over_seeds"]) + f"  {'':8}  over seeds and tasks")
         if one["minutes"] > BUDGET_MIN:
             print(f"{name}: {one['minutes']:.0f} minutes, over the budget of {BUDGET_MIN}")
+    headline |= recipes_beside_plain(results)
     print(json.dumps(headline))
     few = [
         arm.name for arm, found in results.items() if len(found["right"]["trained"]) < LEAST_TASKS
@@ -171,6 +209,28 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
         "minutes": round(sum(map(minutes, results)), 1),
         "commits": sorted({result["commit"] for result in results}),
     }
+
+
+def recipes_beside_plain(results: dict[Arm, dict[str, Any]]) -> dict[str, list[float]]:
+    """Prints and returns what each recipe's trained policies answer beyond the plain ones'."""
+    differences: dict[str, list[float]] = {}
+    for group in dict.fromkeys(arm.group for arm in results if arm.recipe != "plain"):
+        recipe_right: list[bool] = []
+        plain_right: list[bool] = []
+        for arm, result in results.items():
+            plain = results.get(arm._replace(recipe="plain"))
+            if arm.group == group and plain is not None:
+                recipe_right += result["right"]["trained"]
+                plain_right += plain["right"]["trained"]
+        if not plain_right:
+            continue
+        found = paired_difference(
+            recipe_right, plain_right, resamples=RESAMPLES, confidence=0.95, seed=0
+        )
+        differences[f"{group} over plain"] = list(found)
+        mean, low, high = (100 * value for value in found)
+        print(f"{group} over plain: {mean:+.1f} [{low:+.1f}, {high:+.1f}], paired by task")
+    return differences
 
 
 def minutes(result: dict[str, Any]) -> float:

@@ -122,7 +122,8 @@ def test_killed_backups_leave_the_last_whole_one(tmp_path):
                 backup(stand_in.environment, *create)
                 continue
             stand_in.requests.clear()
-            process = command(stand_in.environment, *create)
+            # what SIGKILL lets lie goes with the test's folder
+            process = command({**stand_in.environment, "TMPDIR": str(tmp_path)}, *create)
             allowed = rng.randrange(1, 22)
             while len(stand_in.requests) < allowed and process.poll() is None:
                 time.sleep(0.001)

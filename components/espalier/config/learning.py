@@ -185,6 +185,14 @@ class CurriculumConfig(Section):
     """Training tasks whose pass rate is estimated."""
     rollouts_per_task: int = Field(default=4, ge=2)
     """Attempts at each candidate, from which its pass rate is estimated."""
+    draw: Literal["band", "uniform", "patterns", "predicted", "frontier"] = Field(
+        default="band", exclude_if=lambda it: it == "band"
+    )
+    """How training chooses tasks: "band" those whose estimated pass rate lies inside
+    `pass_rate_band`; "uniform" all alike; "patterns" all patterns alike and then their tasks;
+    "predicted" by the chance that their rollouts hold both outcomes, as a regression over pattern,
+    kind and lengths and the task's own attempts predict it; "frontier" tasks never tried, of the
+    patterns whose predicted pass rate is 0.2 to 0.8."""
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
     """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
     screening_rollouts: int = Field(default=4, ge=0)
@@ -210,6 +218,15 @@ class CurriculumConfig(Section):
         if not 0 <= low < high <= 1:
             raise ValueError(
                 f"curriculum.pass_rate_band={self.pass_rate_band} is not an interval inside 0-1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _preference_is_of_the_band(self) -> Self:
+        if self.preference != "even" and self.draw != "band":
+            raise ValueError(
+                f'curriculum.preference="{self.preference}" weighs the tasks of the band, from '
+                f'which draw="{self.draw}" does not draw; leave one of them out'
             )
         return self
 

@@ -170,6 +170,7 @@ class SupervisedLoop:
             "learning_rate": learning_rate(plan.optimizer, step, plan.steps),
             "grad_norm": norm,
             "tokens": tokens,
+            "scored_tokens": scored_total,
             "skipped_updates": float(not math.isfinite(norm)),
         }
         # loss and norm of a skipped update are not finite

@@ -36,9 +36,12 @@ ROUNDING = 0.005
 """Inspect rounds F1 to two decimals."""
 
 
-def compared(tasks, most):
+def compared(tasks, most, only=()):
     """Task, their scorer, and for each output None or the difference, its cause among its keys."""
     rows = {name: rows_of(name, most) for name in tasks}
+    if only:
+        rows = {name: [row for row in of if row.row_id in only] for name, of in rows.items()}
+        rows = {name: of for name, of in rows.items() if of}
     theirs = scored_by_theirs(rows)
     for name, listed in rows.items():
         mine = ours.verdicts(listed)
@@ -59,7 +62,7 @@ def _differences(name, scorer, rows, mine, theirs):
                 "gold": row.ours.verifier.gold[0], "output": output, "why": why,
                 "their_why": their_why,
             }  # fmt: skip
-            yield found | {"cause": cause_of(name, scorer, found, row.labels.get(kind))}
+            yield found | {"cause": cause_of(name, scorer, found, row)}
 
 
 def scored_by_theirs(rows):
@@ -92,13 +95,14 @@ def main():
     )
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=TASKS)
     parser.add_argument("--rows", type=int, default=0, help="at most so many of each task")
+    parser.add_argument("--only", nargs="*", default=(), help="ids of rows, as they are printed")
     parser.add_argument("--show", type=int, default=0, help="so many examples of each cause")
     options = parser.parse_args()
     if not SHARED.is_dir():
         sys.exit(f"{SHARED} is not here")
 
     table, causes, examples = [], Counter(), defaultdict(list)
-    for name, scorer, found in compared(options.tasks, options.rows):
+    for name, scorer, found in compared(options.tasks, options.rows, options.only):
         differing = [one for one in found if one]
         right = Counter(one["right"] for one in differing)
         agreed = len(found) - len(differing)

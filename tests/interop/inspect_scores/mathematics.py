@@ -12,11 +12,9 @@ def gsm8k(most):
     written = {
         row["question"]: row for row in lines(path.with_name("example_model_solutions.jsonl"))
     }
-    both = list(zip(lines(path), family("python_math").read_benchmark(path), strict=True))
     found = []
-    for place, (row, task) in spread(list(enumerate(both)), most):
+    for place, row, task, other in _asked(path, most):
         solution, _, gold = row["answer"].partition("\n#### ")
-        other = other_gold([one["answer"].rpartition("#### ")[2] for one, _ in both], place)
         outputs = numeric_outputs(re.sub(r"<<.*?>>", "", solution), gold, other)
         outputs["official form"] = row["answer"]
         labels = {}
@@ -30,14 +28,20 @@ def gsm8k(most):
 
 def aime2024(most):
     path = SHARED / "math" / "aime24" / "test.jsonl"
-    both = list(zip(lines(path), family("python_math").read_benchmark(path), strict=True))
     found = []
-    for place, (row, task) in spread(list(enumerate(both)), most):
+    for place, row, task, other in _asked(path, most):
         record = {name: row[name.lower()] for name in ("Problem", "Answer", "Solution")}
-        other = other_gold([one["answer"] for one, _ in both], place)
         outputs = numeric_outputs(row["solution"].replace("\\boxed", ""), row["answer"], other)
         found.append(Row("aime2024", f"aime-{place}", record | {"ID": place}, task, outputs))
     return found
+
+
+def _asked(path, most):
+    """Place, row and task of a file's rows, and a gold answer that is another's."""
+    rows, tasks = lines(path), family("python_math").read_benchmark(path)
+    golds = [row["answer"].rpartition("#### ")[2] for row in rows]
+    for place, (row, task) in spread(list(enumerate(zip(rows, tasks, strict=True))), most):
+        yield place, row, task, other_gold(golds, place)
 
 
 def numeric_outputs(solution, gold, other):
@@ -83,11 +87,10 @@ def numeric_outputs(solution, gold, other):
 
 def math(most):
     path = SHARED / "math" / "math500" / "test.jsonl"
-    both = list(zip(lines(path), family("python_math").read_benchmark(path), strict=True))
     found = []
-    for place, (row, task) in spread(list(enumerate(both)), most):
+    for place, row, task, other in _asked(path, most):
         record = {**row, "type": row["subject"], "level": f"Level {row['level']}"}
-        gold, other = row["answer"], other_gold([one["answer"] for one, _ in both], place)
+        gold = row["answer"]
         outputs = {
             "line": f"ANSWER: {gold}",
             "mathematics": f"ANSWER: ${gold}$",

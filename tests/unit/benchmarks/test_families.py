@@ -6,8 +6,9 @@ import json
 import pytest
 
 from tests.benchmarks.arms import asked, gain_over_seeds, together
-from tests.benchmarks.families import Arm, kept_result, profile_of, report
+from tests.benchmarks.families import Arm, kept_result, paid_by, profile_of, report
 from tests.benchmarks.keeping import commit, keep
+from tests.benchmarks.recipes import RECIPES
 
 
 def options_for(out, **changed):
@@ -61,6 +62,46 @@ def test_the_last_line_has_the_gain_of_all_seeds(tmp_path, capsys):
     assert figures["minutes"] == pytest.approx(4.0)
     assert (figures["seeds"], figures["n"]) == (2, 1200)
     assert "+20.0" in next(line for line in table if line.startswith("seed-1"))
+
+
+@pytest.mark.parametrize(
+    ("arm", "name"),
+    [
+        (Arm(0), "seed-0"), (Arm(2, "tags"), "tags-2"), (Arm(1, recipe="webrl"), "webrl-1"),
+        (Arm(11, "hermes", "phases"), "hermes-phases-11"),
+    ],
+)  # fmt: skip
+def test_an_arm_is_found_by_its_name(arm, name):
+    assert arm.name == name
+    assert Arm.named(name) == arm
+
+
+@pytest.mark.parametrize("family", ["shop", "web"])
+def test_recipes_train_as_long_as_the_plain_profile(tmp_path, family):
+    options = options_for(tmp_path, profile=family)
+    plain, phases, webrl = (profile_of(Arm(0, recipe=one), options) for one in RECIPES)
+    assert plain.training.steps == phases.training.steps == webrl.training.steps
+    assert (plain.self_play.name, plain.training.replay.capacity) == ("off", 0)
+    assert phases.self_play.name == webrl.self_play.name == "webrl"
+    assert webrl.training.replay.perplexity_window == (1.05, 2.0)
+    assert phases.environment == plain.environment
+    assert not getattr(webrl.environment, "score_reward", 0), "the model alone pays"
+    paid = paid_by(webrl, tmp_path / "model")
+    assert paid.reward.outcome_model.model == tmp_path / "model"
+    assert paid.model_copy(update={"reward": webrl.reward}) == webrl
+
+
+def test_a_recipe_is_compared_with_the_plain_arm(tmp_path, capsys):
+    options = options_for(tmp_path, profile="shop")
+    arms = [Arm(0), Arm(0, recipe="webrl"), Arm(1, recipe="webrl")]
+    for arm, after in zip(arms, (180, 240, 400), strict=True):
+        keep_result(options, arm, result(120, after))
+    report(arms, options)
+    *table, last = capsys.readouterr().out.splitlines()
+    headline = json.loads(last)
+    assert headline["webrl over plain"][0] == pytest.approx(0.1), "seed 1 has no plain arm"
+    assert headline["webrl"]["n"] == 1200
+    assert "webrl over plain: +10.0" in " ".join(table)
 
 
 def test_an_arm_of_another_commit_is_refused_unless_asked(tmp_path):

@@ -165,7 +165,11 @@ def test_an_outcome_model_takes_the_rules_place(tmp_path):
     pay = Payments(TermPayment([], context), outcome=judge)
     paid = pay([attempt(make_task("lyon"), 1), attempt(make_task("lyon"), 0)])
     assert [t.reward["outcome"] for t in paid] == [1.0, 1.0]
-    assert pay.figures() == {"outcome_model/agreement": 0.5}
+    wrong = [attempt(make_task("lyon"), 0)]
+    assert pay.judged(wrong)[0].is_right, "trials of self-play are judged alike"
+    assert Payments(TermPayment([], context)).judged(wrong) == wrong
+    assert pay.judged([]) == []
+    assert pay.figures() == {"outcome_model/agreement": pytest.approx(1 / 3)}
 
 
 @pytest.mark.parametrize(

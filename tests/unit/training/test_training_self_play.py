@@ -1,6 +1,7 @@
 """Self-play inside the loop: tasks are tried by the policy that trains, and trained on."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from espalier.curriculum.pool import TaskPool
 from espalier.environments import family_of
 from espalier.environments.search_qa import SearchQA
 from espalier.records import NullTracker, ProfileError
+from espalier.records.trajectory import FinishReason
 from espalier.rollout.roller import Roller
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
 from espalier.training.checkpoint import CheckpointStore
@@ -22,6 +24,7 @@ from espalier.training.rl.models import build_layout, build_models, initial_valu
 from espalier.training.rl.publishing import MemoryPublisher
 from espalier.training.rl.sampling import GroupSampler
 from espalier.training.rl.self_play import (
+    JudgedRoller,
     PolicyTrials,
     RankZeroProposer,
     build_self_play,
@@ -173,10 +176,6 @@ class LosingRoller:
     """The first attempt at a task is lost, the second solves it, the third never acts."""
 
     def roll_out(self, tasks, *, samples, temperature, seed):
-        from dataclasses import replace
-
-        from espalier.records.trajectory import FinishReason
-
         del temperature, seed
         assert samples == 3
         return [
@@ -199,6 +198,19 @@ def test_lost_attempts_do_not_count_for_a_task(warm):
         (TASKS[1], 2, 1),
     ]
     assert all(math.isnan(trial.value) for trial in trials)
+
+
+def test_proposed_tasks_are_judged_as_training_judges():
+    def reversed_(group):
+        return [replace(one, reward={"outcome": 1.0 - one.reward["outcome"]}) for one in group]
+
+    roller = JudgedRoller(LosingRoller(), reversed_)
+    sampled = roller.roll_out(TASKS[:2], samples=3, temperature=1.0, seed=1)
+    assert [(one.is_lost, one.is_right) for one in sampled] == 2 * [
+        (True, False), (False, False), (False, True),
+    ]  # fmt: skip
+    asked = PolicyTrials(roller, None, None, PROFILE.training, samples=3, seed=1)
+    assert [trial.successes for trial in asked(TASKS[:2], 1)] == [1, 1]
 
 
 class AskedAgain(SearchQA):

@@ -12,6 +12,8 @@ from espalier.knowledge.graph import Document
 from espalier.knowledge.search import TextIndex
 from espalier.rewards import ShopProduct
 
+FILLER = "DUMMY_ATTR"
+"""Upstream's attribute of a product that has none."""
 _CACHED_SEARCHES = 4096
 
 

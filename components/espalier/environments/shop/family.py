@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
 from espalier.algorithms.shaping import Span
-from espalier.config import Profile, require_composition
+from espalier.config import Profile, WebRLConfig, require_composition
 from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.evolution import TaskEvolution, refuse_teacher_proposals
 from espalier.environments.family import FamilyQuestion, PlainQuestion, SimpleFamily
 from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
-from espalier.environments.shop.catalogue import Catalogue
+from espalier.environments.shop.catalogue import Catalogue, Product
 from espalier.environments.shop.config import ShopConfig
+from espalier.environments.shop.evolution import ShopVariations
 from espalier.environments.shop.goals import (
     goal_of,
     goal_task,
@@ -47,6 +49,7 @@ from espalier.environments.tools import Tool
 from espalier.records import DataError, Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.self_play import TaskProposer
 
 INSTRUCTIONS = (
     "Buy what the user asks for in a web shop. Search, open a product by clicking on its id, "
@@ -64,6 +67,7 @@ class Shop(SimpleFamily[ShopConfig]):
     answers_from_evidence = False
     ends_by_call = True
     headline = "score"
+    self_play = frozenset({"webrl"})
     relabels_failures = True
 
     def __init__(self, profile: Profile) -> None:
@@ -73,7 +77,8 @@ class Shop(SimpleFamily[ShopConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """What the score pays is in the check that the outcome is half of the reward."""
+        """The outcome is half of the reward with what the score pays; no teacher varies goals."""
+        refuse_teacher_proposals(profile, "goals")
         config = profile.environment
         assert isinstance(config, ShopConfig), "the section of this family"
         span = Span(0.0, config.score_reward)
@@ -230,21 +235,35 @@ class Shop(SimpleFamily[ShopConfig]):
         purchase = read_purchase(answer, self._opened)
         return 0.0 if purchase is None else float(score_of(purchase, goal_of(task)).score == 1)
 
-    # ------------------------------------------------------------------------------ hindsight
+    # ------------------------------------------------------------------------------ new goals
+
+    def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
+        """WebRL's evolution of failed goals."""
+        if not isinstance(self.profile.self_play, WebRLConfig):
+            return super().proposer(knowledge, accepted)
+        is_of_training, made = self._is_of_training(knowledge), self.settings.made
+        variations = ShopVariations(
+            list(filter(is_of_training, self._catalogue(knowledge).products)),
+            max_options=made.max_options if self.settings.catalogue is None else _MOST_OPTIONS,
+            family=self.name,
+        )
+        return TaskEvolution(variations.varied)
 
     def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
         """A purchase becomes the goal that it meets."""
         del accepted
-        catalogue, splits = self._catalogue(knowledge), self.profile.splits
+        return ShopHindsight(
+            self._catalogue(knowledge), self._is_of_training(knowledge), family=self.name
+        )
+
+    def _is_of_training(self, knowledge: Path) -> Callable[[Product], bool]:
+        """Whether no dev or held-out goal is about a product."""
+        splits = self.profile.splits
         if self.settings.catalogue is None:
-            return ShopHindsight(
-                catalogue, lambda product: split_of(product, splits) == "train", family=self.name
-            )
+            return lambda product: split_of(product, splits) == "train"
         shop = self._load(knowledge / _COPIED)
         others = {goal.asin for split in _JUDGED for goal in shop.goals_of(split, splits)}
-        return ShopHindsight(
-            catalogue, lambda product: product.asin not in others, family=self.name
-        )
+        return lambda product: product.asin not in others
 
     # ------------------------------------------------------------------------------ benchmarks
 
@@ -276,5 +295,7 @@ class Shop(SimpleFamily[ShopConfig]):
 
 
 _JUDGED: tuple[Split, ...] = ("dev", "heldout")
+_MOST_OPTIONS = 3
+"""Options that a new goal in a user's catalogue asks for, at most."""
 _COPIED = "catalogue"
 """Folder of the knowledge artifact with the user's files."""

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from espalier.environments.hindsight import OF_ANOTHER_SPLIT, Achieved, MadeCall, made_calls
-from espalier.environments.shop.catalogue import Catalogue, Product
+from espalier.environments.shop.catalogue import FILLER, Catalogue, Product
 from espalier.environments.shop.goals import goal_task, read_purchase
 from espalier.environments.shop.made_catalogue import goal_in_words
 from espalier.environments.shop.tools import BUY
@@ -72,15 +72,11 @@ class ShopHindsight:
             return None
         in_title = [one for one in record.attributes if one in record.title.lower()]
         asked = list(record.attributes) if _pages_were_read(purchase, visit) else in_title
-        if not asked or asked == [_FILLER]:
+        if not asked or asked == [FILLER]:
             return None
         dice = random.Random(f"hindsight {purchase.product.asin} {purchase.options} {asked}")
         goal = goal_in_words(dice, purchase.product, purchase.options, asked)
         return goal_task(goal, family=self._family, split="train", source=SOURCE)
-
-
-_FILLER = "DUMMY_ATTR"
-"""Upstream's attribute of a product that has none."""
 
 
 def _from_last_search(made: Sequence[MadeCall]) -> Sequence[MadeCall]:

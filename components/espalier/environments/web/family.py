@@ -17,6 +17,7 @@ from typing import Any, cast
 from espalier.config import Profile, WebRLConfig
 from espalier.environments.contract import EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.evolution import TaskEvolution, refuse_teacher_proposals
 from espalier.environments.family import SimpleFamily
 from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
@@ -26,7 +27,7 @@ from espalier.environments.web.browser import Browser
 from espalier.environments.web.catalogue import made_site
 from espalier.environments.web.config import WebConfig
 from espalier.environments.web.evaluators import Ending, score
-from espalier.environments.web.evolution import WebProposer
+from espalier.environments.web.evolution import WebVariations
 from espalier.environments.web.hindsight import WebHindsight
 from espalier.environments.web.hosting import ProcessSite, SandboxSite, Site
 from espalier.environments.web.reading_logs import BrowsingLogs
@@ -60,11 +61,7 @@ class Web(SimpleFamily[WebConfig]):
     @classmethod
     def check(cls, profile: Profile) -> None:
         """Its failed tasks are varied by rule, and not by a teacher."""
-        if isinstance(profile.self_play, WebRLConfig) and profile.self_play.proposer == "teacher":
-            raise ValueError(
-                'self_play.proposer = "teacher" varies questions over a knowledge graph; leave it '
-                'out for environment.name = "web", whose sites are made by rule'
-            )
+        refuse_teacher_proposals(profile, "sites")
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
@@ -180,7 +177,8 @@ class Web(SimpleFamily[WebConfig]):
         """WebRL's evolution of failed instructions."""
         if not isinstance(self.profile.self_play, WebRLConfig):
             return super().proposer(knowledge, accepted)
-        return WebProposer(self.settings, self.profile.splits, self.name)
+        variations = WebVariations(self.settings, self.profile.splits, self.name)
+        return TaskEvolution(variations.varied)
 
     def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
         """The fact that was said, or the form that was sent, becomes what is asked for."""

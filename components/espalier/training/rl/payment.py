@@ -226,6 +226,10 @@ class Payments:
             paid = grader(paid)
         return paid
 
+    def judged(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """`group` with the outcomes that training pays, and none of the further terms."""
+        return self._outcome(group) if self._outcome and group else list(group)
+
     def figures(self) -> dict[str, float]:
         """Agreement of graders and of an outcome model so far."""
         measured = [*self._graders, *([self._outcome] if self._outcome else [])]

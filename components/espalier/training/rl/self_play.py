@@ -17,6 +17,7 @@ from espalier.rollout.roller import TrajectorySampler
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, TaskProposer, Trial
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import Critic, Layout, Models, initial_values
+from espalier.training.rl.payment import Pay
 
 
 def shared_proposer(
@@ -76,6 +77,23 @@ class RankZeroProposer:
         """See `TaskProposer`."""
         own = ProposedTasks((), {}) if self._own is None else self._own.propose(order)
         return self._processes.broadcast(own)
+
+
+class JudgedRoller:
+    """Samples as another roller does; which attempts succeed is decided as in training."""
+
+    def __init__(self, roller: TrajectorySampler, judge: Pay) -> None:
+        """`judge` gives attempts the outcome that training pays."""
+        self._roller = roller
+        self._judge = judge
+
+    def roll_out(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """See `TrajectorySampler`."""
+        sampled = self._roller.roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
+        judged = iter(self._judge([one for one in sampled if not one.is_lost]))
+        return [one if one.is_lost else next(judged) for one in sampled]
 
 
 class PolicyTrials:

@@ -1,0 +1,66 @@
+"""New tasks from failed ones, in breadth (WebRL, Qi et al. 2024, arXiv:2411.02337).
+
+A family says how one failed task is varied; this draws the failed tasks, and refuses what training
+has. Every task is one that the family could have made itself, of the training split. Which of them
+are kept, their value decides (`self_play.value_band`, section 3.2 of the paper).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from espalier.config import Profile, WebRLConfig
+from espalier.records import Task
+from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
+
+SOURCE = "webrl"
+"""Of the tasks, where a family names one."""
+_TRIES = 20
+"""Draws for each task that is asked for, before the source counts as dry."""
+
+
+class TaskEvolution:
+    """Varies failed tasks; a `TaskProposer`."""
+
+    def __init__(self, vary: Callable[[Task, random.Random], Task | None]) -> None:
+        """`vary` makes another task of a failed one; None where it cannot."""
+        self._vary = vary
+
+    def propose(self, order: ProposalRequest) -> ProposedTasks:
+        """See `TaskProposer`; nothing where nothing has failed."""
+        dice = random.Random(order.seed)
+        known = {task.task_id for task in order.known}
+        found: list[Task] = []
+        refused: Counter[str] = Counter()
+        for _ in range(_TRIES * order.num_tasks if order.failed else 0):
+            if len(found) == order.num_tasks:
+                break
+            varied = self._vary(dice.choice(order.failed), dice)
+            if varied is None:
+                refused["no_variation"] += 1
+            elif varied.task_id in known:
+                refused["known"] += 1
+            else:
+                known.add(varied.task_id)
+                found.append(varied)
+        return ProposedTasks(found, dict(refused))
+
+
+def refuse_teacher_proposals(profile: Profile, made: str) -> None:
+    """Check that no model is asked to vary the tasks of a family that varies them by rule.
+
+    Args:
+        profile: of the run.
+        made: what the family makes by rule, in the message.
+
+    Raises:
+        ValueError: `self_play.proposer` is "teacher".
+    """
+    if isinstance(profile.self_play, WebRLConfig) and profile.self_play.proposer == "teacher":
+        raise ValueError(
+            'self_play.proposer = "teacher" varies questions over a knowledge graph; leave it '
+            f'out for environment.name = "{profile.environment.name}", whose {made} are made by '
+            "rule"
+        )

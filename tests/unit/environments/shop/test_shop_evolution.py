@@ -1,0 +1,105 @@
+"""Goals that evolve from failed ones."""
+
+import pytest
+
+from espalier.config import Profile
+from espalier.environments import family_of
+from espalier.environments.shop.goals import goal_of, gold_purchase
+from espalier.environments.shop.made_catalogue import split_of
+from espalier.synthesis.self_play import ProposalRequest
+from tests.unit.environments.shop.shops import ATTRIBUTES, NOWHERE, PRODUCTS, write_shop
+
+
+def evolving(self_play=None, splits=None, **environment):
+    sections = {
+        "environment": {"name": "shop", "page_size": 3, **environment},
+        "self_play": {"name": "webrl", **(self_play or {})},
+        "splits": splits or {},
+    }
+    return family_of(Profile.model_validate(sections))
+
+
+@pytest.fixture(scope="module")
+def family():
+    return evolving()
+
+
+@pytest.fixture(scope="module")
+def known(family):
+    return family.tasks("train", 300)
+
+
+def proposed(family, failed, known, num_tasks=40, seed="a", knowledge=NOWHERE):
+    order = ProposalRequest(num_tasks=num_tasks, failed=failed, known=known, seed=seed)
+    return family.proposer(knowledge, NOWHERE).propose(order)
+
+
+def wishes(task):
+    goal = goal_of(task)
+    return len(goal.attributes), len(goal.options)
+
+
+def test_failed_goals_are_asked_of_other_training_products(family, known):
+    failed = [one for one in known if one.extra["kind"] == "2 options and a hidden attribute"][:4]
+    found = proposed(family, failed, known).tasks
+    assert len(found) == 40
+    assert not {one.task_id for one in found} & {one.task_id for one in known}
+    assert {one.metadata.split for one in found} == {"train"}
+    bought = [family._made.get(gold_purchase(one)[0]) for one in found]
+    assert {split_of(one, family.profile.splits) for one in bought} == {"train"}
+    meant = {gold_purchase(one)[0] for one in failed}
+    others = [task for task in found if gold_purchase(task)[0] not in meant]
+    assert len(others) > 20
+    assert {wishes(one) for one in others} == {(3, 2)}
+
+
+def test_other_wishes_for_the_same_product_are_proposed(family, known):
+    [failed] = [one for one in known if one.extra["kind"] == "1 options"][:1]
+    found = proposed(family, [failed], known).tasks
+    same = [one for one in found if gold_purchase(one)[0] == gold_purchase(failed)[0]]
+    assert {wishes(one) for one in same} == {(2, 1), (3, 1), (2, 2), (3, 2)}
+
+
+def test_the_gold_purchase_of_an_evolved_goal_scores_one(family, known):
+    for task in proposed(family, known[:30], known, num_tasks=60).tasks:
+        assert family.verify(task, task.verifier.gold[0]) == 1
+
+
+def test_no_goal_asks_for_more_options_than_the_profile(known):
+    family = evolving(made={"max_options": 1})
+    failed = family.tasks("train", 40)
+    found = proposed(family, failed, failed).tasks
+    assert {len(goal_of(one).options) for one in found} == {1}
+
+
+def test_nothing_is_proposed_where_nothing_failed(family, known):
+    assert not proposed(family, [], known).tasks
+
+
+def test_equal_seeds_propose_equal_goals(family, known):
+    first, second, other = (proposed(family, known[:5], known, seed=seed) for seed in "aab")
+    assert first == second
+    assert first != other
+
+
+def test_a_users_catalogue_has_new_goals_for_products_of_training(tmp_path):
+    folder = write_shop(tmp_path / "catalogue", PRODUCTS, ATTRIBUTES)
+    splits = {"heldout_share": 0.6, "dev_share": 0.05}  # the shirt is of training, the lamp of dev
+    family = evolving(splits=splits, catalogue=folder)
+    shop = family._load(folder)
+    failed = [task for one in ("train", "dev") for task in family._public_tasks(shop, one)]
+    assert {gold_purchase(task)[0] for task in failed} == {"b0aaaaaaa1", "b0aaaaaaa2"}
+    found = proposed(family, failed, failed, knowledge=tmp_path)
+    assert {gold_purchase(task)[0] for task in found.tasks} == {"b0aaaaaaa1"}
+    assert found.refused["no_variation"] > 0
+    assert all(family.verify(task, task.verifier.gold[0]) == 1 for task in found.tasks)
+
+
+def test_a_teacher_as_proposer_is_refused():
+    with pytest.raises(ValueError, match=r'"shop", whose goals are made by rule'):
+        evolving({"proposer": "teacher"})
+
+
+def test_another_way_of_self_play_is_refused():
+    with pytest.raises(ValueError, match=r'self_play\.name = "r_zero" poses no tasks'):
+        evolving({"name": "r_zero"})
