@@ -5,11 +5,13 @@
 Arms, each a run of the laptop profile up to `evaluate` (one thread each, `--workers` at a time):
 
     seed-S             the profile as it is
+    adamw              seed 0 with AdamW for reading and warm start: what Muon adds
+    names-kept         seed 0 with the names of demonstrations as they are: what renaming adds
     long-sft           seed 0, three times the SFT steps (no GRPO): EM against SFT steps
     observations       seed 0 with the tool's tokens left in the loss
     filter-S           seeds 0 and 1 again with a schedule of 60 GRPO steps, no evaluation
     no-filter-S        the same without the curriculum filter: rollouts to the same dev EM
-    trajectories-N     seed 0 with N teacher trajectories (100, 1000, 3000; 60 GRPO steps)
+    trajectories-N     seed 0 with N teacher trajectories (100, 300, 3000; 60 GRPO steps)
 
 A finished arm keeps its result, with the commit it came from, under --out, and a killed arm goes
 on where it stood. The last line is one JSON object of the headline figures.
@@ -47,7 +49,14 @@ SHORT = "training.steps=60"
 def planned_arms(seeds: int) -> list[Arm]:
     """All arms, parents first."""
     arms = [Arm(f"seed-{seed}", (f"seed={seed}",)) for seed in range(seeds)]
+    adamw = (
+        "policy.prestage.optimizer=adamw",
+        "warm_start.optimizer.kind=adamw",
+        "warm_start.optimizer.learning_rate=5e-4",  # at which it was tuned
+    )
     arms += [
+        Arm("adamw", ("seed=0", SHORT, *adamw), "seed-0"),
+        Arm("names-kept", ("seed=0", SHORT, "warm_start.renamed_share=0"), "seed-0"),
         Arm("observations", ("seed=0", "training.train_on_observations=true"), "seed-0"),
     ]
     for seed in range(min(seeds, 2)):
@@ -57,7 +66,7 @@ def planned_arms(seeds: int) -> list[Arm]:
         arms.append(Arm(f"no-filter-{seed}", without, f"seed-{seed}", "train"))
     arms += [
         Arm(f"trajectories-{count}", ("seed=0", SHORT, f"synthesis.trajectories={count}"), "seed-0")
-        for count in (100, 1000, 3000)
+        for count in (100, 300, 3000)
     ]
     arms.append(Arm("long-sft", ("seed=0", "warm_start.steps=720"), "seed-0", "warm_start"))
     return arms

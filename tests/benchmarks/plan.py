@@ -1,13 +1,18 @@
 """How far is `espalier plan` from what runs need? Planned beside measured, by profile.
 
-    python -m tests.benchmarks.plan smoke function_calling --set training.steps=20 --workers 1
+    python -m tests.benchmarks.plan --shortened --workers 2
+    python -m tests.benchmarks.plan smoke function_calling --set training.steps=20
     python -m tests.benchmarks.plan --kept runs/benchmarks/families
 
-The first runs each profile twice, in processes of their own: a probe as `plan --probe` makes it,
-and the run itself. It is planned from the probe alone. The second runs nothing. It takes the arms
-that tests.benchmarks.families left, and plans each from the others: `seeds`, from the other seeds
-of its profile; `profiles`, from all arms of other profiles, which know nothing of its episodes; and
-`lengths`, from those and its own lengths alone, which shows how far the formulas are off.
+The first two run each profile three times, in processes of their own: a probe as `plan --probe`
+makes it, the run itself, and a run of another seed. The run is planned from the probe alone, and
+from the other seed alone. --shortened gives the five profiles of SHORTENED, or those of them that
+are named, fewer steps and questions: about 45 minutes of one core for all five.
+
+The third runs nothing. It takes the arms that tests.benchmarks.families left, and plans each from
+the others: `seeds`, from the other seeds of its profile; `profiles`, from all arms of other
+profiles, which know nothing of its episodes; and `lengths`, from those and its own lengths alone,
+which shows how far the formulas are off.
 
 Ratios are planned / measured: of the peak of resident memory, of all seconds, of seconds by stage,
 and of the tokens that were trained on and written, which do not depend on what else the machine
@@ -21,7 +26,7 @@ import argparse
 import json
 import subprocess
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +42,41 @@ if TYPE_CHECKING:
 PROFILES = Path("pipelines/profiles")
 MEMORY_TOLERANCE = 0.15
 TIME_TOLERANCE = 0.25
-KINDS = ("probe", "run")
+KINDS = ("probe", "run", "other")
+"""In this order: what is short shows faults first."""
+SHORTENED: Mapping[str, Sequence[str]] = {
+    "smoke": (),
+    "laptop": (
+        "synthesis.heldout_tasks=200",
+        "policy.prestage.steps=300",
+        "warm_start.steps=120",
+        "warm_start.evaluate_every=60",
+        "training.steps=14",
+        "training.evaluate_every=14",
+        "training.dev_questions=100",
+        "evaluation.sampled_questions=50",
+    ),
+    "customer_service": (
+        "synthesis.heldout_tasks=200",
+        "policy.prestage.steps=600",
+        "training.steps=20",
+        "training.evaluate_every=20",
+    ),
+    "function_calling": (
+        "synthesis.heldout_tasks=200",
+        "training.steps=40",
+        "training.evaluate_every=40",
+    ),
+    "shop": (
+        "synthesis.heldout_tasks=200",
+        "policy.prestage.steps=700",
+        "warm_start.steps=160",
+        "training.steps=14",
+        "training.evaluate_every=14",
+    ),
+}
+"""Profiles of five environments or sizes, each cut to about four minutes of one core; the policy
+still learns to act, so that its episodes are those of a run."""
 LENGTHS = ("demonstration_tokens", "episode_tokens", "action_tokens", "rollouts_per_place")
 
 
@@ -68,41 +107,53 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("profiles", nargs="*", help=f"names of profiles in {PROFILES}")
+    parser.add_argument("--shortened", action="store_true", help="the profiles of SHORTENED")
     parser.add_argument("--kept", type=Path, help="folder of tests.benchmarks.families, as it is")
     parser.add_argument("--set", nargs="*", default=[], help="settings, section.key=value")
     parser.add_argument("--workers", type=int, default=1, help="processes at one time")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/plan"))
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.shortened:
+        options.profiles = options.profiles or list(SHORTENED)
+        if unknown := set(options.profiles) - set(SHORTENED):
+            parser.error(f"not among those that --shortened shortens: {', '.join(sorted(unknown))}")
     if bool(options.profiles) == bool(options.kept):
-        parser.error("name profiles to run, or --kept and a folder of finished arms")
+        parser.error(
+            "name profiles to run, or --shortened, or --kept and a folder of finished arms"
+        )
     return options
 
 
 def fresh_comparisons(options: argparse.Namespace) -> Iterator[Comparison]:
-    """Probe and run each profile, as far as that is not kept, and plan the run from its probe."""
+    """Probe and run each profile, as far as that is not kept, and plan each run from both."""
     commands = {
         f"{name}:{kind}": _command(name, kind, options)
-        for name in options.profiles
         for kind in KINDS
+        for name in options.profiles
         if kept(_result(name, kind, options), _asked(name, kind, options)) is None
     }
     run_all(commands, options.out, workers=options.workers)
     for name in options.profiles:
-        probe, run = (_kept_run(name, kind, options) for kind in KINDS)
+        probe, run, other = (_kept_run(name, kind, options) for kind in KINDS)
         yield compared(run, "probe", [probe.read()])
+        yield compared(run, "another seed", [other.read()])
 
 
 def _command(name: str, kind: str, options: argparse.Namespace) -> list[str]:
     command = ["tests.benchmarks.plan", name, "--arm", f"{name}:{kind}"]
-    return [*command, "--out", str(options.out), "--set", *options.set]
+    shortened = ["--shortened"] if options.shortened else []
+    return [*command, *shortened, "--out", str(options.out), "--set", *options.set]
 
 
 def _profile(name: str, kind: str, options: argparse.Namespace) -> Profile:
     from espalier.config import load_profile
     from espalier.planning.probe import probe_profile
 
-    profile = load_profile(PROFILES / f"{name}.toml", ["threads=1", *options.set])
+    settings = ["threads=1", *(SHORTENED[name] if options.shortened else ()), *options.set]
+    profile = load_profile(PROFILES / f"{name}.toml", settings)
+    if kind == "other":
+        return profile.model_copy(update={"seed": profile.seed + 1})
     return probe_profile(profile) if kind == "probe" else profile
 
 
@@ -144,9 +195,9 @@ class Run:
 
     def read(self) -> EarlierRun:
         """What it says."""
-        from espalier.planning.earlier_runs import EarlierRun, figures_of
+        from espalier.planning.earlier_runs import read_run
 
-        return EarlierRun(self.name, self.profile, figures_of(self.profile, self.folder))
+        return read_run(self.name, self.profile, self.folder)
 
 
 def kept_comparisons(folder: Path) -> Iterator[Comparison]:
@@ -283,7 +334,13 @@ def report(found: Sequence[Comparison]) -> None:
             f"{name[2:]} {ratio:.2f}" for name, ratio in one.ratios.items() if name[:2] == "s "
         ]
         print(f"    time by stage: {', '.join(stages)}")
-    print(json.dumps(headline(found)))
+    made = headline(found)
+    for kind, counts in made["within"].items():
+        print(
+            f"planned from {kind}: memory within {MEMORY_TOLERANCE:.0%} in {counts['memory']} and "
+            f"time within {TIME_TOLERANCE:.0%} in {counts['time']} of {counts['runs']} runs"
+        )
+    print(json.dumps(made))
 
 
 def headline(found: Sequence[Comparison]) -> dict[str, Any]:

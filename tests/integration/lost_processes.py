@@ -12,6 +12,8 @@ from espalier.records import TrainingError
 from espalier.training import launch
 from espalier.training.launch import local_workers, training_processes
 
+TIMEOUT_S = 600.0  # of collective operations: these tests end before it
+
 
 def note_pid(folder, rank):
     partial_ = folder / f"partial-{rank}"
@@ -35,7 +37,11 @@ def train(case, folder, launcher):
     """One of two processes is lost while rank 0 communicates with it, or works alone."""
     worker_main = partial(talk_forever, folder) if case == "talking" else leave
     with training_processes(
-        2, device=torch.device("cpu"), worker_main=worker_main, launcher=launcher
+        2,
+        device=torch.device("cpu"),
+        worker_main=worker_main,
+        launcher=launcher,
+        timeout_s=TIMEOUT_S,
     ) as processes:
         if case == "talking":
             talk_forever(folder, processes)

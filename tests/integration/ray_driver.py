@@ -34,15 +34,20 @@ def run_worker(processes):
     assert os.environ["ESPALIER_TEST"] == "handed on"
 
 
+together_on_nodes = partial(
+    training_processes, device=CPU, worker_main=run_worker, launcher=ON_NODES, timeout_s=600
+)
+
+
 def together(folder):
-    with training_processes(2, device=CPU, worker_main=run_worker, launcher=ON_NODES) as processes:
+    with together_on_nodes(2) as processes:
         found = steps_and_nodes(processes)
     torch.save(found, Path(folder) / "found.pt")
 
 
 def too_many():
     try:
-        with training_processes(16, device=CPU, worker_main=run_worker, launcher=ON_NODES):
+        with together_on_nodes(16):
             raise AssertionError("sixteen processes on two nodes with a place each")
     except TrainingError as error:
         sys.exit(f"error: {error}")

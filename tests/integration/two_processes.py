@@ -130,5 +130,6 @@ def found_together(directory, launcher=local_workers):
         device=torch.device("cpu"),
         worker_main=partial(run_worker, directory),
         launcher=launcher,
+        timeout_s=600,
     ) as processes:
         return everything(processes, directory)

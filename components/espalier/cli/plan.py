@@ -31,36 +31,59 @@ def plan(  # noqa: PLR0913 (the options of a command)
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     runs: Annotated[
-        Path, typer.Option("--runs", help="Where earlier runs are, which the plan learns from.")
+        Path, typer.Option("--runs", help="Folder of earlier runs, which say how long things take.")
     ] = Path("runs"),
     probe: Annotated[
-        bool, typer.Option("--probe", help="Run the chain for about a minute first, to measure.")
+        bool,
+        typer.Option("--probe", help="First run all stages, cut to about a minute, to measure."),
     ] = False,
     prices: Annotated[
-        Path | None, typer.Option("--prices", metavar="FILE", help="TOML with prices of an hour.")
+        Path | None,
+        typer.Option(
+            "--prices",
+            metavar="FILE",
+            help="TOML file with prices of an hour: machine_hour, gpu_hour, cpu_core_hour, "
+            "memory_gib_hour, and currency.",
+        ),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", help="It may take, as 16GiB; default: this machine's.")
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="AMOUNT",
+            help="Memory that the run may take, such as 16GiB; default: this machine's.",
+        ),
     ] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option("--gpu-memory", help="Of one GPU to plan for; default: this machine's."),
+        typer.Option(
+            "--gpu-memory",
+            metavar="AMOUNT",
+            help="Plan for a GPU with this memory, such as 80GiB; default: this machine's, if any.",
+        ),
     ] = None,
     disk: Annotated[
         str | None,
-        typer.Option("--disk", help="It may take, as 50GiB; default: what is free here."),
+        typer.Option(
+            "--disk",
+            metavar="AMOUNT",
+            help="Disk that the run may take, such as 50GiB; default: what is free below --runs.",
+        ),
     ] = None,
-    hours: Annotated[float | None, typer.Option("--hours", help="It may take, at most.")] = None,
+    hours: Annotated[
+        float | None, typer.Option("--hours", help="Hours that the run may take.")
+    ] = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="It may cost at most, by --prices.")
+        float | None, typer.Option("--budget", help="Money that the run may cost, by --prices.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what a run will need, before it runs: memory, time, disk, GPU-hours, money.
 
-    Earlier runs below --runs tell how long episodes are and how fast this machine is; --probe
-    makes one of a minute. What does not fit is listed with the keys of the profile that would
-    make it fit. Exit code 1: it does not fit.
+    Nothing is run or written, other than by --probe. How long episodes are and how fast this
+    machine is comes from earlier runs below --runs, or from a probe; what nobody has measured is
+    assumed, and named. What does not fit is listed with the keys of the profile that would make it
+    fit. Exit code 1: it does not fit.
     """
     from espalier import planning
     from espalier.steps.profiles import named_profile

@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 from espalier.config.data import Section
 from espalier.dialects import DialectName
 
+OptimizerKind = Literal["adamw", "muon"]
+
 
 class PrestageConfig(Section):
     """Question-free browsing logs that give the embedded policy its reading and copying skill."""
@@ -21,8 +23,12 @@ class PrestageConfig(Section):
     """Tokens of the logs that a step trains on."""
     learning_rate: float = Field(default=5e-3, gt=0)
     """Peak of the schedule."""
+    optimizer: OptimizerKind = "muon"
+    """See `warm_start.optimizer.kind`. Muon learns to read and copy in fewer steps."""
     substitution_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names replaced by invented ones, so that names are read and not memorised."""
+    join_share: float = Field(default=0.15, ge=0, le=1)
+    """Share of the logs that search for what mentions two names, where documents list several."""
     max_passes: int = Field(default=60, ge=1, exclude_if=lambda it: it == 60)
     """Own knowledge: logs hold at most so many times the words of what training may read, and at
     least the 600,000 tokens that reading takes to learn. Smaller steps come first, then fewer."""
@@ -111,8 +117,11 @@ class EpisodeConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW with linear warm-up and cosine decay to `final_share` of the peak."""
+    """AdamW or Muon, with linear warm-up and cosine decay to `final_share` of the peak."""
 
+    kind: OptimizerKind = Field(default="adamw", exclude_if=lambda it: it == "adamw")
+    """"muon" makes the momentum of each hidden matrix orthogonal (arXiv:2502.16982), and leaves
+    embeddings, vectors and convolutions to AdamW. One learning rate serves both."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Peak of the schedule."""
     warmup_share: float = Field(default=0.05, ge=0, le=1)
@@ -120,9 +129,9 @@ class OptimizerConfig(Section):
     final_share: float = Field(default=0.1, ge=0, le=1)
     """Rate of the last step, as a share of the peak."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Decoupled weight decay of AdamW."""
+    """Decoupled weight decay."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay rates of AdamW's two moments."""
+    """Decay rates of AdamW's two moments; the second is Muon's momentum."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients of a larger norm are scaled down to it."""
     max_skipped_updates: int = Field(default=3, ge=1)
@@ -171,6 +180,9 @@ class WarmStartConfig(Section):
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
     """Dev questions that choose the best weights."""
+    renamed_share: float = Field(default=0.6, ge=0, le=1)
+    """Share of the names in a demonstration that become invented ones, anew each time it is shown,
+    where the family knows what is a name: a plan then follows from a question's words alone."""
     max_epochs: int = Field(default=20, ge=1, exclude_if=lambda it: it == 20)
     """Own knowledge: fewer steps where they would show a demonstration more often than this."""
     hindsight: HindsightConfig | None = Field(default=None, exclude_if=lambda it: it is None)
@@ -185,6 +197,14 @@ class CurriculumConfig(Section):
     """Training tasks whose pass rate is estimated."""
     rollouts_per_task: int = Field(default=4, ge=2)
     """Attempts at each candidate, from which its pass rate is estimated."""
+    draw: Literal["band", "uniform", "patterns", "predicted", "frontier"] = Field(
+        default="band", exclude_if=lambda it: it == "band"
+    )
+    """How training chooses tasks: "band" those whose estimated pass rate lies inside
+    `pass_rate_band`; "uniform" all alike; "patterns" all patterns alike and then their tasks;
+    "predicted" by the chance that their rollouts hold both outcomes, as a regression over pattern,
+    kind and lengths and the task's own attempts predict it; "frontier" tasks never tried, of the
+    patterns whose predicted pass rate is 0.2 to 0.8."""
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
     """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
     screening_rollouts: int = Field(default=4, ge=0)
@@ -210,6 +230,15 @@ class CurriculumConfig(Section):
         if not 0 <= low < high <= 1:
             raise ValueError(
                 f"curriculum.pass_rate_band={self.pass_rate_band} is not an interval inside 0-1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _preference_is_of_the_band(self) -> Self:
+        if self.preference != "even" and self.draw != "band":
+            raise ValueError(
+                f'curriculum.preference="{self.preference}" weighs the tasks of the band, from '
+                f'which draw="{self.draw}" does not draw; leave one of them out'
             )
         return self
 

@@ -260,6 +260,11 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _sharding_has_processes(self) -> Self:
+        if self.sharded and self.optimizer.kind == "muon":
+            raise ValueError(
+                'training.optimizer.kind = "muon" needs whole matrices, which training.sharded '
+                'splits: set kind = "adamw", or leave training.sharded out'
+            )
         if self.sharded and self.processes == 1:
             raise ValueError(
                 "training.sharded splits a model over processes and there is one: set "

@@ -6,9 +6,20 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from espalier.config import CurriculumConfig
+from espalier.curriculum.drawing import (
+    Band,
+    Choose,
+    by_prediction,
+    from_band,
+    from_frontier,
+    over_patterns,
+    uniform,
+)
 from espalier.curriculum.learnability import LEARNABILITY
+from espalier.curriculum.prediction import Describe, PassRatePredictor, undescribed
 from espalier.records import Task
 
 _PRIOR_ATTEMPTS = 2.0
@@ -27,14 +38,32 @@ class TaskRecord:
 
 
 class TaskPool:
-    """Draws the tasks of a step from the band of learnable pass rates, and a few from outside."""
+    """Draws the tasks of a step by the rule of the profile, from what is known of pass rates."""
 
-    def __init__(self, tasks: Sequence[Task], config: CurriculumConfig) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        config: CurriculumConfig,
+        *,
+        group_size: int = 16,
+        describe: Describe = undescribed,
+    ) -> None:
+        """Begin without any attempt.
+
+        Args:
+            tasks: of the pool.
+            config: how they are drawn.
+            group_size: rollouts of a task where there is no screening; predictions take 1 for 2.
+            describe: what the family says of a task; predictions learn from it.
+        """
         self._tasks = {task.task_id: task for task in tasks}
         self._config = config
         self._records: dict[str, TaskRecord] = defaultdict(TaskRecord)
         self._kept: list[str] = list(self._tasks)
         self._others: list[str] = []
+        self._rollouts = config.active_screening or max(2, group_size)
+        is_predicted = config.enabled and config.draw in ("predicted", "frontier")
+        self._predictor = PassRatePredictor(tasks, describe) if is_predicted else None
 
     @property
     def num_kept(self) -> int:
@@ -56,12 +85,16 @@ class TaskPool:
             assert task.task_id not in self._tasks, f"{task.task_id} is in the pool already"
             self._tasks[task.task_id] = task
             self._kept.append(task.task_id)
+        if self._predictor is not None:
+            self._predictor.add(tasks)
 
     def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
         """Record a group of rollouts."""
         record = self._records[task_id]
         record.attempts = record.attempts * _MEMORY + attempts
         record.successes = record.successes * _MEMORY + successes
+        if self._predictor is not None:
+            self._predictor.observe(task_id, attempts=attempts, successes=successes)
 
     def refresh(self) -> None:
         """Decide anew which tasks are inside the band; unchanged if none would be."""
@@ -76,7 +109,9 @@ class TaskPool:
             self._others = [task_id for task_id in self._tasks if task_id not in chosen]
 
     def estimates(self) -> dict[str, float]:
-        """Pass rate of every task, shrunk towards the mean of its signature."""
+        """Pass rate of every task: predicted, or shrunk towards the mean of its signature."""
+        if self._predictor is not None:
+            return self._predictor.rates()
         attempts: dict[str, float] = defaultdict(float)
         successes: dict[str, float] = defaultdict(float)
         for task_id, record in self._records.items():
@@ -98,19 +133,34 @@ class TaskPool:
         """Draw `count` distinct tasks (fewer where the pool is smaller), none of `without`."""
         used = set(without)
         drawn: list[str] = []
-        weights = self._weights()
+        choose = self._chooser(rng)
         while len(drawn) < count and len(used) < len(self._tasks):
-            outside = self._others and rng.random() < self._config.explore_share
-            source = self._others if outside else self._kept
-            candidates = source if any(t not in used for t in source) else list(self._tasks)
-            if weights and candidates is self._kept:
-                task_id = _preferred(candidates, weights, used, rng)
-            else:
-                task_id = candidates[rng.randrange(len(candidates))]
+            task_id = choose(rng, used)
             if task_id not in used:
                 used.add(task_id)
                 drawn.append(task_id)
         return [self._tasks[task_id] for task_id in drawn]
+
+    def _chooser(self, rng: random.Random) -> Choose:
+        config, everything = self._config, list(self._tasks)
+        if self._predictor is not None and config.draw == "predicted":
+            return by_prediction(
+                self._predictor,
+                rollouts=self._rollouts,
+                explore_share=config.explore_share,
+                rng=rng,
+            )
+        if self._predictor is not None:
+            return from_frontier(self._predictor, config.explore_share)
+        if config.enabled and config.draw == "uniform":
+            return uniform(everything)
+        if config.enabled and config.draw == "patterns":
+            by_pattern: dict[str, list[str]] = defaultdict(list)
+            for task_id, task in self._tasks.items():
+                by_pattern[task.metadata.pattern].append(task_id)
+            return over_patterns(by_pattern)
+        band = Band(self._kept, self._others, everything)
+        return from_band(band, config.explore_share, self._weights())
 
     def _weights(self) -> dict[str, float]:
         """Weights of the kept tasks by the profile's preference; {} if all weigh the same.
@@ -123,15 +173,30 @@ class TaskPool:
         weigh = LEARNABILITY[self._config.preference]
         return {task_id: weigh(rates[task_id]) for task_id in self._kept}
 
-    def state(self) -> dict[str, list[float]]:
-        """Records for a checkpoint; `restore` takes them back."""
-        return {tid: [r.attempts, r.successes] for tid, r in self._records.items()}
+    def state(self) -> dict[str, Any]:
+        """Records for a checkpoint, with what predictions learned; `restore` takes them back."""
+        records = {tid: [r.attempts, r.successes] for tid, r in self._records.items()}
+        if self._predictor is None:
+            return records
+        return {"records": records, "predictor": self._predictor.state()}
 
-    def restore(self, state: dict[str, list[float]], kept: Sequence[str]) -> None:
-        """Continue from a checkpoint: the records, and the tasks inside the band."""
+    def restore(self, state: Mapping[str, Any], kept: Sequence[str]) -> None:
+        """Continue from a checkpoint: the records, and the tasks inside the band.
+
+        A checkpoint without predictions, of another release, leaves its records to learn from.
+        """
+        learned: dict[str, Any] | None = state.get("predictor")
+        records: Mapping[str, Sequence[float]] = state if learned is None else state["records"]
         self._records.clear()
-        for task_id, (attempts, successes) in state.items():
+        for task_id, (attempts, successes) in records.items():
             self._records[task_id] = TaskRecord(attempts, successes)
+        if self._predictor is not None and learned is not None:
+            self._predictor.restore(learned)
+        elif self._predictor is not None:
+            for task_id, record in self._records.items():
+                self._predictor.observe(
+                    task_id, attempts=record.attempts, successes=record.successes
+                )
         chosen = set(kept)
         self._kept = list(kept)
         self._others = [task_id for task_id in self._tasks if task_id not in chosen]
@@ -139,12 +204,3 @@ class TaskPool:
     def kept_ids(self) -> list[str]:
         """Ids of the tasks inside the band."""
         return list(self._kept)
-
-
-def _preferred(
-    candidates: Sequence[str], weights: Mapping[str, float], used: set[str], rng: random.Random
-) -> str:
-    """Draw an unused candidate by weight; uniformly if all weights are 0."""
-    free = [task_id for task_id in candidates if task_id not in used]
-    total = sum(weights[task_id] for task_id in free)
-    return rng.choices(free, [weights[t] for t in free] if total > 0 else None)[0]

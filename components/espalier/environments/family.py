@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -75,6 +76,8 @@ class FamilyQuestion(Protocol):
 
 Demonstrate = Callable[[FamilyQuestion, str], Trajectory | Rejected]
 """A question and kind of detour (empty for none) to a trajectory."""
+Renaming = Callable[[Task, Trajectory, random.Random], tuple[Task, Trajectory]]
+"""A task and its demonstration to the same two with other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,16 @@ class Family(ABC, Generic[C]):
         Of own knowledge the warm start and reinforcement learning share none.
         """
         return task.task_id
+
+    def renaming(self, knowledge: Path, share: float) -> Renaming | None:
+        """Exchanges names in demonstrations for `warm_start.renamed_share`; None if it cannot.
+
+        Args:
+            knowledge: the artifact of `ingest`; nothing but what training may see is read.
+            share: of the names that are exchanged, 0-1.
+        """
+        del knowledge, share
+        return None
 
     @abstractmethod
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:

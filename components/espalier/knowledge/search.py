@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
@@ -28,6 +29,9 @@ _TITLE_REPEATS = 3
 
 _TITLE_BONUS = 2.0
 """Per idf of the title's words: "Lyon time zone" means Lyon before the shorter "Lyon County"."""
+
+_MAX_MENTIONING = 256
+"""Documents that are read for the names of a query, the best-ranked first."""
 
 _ARRAY_FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy")
 _JSON_FILES = ("vocab.index.json", "params.index.json")
@@ -51,12 +55,17 @@ class Ranked:
 
 
 class TextIndex:
-    """Ranks documents by BM25, with a bonus for titles that the query spells out."""
+    """Ranks documents by BM25, with a bonus for titles that the query spells out.
+
+    A query that spells out several titles also asks for what they have in common: a document whose
+    lines mention all of them gets the bonus of all.
+    """
 
     def __init__(self, bm25: bm25s.BM25, documents: Sequence[Document]) -> None:
         self._bm25 = bm25
         frequencies = np.diff(np.asarray(bm25.scores["indptr"])).astype(np.float64)
         self._idf = np.log1p((len(documents) - frequencies + 0.5) / (frequencies + 0.5))
+        self._documents = documents
         self._titles: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, document in enumerate(documents):
             self._titles[tuple(words(document.title))].append(place)
@@ -104,9 +113,12 @@ class TextIndex:
         if not known:
             return []
         scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(known)
-        for title in self._spelled_titles(query_words):
-            bonus = _TITLE_BONUS * sum(self.idf(word) for word in set(title))
+        titles = sorted(self._spelled_titles(query_words))
+        bonuses = [_TITLE_BONUS * sum(self.idf(word) for word in set(title)) for title in titles]
+        mentioning = self._mentioning(titles, scores) if len(titles) > 1 else []
+        for title, bonus in zip(titles, bonuses, strict=True):
             scores[self._titles[title]] += bonus
+        scores[mentioning] += sum(bonuses)
         floor = 0.0
         if limit < len(scores):
             floor = float(np.partition(scores, len(scores) - limit)[len(scores) - limit])
@@ -129,10 +141,35 @@ class TextIndex:
             start += len(title) or 1
         return spelled
 
+    def _mentioning(
+        self, titles: Sequence[tuple[str, ...]], scores: NDArray[np.float32]
+    ) -> list[int]:
+        """Places of the documents whose lines mention all of `titles`, theirs left out."""
+        places = self._holding({word for title in titles for word in title})
+        best = places[np.argsort(-scores[places], kind="stable")][:_MAX_MENTIONING]
+        own = {place for title in titles for place in self._titles[title]}
+        return [
+            place
+            for place in best.tolist()
+            if place not in own and _mentions(self._documents[place], titles)
+        ]
+
+    def _holding(self, held: Iterable[str]) -> NDArray[np.int64]:
+        """Places of the documents that hold all of these words."""
+        starts, indices = (np.asarray(self._bm25.scores[name]) for name in ("indptr", "indices"))
+        tokens = [self._bm25.vocab_dict[word] for word in sorted(held)]
+        columns = [indices[starts[token] : starts[token + 1]] for token in tokens]
+        return reduce(np.intersect1d, sorted(columns, key=len)).astype(np.int64)
+
     def idf(self, word: str) -> float:
         """Inverse document frequency of `word`; 0 if no document has it."""
         token = self._bm25.vocab_dict.get(word)
         return 0.0 if token is None else float(self._idf[token])
+
+
+def _mentions(document: Document, titles: Iterable[tuple[str, ...]]) -> bool:
+    lines = f" {' | '.join(' '.join(words(line)) for line in document.lines)} "
+    return all(f" {' '.join(title)} " in lines for title in titles)
 
 
 def _check_readable(path: Path) -> None:

@@ -4,6 +4,7 @@ sizes          the policy's parameters and what a token costs it
 figures        what has to be measured (lengths, seconds, memory), what is assumed without
 earlier_runs   those figures from the folders of earlier runs
 probe          a run of the whole chain, cut to a minute, where there is no earlier one
+sharing        positions that an update forwards for each token of its trajectories
 work           tokens and episodes of each stage, from the profile
 memory         resident memory by part: trainer, engine, KV cache
 durations      seconds and GPU-hours by stage

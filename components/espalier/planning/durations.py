@@ -34,7 +34,7 @@ def stage_seconds(
     beside_s = {"prepare_policy": figures.tokenizer_s, "evaluate": figures.scoring_s}
     for stage, of_stage in work.items():
         tokens_s = (
-            of_stage.trained_tokens * trained_s.get(stage, 0.0)
+            of_stage.trained_positions * trained_s.get(stage, 0.0)
             + of_stage.rollout_tokens * figures.rollout_token_s
             + of_stage.judged_tokens * figures.judged_token_s
         )

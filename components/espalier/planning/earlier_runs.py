@@ -1,7 +1,12 @@
 """What earlier runs measured: their profiles, seconds, peaks and histories, as `Figures`.
 
 Every figure is the inverse of the formula that it is put into: a run that is planned from itself
-alone comes out as it was.
+alone comes out as it was. Of a run whose policy hardly trained, as a probe, that holds for seconds
+by the token and for memory, by the lengths that its own episodes had; what it says of lengths is
+what they will be once the policy acts.
+
+What an update took depends on its layout. Runs of releases that did not note it (`layout` in
+run.json) say nothing of the update's time, and nothing of memory from training on.
 """
 
 from __future__ import annotations
@@ -26,8 +31,14 @@ from espalier.planning.figures import (
     rescaled,
 )
 from espalier.planning.memory import Placement, kept_mib, live_mib, stage_memory
-from espalier.planning.sizes import policy_size
-from espalier.planning.work import places, work_of
+from espalier.planning.sharing import (
+    common_share_behind_prompts,
+    common_share_of_groups,
+    common_share_of_run,
+    forwards_trees,
+)
+from espalier.planning.sizes import PolicySize, policy_size
+from espalier.planning.work import passes, places, work_of
 from espalier.records import EspalierError
 from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.reporting.run_directory import RunDirectory, open_run
@@ -36,10 +47,13 @@ PROBES = "probes"
 """Folder of probes among the runs; each is a run of its own."""
 _PROFILE = "profile.json"
 _DATA_STAGES = ("ingest", "synthesize", "validate")
+_TRAINED_STAGES = ("train", "evaluate", "register")
+"""Their peaks hold what an update left with the allocator."""
 _MOST_RUNS = 24
 """Newest runs that are read; a folder of hundreds would take minutes."""
 _LEARNED_STEPS = 10
 """Training steps from which on the lengths of a run's episodes are those of a policy that acts."""
+_FORWARDED = ("update_tokens", "update_positions")
 _PRESTAGE_RATE = "prestage_tokens_per_s"
 _LEAST_LIVE_MIB = 100.0
 """Working memory from which on a run says something of the allocator."""
@@ -48,6 +62,7 @@ _OF_TASKS = (
     "episode_tokens",
     "action_tokens",
     "rollouts_per_place",
+    "common_share",
     "ingest_s",
     "synthesis_task_s",
     "data_mib",
@@ -61,11 +76,20 @@ class EarlierRun(NamedTuple):
     name: str
     profile: Profile
     measured: Measured
+    compute: Compute
+    """What its times by the token were measured on."""
 
-    @property
-    def compute(self) -> Compute:
-        """What its times by the token were measured on."""
-        return Compute(policy_size(self.profile.policy).parameters, self.profile.threads)
+
+def read_run(name: str, profile: Profile, run_dir: Path) -> EarlierRun:
+    """What the run in a folder says.
+
+    Raises:
+        ArtifactError: no run, or a file that was damaged after publishing.
+        PolicyError: a given model of which config.json or weights cannot be read any more.
+    """
+    size = policy_size(profile.policy)
+    measured = figures_of(profile, run_dir, size)
+    return EarlierRun(name, profile, measured, Compute(size.parameters, profile.threads))
 
 
 class EarlierRuns(NamedTuple):
@@ -85,7 +109,7 @@ def earlier_runs(runs_dir: Path) -> EarlierRuns:
     for path in found[:_MOST_RUNS]:
         try:
             profile = read_saved_profile(path.read_text(encoding="utf-8"))
-            run = EarlierRun(path.parent.name, profile, figures_of(profile, path.parent))
+            run = read_run(path.parent.name, profile, path.parent)
         except (ValueError, EspalierError, OSError):
             run = None
         if run is not None and run.measured:
@@ -95,13 +119,19 @@ def earlier_runs(runs_dir: Path) -> EarlierRuns:
     return runs
 
 
-def layers_for(profile: Profile, runs: Sequence[EarlierRun]) -> list[tuple[str, Measured]]:
+def layers_for(
+    profile: Profile, runs: Sequence[EarlierRun], asked: Compute
+) -> list[tuple[str, Measured]]:
     """Medians of the runs by their likeness to `profile`, the most alike last.
 
     A run of another environment says how fast this machine computes; of the same one also how long
     episodes are; with the same policy and limits too, all of it as it is.
+
+    Args:
+        profile: that is planned.
+        runs: all that are known.
+        asked: what the profile computes on.
     """
-    asked = Compute(policy_size(profile.policy).parameters, profile.threads)
     layers: list[tuple[str, Measured]] = []
     for degree in range(3):
         alike = [run for run in runs if _likeness(run.profile, profile) == degree]
@@ -131,27 +161,38 @@ def _architecture(profile: Profile) -> object:
     return profile.policy.model_dump(exclude={"prestage", "start"})
 
 
-def figures_of(profile: Profile, run_dir: Path) -> dict[str, float]:
+def figures_of(profile: Profile, run_dir: Path, size: PolicySize) -> dict[str, float]:
     """Everything that a run's folder says; {} where it has measured nothing.
 
     Args:
         profile: that the run was made with.
         run_dir: its folder; stages may be missing.
+        size: of its policy.
 
     Raises:
         ArtifactError: no run, or a file that was damaged after publishing.
-        PolicyError: a given model of which config.json or weights cannot be read any more.
     """
     run = open_run(run_dir)
+    layout = run.measured("train").get("layout")
     history = _history(run, "train", "rollouts", "action_tokens")
     if history is not None:
         # a run that stopped early did the work of the steps that it did
-        config = profile.training.model_copy(update={"steps": len(history)})
+        changed = {"steps": len(history), **({"layout": layout} if layout else {})}
+        config = profile.training.model_copy(update=changed)
         profile = profile.model_copy(update={"training": config})
-    measured = _lengths(run, profile, history)
+    made = _Made(
+        run,
+        profile,
+        size,
+        history,
+        is_trained=history is not None and len(history) >= _LEARNED_STEPS,
+        tells_of_updates=layout is not None or not forwards_trees(profile),
+    )
+    measured = _lengths(made)
+    own = {**measured, **_own_lengths(made)}
     measured |= _stage_seconds(run, profile)
-    measured |= _token_seconds(run, profile, measured)
-    return measured | _memory(run, profile, measured)
+    seconds = _token_seconds(made, own)
+    return measured | seconds | _memory(made, own)
 
 
 def _history(run: RunDirectory, stage: str, *columns: str) -> pd.DataFrame | None:
@@ -162,25 +203,60 @@ def _history(run: RunDirectory, stage: str, *columns: str) -> pd.DataFrame | Non
     return found
 
 
+def _total(history: pd.DataFrame, column: str) -> float:
+    """The sum of a column; a step that has no such figure counts as 0."""
+    return sum(value for value in history[column].tolist() if not math.isnan(value))
+
+
 def _filled(profile: Profile, measured: Measured) -> Figures:
     return Figures(**{**assumed(profile), **measured})
 
 
-def _lengths(run: RunDirectory, profile: Profile, history: pd.DataFrame | None) -> dict[str, float]:
+class _Made(NamedTuple):
+    """A run that is read."""
+
+    run: RunDirectory
+    profile: Profile
+    """With the steps and the layout that it had."""
+    size: PolicySize
+    history: pd.DataFrame | None
+    """Of reinforcement learning."""
+    is_trained: bool
+    """Whether its policy acts as that of a whole run."""
+    tells_of_updates: bool
+    """Whether it is known how its updates were laid out."""
+
+    @property
+    def last_step(self) -> list[Trajectory]:
+        """The trajectories of the last step of reinforcement learning."""
+        artifact = self.run.artifacts.get("train")
+        path = artifact.file("trajectories.parquet") if artifact else None
+        return read_trajectories(path) if path is not None else []
+
+
+def _lengths(made: _Made) -> dict[str, float]:
+    """Lengths that a whole run would have."""
+    run, profile = made.run, made.profile
     found: dict[str, float] = {}
     imitated = _history(run, "warm_start", "tokens")
     if imitated is not None:
-        per_step = profile.warm_start.trajectories_per_step
-        found["demonstration_tokens"] = fmean(imitated["tokens"].tolist()) / per_step
-    shown = run.artifacts.get("validate")
-    demonstrations = shown.file("trajectories.parquet") if shown else None
-    if demonstrations is not None:
-        share = _written_share(read_trajectories(demonstrations))
-        if share and "demonstration_tokens" in found:
+        tokens = fmean(imitated["tokens"].tolist()) / profile.warm_start.trajectories_per_step
+        found["demonstration_tokens"] = tokens
+        if share := _written_share(run, imitated):
             # before the policy acts, its episodes are planned as the teacher's
-            found["episode_tokens"] = found["demonstration_tokens"]
-            found["action_tokens"] = share * found["demonstration_tokens"]
-    if history is None or len(history) < _LEARNED_STEPS:
+            found["episode_tokens"] = tokens
+            found["action_tokens"] = share * tokens
+    if made.is_trained:
+        return found | _own_lengths(made)
+    common = common_share_behind_prompts(made.last_step, found.get("episode_tokens", 0.0))
+    return found if common is None else {**found, "common_share": common}
+
+
+def _own_lengths(made: _Made) -> dict[str, float]:
+    """Lengths that the run's own episodes had."""
+    found: dict[str, float] = {}
+    history, profile = made.history, made.profile
+    if history is None:
         return found
     counts = history["rollouts"].tolist()
     sampled = [after - before for before, after in zip([0.0, *counts], counts, strict=False)]
@@ -188,9 +264,11 @@ def _lengths(run: RunDirectory, profile: Profile, history: pd.DataFrame | None) 
         tokens = zip(history["action_tokens"].tolist(), sampled, strict=True)
         found["action_tokens"] = sum(each * count for each, count in tokens) / sum(sampled)
         found["rollouts_per_place"] = sum(sampled) / places(profile)
-    trained = run.artifacts["train"].file("trajectories.parquet")
-    last = read_trajectories(trained) if trained is not None else []
-    if last:
+    last = made.last_step
+    common = _common_share(history, profile, last)
+    if common is not None:
+        found["common_share"] = common
+    if last and "action_tokens" in found:
         written = sum(sum(one.action_mask) for one in last) or 1
         # the last step's episodes are shorter than the first one's: in proportion
         ratio = sum(len(one.token_ids) for one in last) / written
@@ -200,8 +278,28 @@ def _lengths(run: RunDirectory, profile: Profile, history: pd.DataFrame | None) 
     return found
 
 
-def _written_share(demonstrations: Sequence[Trajectory]) -> float:
-    """Share of the characters that the teacher wrote: its demonstrations have no tokens yet."""
+def _common_share(
+    history: pd.DataFrame, profile: Profile, last: Sequence[Trajectory]
+) -> float | None:
+    if {*_FORWARDED} <= set(history.columns):
+        tokens, positions = (_total(history, name) for name in _FORWARDED)
+        found = common_share_of_run(profile, tokens=tokens, positions=positions)
+        if found is not None:
+            return found
+    return common_share_of_groups(last)
+
+
+def _written_share(run: RunDirectory, imitated: pd.DataFrame) -> float:
+    """Share of the demonstrations that the teacher wrote."""
+    if "scored_tokens" in imitated.columns:
+        return _total(imitated, "scored_tokens") / max(1.0, _total(imitated, "tokens"))
+    artifact = run.artifacts.get("validate")
+    path = artifact.file("trajectories.parquet") if artifact else None
+    return 0.0 if path is None else _written_characters(read_trajectories(path))
+
+
+def _written_characters(demonstrations: Sequence[Trajectory]) -> float:
+    """Share of the characters: demonstrations of runs that did not count tokens."""
     lengths = {True: 0, False: 0}
     for demonstration in demonstrations:
         for message in demonstration.messages:
@@ -229,38 +327,31 @@ def _seconds(run: RunDirectory, stage: str) -> float | None:
     return float(value) if value else None
 
 
-def _token_seconds(run: RunDirectory, profile: Profile, measured: Measured) -> dict[str, float]:
+def _token_seconds(made: _Made, measured: Measured) -> dict[str, float]:
+    run, profile = made.run, made.profile
     found: dict[str, float] = {}
     work = work_of(profile, _filled(profile, measured))
-
-    def spent(stage: str) -> float | None:
-        seconds = _seconds(run, stage)
-        return None if seconds is None else work_seconds(seconds)
-
-    prepared, of_prestage = spent("prepare_policy"), work["prepare_policy"].trained_tokens
+    prepared, of_prestage = _spent(run, "prepare_policy"), work["prepare_policy"].trained_tokens
     if prepared is not None and (rate := run.measured("prepare_policy").get(_PRESTAGE_RATE)):
         # logs are written and the tokenizer is trained beside it
         found["prestage_token_s"] = 1 / float(rate)
         found["tokenizer_s"] = max(prepared - of_prestage / float(rate), 0.0)
-    judged, of_judged = spent("evaluate"), work["evaluate"].judged_tokens
-    policies = run.measured("evaluate").get("policies") or {}
-    if judged is not None and of_judged and policies:
-        played_s = min(sum(float(one["seconds"]) for one in policies.values()), judged)
-        found["judged_token_s"] = played_s / of_judged
-        found["scoring_s"] = judged - played_s
+    found |= _judged_seconds(made, work["evaluate"].judged_tokens)
     warm, of_warm = run.measured("warm_start"), work["warm_start"]
     if rate := warm.get("sft_tokens_per_s"):
         found["sft_token_s"] = 1 / float(rate)
-    trained, of_train = spent("train"), work["train"]
+    trained, of_train = _spent(run, "train"), work["train"]
     waited = run.measured("train").get("learner_wait_share")
     if trained is not None and waited is not None and of_train.rollout_tokens:
         found["rollout_token_s"] = float(waited) * trained / of_train.rollout_tokens
         dev_s = of_train.judged_tokens * found.get("judged_token_s", found["rollout_token_s"])
         learned_s = max((1 - float(waited)) * trained - dev_s, 0.0)
-        if learned_s:
-            found["update_token_s"] = learned_s / of_train.trained_tokens
+        if learned_s and made.tells_of_updates:
+            found["update_token_s"] = learned_s / of_train.trained_positions
+    if not made.is_trained and (update_s := _update_position_s(made)) is not None:
+        found["update_token_s"] = update_s  # a few steps do not outweigh what is done once
     # the dev questions of the warm start have fewer rows side by side than the evaluation has
-    warm_s = spent("warm_start")
+    warm_s = _spent(run, "warm_start")
     if warm_s is not None and "judged_token_s" not in found and of_warm.judged_tokens:
         left_s = warm_s - of_warm.trained_tokens * found.get("sft_token_s", 0.0)
         if left_s > 0:
@@ -268,12 +359,41 @@ def _token_seconds(run: RunDirectory, profile: Profile, measured: Measured) -> d
     return found
 
 
-def _memory(run: RunDirectory, profile: Profile, measured: Measured) -> dict[str, float]:
+def _spent(run: RunDirectory, stage: str) -> float | None:
+    seconds = _seconds(run, stage)
+    return None if seconds is None else work_seconds(seconds)
+
+
+def _judged_seconds(made: _Made, planned_tokens: float) -> dict[str, float]:
+    judged_s = _spent(made.run, "evaluate")
+    policies = made.run.measured("evaluate").get("policies")
+    if judged_s is None or not policies:
+        return {}
+    tokens = planned_tokens
+    if not made.is_trained and all("action_tokens" in one for one in policies.values()):
+        tokens = sum(float(one["action_tokens"]) for one in policies.values())
+    if not tokens:
+        return {}
+    played_s = min(sum(float(one["seconds"]) for one in policies.values()), judged_s)
+    return {"judged_token_s": played_s / tokens, "scoring_s": judged_s - played_s}
+
+
+def _update_position_s(made: _Made) -> float | None:
+    """Seconds of one pass over a position; None where the run did not measure its updates."""
+    speed = made.run.measured("train")
+    if not {"update_s", "update_positions"} <= set(speed) or not speed["update_positions"]:
+        return None
+    passed = float(speed["update_positions"]) * passes(made.profile.training.algorithm)
+    return float(speed["update_s"]) / passed
+
+
+def _memory(made: _Made, measured: Measured) -> dict[str, float]:
     """Resident memory, and what the allocator keeps, from the peaks of two stages.
 
     The stage in which least lives says what is resident. The highest peak counts as that of the
     stage in which most lives: what was kept there is still held in the stages after it.
     """
+    run, profile, size = made.run, made.profile, made.size
     peaks = {
         stage: float(value)
         for stage in run.artifacts
@@ -284,11 +404,14 @@ def _memory(run: RunDirectory, profile: Profile, measured: Measured) -> dict[str
     if of_data:
         found["data_mib"] = max(of_data)
     place = Placement(accelerator=False, half_precision=False)
-    size = policy_size(profile.policy)
     bare = {**measured, "policy_mib": 0.0, "unfragmented_mib": math.inf}
     figures = _filled(profile, bare)
     work = work_of(profile, figures)
-    seen = {stage: peak for stage, peak in peaks.items() if stage in work}
+    seen = {
+        stage: peak
+        for stage, peak in peaks.items()
+        if stage in work and (made.tells_of_updates or stage not in _TRAINED_STAGES)
+    }
     if not seen:
         return found
     parts, lives = {}, {}

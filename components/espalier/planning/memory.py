@@ -4,9 +4,8 @@ A run's stages follow each other in one process, so its peak is that of the stag
 A part is what lives at one time. What the allocator keeps beside it is an empirical rule, which was
 fitted and not derived: `kept_mib`.
 
-Every trajectory of an update is counted whole, as `training.layout = "packed"` forwards it. On a
-prefix tree fewer positions are forwarded, so that plans are high until runs of the environment say
-what it held: their peaks go into `Figures.unfragmented_mib`.
+An update on a prefix tree is counted by its positions (`sharing`), and with the keys and values
+that are gathered for each trajectory.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ of an LFM2 of 4 blocks, width 128, at 2,000 to 8,000 tokens in rows of 100 to 40
 _FORWARD_FLOATS = 4
 """Feed-forward widths: gate, up, their activation and product; its input and norms are 3 more."""
 _NORM_FLOATS = 3
+_GATHERED_WIDTHS = 2  # keys and values, for each path of a tree: training.tree_forward
 _LOGIT_COPIES = 6
 """Numbers for each scored token and word: logits, scaled, log-softmax, probabilities, and two
 gradients."""
@@ -160,6 +160,10 @@ def _working(
         # the inputs of all layers, and one layer as it is computed again
         widest = attention if size.attention_layers else convolution
         of_layers = size.layers * size.hidden + widest + forward
+    if work.tokens_per_position > 1:
+        attending = 1 if profile.hardware.activation_checkpointing else size.attention_layers
+        gathered = _GATHERED_WIDTHS * min(attending, size.attention_layers) * size.key_value_width
+        of_layers += gathered * work.tokens_per_position
     width = _BF16 if place.half_precision else _F32
     share = min(1.0, figures.action_tokens / figures.episode_tokens)
     scored = min(tokens * share, _LOGITS_AT_ONCE / size.vocabulary)

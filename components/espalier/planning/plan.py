@@ -10,7 +10,7 @@ from espalier.config import Profile
 from espalier.planning.disk import Disk, disk_of
 from espalier.planning.durations import accelerator_hours, accelerators, stage_seconds
 from espalier.planning.earlier_runs import EarlierRuns, layers_for
-from espalier.planning.figures import Calibration, calibrated
+from espalier.planning.figures import Calibration, Compute, Measured, calibrated
 from espalier.planning.fitting import Fault, find_fault
 from espalier.planning.machine import Machine
 from espalier.planning.memory import Placement, StageMemory, server_mib, stage_memory
@@ -118,25 +118,41 @@ def make_plan(order: PlanOrder) -> Plan:
         "hours": (lambda needs: needs.hours, limits.hours),
         "money": (lambda needs: needs.cost or 0.0, limits.money),
     }
+    known = _known(order)
+    needs = _needs(order.profile, known)
+
+    def measure(read: Callable[[Needs], float]) -> Callable[[Profile], float]:
+        return lambda one: read(needs if one is order.profile else _needs(one, known))
+
     found = [
-        find_fault(what, order.profile, _read_of(order, read), limit)
+        find_fault(what, order.profile, measure(read), limit)
         for what, (read, limit) in measures.items()
     ]
-    faults = [fault for fault in found if fault is not None]
-    return Plan(order, _needs(order.profile, order), limits, faults)
+    return Plan(order, needs, limits, [fault for fault in found if fault is not None])
 
 
-def _read_of(order: PlanOrder, read: Callable[[Needs], float]) -> Callable[[Profile], float]:
-    return lambda profile: read(_needs(profile, order))
+class _Known(NamedTuple):
+    """What the keys that are tried to make a profile fit do not change."""
+
+    order: PlanOrder
+    size: PolicySize
+    layers: list[tuple[str, Measured]]
+
+
+def _known(order: PlanOrder) -> _Known:
+    size = policy_size(order.profile.policy)
+    asked = Compute(size.parameters, order.profile.threads)
+    return _Known(order, size, layers_for(order.profile, order.runs.read, asked))
 
 
 def _usable(memory_mib: float | None) -> float | None:
     return None if memory_mib is None else _FREE_SHARE * memory_mib
 
 
-def _needs(profile: Profile, order: PlanOrder) -> Needs:
-    calibration = calibrated(profile, layers_for(profile, order.runs.read))
-    figures, size = calibration.figures, policy_size(profile.policy)
+def _needs(profile: Profile, known: _Known) -> Needs:
+    order, size, layers = known
+    calibration = calibrated(profile, layers)
+    figures = calibration.figures
     work = work_of(profile, figures)
     present = order.limits.accelerator_mib or order.machine.accelerator_mib
     count = accelerators(profile, here=present is not None)

@@ -21,6 +21,8 @@ from espalier.records import ProfileError
 
 PROBE_STEPS = 2
 """Steps of reinforcement learning: the first has what is done once."""
+_PRESTAGE_STEPS = 40
+"""More than elsewhere: it is the longest stage of small runs, and its first steps are slower."""
 _SFT_STEPS = 6
 _HELDOUT_TASKS = 60
 _DEV_QUESTIONS = 24
@@ -33,7 +35,7 @@ def probe_profile(profile: Profile) -> Profile:
     settings: dict[str, object] = {
         "synthesis.heldout_tasks": min(profile.synthesis.heldout_tasks, _HELDOUT_TASKS),
         "policy.start": "base",
-        "policy.prestage.steps": min(profile.policy.prestage.steps, 2 * _SFT_STEPS),
+        "policy.prestage.steps": min(profile.policy.prestage.steps, _PRESTAGE_STEPS),
         "continued_pretraining.steps": min(profile.continued_pretraining.steps, _SFT_STEPS),
         "warm_start.steps": min(profile.warm_start.steps, _SFT_STEPS),
         "warm_start.evaluate_every": _SFT_STEPS,

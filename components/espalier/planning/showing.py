@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,21 @@ from espalier.orchestration.results import aligned
 from espalier.planning.plan import Needs, Plan
 from espalier.planning.work import StageWork
 from espalier.reporting.formats import duration
+
+_IN_WORDS: Mapping[str, Sequence[str]] = {
+    "how long episodes are": ("demonstration_tokens", "episode_tokens", "action_tokens"),
+    "what episodes have in common": ("common_share",),
+    "how many groups are drawn anew": ("rollouts_per_place",),
+    "time by the token": (
+        "prestage_token_s", "sft_token_s", "update_token_s", "rollout_token_s", "judged_token_s",
+    ),
+    "time beside it": (
+        "ingest_s", "synthesis_task_s", "validation_s", "tokenizer_s", "scoring_s", "register_s",
+    ),
+    "memory of libraries and data": ("data_mib", "policy_mib"),
+    "what the allocator keeps": ("unfragmented_mib",),
+}  # fmt: skip
+"""What figures of a calibration say; `--json` has each by its name."""
 
 
 def plan_text(plan: Plan) -> str:
@@ -37,11 +52,15 @@ def _said_of_calibration(plan: Plan) -> Iterator[str]:
     measured = list(dict.fromkeys(name for name in sources.values() if name != "assumed"))
     if measured:
         yield f"measured in {'; '.join(reversed(measured))}"
-    if assumed := plan.needs.calibration.assumed:
+    assumed = set(plan.needs.calibration.assumed)
+    if named := [what for what, figures in _IN_WORDS.items() if assumed & set(figures)]:
         remedy = "" if measured else "; --probe measures most of it in about a minute"
-        yield f"assumed, not measured: {', '.join(assumed)}{remedy}"
+        yield f"assumed, not measured: {', '.join(named)}{remedy}"
     if passed_over := plan.order.runs.passed_over:
-        yield f"passed over, as they say nothing: {', '.join(passed_over)}"
+        yield (
+            "passed over, as folders of no run, of another version or without measurements: "
+            f"{', '.join(passed_over)}"
+        )
 
 
 def _stage_rows(needs: Needs) -> Iterator[dict[str, str]]:
@@ -81,7 +100,10 @@ def _part_rows(needs: Needs) -> Iterator[dict[str, str]]:
 def _totals(plan: Plan) -> Iterator[str]:
     needs = plan.needs
     yield f"disk   {_count(needs.disk.kept)} MiB, {_count(needs.disk.working)} more while it runs"
-    yield f"GPU    {needs.accelerator_hours:.2f} hours of {needs.accelerators} accelerators"
+    count = needs.accelerators
+    yield (
+        f"GPU    {needs.accelerator_hours:.2f} hours, {count} at a time" if count else "GPU    none"
+    )
     prices = plan.order.prices
     if needs.cost is not None and prices is not None:
         yield f"money  {needs.cost:.2f} {prices.currency}{_unpriced(plan.order.profile)}"

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from espalier.algorithms import Algorithm
 from espalier.config import Profile
 from espalier.planning.figures import Figures
+from espalier.planning.sharing import positions_per_token
 
 POLICIES = 3
 """Untrained, warm-started and trained are judged on the same questions."""
 _FORWARD = 1 / 3
 """Of forward and backward together (2 of 6 operations a parameter and token, arXiv:2001.08361)."""
+_READ_AGAIN = 4  # most tokens of a micro-batch for each of its positions: training.rl.rows
 _CHUNK_TASKS = 64  # the curriculum filter judges so many tasks at one time
 
 
@@ -27,11 +29,18 @@ class StageWork:
     judged_tokens: float = 0.0
     """Action tokens, where scores are compared."""
     micro_batch_tokens: float = 0.0
-    """Tokens that are trained on at one time."""
+    """Positions that are trained on at one time."""
+    tokens_per_position: float = 1.0
+    """Of what is trained on: more than one where trajectories share what they begin with."""
     rows: int = 0
     """Episodes that are played side by side."""
     kept_episodes: float = 0.0
     """Trajectories that are in memory at one time."""
+
+    @property
+    def trained_positions(self) -> float:
+        """Of `trained_tokens`."""
+        return self.trained_tokens / self.tokens_per_position
 
 
 def work_of(profile: Profile, figures: Figures) -> dict[str, StageWork]:
@@ -126,11 +135,16 @@ def _train(profile: Profile, figures: Figures) -> StageWork:
     looks = 1 + math.ceil(config.steps / config.evaluate_every)  # one before the first step
     learned = places(profile) * figures.episode_tokens * config.epochs
     sampled = figures.rollouts_per_place * of_step
+    share = positions_per_token(profile, figures.common_share)
+    positions = share * of_step * figures.episode_tokens / config.minibatches
     return StageWork(
         trained_tokens=learned * passes(config.algorithm),
         rollout_tokens=config.steps * sampled * figures.action_tokens,
         judged_tokens=looks * config.dev_questions * figures.action_tokens,
-        micro_batch_tokens=_micro(profile, of_step * figures.episode_tokens / config.minibatches),
+        micro_batch_tokens=min(
+            _micro(profile, positions), _READ_AGAIN * share * profile.hardware.micro_batch_tokens
+        ),
+        tokens_per_position=1 / share,
         rows=_rows(profile, max(of_step, config.dev_questions)),
         kept_episodes=sampled + config.replay.capacity * config.group_size,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,13 @@ def stage_boxes(run: RunDirectory) -> tuple[StageBox, ...]:
     return tuple(_stage_box(run, stage, 100 * seconds.get(stage, 0.0) / total) for stage in STAGES)
 
 
+def _speed_lines(measured: Mapping[str, Any]) -> Iterator[str]:
+    """How fast the updates of a training stage were, if it measured them."""
+    tokens, share = (measured.get(name) for name in ("update_tokens_per_s", "update_matmul_share"))
+    if tokens is not None and share is not None:
+        yield f"updates {tokens:,.0f} tokens/s, {100 * share:.0f} % of matmul peak"
+
+
 def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:
     artifact = run.artifacts.get(stage)
     if artifact is None:
@@ -263,6 +271,9 @@ def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:
         title=words(stage),
         ran=True,
         cost=", ".join(part for part in cost if part),
-        lines=tuple(f"{number(count)} {words(name)}" for name, count in counts),
+        lines=(
+            *(f"{number(count)} {words(name)}" for name, count in counts),
+            *_speed_lines(measured),
+        ),
         percent=round(percent, 1),
     )

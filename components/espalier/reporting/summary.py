@@ -80,10 +80,22 @@ class StageFigures(_Figures):
 
 
 class Throughput(_Figures):
-    """Tokens per second of the two longest stages."""
+    """Speed of the two longest stages."""
 
     sft_tokens_per_s: float | None = None
     rollout_tokens_per_s: float | None = None
+    update_tokens_per_s: float | None = None
+    update_matmul_share: float | None = None
+    """Of the arithmetic that a large matrix product reaches, 0-1."""
+
+
+_MEASURED_IN = {
+    "sft_tokens_per_s": "warm_start",
+    "rollout_tokens_per_s": "train",
+    "update_tokens_per_s": "train",
+    "update_matmul_share": "train",
+}
+"""Figure of `Throughput` -> the stage that measures it."""
 
 
 class RegistryEntry(_Figures):
@@ -133,9 +145,8 @@ def summarize(run: RunDirectory, registry: Mapping[str, Any] | None) -> RunSumma
         return RunSummary(
             eval=EvaluationFigures.model_validate(results.get("eval", {})),
             stages={stage: StageFigures.model_validate(measured[stage]) for stage in in_order},
-            throughput=Throughput(
-                sft_tokens_per_s=measured.get("warm_start", {}).get("sft_tokens_per_s"),
-                rollout_tokens_per_s=measured.get("train", {}).get("rollout_tokens_per_s"),
+            throughput=Throughput.model_validate(
+                {name: measured.get(stage, {}).get(name) for name, stage in _MEASURED_IN.items()}
             ),
             registry=RegistryEntry.model_validate(dict(registry or _registered(run))),
             digests={

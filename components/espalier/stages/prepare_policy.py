@@ -150,7 +150,7 @@ def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy
         name="browsing pre-stage",
         sequences_at=sequences_at,
         steps=config.steps,
-        optimizer=OptimizerConfig(learning_rate=config.learning_rate),
+        optimizer=OptimizerConfig(kind=config.optimizer, learning_rate=config.learning_rate),
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
         checkpoint_every=_CHECKPOINT_STEPS,

@@ -2,8 +2,8 @@
 
 Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
 Leaves: policy/ with the best weights by dev EM, history.parquet, ledger.jsonl with what became of
-every prompt, trajectories.parquet of the last step, run.json with the throughput and the share of
-time in which there was nothing to learn from;
+every prompt, trajectories.parquet of the last step, run.json with the layout and positions of the
+updates, the throughput and the share of time in which there was nothing to learn from;
 with self-play posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, how
 many were proposed at each refresh, and refused for which reason; hindsight/tasks.jsonl where the
 warm start had any.
@@ -40,6 +40,7 @@ from espalier.training.hindsight import keep_relabelled_tasks
 from espalier.training.launch import WorkerLauncher, training_processes, worker_launcher
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import HISTORY_COLUMNS
+from espalier.training.rl.speed import update_speed
 from espalier.training.rl.wiring import build_run
 
 
@@ -68,9 +69,10 @@ def run(
     origin = provenance("train", profile, manifests)
     identity = json_digest(origin.model_dump())
     store = CheckpointStore(work_dir(output_dir), identity)
+    hardware = Hardware.from_config(profile.hardware)
     together = training_processes(
         profile.training.processes,
-        device=Hardware.from_config(profile.hardware).device,
+        device=hardware.device,
         worker_main=partial(run_worker, profile, inputs, store.directory, identity),
         launcher=launcher or worker_launcher(os.environ),
         timeout_s=profile.training.collective_timeout_s,
@@ -83,6 +85,7 @@ def run(
     ):
         run_ = build_run(profile, inputs, store, processes, environments_over)
         run_.loop.run(tracker)
+        measured = {**run_.figures, **update_speed(run_.loop, hardware, processes)}
     with publishing(output_dir, origin) as draft:
         save_policy(run_.policy, draft.path / "policy")
         write_history(draft.path / "history.parquet", run_.loop.history, HISTORY_COLUMNS)
@@ -93,9 +96,9 @@ def run(
         keep_relabelled_tasks(draft, inputs["warm_policy"])
         if run_.loop.self_play is not None:
             _write_posed(draft, run_.loop.self_play)
-        figures = {**run_.figures, "best_step": run_.loop.best_step}
+        figures = {**measured, "best_step": run_.loop.best_step, "layout": run_.loop.layout}
         (draft.path / "run.json").write_text(json.dumps(figures))
-    tracker.metrics(run_.figures)
+    tracker.metrics(measured)
     return draft.published
 
 

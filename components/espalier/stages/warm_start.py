@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -80,7 +81,7 @@ def run(
     with material.family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("dev"), profile)
         judged = material.tasks("dev")[: profile.warm_start.dev_questions]
-        plan = _plan(profile, material.sequences, lambda: dev_exact_match(roller, judged))
+        plan = _plan(profile, material, lambda: dev_exact_match(roller, judged))
         result = SupervisedLoop(policy.model, plan, CheckpointStore(work, identity)).run(tracker)
         if config is not None and hindsight is not None:
             store = RelabelledStore(work, identity)
@@ -142,6 +143,30 @@ class _Material:
             *(one for one in encoded if len(one.token_ids) <= limit),
         ]
 
+    def sequences_at(self, per_step: int) -> Callable[[int], list[TrainingSequence]]:
+        """The sequences of a step, those of demonstrations with other names at every showing."""
+        share = self.profile.warm_start.renamed_share
+        renaming = self.family.renaming(self.inputs["knowledge"], share) if share else None
+        if renaming is None:
+            return EpochOrder(self.sequences, per_step, self.profile.seed).at
+        tasks = {task.task_id: task for task in self.train_tasks}
+        shown = dict(enumerate(self.demonstrations))
+        order = EpochOrder(range(len(self.sequences)), per_step, self.profile.seed)
+
+        def showing(number: int, rng: random.Random) -> TrainingSequence:
+            if number not in shown:
+                return self.sequences[number]
+            task, renamed = renaming(tasks[shown[number].task_id], shown[number], rng)
+            sequence = self.encode(renamed, {task.task_id: task})
+            fits = len(sequence.token_ids) <= self.profile.episode.max_tokens
+            return sequence if fits else self.sequences[number]
+
+        def at(step: int) -> list[TrainingSequence]:
+            rng = random.Random(f"renamed:{self.profile.seed}:{step}")
+            return [showing(number, rng) for number in order.at(step)]
+
+        return at
+
     def encode(self, demonstration: Trajectory, tasks: Mapping[str, Task]) -> TrainingSequence:
         """The sequence of a demonstration of one of `tasks`, which are by their id.
 
@@ -168,15 +193,16 @@ class _Material:
 
 
 def _plan(
-    profile: Profile, sequences: Sequence[TrainingSequence], dev_score: Callable[[], DevScore]
+    profile: Profile, material: _Material, dev_score: Callable[[], DevScore]
 ) -> SupervisedPlan:
     config, steps = profile.warm_start, profile.warm_start.steps
     if profile.asks_own_knowledge:
-        most = math.ceil(config.max_epochs * len(sequences) / config.trajectories_per_step)
+        shown = config.max_epochs * len(material.sequences)
+        most = math.ceil(shown / config.trajectories_per_step)
         steps = max(1, min(steps, most))
     return SupervisedPlan(
         name="warm start",
-        sequences_at=EpochOrder(sequences, config.trajectories_per_step, profile.seed).at,
+        sequences_at=material.sequences_at(config.trajectories_per_step),
         steps=steps,
         optimizer=config.optimizer,
         row_tokens=profile.episode.max_tokens,

@@ -42,6 +42,30 @@ def remaining_hops(labels: Sequence[str]) -> str:
     return LABEL_SEPARATOR.join(labels)
 
 
+def joint_label(labels: Sequence[str]) -> str:
+    """Label of the search for what the lines `labels` of several documents have in common."""
+    return f"both {' '.join(dict.fromkeys(labels))}"
+
+
+def joint_query(names: Sequence[str], labels: Sequence[str]) -> str:
+    """The query that finds a document which mentions all of `names`."""
+    return " ".join((*names, *dict.fromkeys(labels)))
+
+
+def joint_title(observation: str, names: Sequence[str]) -> str | None:
+    """Title of the first hit whose lines list all of `names`, none of which it is; None else."""
+    wanted = {folded_name(name) for name in names}
+    for hit in shown_hits(observation):
+        values = [
+            folded_name(value)
+            for line in hit.lines
+            for value in line.partition(": ")[2].split(VALUE_SEPARATOR)
+        ]
+        if wanted.issubset(values) and folded_name(hit.title) not in wanted:
+            return hit.title
+    return None
+
+
 HIT_SEPARATOR = " || "
 LINE_SEPARATOR = " | "
 VALUE_SEPARATOR = "; "

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.folding import folded_name
@@ -21,6 +22,9 @@ from espalier.rewards import exact_match
 from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.search_wording import (
     READY_TO_ANSWER,
+    joint_label,
+    joint_query,
+    joint_title,
     listed_values,
     remaining_hops,
     search_call,
@@ -100,12 +104,32 @@ class Route:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The label of every search, in order."""
+        """The label of every search, in order, if each list is read."""
+        return self.searches(jointly=False)
+
+    def searches(self, *, jointly: bool) -> tuple[str, ...]:
+        """The label of every search, in order.
+
+        Args:
+            jointly: one search takes the place of the lists that arms end with: it finds the
+                document that mentions all whose lists it would be in.
+        """
+        joins = jointly and len(self.arms) > 1
         walked: list[str] = []
         for arm in self.arms:
-            walked += arm.start.labels if arm.start else ()
-            walked += arm.labels * (1 if arm.start else len(arm.names))
-        return (*walked, *self.tail)
+            walked += arm.start.searches(jointly=jointly) if arm.start else ()
+            walked += arm.labels[: -1 if joins else None] * (1 if arm.start else len(arm.names))
+        return (*walked, *((self.joint_label,) if joins else ()), *self.tail)
+
+    @property
+    def last_labels(self) -> list[str]:
+        """The label of the list that each arm ends with."""
+        return [arm.labels[-1] for arm in self.arms]
+
+    @property
+    def joint_label(self) -> str:
+        """The label of the search that takes the place of these lists."""
+        return joint_label(self.last_labels)
 
 
 def route_of(query: Query, graph: KnowledgeGraph) -> Route:
@@ -221,7 +245,11 @@ class _WalkEnded(Exception):
 
 
 class RouteTeacher:
-    """Follows routes; with `detour_kind` it first makes one mistake of that kind."""
+    """Follows routes; with `detour_kind` it first makes one mistake of that kind.
+
+    Where a route joins lists it searches for the document that mentions all that they are lists of,
+    and reads the lists only where there is no such document.
+    """
 
     def __init__(self, search: SearchTool, max_observation_words: int, seed: int) -> None:
         self._search = search
@@ -230,8 +258,21 @@ class RouteTeacher:
 
     def demonstrate(self, task: Task, route: Route, detour_kind: str = "") -> Trajectory | Rejected:
         """The trajectory, or why there is none: the line was not shown, the answer was wrong."""
-        walk = _Walk(TeacherEpisode(task, self._search), route, self._max_words)
-        if detour_kind and len(route.labels) <= MAX_SEARCHES_BEFORE_DETOUR:
+        ways = (False,) if route.searches(jointly=True) == route.labels else (True, False)
+        outcomes = (self._walked(task, route, detour_kind, jointly=way) for way in ways)
+        rejected = Rejected("")
+        for outcome in outcomes:
+            if not isinstance(outcome, Rejected):
+                return outcome
+            rejected = outcome
+        return rejected
+
+    def _walked(
+        self, task: Task, route: Route, detour_kind: str, *, jointly: bool
+    ) -> Trajectory | Rejected:
+        episode = TeacherEpisode(task, self._search)
+        walk = _Walk(episode, route, self._max_words, jointly=jointly)
+        if detour_kind and len(walk.labels) <= MAX_SEARCHES_BEFORE_DETOUR:
             walk.plan_detour(detour_kind, random.Random(f"{self._seed}/{task.task_id}/detour"))
         try:
             answer = walk.answer()
@@ -239,13 +280,17 @@ class RouteTeacher:
             return Rejected(str(lost))
         if not exact_match(answer, task.verifier.gold):
             return Rejected("wrong_answer")
-        return walk.episode.answered(answer)
+        return episode.answered(answer)
 
 
 class _Walk:
-    def __init__(self, episode: TeacherEpisode, route: Route, max_words: int) -> None:
+    def __init__(
+        self, episode: TeacherEpisode, route: Route, max_words: int, *, jointly: bool
+    ) -> None:
         self.episode = episode
+        self.labels = route.searches(jointly=jointly)
         self._route = route
+        self._jointly = jointly
         self._max_words = max_words
         self._position = 0
         self._previous_name = ""
@@ -254,8 +299,8 @@ class _Walk:
 
     def plan_detour(self, kind: str, rng: random.Random) -> None:
         """Plan one mistake at a random search or later, where a query of `kind` can be found."""
-        first = rng.randrange(len(self._route.labels))
-        for position in range(first, len(self._route.labels)):
+        first = rng.randrange(len(self.labels))
+        for position in range(first, len(self.labels)):
             self._detours[position] = kind
         self._rng = rng
 
@@ -264,31 +309,55 @@ class _Walk:
         return self._value_of(self._route)
 
     def _value_of(self, route: Route) -> str:
-        """Walk every arm, intersect what they list, and follow the tail."""
-        reached = [self._end_of(arm) for arm in route.arms]
-        shared = [
-            value for value in reached[0] if all(_lists(other, value) for other in reached[1:])
-        ]
-        value = _only(shared)
+        """Walk every arm, find what they share, and follow the tail."""
+        if self._jointly and len(route.arms) > 1:
+            value = self._found_jointly(route)
+        else:
+            reached = [self._end_of(arm) for arm in route.arms]
+            shared = [
+                value for value in reached[0] if all(_lists(other, value) for other in reached[1:])
+            ]
+            value = _only(shared)
         for label in route.tail:
             value = _only(self._read(value, label))
         return value
 
     def _end_of(self, arm: Arm) -> list[str]:
         listed: list[str] = []
-        for name in (self._value_of(arm.start),) if arm.start else arm.names:
-            for label in arm.labels[:-1]:
-                name = _only(self._read(name, label))
-            listed.extend(self._read(name, arm.labels[-1]))
+        for name in self._names_of(arm):
+            listed.extend(self._read(self._led_on(name, arm), arm.labels[-1]))
         return listed
+
+    def _found_jointly(self, route: Route) -> str:
+        """What the lists of all arms share, by searching for all that they are lists of."""
+        ends = [[self._led_on(name, arm) for name in self._names_of(arm)] for arm in route.arms]
+        thought = self._thought()
+        for names in product(*ends):
+            observation = self.episode.search(thought, joint_query(names, route.last_labels))
+            if title := joint_title(observation, names):
+                self._position += 1
+                self._previous_name = ""
+                return title
+        raise _WalkEnded("nothing_lists_all")
+
+    def _names_of(self, arm: Arm) -> tuple[str, ...]:
+        return (self._value_of(arm.start),) if arm.start else arm.names
+
+    def _led_on(self, name: str, arm: Arm) -> str:
+        """Where the arm's labels but the last one lead from `name`."""
+        for label in arm.labels[:-1]:
+            name = _only(self._read(name, label))
+        return name
+
+    def _thought(self) -> str:
+        return remaining_hops(self.labels[self._position :])
 
     def _read(self, name: str, label: str) -> list[str]:
         """Search for the line and return what it lists."""
-        remaining = self._route.labels[self._position :]
-        thought = remaining_hops(remaining)
+        thought = self._thought()
         if self._position in self._detours and not self.episode.detour:
-            lookup = Lookup(name, label, self._previous_name, remaining[1:])
-            self._stray(lookup, thought)
+            later = self.labels[self._position + 1 :]
+            self._stray(Lookup(name, label, self._previous_name, later), thought)
         observation = self.episode.search(thought, search_query(name, label))
         found = listed_values(observation, name, label)
         if found is None:
@@ -302,7 +371,7 @@ class _Walk:
 
     def _stray(self, lookup: Lookup, thought: str) -> None:
         wanted = self._detours[self._position]
-        is_last_chance = self._position == len(self._route.labels) - 1
+        is_last_chance = self._position == len(self.labels) - 1
         others = self._rng.sample(DETOUR_KINDS, len(DETOUR_KINDS)) if is_last_chance else ()
         for kind in (wanted, *others):
             query = detour_query(lookup, kind, self.episode.peek, self._rng)

@@ -33,8 +33,6 @@ from espalier.records import TrainingError
 from espalier.training.parallel import Processes
 from espalier.training.rank_watch import ranks_watched
 
-_COLLECTIVE_TIMEOUT_S = 5400.0
-"""Default of `training.collective_timeout_s`."""
 _TORCH_WAITS_LONGER_S = 60.0
 """Than the watch over the ranks, which says who hangs; torch says only that it waited."""
 _STORE_ANSWERS_WITHIN = timedelta(seconds=10)
@@ -244,7 +242,7 @@ def training_processes(
     device: torch.device,
     worker_main: Callable[[Processes], None],
     launcher: WorkerLauncher,
-    timeout_s: float = _COLLECTIVE_TIMEOUT_S,
+    timeout_s: float,
 ) -> Generator[Processes]:
     """Join a process group of `count` as rank 0; the other ranks are started for this block.
 

@@ -1,4 +1,4 @@
-"""AdamW and its learning-rate schedule, for warm start, RL and critic alike."""
+"""The optimizer and its learning-rate schedule, for warm start, RL and critic alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from espalier.config import OptimizerConfig
 from espalier.records import TrainingError
+from espalier.training.muon import MuonWithAdamW, hidden_matrices
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
@@ -31,7 +32,7 @@ def skipped_warning(step: int, *, skipped: int) -> str:
 
 
 class Updater:
-    """AdamW with clipping; one `apply` is one optimizer update.
+    """AdamW or Muon with clipping; one `apply` is one optimizer update.
 
     A gradient that is not finite is not applied: it would make every weight NaN.
     """
@@ -44,17 +45,7 @@ class Updater:
         """Updates whose gradient was not finite, since this updater was made."""
         self.skipped_in_a_row = 0
         """Skipped updates since the last applied one, over all resumes of the run."""
-        decayed = [p for p in self._parameters if p.ndim >= 2]
-        plain = [p for p in self._parameters if p.ndim < 2]
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": config.weight_decay},
-                {"params": plain, "weight_decay": 0.0},
-            ],
-            lr=config.learning_rate,
-            betas=config.betas,
-            fused=True,
-        )
+        self.optimizer = _optimizer(model, config)
 
     def apply(self, step: int) -> float:
         """Clip the accumulated gradient, update at `step`'s learning rate, clear the gradient.
@@ -90,3 +81,23 @@ class Updater:
                 "training.algorithm"
             )
         return norm_value
+
+
+def _optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    matrices = hidden_matrices(model) if config.kind == "muon" else []
+    left = {id(p) for p in matrices}
+    others = [p for p in parameters if id(p) not in left]
+    groups = [
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if not matrices:
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
+    return MuonWithAdamW(
+        matrices,
+        groups,
+        lr=config.learning_rate,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+    )

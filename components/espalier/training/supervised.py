@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -26,27 +26,29 @@ from espalier.training.optimization import Updater, learning_rate, skipped_warni
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score
 
+T = TypeVar("T")
 
-class EpochOrder:
-    """Draws a step's sequences from shuffled epochs; a function of the step number only."""
 
-    def __init__(self, sequences: Sequence[TrainingSequence], per_step: int, seed: int) -> None:
-        self._sequences = sequences
+class EpochOrder(Generic[T]):
+    """Draws a step's items from shuffled epochs; a function of the step number only."""
+
+    def __init__(self, items: Sequence[T], per_step: int, seed: int) -> None:
+        self._items = items
         self._per_step = per_step
         self._seed = seed
         self._order = lru_cache(maxsize=4)(self._shuffled)
 
-    def at(self, step: int) -> list[TrainingSequence]:
-        """The sequences of optimizer step `step`, counted from 0."""
+    def at(self, step: int) -> list[T]:
+        """The items of optimizer step `step`, counted from 0."""
         first = step * self._per_step
         return [self._draw(number) for number in range(first, first + self._per_step)]
 
-    def _draw(self, number: int) -> TrainingSequence:
-        epoch, position = divmod(number, len(self._sequences))
-        return self._sequences[self._order(epoch)[position]]
+    def _draw(self, number: int) -> T:
+        epoch, position = divmod(number, len(self._items))
+        return self._items[self._order(epoch)[position]]
 
     def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(len(self._sequences)))
+        order = list(range(len(self._items)))
         random.Random(f"{self._seed}:{epoch}").shuffle(order)
         return order
 
@@ -170,6 +172,7 @@ class SupervisedLoop:
             "learning_rate": learning_rate(plan.optimizer, step, plan.steps),
             "grad_norm": norm,
             "tokens": tokens,
+            "scored_tokens": scored_total,
             "skipped_updates": float(not math.isfinite(norm)),
         }
         # loss and norm of a skipped update are not finite

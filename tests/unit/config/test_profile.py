@@ -194,6 +194,10 @@ def test_a_value_where_a_section_belongs_is_named(write):
             "have no spread to be ranked by",
         ),
         (["curriculum.pass_rate_band=[0.9, 0.1]"], "is not an interval inside 0-1"),
+        (
+            ["curriculum.draw=predicted", "curriculum.preference=r_zero"],
+            'from which draw="predicted" does not draw',
+        ),
         (["policy.hidden_size=100"], "must be an even multiple of policy.attention_heads=4"),
         (["policy.model=DIR", "policy.start=champion"], "exclude each other"),
         (["knowledge.source=folder"], r'needs knowledge\.path = "DIR"'),

@@ -1,6 +1,8 @@
+import json
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,3 +141,90 @@ def test_both_ends_of_the_band_are_inside():
     kept = {task.task_id for task in keep_learnable(TASKS, rates, (0.05, 0.9))}
     assert {"t0", "t1"} <= kept
     assert not {"t2", "t3"} & kept
+
+
+ALIKE = [
+    make_task(f"{pattern}{number}", pattern=f"{pattern}(C)")
+    for pattern, count in (("never", 60), ("always", 30), ("sometimes", 9), ("once", 1))
+    for number in range(count)
+]
+
+
+def _pattern_pool(draw, **settings_):
+    """Half of every pattern but the last was tried."""
+    config = CurriculumConfig(draw=draw, **{"explore_share": 0.0, **settings_})
+    pool = TaskPool(ALIKE, config)
+    successes = {"never": 0, "always": 4, "sometimes": 2}
+    for task in random.Random(0).sample(ALIKE, len(ALIKE)):
+        name = task.metadata.pattern.removesuffix("(C)")
+        if name in successes and int(task.task_id.removeprefix(name)) % 2:
+            pool.observe(task.task_id, attempts=4, successes=successes[name])
+    pool.refresh()
+    return pool
+
+
+def _shares(pool, seeds=400):
+    drawn = [task for seed in range(seeds) for task in pool.draw(1, random.Random(seed))]
+    patterns = Counter(task.metadata.pattern.removesuffix("(C)") for task in drawn)
+    return {name: count / seeds for name, count in patterns.items()}
+
+
+def test_uniform_draws_tasks_alike():
+    assert _shares(_pattern_pool("uniform"))["never"] == pytest.approx(0.6, abs=0.08)
+
+
+def test_patterns_are_drawn_alike_whatever_their_size():
+    shares = _shares(_pattern_pool("patterns"))
+    assert all(share == pytest.approx(0.25, abs=0.08) for share in shares.values())
+
+
+def test_predicted_draws_what_is_solved_now_and_then():
+    assert _shares(_pattern_pool("predicted"))["sometimes"] > 3 * 0.09
+
+
+def test_the_frontier_gives_untried_tasks_of_its_patterns():
+    pool = _pattern_pool("frontier")
+    drawn = [task.task_id for seed in range(50) for task in pool.draw(3, random.Random(seed))]
+    assert {task_id for task_id in drawn if not task_id.startswith("once")} <= {
+        f"sometimes{number}" for number in range(0, 9, 2)
+    }
+
+
+@pytest.mark.parametrize("draw", ["uniform", "patterns", "predicted", "frontier"])
+def test_every_rule_draws_each_task_once_until_none_is_left(draw):
+    pool = _pattern_pool(draw)
+    gone = {task.task_id for task in ALIKE[:20]}
+    drawn = [task.task_id for task in pool.draw(100, random.Random(1), without=gone)]
+    assert len(set(drawn)) == len(drawn) == 80
+    assert not gone & set(drawn)
+
+
+@pytest.mark.parametrize("draw", ["predicted", "frontier"])
+def test_a_restored_pool_predicts_and_draws_as_the_unbroken_one(draw):
+    unbroken = _pattern_pool(draw, explore_share=0.1)
+    resumed = TaskPool(ALIKE, CurriculumConfig(draw=draw, explore_share=0.1))
+    resumed.restore(json.loads(json.dumps(unbroken.state())), unbroken.kept_ids())
+    for pool in (unbroken, resumed):
+        pool.observe("sometimes2", attempts=4, successes=4)
+    assert _drawn_ids(resumed, 30) == _drawn_ids(unbroken, 30)
+    assert resumed.estimates() == unbroken.estimates()
+
+
+def test_predictions_learn_from_a_checkpoint_of_earlier_releases():
+    former = _pattern_pool("band")
+    pool = TaskPool(ALIKE, CurriculumConfig(draw="predicted"))
+    pool.restore(former.state(), former.kept_ids())
+    rates = pool.estimates()
+    assert rates["always0"] > rates["sometimes0"] > rates["never0"]
+
+
+def test_a_curriculum_that_is_off_predicts_nothing():
+    pool = _pattern_pool("predicted", enabled=False)
+    assert _shares(pool)["never"] == pytest.approx(0.6, abs=0.08)
+    assert set(pool.state()) < {task.task_id for task in ALIKE}
+
+
+def test_added_tasks_are_drawn_by_prediction_too():
+    pool = TaskPool(ALIKE[:60], CurriculumConfig(draw="predicted", explore_share=0.0))
+    pool.add(ALIKE[60:])
+    assert len(pool.draw(100, random.Random(0))) == 100

@@ -65,6 +65,29 @@ def dialect_line(arm):
     )
 
 
+def simulated_draws(simulated):
+    took, share = simulated["rollouts_per_group"], simulated["informative_share"]["uniform"]
+    assert simulated["perfect_filter"] == round(1 / share, 2)
+    assert f"(GRESO, {took['greso']})" in PROSE
+    assert simulated["command"] in PROSE
+    return (
+        f"took {took['uniform']} rollouts where tasks are drawn uniformly and groups regenerated, "
+        f"{took['band']} in the band, {took['frontier']} at the frontier and {took['predicted']} "
+        f"where pass rates are predicted. Of uniform draws {100 * share:.0f} % of the rollouts are "
+        "in groups with variance, so that a perfect and free filter would save "
+        f"{simulated['perfect_filter']} times"
+    )
+
+
+def predicted_rates(predicted):
+    warm, after = predicted["warm_start"], predicted["trained"]
+    assert predicted["command"] in PROSE
+    return (
+        f"pass rates are predicted with {warm['predicted']} nats an answer for {warm['band']} "
+        f"after the warm start, and {after['predicted']} for {after['band']} after RL"
+    )
+
+
 def test_the_table_of_dialects_is_its_baseline():
     dialects = BASELINES["dialects"]
     for arm in (*dialects["arms"], *dialects["all_seeds"]):
@@ -126,6 +149,8 @@ def test_the_table_of_data_values_is_its_baseline():
 def test_figures_inside_sentences_are_their_baselines():
     curriculum, algorithms = BASELINES["curriculum"], BASELINES["algorithms"]
     assert "to the same dev EM: {} and {} (two seeds".format(*curriculum["ratios"]) in PROSE
+    assert simulated_draws(curriculum["simulated"]) in PROSE
+    assert predicted_rates(curriculum["predicted"]) in PROSE
     assert (
         f"From one warm start of {algorithms['warm_start_em']} EM, {algorithms['steps']} steps of "
         f"{algorithms['tasks_per_step']} tasks with {algorithms['group_size']} trajectories raise "

@@ -32,13 +32,14 @@ def show_whole_document(document, query):
     return " | ".join((document.title, *document.lines))
 
 
-def _writer(substitution_share=0.6):
+def _writer(substitution_share=0.6, join_share=0.0):
     return BrowsingWriter(
         DOCUMENTS,
         KINDS,
         OBJECT_KINDS,
         show_whole_document,
         substitution_share=substitution_share,
+        join_share=join_share,
     )
 
 
@@ -135,3 +136,47 @@ def test_the_prompt_holds_the_name_among_words_that_are_labels():
             rest = rest.replace(label, " ")
         assert name in log.prompt
         assert not rest.split()
+
+
+def _joint_searches(log):
+    """Each joint search of a log: its query, what it showed, and what was read before."""
+    read = log.prompt
+    for action, observation in zip(log.pieces[:-1:2], log.pieces[1::2], strict=True):
+        if action.thought.startswith("both"):
+            yield _query(action).removesuffix(" neighbours"), observation, read
+        read += f" {observation}"
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_a_joint_search_names_two_and_finds_both(seed):
+    log = _writer(join_share=1.0).write(random.Random(seed))
+    searches = list(_joint_searches(log))
+    assert 1 <= len(searches) <= 2
+    for names, _, read in searches:
+        splits = (names[:at] for at, letter in enumerate(names) if letter == " ")
+        assert any(first in read and names.removeprefix(first).strip() in read for first in splits)
+    names, found, _ = searches[-1]
+    listed = next(x for x in found.split(" | ") if x.startswith("neighbours")).split(": ")[1]
+    values = listed.split("; ")
+    assert any(names == f"{first} {second}" for first in values for second in values)
+
+
+def test_a_joint_log_goes_on_from_what_was_found():
+    ends = set()
+    for seed in range(200):
+        log = _writer(join_share=1.0).write(random.Random(seed))
+        title = list(_joint_searches(log))[-1][1].split(" | ")[0]
+        *_, last, _, answer = log.pieces
+        if last.thought.startswith("both"):
+            ends.add("answer")
+            assert answer.text == title
+        elif _query(last).startswith(f"{title} "):
+            ends.add("search")
+    assert ends == {"answer", "search"}
+
+
+def test_join_share_is_the_share_of_joint_logs():
+    writer = _writer(join_share=0.3)
+    logs = [writer.write(random.Random(seed)) for seed in range(400)]
+    assert sum(any(_joint_searches(log)) for log in logs) == pytest.approx(120, abs=30)

@@ -4,8 +4,8 @@ import pytest
 
 from espalier.config import SearchConfig
 from espalier.knowledge import SearchTool
-from espalier.knowledge.graph import load_documents
-from espalier.knowledge.search import documents_path
+from espalier.knowledge.graph import Document, load_documents
+from espalier.knowledge.search import TextIndex, documents_path
 from espalier.records import ArtifactError
 
 
@@ -122,3 +122,40 @@ def test_an_index_of_other_documents_is_refused(geonames_dir, tmp_path):
     shutil.copy(copy / "index/train/documents.parquet", copy / "documents.parquet")
     with pytest.raises(ArtifactError, match="documents"):
         SearchTool.open(copy, "full", SearchConfig())
+
+
+def _found(query, **documents):
+    """Titles that `query` finds, best first."""
+    listed = [
+        Document(title, title.replace("_", " "), lines, "train")
+        for title, lines in documents.items()
+    ]
+    tool = SearchTool(listed, TextIndex.build(listed), SearchConfig(top_k=4))
+    return [hit.title for hit in tool.search(query)]
+
+
+COUNTRIES = {
+    "Hungary": ("neighbours: Austria; Croatia; Slovakia", "capital: Budapest"),
+    "Croatia": ("neighbours: Hungary; Slovenia",),
+    "Slovakia": ("neighbours: Austria; Hungary; Poland",),
+    "Austria": ("neighbours: Hungary; Slovakia",),
+    "New_Guinea": ("neighbours: Guinea Bissau",),
+    "Guinea_Bissau": ("neighbours: New Guinea; Senegal",),
+}
+
+
+def test_two_titles_find_what_mentions_both():
+    assert _found("Croatia Slovakia neighbours", **COUNTRIES)[0] == "Hungary"
+    assert _found("Slovakia neighbours", **COUNTRIES)[0] == "Slovakia"
+
+
+def test_a_mention_of_one_of_two_titles_adds_nothing():
+    assert _found("Croatia Senegal neighbours", **COUNTRIES)[0] == "Croatia"
+    assert set(_found("Croatia Austria", **COUNTRIES)[:2]) == {"Hungary", "Croatia"}
+
+
+def test_a_mention_is_the_whole_title_within_a_line():
+    apart = {**COUNTRIES, "Elsewhere": ("a new road to Guinea, and to Croatia",)}
+    assert _found("New Guinea Croatia", **apart)[0] in ("New Guinea", "Croatia")
+    across = {**COUNTRIES, "Elsewhere": ("Croatia, and all that is new", "Guinea")}
+    assert _found("New Guinea Croatia", **across)[0] in ("New Guinea", "Croatia")

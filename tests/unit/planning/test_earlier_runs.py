@@ -1,8 +1,12 @@
 import pytest
 
 from espalier.config import Profile
-from espalier.planning.earlier_runs import earlier_runs, figures_of, layers_for
-from tests.factories.measured_run import PEAKS_MIB, SECONDS, make_measured_run
+from espalier.planning import earlier_runs
+from espalier.planning.earlier_runs import layers_for, read_run
+from espalier.planning.figures import Compute
+from espalier.planning.sizes import policy_size
+from espalier.planning.work import passes
+from tests.factories.measured_run import PEAKS_MIB, SECONDS, episode, make_measured_run
 
 SECTIONS = {
     "name": "own",
@@ -15,6 +19,15 @@ SECTIONS = {
 
 def profile(**sections):
     return Profile.model_validate({**SECTIONS, **sections})
+
+
+def figures_of(made, run_dir):
+    return read_run("own", made, run_dir).measured
+
+
+def layers(asked, runs):
+    size = policy_size(asked.policy)
+    return layers_for(asked, runs, Compute(size.parameters, asked.threads))
 
 
 def test_lengths_are_those_of_histories_and_episodes(tmp_path):
@@ -45,6 +58,48 @@ def test_a_policy_that_hardly_trained_lends_the_teachers_lengths(tmp_path):
     assert found["episode_tokens"] == 30.0
     assert 0 < found["action_tokens"] < 30
     assert "rollouts_per_place" not in found
+
+
+def test_shared_beginnings_are_those_that_the_updates_forwarded_once(tmp_path):
+    run = make_measured_run(tmp_path / "a", profile())
+    # 0.4 positions a token, where groups of 8 are cut into 2 minibatches
+    assert figures_of(profile(), run)["common_share"] == pytest.approx(0.6 / (1 - 2 / 8))
+
+
+def test_packed_updates_take_as_long_by_the_position(tmp_path):
+    tree = figures_of(profile(), make_measured_run(tmp_path / "a", profile()))
+    packed = figures_of(profile(), make_measured_run(tmp_path / "b", profile(), layout="packed"))
+    assert tree["update_token_s"] == pytest.approx(packed["update_token_s"] / 0.4)
+
+
+def test_a_run_without_its_layout_says_nothing_of_updates(tmp_path):
+    old = figures_of(profile(), make_measured_run(tmp_path / "a", profile(), layout=None))
+    assert old["episode_tokens"] == pytest.approx(24.0)
+    assert "update_token_s" not in old
+    assert old["policy_mib"] < PEAKS_MIB["warm_start"]
+    packed = profile(training={**SECTIONS["training"], "layout": "packed"})
+    known = figures_of(packed, make_measured_run(tmp_path / "b", packed, layout=None))
+    assert known["update_token_s"] > 0
+
+
+def test_a_hardly_trained_policy_is_timed_by_its_own_tokens(tmp_path):
+    asked = profile()
+    run = make_measured_run(tmp_path / "a", asked, steps=2)
+    found = figures_of(asked, run)
+    algorithm = asked.training.algorithm
+    # 2 s for 2 steps of 400 positions; 18 s for 3 x 900 judged tokens
+    assert found["update_token_s"] == pytest.approx(2 / (800 * passes(algorithm)))
+    assert found["judged_token_s"] == pytest.approx(18 / 2700)
+    # 12 tokens of each rollout, in 0.6 of the time
+    written = 2 * 8 * 8 * 1.25 * 12
+    assert found["rollout_token_s"] == pytest.approx(0.6 * (SECONDS["train"] - 1) / written)
+
+
+def test_a_hardly_trained_policy_shares_what_a_trained_one_will(tmp_path):
+    run = make_measured_run(tmp_path / "a", profile(), steps=2)
+    prompt = episode(0).turns[0].action_start / 30.0
+    found = figures_of(profile(), run)["common_share"]
+    assert found == pytest.approx(prompt + 0.7 * (1 - prompt))
 
 
 def test_pieces_that_the_allocator_keeps_show_in_the_peak(tmp_path):
@@ -79,8 +134,8 @@ def test_runs_are_found_below_a_folder_and_broken_ones_named(tmp_path):
 def test_another_environment_lends_speed_and_no_lengths(tmp_path):
     make_measured_run(tmp_path / "a", profile())
     runs = earlier_runs(tmp_path).read
-    ((_, own),) = layers_for(profile(seed=3), runs)
-    ((_, other),) = layers_for(profile(environment={"name": "shop"}), runs)
+    ((_, own),) = layers(profile(seed=3), runs)
+    ((_, other),) = layers(profile(environment={"name": "shop"}), runs)
     assert own["episode_tokens"] == pytest.approx(24.0)
     assert "episode_tokens" not in other
     assert other["update_token_s"] == own["update_token_s"]
@@ -89,7 +144,7 @@ def test_another_environment_lends_speed_and_no_lengths(tmp_path):
 def test_a_run_of_more_threads_was_faster(tmp_path):
     make_measured_run(tmp_path / "a", profile(threads=2))
     runs = earlier_runs(tmp_path).read
-    ((_, on_two),) = layers_for(profile(threads=2), runs)
-    ((_, on_one),) = layers_for(profile(threads=1), runs)
+    ((_, on_two),) = layers(profile(threads=2), runs)
+    ((_, on_one),) = layers(profile(threads=1), runs)
     assert on_one["update_token_s"] == pytest.approx(on_two["update_token_s"] * 2**0.68)
     assert on_one["ingest_s"] == on_two["ingest_s"] == SECONDS["ingest"]

@@ -3,6 +3,8 @@ import pytest
 from espalier.config import Profile
 from espalier.planning.figures import Compute, assumed, calibrated, median, rescaled
 
+REGENERATE = {"name": "zero_variance", "action": "regenerate", "max_regenerations": 1}
+
 
 def test_a_median_leaves_out_runs_without_the_figure():
     found = median([{"ingest_s": 1.0, "data_mib": 9.0}, {"ingest_s": 3.0}, {"ingest_s": 20.0}])
@@ -33,8 +35,21 @@ def test_time_by_the_token_follows_parameters_and_threads(made, asked, factor):
     assert found == {"sft_token_s": pytest.approx(factor), "data_mib": 500.0}
 
 
-def test_groups_that_are_drawn_anew_are_assumed_to_cost_more():
-    plain = {"curriculum": {"screening_rollouts": 0}, "training": {"algorithm": {"filters": []}}}
-    screened = {"curriculum": {"screening_rollouts": 4}}
-    assert assumed(Profile.model_validate(plain))["rollouts_per_place"] == 1.0
-    assert assumed(Profile.model_validate(screened))["rollouts_per_place"] == 1.5
+@pytest.mark.parametrize(
+    ("screened", "group_size", "algorithm", "expected"),
+    [
+        (0, 16, {"filters": []}, 1.0),
+        (4, 16, {"filters": []}, 1.48),
+        (2, 8, {"filters": []}, 2.08),
+        (0, 8, {"filters": [REGENERATE]}, 2.0),  # once at most
+        (0, 1, {"preset": "reinforce_pp"}, 1.0),
+    ],
+)
+def test_groups_that_are_drawn_anew_cost_more(screened, group_size, algorithm, expected):
+    asked = Profile.model_validate(
+        {
+            "curriculum": {"screening_rollouts": screened},
+            "training": {"group_size": group_size, "algorithm": algorithm},
+        }
+    )
+    assert assumed(asked)["rollouts_per_place"] == pytest.approx(expected, abs=0.01)

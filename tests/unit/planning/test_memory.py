@@ -53,6 +53,16 @@ def test_activations_are_counted_by_layer_and_token():
     assert found == pytest.approx((4096 * numbers * 4 + masks) / 2**20)
 
 
+def test_a_tree_gathers_keys_and_values_for_each_trajectory():
+    tree = dataclasses.replace(TRAINING, micro_batch_tokens=2048, tokens_per_position=2.0)
+    whole = dataclasses.replace(TRAINING, micro_batch_tokens=2048)
+    found, packed = (memory(profile(), work=work).host for work in (tree, whole))
+    # 2 layers of 2 x 128 numbers for each of 4096 tokens
+    gathered = 4096 * 2 * 2 * 128 * 4 / 2**20
+    assert found["activations"] - packed["activations"] == pytest.approx(gathered)
+    assert found["logits"] == packed["logits"]
+
+
 def test_checkpointed_activations_are_those_of_one_layer():
     kept = memory(profile(hardware={"activation_checkpointing": True})).host["activations"]
     assert kept < memory(profile()).host["activations"] / 2

@@ -1,4 +1,5 @@
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,11 @@ from espalier.planning import (
     plan_text,
     run_probe,
 )
+from espalier.planning import plan as plan_module
+from espalier.planning.figures import Figures
 from espalier.planning.machine import Machine
 from espalier.planning.probe import PROBE_STEPS, probe_profile
+from espalier.planning.showing import _IN_WORDS
 from espalier.planning.sizes import policy_size
 from espalier.records import ProfileError
 from tests.factories.measured_run import PEAKS_MIB, SECONDS, make_measured_run
@@ -139,6 +143,25 @@ def test_every_profile_can_be_planned_and_probed(path):
     assert probe.training.group_size == profile.training.group_size
     assert probe.hardware == profile.hardware
     assert planned(probe).needs.hours < 0.1
+
+
+def test_what_is_assumed_is_said_in_words():
+    said = [name for names in _IN_WORDS.values() for name in names]
+    assert sorted(said) == sorted(field.name for field in fields(Figures))
+    text = plan_text(planned())
+    assert "assumed, not measured: how long episodes are, what episodes have in common" in text
+    assert "GPU    none" in text
+
+
+def test_a_profile_is_planned_once_where_it_fits(monkeypatch):
+    sizes, plans = [], []
+    read, find = plan_module.policy_size, plan_module.work_of
+    monkeypatch.setattr(
+        plan_module, "policy_size", lambda *given: sizes.append(given) or read(*given)
+    )
+    monkeypatch.setattr(plan_module, "work_of", lambda *given: plans.append(given) or find(*given))
+    assert planned().faults == []
+    assert (len(sizes), len(plans)) == (1, 1)
 
 
 def test_the_command_prints_a_plan_and_exits_0(espalier):

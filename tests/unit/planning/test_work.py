@@ -18,6 +18,7 @@ LENGTHS = {
     "episode_tokens": 60.0,
     "action_tokens": 20.0,
     "rollouts_per_place": 1.5,
+    "common_share": 0.8,
 }
 
 
@@ -34,8 +35,34 @@ def test_training_counts_sampled_and_learned_tokens():
     assert work.trained_tokens == 320 * 2 * 60
     # before the first step, after 4, 8 and the last
     assert work.judged_tokens == 4 * 30 * 20
-    assert work.micro_batch_tokens == 16 * 60
+    assert work.micro_batch_tokens == pytest.approx(0.4 * 16 * 60)
     assert work.rows == 32
+
+
+def test_a_tree_forwards_common_beginnings_once():
+    training = {"tasks_per_step": 4, "group_size": 8, "minibatches": 2}
+    shared, whole = (
+        work_of(one, figures(one, **LENGTHS))["train"]
+        for one in (
+            profile(training=training),
+            profile(training={**training, "layout": "packed"}),
+        )
+    )
+    # of 8 trajectories 4 are in a minibatch: 3 of 4 times 0.8 of each is forwarded already
+    share = 1 - 0.8 * 3 / 4
+    assert shared.micro_batch_tokens == pytest.approx(share * whole.micro_batch_tokens)
+    assert shared.trained_positions == pytest.approx(share * whole.trained_positions)
+    assert shared.trained_tokens == whole.trained_tokens == whole.trained_positions
+
+
+def test_a_tree_has_at_most_four_tokens_for_each_position():
+    asked = profile(
+        training={"tasks_per_step": 64, "group_size": 64, "minibatches": 1},
+        hardware={"micro_batch_tokens": 512},
+    )
+    work = work_of(asked, figures(asked, **{**LENGTHS, "common_share": 1.0}))["train"]
+    assert work.tokens_per_position == pytest.approx(64)
+    assert work.micro_batch_tokens == pytest.approx(4 * 512 / 64)
 
 
 def test_a_micro_batch_is_no_longer_than_the_profile_allows():

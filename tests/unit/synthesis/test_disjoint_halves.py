@@ -90,10 +90,12 @@ def test_a_short_pre_stage_stays_as_it_is():
 
 @pytest.mark.parametrize(("sequences", "steps"), [(80, 100), (130, 163), (300, 300), (1, 2)])
 def test_no_demonstration_is_shown_more_than_twenty_times(profile, sequences, steps):
-    plan = warm_start._plan(profile, [SimpleNamespace()] * sequences, lambda: None)
+    shown = SimpleNamespace(sequences=[None] * sequences, sequences_at=lambda per_step: None)
+    plan = warm_start._plan(profile, shown, lambda: None)
     assert plan.steps == steps
 
 
 def test_a_source_of_the_house_keeps_its_steps():
-    plan = warm_start._plan(Profile(), [SimpleNamespace()] * 10, lambda: None)
+    shown = SimpleNamespace(sequences=[None] * 10, sequences_at=lambda per_step: None)
+    plan = warm_start._plan(Profile(), shown, lambda: None)
     assert plan.steps == Profile().warm_start.steps

@@ -218,6 +218,7 @@ def test_without_filters_groups_of_equal_rewards_train_too():
     result = sampler.sample(0)
     assert len(result.groups) == 3
     assert result.zero_variance_share == pytest.approx(2 / 3)
+    assert (result.informative, len(result.sampled)) == (4, 12)
 
 
 def test_a_clamped_group_stays_and_is_silenced():

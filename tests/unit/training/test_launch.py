@@ -55,8 +55,14 @@ def short_timeouts(monkeypatch):
     monkeypatch.setattr(launch, "JOIN_TIMEOUT", timedelta(seconds=0.5))
 
 
+def training_processes(scripted, count):
+    return launch.training_processes(
+        count, device=CPU, worker_main=print, launcher=scripted.made, timeout_s=60
+    )
+
+
 def join(scripted, count=3):
-    with launch.training_processes(count, device=CPU, worker_main=print, launcher=scripted.made):
+    with training_processes(scripted, count):
         raise AssertionError("trains without its workers")
 
 
@@ -75,9 +81,7 @@ def listening_addresses():
 
 def test_one_process_starts_no_other():
     scripted = ScriptedWorkers()
-    with launch.training_processes(
-        1, device=CPU, worker_main=print, launcher=scripted.made
-    ) as processes:
+    with training_processes(scripted, 1) as processes:
         assert processes.is_first
     assert not scripted.started
 

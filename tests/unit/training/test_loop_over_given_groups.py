@@ -201,10 +201,11 @@ def test_the_tracker_hears_every_figure_but_the_step(tmp_path):
     assert list(run.told.rows) == [1, 2, 3, 4, 5]
     assert all("step" not in told for told in run.told.rows.values())
     told, row = run.told.rows[2], run.loop.history[1]
-    timings = {"step_s", "rollout_s", "tokens_per_s", "checkpoint_step"}
+    timings = {"step_s", "rollout_s", "tokens_per_s", "update_tokens_per_s", "checkpoint_step"}
     heard = {name: value for name, value in told.items() if name not in timings}
     assert heard == {name: value for name, value in row.items() if name != "step"}
     assert told["step_s"] > told["rollout_s"] > 0
+    assert told["update_tokens_per_s"] > row["update_tokens"] / told["step_s"]
     assert told["tokens_per_s"] * told["step_s"] == pytest.approx(row["action_tokens"] * 4)
     assert [run.told.rows[step].get("checkpoint_step") for step in range(1, 6)] == [
         None, 2, 2, 4, 5,

@@ -1,4 +1,5 @@
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from espalier.config import OptimizerConfig
 from espalier.records import TrainingError
 from espalier.training.optimization import Updater, learning_rate
+from espalier.training.parallel import load_optimizer_state, optimizer_state
 
 CONFIG = OptimizerConfig(learning_rate=1.0, warmup_share=0.1, final_share=0.2)
 
@@ -99,3 +101,71 @@ def test_frozen_parameters_are_left_alone():
     model(torch.ones(1, 2)).sum().backward()
     Updater(model, OptimizerConfig(), 10).apply(0)
     assert torch.equal(model.weight, before)
+
+
+def _small_policy():
+    torch.manual_seed(0)
+    return nn.ModuleDict(
+        {
+            "embed": nn.Embedding(7, 4),
+            "conv": nn.Conv1d(4, 4, 3, groups=4),
+            "hidden": nn.Linear(4, 6),
+            "value": nn.Linear(6, 1),
+            "lm_head": nn.Linear(4, 7, bias=False),
+        }
+    )
+
+
+def _with_gradients(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+MUON = OptimizerConfig(kind="muon", learning_rate=0.1, weight_decay=0.05, max_grad_norm=1e9)
+
+
+def test_muon_is_torchs_and_adamw_does_all_else():
+    model, expected = _small_policy(), _small_policy()
+    updater = Updater(model, MUON, 10)
+    matrix = [expected["hidden"].weight]
+    rest = [p for p in expected.parameters() if p is not matrix[0]]
+    muon = torch.optim.Muon(matrix, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(
+        [
+            {"params": [p for p in rest if p.ndim >= 2], "weight_decay": 0.05},
+            {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        betas=MUON.betas,
+    )
+    for step in range(3):
+        _with_gradients(model, step)
+        updater.apply(step)
+        _with_gradients(expected, step)
+        for group in (*muon.param_groups, *adamw.param_groups):
+            group["lr"] = learning_rate(MUON, step, 10)
+        muon.step()
+        adamw.step()
+    for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_muon_goes_on_from_its_saved_state():
+    unbroken, resumed = _small_policy(), _small_policy()
+    updater = Updater(unbroken, MUON, 10)
+    for step in range(2):
+        _with_gradients(unbroken, step)
+        updater.apply(step)
+    resumed.load_state_dict(unbroken.state_dict())
+    later = Updater(resumed, MUON, 10)
+    load_optimizer_state(later.optimizer, deepcopy(optimizer_state(updater.optimizer)))
+    for model, going_on in ((unbroken, updater), (resumed, later)):
+        _with_gradients(model, 2)
+        going_on.apply(2)
+    for ours, theirs in zip(resumed.parameters(), unbroken.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_policy_without_hidden_matrices_is_left_to_adamw():
+    assert isinstance(Updater(nn.Linear(3, 1), MUON, 10).optimizer, torch.optim.AdamW)

@@ -180,6 +180,15 @@ def test_later_epochs_are_clipped_where_they_go_too_far(policy, groups):
     assert _learn(policy, groups, epochs=4, optimizer=fast)["clipped_share"] > 0
 
 
+def test_tokens_and_positions_of_the_updates_are_counted(policy, groups):
+    profile = _profile(minibatches=3, epochs=2)
+    update, _ = make_update(policy.model, profile)
+    figures = _apply(update, profile, groups)
+    tokens = sum(len(t.token_ids) for group in groups for t in group)
+    assert figures["update_tokens"] == figures["update_positions"] == 2 * tokens
+    assert _apply(update, profile, groups, step=1)["update_tokens"] == 2 * tokens
+
+
 def test_a_minibatch_with_a_broken_gradient_is_skipped_and_counted(policy, groups):
     profile = _profile(minibatches=2)
     update, _ = make_update(policy.model, profile)

@@ -174,6 +174,8 @@ def test_a_step_on_a_tree_changes_weights_alike():
         rows = dense_rows(material.groups, with_observations=False)
         figures.append(update.apply(rows, material.units, step_of(profile, 11)))
         moved.append(policy.state_dict())
+    positions = [found.pop("update_positions") for found in figures]
+    assert positions[1] < positions[0] == figures[0]["update_tokens"]
     assert figures[1] == pytest.approx(figures[0], rel=1e-3, abs=1e-5)
     for name, weights in moved[1].items():
         torch.testing.assert_close(weights, moved[0][name], rtol=1e-4, atol=1e-5, msg=name)

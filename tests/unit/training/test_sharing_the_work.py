@@ -16,6 +16,7 @@ from espalier.records import NullTracker, TrainingError
 from espalier.records.task import write_tasks
 from espalier.training import ray_workers as on_ray
 from espalier.training.checkpoint import CheckpointStore
+from espalier.training.hardware import Hardware
 from espalier.training.launch import local_workers, lost_worker_message
 from espalier.training.parallel import Processes
 from espalier.training.ray_workers import ray_workers
@@ -23,6 +24,7 @@ from espalier.training.rl.ledger import PromptLedger
 from espalier.training.rl.publishing import DirectoryPublisher, MemoryPublisher
 from espalier.training.rl.rows import Group
 from espalier.training.rl.sampling import RankZeroRoller, RankZeroSampler, SplitRoller, StepRollouts
+from espalier.training.rl.speed import update_speed
 from espalier.training.rl.wiring import TrainingRun, build_run
 from tests.factories.tiny import lookup_environments, tiny_policy
 from tests.factories.training import SEARCH, TASKS, make_task
@@ -416,4 +418,11 @@ def test_a_run_is_wired_from_its_inputs(tmp_path, asynchronous):
     assert row["kept_tasks"] == 4
     assert row["rollouts"] == 2
     assert run.figures["rollout_tokens_per_s"] > 0
+    assert run.loop.layout == "prefix_tree"
+    # two trajectories of one question share its prompt
+    assert 0 < row["update_positions"] < row["update_tokens"]
+    speed = update_speed(run.loop, Hardware.from_config(profile.hardware), Processes())
+    assert speed["update_positions"] == row["update_positions"]
+    assert speed["update_tokens_per_s"] == pytest.approx(row["update_tokens"] / speed["update_s"])
+    assert 0 < speed["update_matmul_share"] < 1
     assert sorted(views) == ["dev", "train"]

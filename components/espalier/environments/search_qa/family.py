@@ -17,7 +17,13 @@ from typing import Protocol, cast
 
 from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.family import AgentTexts, Demonstrate, Family, FamilyQuestion
+from espalier.environments.family import (
+    AgentTexts,
+    Demonstrate,
+    Family,
+    FamilyQuestion,
+    Renaming,
+)
 from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.search_qa.benchmarks import (
@@ -173,6 +179,13 @@ class SearchQA(Family[SearchQAConfig]):
         graph = KnowledgeGraph.load(knowledge)
         return sorted({entity.kind for entity in graph.entities.values() if entity.hub})
 
+    def renaming(self, knowledge: Path, share: float) -> Renaming:
+        """Names become invented ones, as in the reading material."""
+        from espalier.environments.search_qa.renaming import NameExchange
+
+        documents = load_documents(documents_path(knowledge, "train"))
+        return NameExchange([document.title for document in documents], share)
+
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks along relations, or sentences with a gap where there are no relations."""
         from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter
@@ -181,7 +194,8 @@ class SearchQA(Family[SearchQAConfig]):
         graph = KnowledgeGraph.load(knowledge)
         documents = load_documents(documents_path(knowledge, "train"))
         search = SearchTool.open(knowledge, "train", self.profile.search)
-        share = self.profile.policy.prestage.substitution_share
+        prestage = self.profile.policy.prestage
+        share = prestage.substitution_share
         if not graph.relations:
             return ClozeWriter(documents, search.show, substitution_share=share)
         return BrowsingWriter(
@@ -190,6 +204,7 @@ class SearchQA(Family[SearchQAConfig]):
             {relation.label: relation.object_kind for relation in graph.relations.values()},
             search.show,
             substitution_share=share,
+            join_share=prestage.join_share,
         )
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:

@@ -10,21 +10,46 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from espalier.environments.reading import Log
 from espalier.knowledge.folding import content_words
 from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
-from espalier.synthesis.search_wording import LOOK_UP, READY_TO_ANSWER, remaining_hops, search_call
+from espalier.synthesis.search_wording import (
+    LOOK_UP,
+    READY_TO_ANSWER,
+    joint_label,
+    joint_query,
+    remaining_hops,
+    search_call,
+    search_query,
+)
 
 _HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
 """Share of logs of 1 to 4 searches."""
 
 _MAX_NOISE_LABELS = 5
+_LED_TO_SHARE = 0.4
+"""Share of the names of a joint search that an earlier search finds."""
+_FRUITLESS_SHARE = 0.3
+"""Share of joint searches that come after one for another name, which finds nothing joint."""
+_TAILS = (0, 1, 1, 2)
+"""Searches behind a joint one, each as likely as another."""
 
 
 ShowDocument = Callable[[Document, str], str]
 """Document and query -> the observation of a search that finds the document."""
+
+
+class _Search(NamedTuple):
+    """One search of a log, and the name that it finds."""
+
+    label: str
+    query: str
+    observation: str
+    found: str
+    is_fruitless: bool = False
 
 
 class BrowsingWriter:
@@ -37,7 +62,12 @@ class BrowsingWriter:
         <search> lyon country </search> <information> lyon | country: france </information>
         ... <answer> euro </answer>
 
-    The words around the name are labels drawn at random: a policy that has only read logs cannot
+    Some logs name two entities, and search for the document that mentions both:
+
+        <|user|> lyon capital nice <|assistant|> <think> both neighbours , mayor </think>
+        <search> lyon nice neighbours </search> <information> bakomi | neighbours: nice; lyon ...
+
+    The words around a name are labels drawn at random: a policy that has only read logs cannot
     answer a question, but it has learned to find a name in a sentence.
     """
 
@@ -49,8 +79,11 @@ class BrowsingWriter:
         show: ShowDocument,
         *,
         substitution_share: float,
+        join_share: float = 0.0,
     ) -> None:
+        self._kinds = kinds
         self._by_kind: dict[str, list[Document]] = defaultdict(list)
+        self._join_share = join_share
         self._object_kinds = object_kinds
         self._labels = sorted(object_kinds)
         self._documents = documents
@@ -60,21 +93,78 @@ class BrowsingWriter:
         self._show = show
         self._substitution_share = substitution_share
         self._names = [document.title for document in documents]
+        self._listing = [
+            document
+            for document in documents
+            if any(len(values) > 1 for _, values in self._facts(document))
+        ]
 
     def write(self, rng: random.Random) -> Log:
         """One log; a function of the generator's state alone."""
+        if self._listing and rng.random() < self._join_share:
+            return self._joined(rng)
         hops = rng.choices(range(1, len(_HOP_WEIGHTS) + 1), _HOP_WEIGHTS)[0]
         kind = rng.choice(list(self._by_kind))
-        start = name = self._renamed(rng.choice(self._by_kind[kind]).title, rng)
-        walk: list[tuple[str, str, str]] = []
-        while len(walk) < hops and kind in self._by_kind:
+        start = self._renamed(rng.choice(self._by_kind[kind]).title, rng)
+        walk = list(self._walk(start, kind, hops, rng))
+        return Log(self._prompt((start,), rng), tuple(_pieces(walk)))
+
+    def _walk(self, name: str, kind: str, hops: int, rng: random.Random) -> Iterator[_Search]:
+        """Up to `hops` searches from `name`, each for what the one before it found."""
+        for _ in range(hops):
+            if kind not in self._by_kind:
+                return
             document = self._disguised(rng.choice(self._by_kind[kind]), name, rng)
             label, values = rng.choice(self._facts(document))
-            query = f"{name} {label}"
-            walk.append((label, query, self._show(document, query)))
-            name = values[0]  # of a list the first: the log gives no reason to choose another
-            kind = self._object_kinds.get(label, "")
-        return Log(self._prompt(start, rng), tuple(_pieces(walk, name)))
+            query = search_query(name, label)
+            # of a list the first: the log gives no reason to choose another
+            yield _Search(label, query, self._show(document, query), values[0])
+            name, kind = values[0], self._object_kinds.get(label, "")
+
+    def _joined(self, rng: random.Random) -> Log:
+        """A log that searches for the document that mentions two names, and walks on from it.
+
+        Either name may be what an earlier search found; and a search may come first for a name that
+        no document mentions together with the second one: its own document is found.
+        """
+        found = rng.choice(self._listing)
+        title = self._renamed(found.title, rng)
+        found = self._disguised(found, title, rng)
+        label, values = rng.choice([fact for fact in self._facts(found) if len(fact[1]) > 1])
+        first, second = rng.sample(values, 2)
+        walk: list[_Search] = []
+        starts: list[str] = []
+        for name in (first, second):
+            led_to = rng.random() < _LED_TO_SHARE and self._leading_to(name, rng)
+            starts.append(led_to[0] if led_to else name)
+            walk += led_to[1:] if led_to else ()
+        joint = joint_label((label,))
+        if rng.random() < _FRUITLESS_SHARE:
+            other = self._renamed(rng.choice(self._listing).title, rng)
+            starts.insert(rng.randrange(2), other)
+            own = self._disguised(rng.choice(self._listing), other, rng)
+            query = joint_query((other, second), (label,))
+            walk.append(_Search(joint, query, self._show(own, query), "", is_fruitless=True))
+        query = joint_query((first, second), (label,))
+        walk.append(_Search(joint, query, self._show(found, query), title))
+        kind = self._kinds.get(found.document_id, "")
+        walk += self._walk(title, kind, rng.choice(_TAILS), rng)
+        return Log(self._prompt(starts, rng), tuple(_pieces(walk)))
+
+    def _leading_to(self, name: str, rng: random.Random) -> tuple[str, _Search]:
+        """A start, and a search from there that finds `name`."""
+        document = rng.choice(self._documents)
+        while not (facts := [fact for fact in self._facts(document) if len(fact[1]) == 1]):
+            document = rng.choice(self._documents)
+        start = self._renamed(document.title, rng)
+        label, _ = rng.choice(facts)
+        lines = [
+            f"{label}: {name}" if line.startswith(f"{label}: ") else line
+            for line in self._disguised(document, start, rng).lines
+        ]
+        shown = Document(document.document_id, start, tuple(lines), document.split)
+        query = search_query(start, label)
+        return start, _Search(label, query, self._show(shown, query), name)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """See `ReadingMaterial`: titles and lines of the documents."""
@@ -83,11 +173,13 @@ class BrowsingWriter:
             yield document.title
             yield from document.lines
 
-    def _prompt(self, name: str, rng: random.Random) -> str:
-        """The name among a few labels unrelated to the walk."""
-        before = rng.choices(self._labels, k=rng.randrange(_MAX_NOISE_LABELS + 1))
-        after = rng.choices(self._labels, k=rng.randrange(2))
-        return " ".join((*before, name, *after))
+    def _prompt(self, names: Sequence[str], rng: random.Random) -> str:
+        """The names among a few labels unrelated to the walk."""
+        words: list[str] = []
+        for name in names:
+            words += rng.choices(self._labels, k=rng.randrange(_MAX_NOISE_LABELS // len(names) + 1))
+            words.append(name)
+        return " ".join((*words, *rng.choices(self._labels, k=rng.randrange(2))))
 
     def _facts(self, document: Document) -> list[tuple[str, list[str]]]:
         """Label and values of each line that states a relation, or of every line if none does."""
@@ -118,15 +210,13 @@ def invented_name(names: Sequence[str], rng: random.Random) -> str:
     return (head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :]).strip(" -'")
 
 
-def _pieces(
-    walk: Sequence[tuple[str, str, str]], answer: str
-) -> list[ToolCalls | FinalAnswer | str]:
+def _pieces(walk: Sequence[_Search]) -> list[ToolCalls | FinalAnswer | str]:
     pieces: list[ToolCalls | FinalAnswer | str] = []
-    labels = [label for label, _, _ in walk]
-    for number, (_, query, observation) in enumerate(walk):
-        pieces.append(search_call(remaining_hops(labels[number:]), query))
-        pieces.append(observation)
-    pieces.append(FinalAnswer(answer, READY_TO_ANSWER))
+    for number, search in enumerate(walk):
+        remaining = [later.label for later in walk[number:] if not later.is_fruitless]
+        pieces.append(search_call(remaining_hops(remaining), search.query))
+        pieces.append(search.observation)
+    pieces.append(FinalAnswer(walk[-1].found, READY_TO_ANSWER))
     return pieces
 
 

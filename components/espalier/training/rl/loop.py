@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from transformers import PreTrainedModel
+
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import Phase, SelfPlay
@@ -24,7 +26,7 @@ from espalier.training.rl.policy_gradient import Figures
 from espalier.training.rl.progress import LAST_STEP, Drawing, LoopProgress
 from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
-from espalier.training.rl.rows import Group, dense_rows, learning_batch
+from espalier.training.rl.rows import Group, Rows, Unit, dense_rows, learning_batch
 from espalier.training.rl.sampling import StepRollouts, StepSampler, draws_of
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.scoring import ScoreRequest
@@ -68,12 +70,37 @@ class LoopParts:
     """Adds tasks to the pool between two refreshes, where the profile asks for it."""
 
 
+class Updating(NamedTuple):
+    """Updates of policy and critic, scoring included."""
+
+    seconds: float = 0.0
+    tokens: float = 0.0
+    positions: float = 0.0
+    """Of the policy, see `Forwarded`."""
+
+    def since(self, before: Updating) -> Updating:
+        """What was done after `before`."""
+        now = zip(self, before, strict=True)
+        return Updating(*(after - earlier for after, earlier in now))
+
+    @property
+    def tokens_per_s(self) -> float:
+        """0 where nothing was updated."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def positions_per_s(self) -> float:
+        """0 where nothing was updated."""
+        return self.positions / self.seconds if self.seconds else 0.0
+
+
 class _Moment(NamedTuple):
     """Before a step."""
 
     clock_s: float
     waited_s: float
     rollouts: int
+    updating: Updating
 
 
 class RlLoop:
@@ -100,6 +127,8 @@ class RlLoop:
         """Duration of `run`, since the last resume."""
         self.waited_s = 0.0
         """The part of it in which the learner waited for trajectories."""
+        self.updating = Updating()
+        """What the updates of `run` did, since the last resume."""
         self._progress = LoopProgress(
             parts.models.policy.model,
             update,
@@ -113,6 +142,16 @@ class RlLoop:
     def ledger(self) -> PromptLedger:
         """What became of every prompt that was drawn."""
         return self._parts.sampler.ledger
+
+    @property
+    def policy(self) -> PreTrainedModel:
+        """The model that is trained."""
+        return self._parts.models.policy.model
+
+    @property
+    def layout(self) -> str:
+        """How the updates forward trajectories, as `training.layout` names it."""
+        return "prefix_tree" if self._parts.layout.prefix_tree else "packed"
 
     @property
     def history(self) -> list[Figures]:
@@ -155,7 +194,9 @@ class RlLoop:
             for step in range(start, config.steps):
                 if progress.is_idle(config):  # the checkpoint is of a run that had stopped
                     break
-                before = _Moment(time.perf_counter(), self.waited_s, progress.rollouts)
+                before = _Moment(
+                    time.perf_counter(), self.waited_s, progress.rollouts, self.updating
+                )
                 row = self._step(step)
                 progress.history.append(row)
                 is_last = step + 1 == config.steps or progress.is_idle(config)
@@ -187,6 +228,9 @@ class RlLoop:
             "rollout_s": self.waited_s - before.waited_s,
             "tokens_per_s": sampled / step_s,
         }
+        updated = self.updating.since(before.updating)
+        if updated.tokens:
+            timings["update_tokens_per_s"] = updated.tokens_per_s
         if saved := self._progress.saved_step:
             timings["checkpoint_step"] = saved
         return timings
@@ -204,7 +248,7 @@ class RlLoop:
         if batch.groups:
             rows = dense_rows(batch.groups, with_observations=config.train_on_observations)
             context = StepContext(step, self._request(step), self._parts.kind_choice)
-            figures = self._update.apply(rows, batch.units, context)
+            figures = self._updated(rows, batch.units, context)
         self._settle(rollouts.groups, batch.groups)
         idle_steps = self._progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0,
@@ -219,6 +263,17 @@ class RlLoop:
             self._parts.pool.refresh()
         self._progress.sampled(rollouts.sampled)
         return self._history_row(step, rollouts) | figures | {"idle_steps": idle_steps}
+
+    def _updated(self, rows: Rows, units: Sequence[Unit], context: StepContext) -> Figures:
+        started = time.perf_counter()
+        figures = self._update.apply(rows, units, context)
+        seconds, tokens, positions = self.updating
+        self.updating = Updating(
+            seconds + time.perf_counter() - started,
+            tokens + figures["update_tokens"],
+            positions + figures["update_positions"],
+        )
+        return figures
 
     def _settle(self, admitted: Sequence[Group], learned: Sequence[Group]) -> None:
         """Tell the ledger which of the admitted groups the step has learned from."""
@@ -252,6 +307,7 @@ class RlLoop:
             "pass_rate": sum(t.is_right for t in sampled) / count,
             "zero_variance_share": rollouts.zero_variance_share,
             "rollouts": self._progress.rollouts,
+            "informative_share": rollouts.informative / count,
             "lost_episodes": rollouts.lost,
             "broke_sandbox_episodes": sum(t.broke_sandbox for t in sampled),
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,

@@ -114,9 +114,23 @@ def mean_figures(updates: Sequence[Figures]) -> Figures:
     return means
 
 
+class Forwarded(NamedTuple):
+    """What went forwards and backwards through the policy."""
+
+    tokens: float = 0.0
+    """Of trajectories."""
+    positions: float = 0.0
+    """As they are laid out: fewer where trajectories share what they begin with."""
+
+    def figures(self) -> Figures:
+        """As columns of the history."""
+        return {"update_tokens": self.tokens, "update_positions": self.positions}
+
+
 class _Scored(NamedTuple):
     logprobs_bT: Tensor
     entropy_bT: Tensor
+    forwarded: Forwarded
 
 
 class PolicyGradient:
@@ -126,6 +140,12 @@ class PolicyGradient:
         self._policy = policy
         self._algorithm = algorithm
         self._layout = layout
+        self._forwarded = Forwarded()
+
+    def take_forwarded(self) -> Forwarded:
+        """What this process forwarded with gradient since the last call."""
+        taken, self._forwarded = self._forwarded, Forwarded()
+        return taken
 
     def add(
         self, minibatch: Minibatch, request: ScoreRequest, *, kl_coefficient: float
@@ -144,11 +164,12 @@ class PolicyGradient:
         for run, weight in self._layout.processes.share(runs):
             with self._layout.hardware.precision():
                 scored = self._score(minibatch, run, request)
-            batch = minibatch.loss_batch(run, *scored)
+            batch = minibatch.loss_batch(run, scored.logprobs_bT, scored.entropy_bT)
             loss = self._algorithm.objective(batch, kl_coefficient=kl_coefficient)
             (loss.loss * weight).backward()
             add_scaled(figures, {"loss": loss.loss.detach(), **loss.metrics}, weight)
             self._keep(logprobs_BT, run, scored.logprobs_bT * weight)
+            self._count(scored.forwarded, weight)
         return figures, logprobs_BT
 
     def _add_by_cached_gradient(
@@ -188,6 +209,7 @@ class PolicyGradient:
                 scored = self._score(minibatch, run, request)
             surrogate = self._surrogate(run, scored, gradients)
             (surrogate * weight).backward()
+            self._count(scored.forwarded, weight)
         figures: Figures = {}
         # every process has computed the whole loss: each contributes its share of the sum
         add_scaled(figures, {"loss": loss.loss.detach(), **loss.metrics}, 1 / processes.count)
@@ -197,7 +219,8 @@ class PolicyGradient:
         """A scalar whose gradient is that of the whole loss, through this micro-batch's scores."""
         rows = rows_of(run)
         total = scored.logprobs_bT.new_zeros(())
-        for values_bT, gradient_BT in zip(scored, gradients, strict=True):
+        values = (scored.logprobs_bT, scored.entropy_bT)
+        for values_bT, gradient_BT in zip(values, gradients, strict=True):
             if values_bT.requires_grad:
                 width = values_bT.shape[1]
                 total = total + (values_bT * gradient_BT[rows, :width].to(values_bT.device)).sum()
@@ -208,9 +231,18 @@ class PolicyGradient:
         batch = self._layout.batch(sequences)
         scores: Scores = self._policy(batch, request)
         assert scores.entropy_N is not None, "the update requests the entropy"
-        width = max(len(sequence.token_ids) for sequence in sequences)
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        width = max(lengths)
         return _Scored(
-            batch.dense(scores.logprobs_N, width=width), batch.dense(scores.entropy_N, width=width)
+            batch.dense(scores.logprobs_N, width=width),
+            batch.dense(scores.entropy_N, width=width),
+            Forwarded(sum(lengths), batch.num_tokens),
+        )
+
+    def _count(self, forwarded: Forwarded, weight: float) -> None:
+        tokens, positions = self._forwarded
+        self._forwarded = Forwarded(
+            tokens + weight * forwarded.tokens, positions + weight * forwarded.positions
         )
 
     def _keep(self, values_BT: Tensor, run: list[Unit], scored_bT: Tensor) -> None:

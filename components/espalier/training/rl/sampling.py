@@ -35,6 +35,8 @@ class StepRollouts:
     groups_sampled: int = 0
     zero_variance: int = 0
     """Sampled groups whose rewards were all equal."""
+    informative: int = 0
+    """Trajectories of the other groups: a filter that knew them before would sample these alone."""
     lost: int = 0
     """Episodes that were lost from outside; they have no reward. Those whose own program ended the
     sandbox are wrong answers, and are among the sampled ones."""
@@ -87,7 +89,9 @@ class GroupAdmission:
         result.sampled.extend(group)
         result.groups_sampled += 1
         rewards = [t.total_reward for t in group]
-        result.zero_variance += max(rewards) == min(rewards)
+        is_flat = max(rewards) == min(rewards)
+        result.zero_variance += is_flat
+        result.informative += 0 if is_flat else len(group)
         self._tasks.observe(group[0].task_id, attempts=len(group), successes=successes(group))
         return group
 

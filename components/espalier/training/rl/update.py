@@ -163,7 +163,8 @@ class PolicyUpdate:
             updates.append(found)
             if first_BT is None and logprobs_BT is not None:
                 first_BT, scored = logprobs_BT, rows_of(minibatch.units)
-        figures = self._summed(mean_figures(updates))
+        forwarded = self._gradient.take_forwarded().figures()
+        figures = self._summed(mean_figures(updates) | forwarded)
         figures["skipped_updates"] = float(self._skipped - skipped_before)
         if first_BT is not None:
             figures |= engine_mismatch(rows, first_BT, scored=scored, step=step)
@@ -234,8 +235,6 @@ class PolicyUpdate:
         return figures, logprobs_BT
 
     def _summed(self, figures: Figures) -> Figures:
-        if not figures:  # every update was skipped, in every process
-            return {}
         values = torch.tensor(list(figures.values()), dtype=torch.float64)
         self._processes.sum([values])
         return dict(zip(figures, values.tolist(), strict=True))

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.environments import EnvironmentsOver
+from espalier.curriculum.prediction import Description
+from espalier.environments import EnvironmentsOver, family_of
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
@@ -269,7 +270,15 @@ def _stragglers(profile: Profile) -> Stragglers | None:
 
 def _task_pool(profile: Profile, curriculum: Path) -> TaskPool:
     """The pool of the curriculum artifact: every candidate with its measured pass rate."""
-    pool = TaskPool(read_tasks(curriculum / "tasks.jsonl"), profile.curriculum)
+    family = family_of(profile)
+    pool = TaskPool(
+        read_tasks(curriculum / "tasks.jsonl"),
+        profile.curriculum,
+        group_size=profile.training.group_size,
+        describe=lambda task: Description(
+            family.of(task).report_groups(task), family.of(task).names_of(task)
+        ),
+    )
     for row in pq.read_table(curriculum / "pass_rates.parquet").to_pylist():
         pool.observe(row["task_id"], attempts=row["attempts"], successes=row["successes"])
     pool.refresh()

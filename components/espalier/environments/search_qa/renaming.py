@@ -1,0 +1,104 @@
+"""Demonstrations under invented names, so that a plan follows from the words of a question alone.
+
+A policy that is trained on few entities learns from the name what may be asked of it: of a country
+that it knows it asks the currency, of an unknown one first the country. With the names exchanged
+throughout a demonstration, in the question, the searches, the results and the answer, nothing but
+the wording is left to learn from.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from espalier.environments.search_qa.reading_logs import invented_name
+from espalier.knowledge.folding import folded_name
+from espalier.records import Message, Task
+from espalier.records.message import JsonObject
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.search_wording import shown_hits
+
+_ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
+
+
+class NameExchange:
+    """Exchanges the names that a demonstration passes through for invented ones."""
+
+    def __init__(self, names: Sequence[str], share: float) -> None:
+        """Set up.
+
+        Args:
+            names: that invented ones are put together from.
+            share: of the names that are exchanged, 0-1.
+        """
+        self._names = names
+        self._share = share
+
+    def __call__(
+        self, task: Task, trajectory: Trajectory, rng: random.Random
+    ) -> tuple[Task, Trajectory]:
+        """The task and its demonstration with other names; as they are after a detour.
+
+        They are the names of the route; without one the titles that were found, and the answer.
+
+        A detour misspells a name, which would no longer be the one that is asked for.
+        """
+        if trajectory.detour:
+            return task, trajectory
+        route = task.extra.get("entities")
+        names = map(str, route) if isinstance(route, list) else _found_names(trajectory)
+        others: dict[str, str] = {}
+        for name in dict.fromkeys(names):
+            if rng.random() >= self._share:
+                continue
+            others[name] = self._other(name, rng)
+            if route is None:  # its queries are the question's own words, folded
+                others.setdefault(folded_name(name), folded_name(others[name]))
+        if not others:
+            return task, trajectory
+        exchange = _exchange(others)
+        renamed = task.model_copy(update={"prompt": tuple(map(exchange, task.prompt))})
+        return renamed, replace(trajectory, messages=tuple(map(exchange, trajectory.messages)))
+
+    def _other(self, name: str, rng: random.Random) -> str:
+        if name.isdecimal():
+            return "".join(rng.choices("123456789", k=len(name)))
+        return invented_name(self._names, rng) or name
+
+
+def _found_names(trajectory: Trajectory) -> list[str]:
+    """The titles that the searches found, and the answer."""
+    found = [
+        hit.title
+        for message in trajectory.messages
+        if message.role == "tool"
+        for hit in shown_hits(message.content)
+    ]
+    names = (_ARTICLE.sub("", name) for name in (*found, trajectory.answer or ""))
+    return [name for name in names if folded_name(name)]
+
+
+def _exchange(others: Mapping[str, str]) -> Callable[[Message], Message]:
+    longest_first = sorted(others, key=len, reverse=True)
+    found = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
+
+    def in_text(text: str) -> str:
+        return found.sub(lambda match: others[match.group()], text)
+
+    def in_message(message: Message) -> Message:
+        calls = tuple(
+            call.model_copy(update={"arguments": _mapped(call.arguments, in_text)})
+            for call in message.tool_calls
+        )
+        return message.model_copy(update={"content": in_text(message.content), "tool_calls": calls})
+
+    return in_message
+
+
+def _mapped(arguments: JsonObject, change: Callable[[str], str]) -> JsonObject:
+    return {
+        name: change(value) if isinstance(value, str) else value
+        for name, value in arguments.items()
+    }

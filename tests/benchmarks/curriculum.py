@@ -1,0 +1,199 @@
+"""Does the choice of tasks pay? Rollouts to equal dev EM, from one warm start for each seed.
+
+    python -m tests.benchmarks.curriculum --seeds 3 --workers 2
+    python -m tests.benchmarks.curriculum --seeds 1 --arms uniform predicted     (two arms)
+
+Arms, each a run of the stage `train` on one thread, with 60 steps for the profile's:
+
+    uniform      all tasks alike, the default algorithm with `filters = []`
+    dynamic      all tasks alike, the default algorithm as it is, which draws other tasks in the
+                 place of groups of equal rewards
+    patterns     the same, all patterns alike and then their tasks
+    band         tasks inside the band of pass rates, screened (SPEED-RL)
+    predicted    tasks by what they are expected to tell, screened
+    frontier     tasks never tried of the patterns that are solved now and then, screened
+
+The stages up to the curriculum filter are run once a seed. Rollouts are all that were sampled:
+screened and dropped groups, and the curriculum filter's where the arm reads its pass rates. The
+level is the best dev EM that the weakest arm of a seed reaches; between two evaluations rollouts
+are interpolated. A perfect and free filter would sample the groups with variance alone: their share
+of an arm's rollouts is beside it. `curves.csv` and `curves.svg` in --out have every evaluation.
+
+A finished arm keeps its result with its commit in --out. A killed one goes on where it stood. What
+another commit or other settings left there is refused, unless --any-commit counts it or --again
+deletes it. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from tests.benchmarks.arms import asked, kept_arm, run_all
+from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.curriculum_figures import report
+from tests.benchmarks.keeping import commit, keep, provenance
+
+if TYPE_CHECKING:
+    from espalier.config import Profile
+
+BASE = "base"
+"""The stages that a seed's arms share."""
+ARMS: Mapping[str, tuple[str, ...]] = {
+    "uniform": ("curriculum.enabled=false", "training.algorithm.filters=[]"),
+    "dynamic": ("curriculum.enabled=false",),
+    "patterns": ("curriculum.draw=patterns", "curriculum.screening_rollouts=0"),
+    **{name: (f"curriculum.draw={name}",) for name in ("band", "predicted", "frontier")},
+}
+"""Name -> overrides of the profile."""
+READS_PASS_RATES = ("band", "predicted", "frontier")
+"""Arms to which the curriculum filter's rollouts are counted."""
+DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
+
+
+class Arm(NamedTuple):
+    """A way to choose tasks under a seed, or the stages before it."""
+
+    way: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder and its result's file."""
+        return f"{self.way}-{self.seed}"
+
+
+def main() -> None:
+    """Run what is missing, then print the tables."""
+    options = _options()
+    if options.arm:
+        way, _, seed = options.arm.rpartition("-")
+        run_arm(Arm(way, int(seed)), options)
+        return
+    arms = [Arm(way, seed) for seed in range(options.seeds) for way in (BASE, *options.arms)]
+    missing = [arm for arm in arms if kept_result(arm, options) is None]
+    by_name = {arm.name: arm for arm in missing}
+    run_all(
+        {name: _command(arm, options) for name, arm in by_name.items()},
+        options.out,
+        workers=options.workers,
+        can_start=lambda name: _can_start(by_name[name], options),
+    )
+    results = {
+        arm: result
+        for arm in arms
+        if arm.way != BASE and (result := kept_result(arm, options)) is not None
+    }
+    by_seed = {
+        seed: {arm.way: result for arm, result in results.items() if arm.seed == seed}
+        for seed in range(options.seeds)
+    }
+    report(by_seed, options.out)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=DEFAULT_ARMS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1, help="arms at one time")
+    parser.add_argument("--steps", type=int, default=60, help="of RL, in an arm")
+    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/curriculum"))
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
+    parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
+    parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
+    command = ["tests.benchmarks.curriculum", "--arm", arm.name]
+    for name in ("out", "profile", "steps"):
+        command += [f"--{name}", str(getattr(options, name))]
+    return [*command, "--set", *options.set]
+
+
+def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
+    """The profile of an arm."""
+    from espalier.config import load_profile
+
+    fixed = [f"seed={arm.seed}", "threads=1", f"training.steps={options.steps}"]
+    own = [] if arm.way == BASE else ARMS[arm.way]
+    return load_profile(options.profile, [*fixed, "training.evaluate_every=5", *own, *options.set])
+
+
+def run_arm(arm: Arm, options: argparse.Namespace) -> None:
+    """One arm in this process."""
+    from espalier.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    profile = profile_of(arm, options)
+    prepare_torch(profile.threads)
+    path = options.out / f"{arm.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = {"asked": asked(profile), "origin": {"commit": commit()}}
+    path.with_suffix(".begun").write_text(json.dumps(begun))
+    if arm.way == BASE:
+        run_chain(profile, options.out / arm.name, "filter_curriculum")
+        result: dict[str, Any] = {}
+    else:
+        result = _trained(profile, arm, options)
+    keep(path, asked(profile), [result], provenance(profile.threads))
+    path.with_suffix(".begun").unlink()
+
+
+def _trained(profile: Profile, arm: Arm, options: argparse.Namespace) -> dict[str, Any]:
+    """Run `train` on the seed's stages; returns the arm's curve and figures."""
+    from espalier.chain import STAGES
+    from espalier.records import NullTracker
+
+    stage, base = STAGES["train"], options.out / f"{BASE}-{arm.seed}"
+    output = options.out / arm.name / stage.output
+    started = time.perf_counter()
+    if not output.is_dir():
+        stage.run(profile, {name: base / name for name in stage.inputs}, output, NullTracker())
+    judged = json.loads((base / "curriculum" / "rollouts.json").read_bytes())["rollouts"]
+    before = judged if arm.way in READS_PASS_RATES else 0
+    warm = pq.read_table(base / "warm_policy" / "history.parquet", columns=["dev_em"])
+    warm_em = max(em for em in warm.column("dev_em").to_pylist() if em is not None)
+    rows = pq.read_table(output / "history.parquet").to_pylist()
+    evaluated = [row for row in rows if row["dev_em"] is not None]
+    sizes = [
+        row["rollouts"] - former
+        for row, former in zip(rows, [0, *(row["rollouts"] for row in rows)], strict=False)
+    ]
+    informative = sum(
+        row["informative_share"] * size for row, size in zip(rows, sizes, strict=True)
+    )
+    return {
+        "curve": [[before, warm_em]]
+        + [[before + row["rollouts"], row["dev_em"]] for row in evaluated],
+        "steps": len(rows),
+        "rollouts": sum(sizes),
+        "informative_share": informative / sum(sizes),
+        "zero_variance_share": sum(row["zero_variance_share"] for row in rows) / len(rows),
+        "dev_questions": profile.training.dev_questions,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _can_start(arm: Arm, options: argparse.Namespace) -> bool:
+    return arm.way == BASE or (options.out / f"{BASE}-{arm.seed}.json").is_file()
+
+
+def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
+    """See `kept_arm`."""
+    path = options.out / f"{arm.name}.json"
+    return kept_arm(path, lambda: profile_of(arm, options), options)
+
+
+if __name__ == "__main__":
+    main()

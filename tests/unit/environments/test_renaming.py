@@ -1,0 +1,114 @@
+import random
+from itertools import product
+
+import pytest
+
+from espalier.environments.search_qa.renaming import NameExchange
+from espalier.records import Message, Task, TaskMetadata, ToolCall, Verifier
+from espalier.records.trajectory import FinishReason, Trajectory
+
+NAMES = ["Abcdef", "Uvwxyz", "Klmnop"]
+TASK = Task(
+    task_id="train-1",
+    prompt=(Message(role="user", content="What is the money of the country of Nice? Not nicely."),),
+    environment="search_qa",
+    verifier=Verifier(kind="exact_match", gold=("Euro",)),
+    metadata=TaskMetadata(
+        split="train", source="webshaper", extra={"entities": ["Nice", "New Nice", "Euro"]}
+    ),
+)
+MESSAGES = (
+    *TASK.prompt,
+    Message(
+        role="assistant",
+        thought="country",
+        tool_calls=(ToolCall(name="search", arguments={"query": "Nice country", "top": 1}),),
+    ),
+    Message(role="tool", content="Nice | country: New Nice | nearest larger city: Lyon"),
+    Message(role="assistant", thought="answer", content="Euro"),
+)
+
+
+def _trajectory(**changes):
+    fields = {
+        "task_id": TASK.task_id,
+        "group_id": "g",
+        "messages": MESSAGES,
+        "tool_results": (),
+        "reward": {"outcome": 1.0},
+        "answer": "Euro",
+        "finish_reason": FinishReason.ANSWERED,
+        "policy_version": 0,
+    }
+    return Trajectory(**{**fields, **changes})
+
+
+def _texts(messages):
+    for message in messages:
+        yield message.content
+        for call in message.tool_calls:
+            yield call.arguments["query"]
+
+
+def test_a_name_is_exchanged_alike_wherever_it_stands_alone():
+    task, renamed = NameExchange(NAMES, 1.0)(TASK, _trajectory(), random.Random(1))
+    question, result = task.question, renamed.messages[2].content
+    name = renamed.messages[1].tool_calls[0].arguments["query"].removesuffix(" country")
+    assert name not in ("Nice", "New Nice")
+    assert question == f"What is the money of the country of {name}? Not nicely."
+    assert result.startswith(f"{name} | country: ")
+    assert result.endswith(" | nearest larger city: Lyon")
+    other = result.split(" | ")[1].removeprefix("country: ")
+    assert "Nice" not in other  # the longer name is one name
+    assert renamed.messages[0] == task.prompt[0]
+    assert renamed.messages[-1].content not in ("Euro", "")
+    assert renamed.messages[1].tool_calls[0].arguments["top"] == 1
+
+
+def test_names_are_exchanged_in_the_asked_share():
+    rng = random.Random(5)
+    exchange = NameExchange(NAMES, 0.5)
+    answers = [exchange(TASK, _trajectory(), rng)[1].messages[-1].content for _ in range(400)]
+    assert answers.count("Euro") == pytest.approx(200, abs=40)
+    assert len(set(answers)) > 5
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_detour_or_no_share_leaves_all_as_it_is(share):
+    given = _trajectory(detour="bad_query" if share else "")
+    assert NameExchange(NAMES, share)(TASK, given, random.Random(0)) == (TASK, given)
+
+
+def test_without_a_route_titles_and_the_answer_are_exchanged():
+    messages = (
+        Message(role="user", content="When was the Stalbri Museum founded?"),
+        Message(
+            role="assistant",
+            thought="find",
+            tool_calls=(ToolCall(name="search", arguments={"query": "stalbri museum founded"}),),
+        ),
+        Message(role="tool", content="the Stalbri Museum | The Stalbri Museum dates from 1974."),
+        Message(role="assistant", thought="answer", content="1974"),
+    )
+    metadata = TASK.metadata.model_copy(update={"extra": {}})
+    own = TASK.model_copy(update={"metadata": metadata, "prompt": messages[:1]})
+    given = _trajectory(messages=messages, answer="1974")
+    task, renamed = NameExchange(NAMES, 1.0)(own, given, random.Random(3))
+    name = task.question.removeprefix("When was the ").removesuffix(" founded?")
+    year = renamed.messages[-1].content
+    heads, tails = zip(*((known[:3], known[3:]) for known in NAMES), strict=True)
+    assert name in {"".join(halves) for halves in product(heads, tails)}
+    assert year.isdecimal()
+    assert len(year) == 4
+    assert renamed.messages[1].tool_calls[0].arguments["query"] == f"{name.lower()} founded"
+    assert renamed.messages[2].content == f"the {name} | The {name} dates from {year}."
+
+
+def test_signs_in_names_are_no_patterns():
+    extra = {"entities": ["Nice?", "Lyon (Rhône)"]}
+    metadata = TASK.metadata.model_copy(update={"extra": extra})
+    prompt = (Message(role="user", content="Is Lyon (Rhône) near Nice?"),)
+    task = TASK.model_copy(update={"metadata": metadata, "prompt": prompt})
+    renamed, _ = NameExchange(NAMES, 1.0)(task, _trajectory(), random.Random(2))
+    assert renamed.question.startswith("Is ")
+    assert "Lyon (Rhône)" not in renamed.question
