@@ -38,7 +38,13 @@ from tests.benchmarks.arms import (
 )
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit, keep, provenance
-from tests.benchmarks.recipes import RECIPES, fitted_outcome_model, recipe_figures, settings_of
+from tests.benchmarks.recipes import (
+    RECIPES,
+    fitted_outcome_model,
+    recipe_figures,
+    recipe_lines,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from espalier.config import Profile
@@ -182,6 +188,9 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
     for arm, result in results.items():
         whole = together([result])
         print(_line(arm.name, whole, whole["gain"]) + f"  {minutes(result):8.1f}")
+    for arm, result in results.items():
+        for line in recipe_lines(arm.name, result):
+            print(line)
     headline: dict[str, Any] = {"profile": Path(options.profile).stem}
     for group in dict.fromkeys(arm.group for arm in arms):
         found = [result for arm, result in results.items() if arm.group == group]

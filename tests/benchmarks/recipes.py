@@ -74,3 +74,18 @@ def recipe_figures(run_dir: Path, outcome_model: Path | None) -> dict[str, Any]:
         found["outcome_model"] = json.loads((outcome_model / "run.json").read_bytes())
         found["agreement_in_training"] = history[-1]["outcome_model/agreement"]
     return found
+
+
+def recipe_lines(name: str, result: dict[str, Any]) -> list[str]:
+    """What a recipe did in an arm, in words; nothing of a plain one."""
+    lines: list[str] = []
+    if "posed" in result:
+        lines.append(f"{name}: of {result['posed']} tasks proposed {result['kept']} were kept")
+    if model := result.get("outcome_model"):
+        agreed, later = 100 * model["agreement"], 100 * result["agreement_in_training"]
+        lines.append(
+            f"{name}: the outcome model agrees with the rule on {agreed:.0f} % of "
+            f"{model['dev_attempts']:.0f} dev attempts (AUC {model['auc']:.2f}), in training on "
+            f"{later:.0f} %"
+        )
+    return lines

@@ -127,7 +127,7 @@ class CountingRoller(Protocol):
 
     @property
     def total_tokens(self) -> int:
-        """Tokens forwarded so far."""
+        """Tokens read and sampled so far."""
         ...
 
     @property

@@ -65,8 +65,6 @@ class Figures:
     the square divided by this (`memory.kept_mib`): freed memory stays with the allocator."""
 
 
-ASSUMED_PARAMETERS = 750_000
-ASSUMED_THREADS = 1
 _ASSUMED: Measured = {
     "common_share": COMMON_SHARE,
     "prestage_token_s": 1 / 8000,
@@ -185,14 +183,21 @@ class Calibration(NamedTuple):
         return sorted(name for name, source in self.sources.items() if source == "assumed")
 
 
-def calibrated(profile: Profile, layers: Sequence[tuple[str, Measured]]) -> Calibration:
+_ASSUMED_OF = Compute(parameters=750_000, threads=1)
+"""What assumed times by the token were measured on."""
+
+
+def calibrated(
+    profile: Profile, layers: Sequence[tuple[str, Measured]], asked: Compute
+) -> Calibration:
     """Fill what is measured with what is assumed.
 
     Args:
         profile: that is planned.
         layers: source and figures; where two have the same, the later counts.
+        asked: what the profile computes on.
     """
-    figures = dict(assumed(profile))
+    figures = rescaled(assumed(profile), _ASSUMED_OF, asked)
     sources = dict.fromkeys(figures, "assumed")
     for source, measured in layers:
         figures |= measured

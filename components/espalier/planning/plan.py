@@ -136,13 +136,14 @@ class _Known(NamedTuple):
 
     order: PlanOrder
     size: PolicySize
+    asked: Compute
     layers: list[tuple[str, Measured]]
 
 
 def _known(order: PlanOrder) -> _Known:
     size = policy_size(order.profile.policy)
     asked = Compute(size.parameters, order.profile.threads)
-    return _Known(order, size, layers_for(order.profile, order.runs.read, asked))
+    return _Known(order, size, asked, layers_for(order.profile, order.runs.read, asked))
 
 
 def _usable(memory_mib: float | None) -> float | None:
@@ -150,8 +151,8 @@ def _usable(memory_mib: float | None) -> float | None:
 
 
 def _needs(profile: Profile, known: _Known) -> Needs:
-    order, size, layers = known
-    calibration = calibrated(profile, layers)
+    order, size = known.order, known.size
+    calibration = calibrated(profile, known.layers, known.asked)
     figures = calibration.figures
     work = work_of(profile, figures)
     present = order.limits.accelerator_mib or order.machine.accelerator_mib

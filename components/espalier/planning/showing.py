@@ -136,7 +136,8 @@ def _verdict(plan: Plan) -> Iterator[str]:
         )
     for fault in plan.faults:
         unit = _unit(fault.what, plan)
-        yield f"does not fit: {fault.what} {_shown(fault.needs)} of {_shown(fault.limit)} {unit}"
+        what = "time" if fault.what == "hours" else fault.what
+        yield f"does not fit: {what} {_shown(fault.needs)} of {_shown(fault.limit)} {unit}"
         if not fault.remedies:
             yield "  no key of the profile makes it fit: raise the limit, or take a smaller policy"
         for remedy in fault.remedies:

@@ -264,13 +264,13 @@ class Roller:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens forwarded so far, prompts and observations included."""
-        return self._engine.counters.forwarded
+        """Tokens read and sampled so far, see `EngineCounters.unique`."""
+        return self._engine.counters.unique
 
     @property
-    def unique_tokens(self) -> int:
-        """Tokens so far that every engine must forward, see `EngineCounters.unique`."""
-        return self._engine.counters.unique
+    def forwarded_tokens(self) -> int:
+        """Tokens that went through the model so far; fewer where episodes share turns."""
+        return self._engine.counters.forwarded
 
     def load_weights(self, policy_dir: Path, version: int) -> None:
         """Sample from the weights of `policy_dir` from now on; see `Engine.load_weights`."""

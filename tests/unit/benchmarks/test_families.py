@@ -94,14 +94,18 @@ def test_recipes_train_as_long_as_the_plain_profile(tmp_path, family):
 def test_a_recipe_is_compared_with_the_plain_arm(tmp_path, capsys):
     options = options_for(tmp_path, profile="shop")
     arms = [Arm(0), Arm(0, recipe="webrl"), Arm(1, recipe="webrl")]
+    judged = {"auc": 0.81, "agreement": 0.75, "dev_attempts": 200.0}
+    told = {"posed": 30, "kept": 12, "outcome_model": judged, "agreement_in_training": 0.7}
     for arm, after in zip(arms, (180, 240, 400), strict=True):
-        keep_result(options, arm, result(120, after))
+        keep_result(options, arm, result(120, after) | (told if arm == arms[1] else {}))
     report(arms, options)
     *table, last = capsys.readouterr().out.splitlines()
     headline = json.loads(last)
     assert headline["webrl over plain"][0] == pytest.approx(0.1), "seed 1 has no plain arm"
     assert headline["webrl"]["n"] == 1200
     assert "webrl over plain: +10.0" in " ".join(table)
+    assert "webrl-0: of 30 tasks proposed 12 were kept" in table
+    assert [line for line in table if "agrees with the rule on 75 % of 200 dev attempts" in line]
 
 
 def test_an_arm_of_another_commit_is_refused_unless_asked(tmp_path):

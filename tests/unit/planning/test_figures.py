@@ -13,12 +13,21 @@ def test_a_median_leaves_out_runs_without_the_figure():
 
 def test_later_layers_take_the_place_of_earlier_ones():
     made = calibrated(
-        Profile(), [("others", {"ingest_s": 9.0, "policy_mib": 2.0}), ("own", {"ingest_s": 1.0})]
+        Profile(),
+        [("others", {"ingest_s": 9.0, "policy_mib": 2.0}), ("own", {"ingest_s": 1.0})],
+        Compute(750_000, 1),
     )
     assert (made.figures.ingest_s, made.figures.policy_mib) == (1.0, 2.0)
     assert (made.sources["ingest_s"], made.sources["policy_mib"]) == ("own", "others")
     assert "judged_token_s" in made.assumed
     assert "ingest_s" not in made.assumed
+
+
+def test_assumed_times_are_those_of_the_policy_and_the_threads():
+    small = calibrated(Profile(), [], Compute(750_000, 1)).figures
+    large = calibrated(Profile(), [], Compute(7_500_000, 2)).figures
+    assert large.update_token_s == pytest.approx(small.update_token_s * 10 * 2**-0.68)
+    assert large.ingest_s == small.ingest_s
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_the_command_prints_a_plan_and_exits_0(espalier):
 def test_what_does_not_fit_exits_1_and_names_keys(espalier):
     done = espalier("--profile", "laptop", "--hours", "0.17")
     assert done.exit_code == 1
-    assert "does not fit: hours" in done.stdout
+    assert "does not fit: time" in done.stdout
     assert "--set training.steps=" in done.stdout
 
 

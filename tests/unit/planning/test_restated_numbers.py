@@ -3,7 +3,7 @@
 from transformers import Lfm2Config
 
 from espalier.planning import memory, sizes, work
-from espalier.rollout.engines import lockstep, pages
+from espalier.rollout.engines import contexts, lockstep, pages
 from espalier.stages import filter_curriculum
 from espalier.training import scoring
 from espalier.training.rl import rows
@@ -11,7 +11,7 @@ from espalier.training.rl import rows
 
 def test_numbers_of_the_engine():
     assert memory._PAGE == pages.PAGE
-    assert memory._STEP_TOKENS == lockstep._MAX_STEP_TOKENS
+    assert memory._STEP_TOKENS == contexts._MAX_STEP_TOKENS
     assert memory._FUSED_BELOW == lockstep._FUSED_BELOW
 
 

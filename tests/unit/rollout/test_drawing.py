@@ -12,10 +12,11 @@ DRAWS, VOCABULARY = 40_000, 96
 
 def _rows(count, *, temperature=1.0, top_p=1.0, top_k=0, kind_choices=()):
     return RowSampling(
-        temperatures_N=np.full(count, temperature, np.float32),
-        top_p_N=np.full(count, top_p, np.float32),
-        top_k_N=np.full(count, top_k, np.int64),
+        temperatures_L=np.full(count, temperature, np.float32),
+        top_p_L=np.full(count, top_p, np.float32),
+        top_k_L=np.full(count, top_k, np.int64),
         uniforms_N=uniforms(np.full(count, 7, np.uint64), np.arange(count)),
+        sources_N=np.arange(count),
         kind_choices=kind_choices,
     )
 
@@ -67,7 +68,7 @@ def test_action_kinds_come_from_the_exploration_mixture():
 
 
 def test_greedy_and_sampled_rows_share_a_step():
-    rows = _rows(2)._replace(temperatures_N=np.array([0.0, 3.0], np.float32))
+    rows = _rows(2)._replace(temperatures_L=np.array([0.0, 3.0], np.float32))
     drawn = draw(_logits().expand(2, -1).clone(), rows)
     hot = draw(_logits().expand(2, -1).clone(), _rows(2, temperature=3.0))
     assert drawn.token_ids_N[0] == int(_logits().argmax())

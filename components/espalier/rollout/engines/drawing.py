@@ -1,9 +1,10 @@
 """Drawing the next token of many rows at once, each under its own sampling parameters.
 
 Each draw inverts the cumulative distribution at one uniform number. The number is a function of the
-row's seed and the token's position, so other rows of the same step do not change the draw.
+row's seed and the token's position, so other rows of the same step do not change the draw. Rows
+with the same context and parameters draw from one distribution.
 
-Axes: N rows, V vocabulary.
+Axes: N rows, L distributions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 class RowSampling(NamedTuple):
-    """Sampling parameters of N rows; see `engine.Sampling`."""
+    """Sampling parameters of L distributions, and N draws from them; see `engine.Sampling`."""
 
-    temperatures_N: Floats
-    top_p_N: Floats
-    top_k_N: Ints
+    temperatures_L: Floats
+    top_p_L: Floats
+    top_k_L: Ints
     uniforms_N: NDArray[np.float64]
     """In [0, 1)."""
+    sources_N: Ints
+    """The distribution that each row draws from."""
     kind_choices: tuple[tuple[KindChoice, Ints], ...] = ()
-    """Each with the rows whose next token opens an action."""
+    """Each with the distributions of a token that opens an action."""
 
 
 class DrawnTokens(NamedTuple):
@@ -43,27 +46,31 @@ class DrawnTokens(NamedTuple):
 
 
 @torch.inference_mode()
-def draw(logits_NV: Tensor, rows: RowSampling) -> DrawnTokens:
-    """Draw one token per row; `logits_NV` is overwritten."""
-    is_greedy_N = rows.temperatures_N == 0
-    greedy = np.nonzero(is_greedy_N)[0]
-    likeliest = logits_NV.numpy()[greedy].argmax(1)
-    if (rows.temperatures_N != 1).any():
-        divisors_N = np.where(is_greedy_N, np.float32(1), rows.temperatures_N)
-        logits_NV.div_(torch.from_numpy(divisors_N)[:, None])
-    is_cut_N = ((rows.top_p_N < 1) | (rows.top_k_N > 0)) & ~is_greedy_N
-    if is_cut_N.any():
-        at = torch.from_numpy(np.nonzero(is_cut_N)[0])
-        logits_NV[at] = _cut(logits_NV[at], rows.top_p_N[is_cut_N], rows.top_k_N[is_cut_N])
-    probs_NV = torch.softmax(logits_NV, -1, out=logits_NV)
-    for choice, chosen_rows in rows.kind_choices:
-        _mix_in(probs_NV, choice, chosen_rows[~is_greedy_N[chosen_rows]])
-    if len(greedy) == len(is_greedy_N):
-        token_ids_N = torch.from_numpy(likeliest)
+def draw(logits_LV: Tensor, rows: RowSampling) -> DrawnTokens:
+    """Draw one token per row; `logits_LV` is overwritten."""
+    is_greedy_L = rows.temperatures_L == 0
+    greedy = np.nonzero(is_greedy_L)[0]
+    likeliest_L = np.zeros(len(is_greedy_L), np.int64)
+    likeliest_L[greedy] = logits_LV.numpy()[greedy].argmax(1)
+    if (rows.temperatures_L != 1).any():
+        divisors_L = np.where(is_greedy_L, np.float32(1), rows.temperatures_L)
+        logits_LV.div_(torch.from_numpy(divisors_L)[:, None])
+    is_cut_L = ((rows.top_p_L < 1) | (rows.top_k_L > 0)) & ~is_greedy_L
+    if is_cut_L.any():
+        at = torch.from_numpy(np.nonzero(is_cut_L)[0])
+        logits_LV[at] = _cut(logits_LV[at], rows.top_p_L[is_cut_L], rows.top_k_L[is_cut_L])
+    probs_LV = torch.softmax(logits_LV, -1, out=logits_LV)
+    for choice, chosen in rows.kind_choices:
+        _mix_in(probs_LV, choice, chosen[~is_greedy_L[chosen]])
+    sources_N = torch.from_numpy(rows.sources_N)
+    if len(greedy) == len(is_greedy_L):
+        token_ids_N = torch.from_numpy(likeliest_L[rows.sources_N])
     else:
-        token_ids_N = _inverse_cdf(probs_NV, torch.from_numpy(rows.uniforms_N))
-        token_ids_N[torch.from_numpy(greedy)] = torch.from_numpy(likeliest)
-    logprobs_N = probs_NV.gather(1, token_ids_N[:, None]).squeeze(1).log_()
+        token_ids_N = _inverse_cdf(probs_LV, sources_N, torch.from_numpy(rows.uniforms_N))
+        if len(greedy):
+            is_greedy_N = is_greedy_L[rows.sources_N]
+            token_ids_N.numpy()[is_greedy_N] = likeliest_L[rows.sources_N[is_greedy_N]]
+    logprobs_N = probs_LV[sources_N, token_ids_N].log_()
     return DrawnTokens(token_ids_N.numpy(), logprobs_N.numpy())
 
 
@@ -76,11 +83,11 @@ def uniforms(seeds_N: NDArray[np.uint64], positions_N: Ints) -> NDArray[np.float
     return (state >> np.uint64(11)).astype(np.float64) * np.float64(2.0**-53)
 
 
-def _mix_in(probs_NV: Tensor, choice: KindChoice, rows: Ints) -> None:
-    at = torch.from_numpy(rows)
-    mixed = probs_NV[at] * (1 - choice.epsilon)
+def _mix_in(probs_LV: Tensor, choice: KindChoice, chosen: Ints) -> None:
+    at = torch.from_numpy(chosen)
+    mixed = probs_LV[at] * (1 - choice.epsilon)
     mixed[:, list(choice.kind_ids)] += choice.epsilon / len(choice.kind_ids)
-    probs_NV[at] = mixed
+    probs_LV[at] = mixed
 
 
 def _cut(logits_NV: Tensor, top_p_N: Floats, top_k_N: Ints) -> Tensor:
@@ -96,21 +103,21 @@ def _cut(logits_NV: Tensor, top_p_N: Floats, top_k_N: Ints) -> Tensor:
     return torch.empty_like(logits_NV).scatter_(1, order_NV, ordered_NV)
 
 
-def _inverse_cdf(probs_NV: Tensor, uniforms_N: Tensor) -> Tensor:
+def _inverse_cdf(probs_LV: Tensor, sources_N: Tensor, uniforms_N: Tensor) -> Tensor:
     """The first token at which the cumulative probability exceeds the uniform number.
 
     In two levels, blocks of tokens and then the tokens of one block: a cumulative sum over 256 x
     2048 numbers takes 0.5 ms, the sums of blocks a tenth of that. Sums are in double precision, so
     that a token of probability 1e-8 can be drawn; one of probability 0 cannot.
     """
-    rows, vocabulary = probs_NV.shape
-    blocks_NBK = probs_NV.view(rows, -1, math.gcd(vocabulary, 64))
-    mass_NB = blocks_NBK.sum(-1)
+    distributions, vocabulary = probs_LV.shape
+    blocks_LBK = probs_LV.view(distributions, -1, math.gcd(vocabulary, 64))
+    mass_NB = blocks_LBK.sum(-1).index_select(0, sources_N)
     block_N1, rest_N1 = _first_above(mass_NB, uniforms_N[:, None])
-    numbers_N = torch.arange(rows) * mass_NB.shape[1] + block_N1[:, 0]
-    inside_NK = blocks_NBK.flatten(0, 1).index_select(0, numbers_N)
+    numbers_N = sources_N * mass_NB.shape[1] + block_N1[:, 0]
+    inside_NK = blocks_LBK.flatten(0, 1).index_select(0, numbers_N)
     place_N1, _ = _first_above(inside_NK, rest_N1)
-    return (block_N1 * blocks_NBK.shape[2] + place_N1)[:, 0]
+    return (block_N1 * blocks_LBK.shape[2] + place_N1)[:, 0]
 
 
 class _Found(NamedTuple):

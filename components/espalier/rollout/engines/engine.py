@@ -73,8 +73,8 @@ class EngineCounters:
     forwarded: int = 0
     """Token positions that went through the model."""
     unique: int = 0
-    """Positions that every engine must forward: each prompt once per `serving`, however many
-    sessions share it, and every observed and sampled token."""
+    """Each prompt once per `serving`, however many sessions share it, and every observed and
+    sampled token. The same for every engine, also for one that forwards common turns once."""
     sampled: int = 0
     """Tokens that the policy wrote."""
 

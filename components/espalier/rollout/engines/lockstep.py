@@ -2,8 +2,8 @@
 
 A step forwards what its rows have not read yet (one token each, or a whole prompt or observation)
 and draws one token for each. Rows that wait for their environment sit the step out. A slot that is
-given back goes to the next waiting session. No row forwards a token twice, and a prompt shared by
-several rows is forwarded by one of them.
+given back goes to the next waiting session. No row forwards a token twice, and what several rows
+share from their beginning on, a prompt and whole turns, is forwarded once (`contexts.py`).
 
 Axes: N rows of a step, V vocabulary.
 """
@@ -20,16 +20,13 @@ import torch
 from transformers import Lfm2ForCausalLM, PreTrainedModel
 
 from espalier.policy.loading import load_weights_into
+from espalier.rollout.engines.contexts import SharedContexts
 from espalier.rollout.engines.decoder import Decoder, RowwiseDecoder
 from espalier.rollout.engines.drawing import draw
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling, StopRule
 from espalier.rollout.engines.fused_decoder import FusedDecoder, is_fusible
 from espalier.rollout.engines.hf_decoder import HfDecoder, NotPlainAttentionError, is_pageable
-from espalier.rollout.engines.pages import Ints
-from espalier.rollout.engines.rows import Prefixes, Prompt, Ready, RowState, Slots
-
-_MAX_STEP_TOKENS = 4096
-"""A step takes no further row once it has this many tokens: bounds the step's memory."""
+from espalier.rollout.engines.rows import Prompt, RowState, Slots
 
 _MAX_KNOWN = 100_000
 """Prompts remembered for counting unique ones, then forgotten: a server runs for weeks."""
@@ -62,14 +59,30 @@ class LockstepEngine:
     """Samples from `model`, which a trainer may change between rollouts; see `engine.Engine`."""
 
     def __init__(
-        self, model: PreTrainedModel, decoder: Decoder, stop_rule: StopRule, *, max_rows: int
+        self,
+        model: PreTrainedModel,
+        decoder: Decoder,
+        stop_rule: StopRule,
+        *,
+        max_rows: int,
+        shares_turns: bool = True,
     ) -> None:
+        """Store what samples.
+
+        Args:
+            model: of `decoder`; its weights may change between rollouts.
+            decoder: forwards tokens.
+            stop_rule: ends actions.
+            max_rows: sessions that are open at one time.
+            shares_turns: False shares prompts alone, for comparisons.
+        """
         self.policy_version = 0
         self.counters = EngineCounters()
         self._model = model
         self._decoder = decoder
         self._stop_rule = stop_rule
         self._max_rows = max_rows
+        self._shares_turns = shares_turns
         self._is_stop_V = np.zeros(model.config.get_text_config().vocab_size, bool)
         self._is_stop_V[list(stop_rule.stop_ids)] = True
         self._slots = Slots(max_rows)
@@ -97,7 +110,7 @@ class LockstepEngine:
         slot = await self._slots.take(prompt)
         self._count_prompt(prompt)
         self._rows.open(slot, prompt, sampling)
-        self._prefixes.opened(slot, prompt)
+        self._contexts.opened(slot, prompt)
         return LockstepSession(self, slot)
 
     async def load_weights(self, policy_dir: Path, version: int) -> None:
@@ -112,7 +125,7 @@ class LockstepEngine:
         """For `LockstepSession`."""
         if token_ids:
             self.counters.unique += len(token_ids)
-            self._prefixes.diverged(slot)
+            self._contexts.observed(slot)
             self._rows.append(slot, token_ids)
 
     async def sample(self, slot: int, max_tokens: int) -> Completion:
@@ -128,15 +141,20 @@ class LockstepEngine:
         """For `LockstepSession`."""
         self._rows.close(slot)
         self._actions.pop(slot, None)
-        self._prefixes.diverged(slot)
-        self._decoder.release(slot)
+        self._contexts.closed(slot)
         self._slots.give_back(slot)
 
     def _begin(self) -> None:
         """Forget every context."""
         self._decoder.begin()
         self._rows = RowState(self._max_rows)
-        self._prefixes = Prefixes(self._decoder, self._slots, first_spare=self._max_rows)
+        self._contexts = SharedContexts(
+            self._decoder,
+            self._slots,
+            self._rows,
+            max_rows=self._max_rows,
+            shares_turns=self._shares_turns,
+        )
         self._actions: dict[int, asyncio.Future[Completion]] = {}
         self._known: set[int] = set()
         self._failure: BaseException | None = None
@@ -165,11 +183,15 @@ class LockstepEngine:
 
     def _step(self) -> None:
         active_N = np.nonzero(self._rows.is_sampling_S)[0]
-        followers = self._prefixes.followers(active_N)
-        readers_N = np.setdiff1d(active_N, followers) if followers else active_N
-        ready = self._prefixes.join(followers, self._read(readers_N))
-        slots_N = ready.slots_N
-        drawn = draw(self._decoder.logits(ready.hidden_NH), self._rows.sampling(slots_N))
+        if not len(active_N):  # closed since they asked
+            return
+        slots_N, groups_N, hidden_GH, forwarded = self._contexts.read(active_N)
+        self.counters.forwarded += forwarded
+        sampling, groups_L = self._rows.sampling(slots_N, groups_N)
+        logits_LV = self._decoder.logits(hidden_GH)
+        if len(groups_L) > len(hidden_GH):  # rows of one group with different parameters
+            logits_LV = logits_LV.index_select(0, torch.from_numpy(groups_L))
+        drawn = draw(logits_LV, sampling)
         self._rows.write(slots_N, drawn)
         self.counters.sampled += len(slots_N)
         self.counters.unique += len(slots_N)
@@ -191,19 +213,6 @@ class LockstepEngine:
         if hash(prompt) not in self._known:
             self._known.add(hash(prompt))
             self.counters.unique += len(prompt)
-
-    def _read(self, slots_N: Ints) -> Ready:
-        """Forward what the rows have not read, up to the bound of a step."""
-        order = np.argsort(self._rows.num_unread_S[slots_N], kind="stable")
-        slots_N = slots_N[order]
-        counts_N = self._rows.num_unread_S[slots_N]
-        fits = int(np.searchsorted(np.cumsum(counts_N) - counts_N, _MAX_STEP_TOKENS))
-        slots_N, counts_N = slots_N[:fits], counts_N[:fits]
-        if not len(slots_N):
-            return Ready(slots_N, torch.zeros(0, self._model.config.get_text_config().hidden_size))
-        token_ids_M = self._rows.read(slots_N)
-        self.counters.forwarded += len(token_ids_M)
-        return Ready(slots_N, self._decoder.advance(slots_N, counts_N, token_ids_M))
 
     def _ends_in_text(self, slot: int) -> bool:
         return self._stop_rule.ends_action(self._rows.action_ids(slot))

@@ -1,6 +1,7 @@
-"""State of the lock-step engine's rows: slots, unread and written tokens, shared prompts.
+"""State of the lock-step engine's rows: slots, unread and written tokens.
 
-Axes: S slots, N rows of a step, T tokens of an action, H hidden size.
+Axes: S slots, N rows of a step, G groups of rows with the same context, L distributions that they
+draw from, T tokens of an action.
 """
 
 from __future__ import annotations
@@ -8,13 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from espalier.rollout.engines.decoder import Decoder
 from espalier.rollout.engines.drawing import DrawnTokens, RowSampling, uniforms
 from espalier.rollout.engines.engine import Completion, KindChoice, Sampling
 from espalier.rollout.engines.pages import Ints
@@ -87,111 +86,6 @@ class Slots:
                 place.set_result(self._free.pop())
 
 
-class Ready(NamedTuple):
-    """Rows whose context is wholly read, with the hidden state of its last token."""
-
-    slots_N: Ints
-    hidden_NH: Tensor
-
-
-class _Kept(NamedTuple):
-    slot: int
-    hidden_H: Tensor
-
-
-class Prefixes:
-    """Shares prompts: one row reads, and rows with the same prompt copy its context.
-
-    A row whose prompt another row is reading sits the step out and joins before the draw. For
-    sessions that still wait for a slot, the context is kept in a spare slot, for as long as one of
-    them waits.
-    """
-
-    def __init__(self, decoder: Decoder, slots: Slots, *, first_spare: int) -> None:
-        self._decoder = decoder
-        self._slots = slots
-        self._fresh: dict[int, Prompt] = {}
-        self._kept: dict[Prompt, _Kept] = {}
-        self._next_spare = first_spare
-        self._spares: list[int] = []
-
-    def opened(self, slot: int, prompt: Prompt) -> None:
-        """Register a row in `slot` that has read nothing, with `prompt` as its context."""
-        self._fresh[slot] = prompt
-
-    def diverged(self, slot: int) -> None:
-        """Unregister `slot`: its context is more than its prompt, or it is closed."""
-        self._fresh.pop(slot, None)
-
-    def followers(self, active_N: Ints) -> list[int]:
-        """Rows that do not read their prompt, because another row does or did."""
-        if not self._fresh:
-            return []
-        taken = set(self._kept)
-        following = []
-        for slot in active_N.tolist():
-            prompt = self._fresh.get(slot)
-            if prompt in taken:
-                following.append(slot)
-            elif prompt is not None:
-                taken.add(prompt)
-        return following
-
-    def join(self, followers: list[int], read: Ready) -> Ready:
-        """Copy contexts that have now been read to their followers.
-
-        Returns:
-            The rows of `read`, and those followers.
-        """
-        if not self._fresh:
-            return read
-        row_of = {
-            self._fresh.pop(slot): row
-            for row, slot in enumerate(read.slots_N.tolist())
-            if slot in self._fresh
-        }
-        for prompt, row in row_of.items():
-            if self._slots.is_wanted(prompt):
-                self._keep(prompt, _Kept(int(read.slots_N[row]), read.hidden_NH[row]))
-        slots, hidden = [read.slots_N], [read.hidden_NH]
-        for prompt, members in self._by_prompt(followers).items():
-            if prompt in row_of:
-                source, last_H = int(read.slots_N[row_of[prompt]]), read.hidden_NH[row_of[prompt]]
-            elif prompt in self._kept:
-                source, last_H = self._kept[prompt]
-            else:
-                continue
-            self._decoder.fork(source, members)
-            slots.append(np.array(members))
-            hidden.append(last_H.expand(len(members), -1))
-            for slot in members:
-                del self._fresh[slot]
-        self._drop_unwanted()
-        return Ready(np.concatenate(slots), torch.cat(hidden))
-
-    def _by_prompt(self, slots: list[int]) -> dict[Prompt, list[int]]:
-        groups: dict[Prompt, list[int]] = {}
-        for slot in slots:
-            groups.setdefault(self._fresh[slot], []).append(slot)
-        return groups
-
-    def _keep(self, prompt: Prompt, read: _Kept) -> None:
-        if self._spares:
-            spare = self._spares.pop()
-        else:
-            spare = self._next_spare
-            self._next_spare += 1
-        self._decoder.fork(read.slot, [spare])
-        self._kept[prompt] = _Kept(spare, read.hidden_H)
-
-    def _drop_unwanted(self) -> None:
-        wanted = set(self._fresh.values())
-        for prompt in [p for p in self._kept if p not in wanted and not self._slots.is_wanted(p)]:
-            spare = self._kept.pop(prompt).slot
-            self._decoder.release(spare)
-            self._spares.append(spare)
-
-
 _NO_TOKEN = -1
 
 
@@ -203,14 +97,17 @@ class RowState:
         self.num_unread_S: Ints = np.zeros(slots, np.int64)
         """Tokens at the end of the context that the model has not read."""
         self._unread: list[list[int]] = [[] for _ in range(slots)]
-        # where one token is unread it is `_last_S`, and the list is out of date
-        self._last_S: Ints = np.zeros(slots, np.int64)
+        self.last_S: Ints = np.zeros(slots, np.int64)
+        """The last token of the context; where one is unread, `_unread` is out of date."""
         self._lengths_S: Ints = np.zeros(slots, np.int64)
         self._seeds_S = np.zeros(slots, np.uint64)
         self._temperatures_S = np.zeros(slots, np.float32)
         self._top_p_S = np.zeros(slots, np.float32)
         self._top_k_S: Ints = np.zeros(slots, np.int64)
         self._kind_choices: list[KindChoice | None] = [None] * slots
+        self._parameters: list[Sampling | None] = [None] * slots
+        self._parameters_S: Ints = np.zeros(slots, np.int64)
+        self._parameter_ids: dict[Sampling | None, int] = {}
         self._choose_after_S: Ints = np.full(slots, _NO_TOKEN, np.int64)
         self._written_ST: Ints = np.zeros((slots, 64), np.int64)
         self._logprobs_ST = np.zeros((slots, 64), np.float32)
@@ -230,13 +127,21 @@ class RowState:
         choice = sampling.kind_choice
         self._kind_choices[slot] = choice
         self._choose_after_S[slot] = _NO_TOKEN if choice is None else choice.after_id
+        self._parameters[slot] = replace(sampling, seed=0)
+        if len(self._parameter_ids) > 2 * len(self._parameters):  # a server runs for weeks
+            in_use = dict.fromkeys(self._parameters)
+            self._parameter_ids = {one: number for number, one in enumerate(in_use)}
+            self._parameters_S[:] = [self._parameter_ids[one] for one in self._parameters]
+        self._parameters_S[slot] = self._parameter_ids.setdefault(
+            self._parameters[slot], len(self._parameter_ids)
+        )
         self.append(slot, prompt_ids)
 
     def append(self, slot: int, token_ids: Sequence[int]) -> None:
         """Append tokens, at least one, that were not sampled."""
-        unread = [int(self._last_S[slot])] if self.num_unread_S[slot] == 1 else self._unread[slot]
+        unread = [int(self.last_S[slot])] if self.num_unread_S[slot] == 1 else self._unread[slot]
         self._unread[slot] = [*unread[: self.num_unread_S[slot]], *token_ids]
-        self._last_S[slot] = token_ids[-1]
+        self.last_S[slot] = token_ids[-1]
         self._lengths_S[slot] += len(token_ids)
         self.num_unread_S[slot] += len(token_ids)
 
@@ -261,21 +166,42 @@ class RowState:
         num_single = int(np.searchsorted(counts_N, 2))
         parts = [np.array(self._unread[slot], np.int64) for slot in slots_N[num_single:].tolist()]
         self.num_unread_S[slots_N] = 0
-        return np.concatenate((self._last_S[slots_N[:num_single]], *parts))
+        return np.concatenate((self.last_S[slots_N[:num_single]], *parts))
 
     def mark_read(self, slots_N: Ints) -> None:
-        """Mark contexts as read: they were copied from rows that have read them."""
+        """Mark contexts as read: rows with the same context have read them."""
         self.num_unread_S[slots_N] = 0
 
-    def sampling(self, slots_N: Ints) -> RowSampling:
-        """Sampling parameters of each slot's next token."""
-        return RowSampling(
-            temperatures_N=self._temperatures_S[slots_N],
-            top_p_N=self._top_p_S[slots_N],
-            top_k_N=self._top_k_S[slots_N],
+    def unread_ids(self, slot: int) -> list[int]:
+        """The unread tokens of a slot."""
+        if self.num_unread_S[slot] == 1:
+            return [int(self.last_S[slot])]
+        return self._unread[slot]
+
+    def sampling(self, slots_N: Ints, groups_N: Ints) -> tuple[RowSampling, Ints]:
+        """How the next token of each slot is drawn.
+
+        Args:
+            slots_N: rows of a step.
+            groups_N: the group of each.
+
+        Returns:
+            The parameters, and [L] the group whose logits each distribution is made from.
+        """
+        is_choosing_N = self._is_choosing(slots_N)
+        kinds_N = self._parameters_S[slots_N] * 2 + is_choosing_N
+        keys_N = groups_N * (2 * len(self._parameter_ids)) + kinds_N
+        _, firsts_L, sources_N = np.unique(keys_N, return_index=True, return_inverse=True)
+        slots_L = slots_N[firsts_L]
+        rows = RowSampling(
+            temperatures_L=self._temperatures_S[slots_L],
+            top_p_L=self._top_p_S[slots_L],
+            top_k_L=self._top_k_S[slots_L],
             uniforms_N=uniforms(self._seeds_S[slots_N], self._lengths_S[slots_N]),
-            kind_choices=self._choosing(slots_N),
+            sources_N=sources_N,
+            kind_choices=self._choosing(slots_L, is_choosing_N[firsts_L]),
         )
+        return rows, groups_N[firsts_L]
 
     def write(self, slots_N: Ints, drawn: DrawnTokens) -> None:
         """Append the drawn tokens, which are unread, to the contexts and the actions."""
@@ -284,7 +210,7 @@ class RowState:
         self._logprobs_ST[slots_N, places_N] = drawn.logprobs_N
         self._num_written_S[slots_N] += 1
         self._lengths_S[slots_N] += 1
-        self._last_S[slots_N] = drawn.token_ids_N
+        self.last_S[slots_N] = drawn.token_ids_N
         self.num_unread_S[slots_N] = 1
 
     def is_full(self, slots_N: Ints) -> np.ndarray:
@@ -301,14 +227,18 @@ class RowState:
         logprobs = self._logprobs_ST[slot, : self._num_written_S[slot]].tolist()
         return Completion(tuple(self.action_ids(slot)), tuple(logprobs), stopped)
 
-    def _choosing(self, slots_N: Ints) -> tuple[tuple[KindChoice, Ints], ...]:
-        is_choosing_N = self._last_S[slots_N] == self._choose_after_S[slots_N]
-        is_choosing_N &= self._num_written_S[slots_N] > 0
-        if not is_choosing_N.any():
+    def _is_choosing(self, slots_N: Ints) -> NDArray[np.bool_]:
+        is_choosing_N = self.last_S[slots_N] == self._choose_after_S[slots_N]
+        return is_choosing_N & (self._num_written_S[slots_N] > 0)
+
+    def _choosing(
+        self, slots_L: Ints, is_choosing_L: NDArray[np.bool_]
+    ) -> tuple[tuple[KindChoice, Ints], ...]:
+        if not is_choosing_L.any():
             return ()
-        rows: dict[KindChoice, list[int]] = {}
-        for row in np.nonzero(is_choosing_N)[0].tolist():
-            choice = self._kind_choices[slots_N[row]]
+        chosen: dict[KindChoice, list[int]] = {}
+        for number in np.nonzero(is_choosing_L)[0].tolist():
+            choice = self._kind_choices[slots_L[number]]
             assert choice is not None, "only rows with a kind_choice have an `after` token"
-            rows.setdefault(choice, []).append(row)
-        return tuple((choice, np.array(numbers)) for choice, numbers in rows.items())
+            chosen.setdefault(choice, []).append(number)
+        return tuple((choice, np.array(numbers)) for choice, numbers in chosen.items())

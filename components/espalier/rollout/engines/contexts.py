@@ -1,0 +1,236 @@
+"""Contexts that several rows of the lock-step engine share, from the prompt to where they part.
+
+Attempts at one task begin with the same tokens: the prompt, and as often as not the first messages
+and what the tools said to them. Rows with equal contexts have one context in the decoder: what they
+read next is forwarded once, and each draws from the same logits by its own random numbers. Where
+they draw other tokens they part, and the decoder's context is copied.
+
+    two rows that search for the same, and then read other answers of the same distribution
+
+    context 0   P P P A A O O A          row 0 draws B next, row 1 draws C
+    context 0   P P P A A O O A B        row 0
+    context 1   P P P A A O O A C        row 1, on a copy
+
+Axes: S slots of rows, C contexts of the decoder, N rows of a step, G groups of rows that read the
+same tokens behind the same context, H hidden size.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from espalier.rollout.engines.decoder import Decoder
+from espalier.rollout.engines.pages import Ints
+from espalier.rollout.engines.rows import Prompt, RowState, Slots
+
+_NONE = -1
+"""The context of a row that has read nothing."""
+
+_MAX_STEP_TOKENS = 4096
+"""A step takes no further group once it has this many tokens: bounds the step's memory."""
+
+
+class Ready(NamedTuple):
+    """Rows whose context is wholly read, with the hidden states of last tokens."""
+
+    slots_N: Ints
+    groups_N: Ints
+    """Which of the hidden states is a row's."""
+    hidden_GH: Tensor
+    forwarded: int
+    """Tokens that went through the model for it."""
+
+
+class _Groups(NamedTuple):
+    """Rows by what they are to read, sorted by how many tokens that is."""
+
+    slots_N: Ints
+    groups_N: Ints
+    leaders_G: Ints
+    """A row of each group."""
+
+
+class _Kept(NamedTuple):
+    context: int
+    hidden_H: Tensor
+
+
+class SharedContexts:
+    """Which context of the decoder each row has."""
+
+    def __init__(
+        self, decoder: Decoder, slots: Slots, rows: RowState, *, max_rows: int, shares_turns: bool
+    ) -> None:
+        self._decoder = decoder
+        self._slots = slots
+        self._rows = rows
+        self._shares_turns = shares_turns
+        self._context_S: Ints = np.full(max_rows, _NONE)
+        self._holders_C: Ints = np.zeros(2 * max_rows, np.int64)
+        """Rows that have a context, and 1 if it is kept."""
+        self._next_context = 0
+        self._released: list[int] = []
+        self._fresh: dict[int, Prompt] = {}
+        self._kept: dict[Prompt, _Kept] = {}
+
+    def opened(self, slot: int, prompt: Prompt) -> None:
+        """Register a row that has read nothing, with `prompt` as its unread tokens."""
+        self._fresh[slot] = prompt
+
+    def observed(self, slot: int) -> None:
+        """Say that the unread tokens of a row are no longer its prompt alone."""
+        self._fresh.pop(slot, None)
+
+    def closed(self, slot: int) -> None:
+        """Unregister a row."""
+        self._fresh.pop(slot, None)
+        context = int(self._context_S[slot])
+        self._context_S[slot] = _NONE
+        if context != _NONE:
+            self._let_go(context)
+
+    def read(self, active_N: Ints) -> Ready:
+        """Forward what the rows have not read, up to the bound of a step.
+
+        Contexts of prompts are kept for sessions that wait for a slot, as long as one waits.
+        """
+        joined = self._join_kept(active_N)
+        if joined:
+            active_N = np.setdiff1d(active_N, [slot for slot, _ in joined])
+            if not len(active_N):
+                hidden_GH = torch.stack([hidden_H for _, hidden_H in joined])
+                slots_N = np.array([slot for slot, _ in joined])
+                return Ready(slots_N, np.arange(len(joined)), hidden_GH, 0)
+        groups = _within_bound(self._grouped(active_N), self._rows)
+        forwarded = int(self._rows.num_unread_S[groups.leaders_G].sum())
+        hidden_GH = self._forward(groups)
+        self._rows.mark_read(groups.slots_N)
+        self._keep_prompts(groups, hidden_GH)
+        if self._kept:
+            self._drop_unwanted()
+        if not joined:
+            return Ready(groups.slots_N, groups.groups_N, hidden_GH, forwarded)
+        numbers_N = len(hidden_GH) + np.arange(len(joined))
+        return Ready(
+            np.concatenate((groups.slots_N, [slot for slot, _ in joined])),
+            np.concatenate((groups.groups_N, numbers_N)),
+            torch.cat((hidden_GH, torch.stack([hidden_H for _, hidden_H in joined]))),
+            forwarded,
+        )
+
+    def _join_kept(self, active_N: Ints) -> list[tuple[int, Tensor]]:
+        """Give rows whose prompt is kept its context.
+
+        Returns:
+            Those rows, and the hidden state of the prompt's last token.
+        """
+        if not (self._fresh and self._kept):
+            return []
+        joined = []
+        for slot in active_N.tolist():
+            kept = self._kept.get(self._fresh.get(slot, ()))
+            if kept is not None:
+                del self._fresh[slot]
+                self._context_S[slot] = kept.context
+                self._holders_C[kept.context] += 1
+                self._rows.mark_read(np.array([slot]))
+                joined.append((slot, kept.hidden_H))
+        return joined
+
+    def _grouped(self, slots_N: Ints) -> _Groups:
+        """Rows with the same context and the same unread tokens, together."""
+        contexts_N = self._context_S[slots_N]
+        is_single_N = (self._rows.num_unread_S[slots_N] == 1) & (contexts_N != _NONE)
+        singles_N, others_N = slots_N[is_single_N], slots_N[~is_single_N]
+        if self._shares_turns:
+            keys_N = (self._context_S[singles_N] << 32) + self._rows.last_S[singles_N]
+            _, firsts_G, groups_N = np.unique(keys_N, return_index=True, return_inverse=True)
+            leaders_G = singles_N[firsts_G]
+        else:
+            leaders_G, groups_N = singles_N, np.arange(len(singles_N))
+        if not len(others_N):
+            return _Groups(singles_N, groups_N, leaders_G)
+        members: dict[tuple[object, ...], list[int]] = {}
+        for slot in others_N.tolist():
+            context = int(self._context_S[slot])
+            is_alone = context != _NONE and not self._shares_turns
+            key = (slot,) if is_alone else (context, *self._rows.unread_ids(slot))
+            members.setdefault((is_alone, *key), []).append(slot)
+        in_order = sorted(members.values(), key=lambda slots: self._rows.num_unread_S[slots[0]])
+        numbers_N = np.repeat(np.arange(len(in_order)), [len(slots) for slots in in_order])
+        return _Groups(
+            np.concatenate((singles_N, *in_order)),
+            np.concatenate((groups_N, len(leaders_G) + numbers_N)),
+            np.concatenate((leaders_G, [slots[0] for slots in in_order])),
+        )
+
+    def _forward(self, groups: _Groups) -> Tensor:
+        """Forward each group's tokens in a context that no other row has: [G, H]."""
+        sizes_G = np.bincount(groups.groups_N, minlength=len(groups.leaders_G))
+        contexts_G = self._context_S[groups.leaders_G]
+        parts_G = (contexts_G == _NONE) | (sizes_G < self._holders_C[contexts_G])
+        copies: dict[int, list[int]] = {}
+        parting = np.nonzero(parts_G)[0]
+        # the largest last: it may be the one that stays
+        for group in parting[np.argsort(sizes_G[parting], kind="stable")].tolist():
+            source, size = int(contexts_G[group]), int(sizes_G[group])
+            if source != _NONE:
+                if self._holders_C[source] == size:
+                    continue
+                self._holders_C[source] -= size
+            context = self._new_context()
+            if source != _NONE:
+                copies.setdefault(source, []).append(context)
+            self._holders_C[context] = size
+            self._context_S[groups.slots_N[groups.groups_N == group]] = context
+        for source, targets in copies.items():
+            self._decoder.fork(source, targets)
+        leaders_G = groups.leaders_G
+        counts_G = self._rows.num_unread_S[leaders_G]
+        token_ids_M = self._rows.read(leaders_G)
+        return self._decoder.advance(self._context_S[leaders_G], counts_G, token_ids_M)
+
+    def _keep_prompts(self, groups: _Groups, hidden_GH: Tensor) -> None:
+        if not self._fresh:
+            return
+        prompts = {slot: self._fresh.pop(slot, None) for slot in groups.slots_N.tolist()}
+        for group, leader in enumerate(groups.leaders_G.tolist()):
+            prompt = prompts[leader]
+            if prompt is not None and self._slots.is_wanted(prompt):
+                context = int(self._context_S[leader])
+                self._holders_C[context] += 1
+                self._kept[prompt] = _Kept(context, hidden_GH[group])
+
+    def _drop_unwanted(self) -> None:
+        wanted = set(self._fresh.values())
+        for prompt in [p for p in self._kept if p not in wanted and not self._slots.is_wanted(p)]:
+            self._let_go(self._kept.pop(prompt).context)
+
+    def _new_context(self) -> int:
+        if self._released:
+            return heapq.heappop(self._released)
+        context = self._next_context
+        self._next_context += 1
+        if context >= len(self._holders_C):
+            self._holders_C = np.pad(self._holders_C, (0, len(self._holders_C)))
+        return context
+
+    def _let_go(self, context: int) -> None:
+        self._holders_C[context] -= 1
+        if not self._holders_C[context]:
+            self._decoder.release(context)
+            heapq.heappush(self._released, context)
+
+
+def _within_bound(groups: _Groups, rows: RowState) -> _Groups:
+    counts_G = rows.num_unread_S[groups.leaders_G]
+    fits = int(np.searchsorted(np.cumsum(counts_G) - counts_G, _MAX_STEP_TOKENS))
+    if fits == len(counts_G):
+        return groups
+    is_in_N = groups.groups_N < fits
+    return _Groups(groups.slots_N[is_in_N], groups.groups_N[is_in_N], groups.leaders_G[:fits])
