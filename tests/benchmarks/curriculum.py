@@ -9,7 +9,7 @@ Arms, each a run of the stage `train` on one thread, with 60 steps for the profi
     dynamic      all tasks alike, the default algorithm as it is, which draws other tasks in the
                  place of groups of equal rewards
     patterns     the same, all patterns alike and then their tasks
-    band         tasks inside the band of pass rates, screened (SPEED-RL)
+    band         tasks inside the band of pass rates, by the preference of the profile, screened
     predicted    tasks by what they are expected to tell, screened
     frontier     tasks never tried of the patterns that are solved now and then, screened
 
@@ -45,11 +45,15 @@ if TYPE_CHECKING:
 
 BASE = "base"
 """The stages that a seed's arms share."""
+_EVEN = ("curriculum.preference=even",)
+"""A preference is the band's alone."""
 ARMS: Mapping[str, tuple[str, ...]] = {
-    "uniform": ("curriculum.enabled=false", "training.algorithm.filters=[]"),
-    "dynamic": ("curriculum.enabled=false",),
-    "patterns": ("curriculum.draw=patterns", "curriculum.screening_rollouts=0"),
-    **{name: (f"curriculum.draw={name}",) for name in ("band", "predicted", "frontier")},
+    "uniform": (*_EVEN, "curriculum.enabled=false", "training.algorithm.filters=[]"),
+    "dynamic": (*_EVEN, "curriculum.enabled=false"),
+    "patterns": (*_EVEN, "curriculum.draw=patterns", "curriculum.screening_rollouts=0"),
+    "band": ("curriculum.draw=band",),
+    "predicted": (*_EVEN, "curriculum.draw=predicted"),
+    "frontier": (*_EVEN, "curriculum.draw=frontier"),
 }
 """Name -> overrides of the profile."""
 READS_PASS_RATES = ("band", "predicted", "frontier")

@@ -152,9 +152,9 @@ class TaskPool:
             )
         if self._predictor is not None:
             return from_frontier(self._predictor, config.explore_share)
-        if config.enabled and config.draw == "uniform":
+        if not config.enabled or config.draw == "uniform":
             return uniform(everything)
-        if config.enabled and config.draw == "patterns":
+        if config.draw == "patterns":
             by_pattern: dict[str, list[str]] = defaultdict(list)
             for task_id, task in self._tasks.items():
                 by_pattern[task.metadata.pattern].append(task_id)

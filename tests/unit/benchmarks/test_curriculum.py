@@ -7,7 +7,14 @@ import json
 import pytest
 
 from tests.benchmarks.curriculum import ARMS, BASE, Arm, profile_of
-from tests.benchmarks.curriculum_figures import level_of, ratios, report, rollouts_to, seed_figures
+from tests.benchmarks.curriculum_figures import (
+    level_of,
+    ratio_over_levels,
+    ratios,
+    report,
+    rollouts_to,
+    seed_figures,
+)
 from tests.unit.docs.fences import ROOT
 
 CURVE = [[100, 0.2], [200, 0.4], [300, 0.3], [400, 0.6]]
@@ -47,6 +54,13 @@ def test_a_ratio_says_how_many_times_fewer_rollouts():
     found = ratios({0: seed_figures(SEED), 1: seed_figures(SEED)})
     assert found["predicted"]["uniform"] == [2.0, 2.0]
     assert found["uniform"]["predicted"] == [0.5, 0.5]
+
+
+def test_half_the_speed_takes_twice_the_rollouts():
+    slow = [[0, 0.2], [1000, 0.4], [2000, 0.6]]
+    fast = [[0, 0.2], [500, 0.4], [1000, 0.6], [1500, 0.8]]
+    assert ratio_over_levels(fast, slow) == pytest.approx(2.0)
+    assert ratio_over_levels(fast, [[0, 0.2], [900, 0.1]]) is None, "no level above the start"
 
 
 def test_the_report_leaves_curves_and_a_plot(tmp_path, capsys):

@@ -224,6 +224,11 @@ def test_a_curriculum_that_is_off_predicts_nothing():
     assert set(pool.state()) < {task.task_id for task in ALIKE}
 
 
+def test_a_curriculum_that_is_off_has_no_preference():
+    pool = _pattern_pool("band", enabled=False, preference="r_zero")
+    assert _shares(pool)["never"] == pytest.approx(0.6, abs=0.08)
+
+
 def test_added_tasks_are_drawn_by_prediction_too():
     pool = TaskPool(ALIKE[:60], CurriculumConfig(draw="predicted", explore_share=0.0))
     pool.add(ALIKE[60:])

@@ -66,16 +66,34 @@ def dialect_line(arm):
 
 
 def simulated_draws(simulated):
-    took, share = simulated["rollouts_per_group"], simulated["informative_share"]["uniform"]
-    assert simulated["perfect_filter"] == round(1 / share, 2)
+    took, told = simulated["rollouts_per_group"], simulated["told"]
     assert f"(GRESO, {took['greso']})" in PROSE
     assert simulated["command"] in PROSE
+    assert (
+        f"they tell {told['ar3po']} of what a rollout can, uniform draws {told['uniform']} and "
+        f"predicted ones {told['predicted']}"
+    ) in PROSE
     return (
         f"took {took['uniform']} rollouts where tasks are drawn uniformly and groups regenerated, "
         f"{took['band']} in the band, {took['frontier']} at the frontier and {took['predicted']} "
-        f"where pass rates are predicted. Of uniform draws {100 * share:.0f} % of the rollouts are "
-        "in groups with variance, so that a perfect and free filter would save "
-        f"{simulated['perfect_filter']} times"
+        "where pass rates are predicted"
+    )
+
+
+def ways_to_draw(drawn):
+    took, fewer = drawn["rollouts"], drawn["fewer_over_levels"]
+    assert drawn["command"] in PROSE
+    assert drawn["commit"] in PROSE
+    share = drawn["informative_share"]["uniform"]
+    assert (
+        f"of uniform draws {100 * share:.0f} % of the rollouts were in groups with variance: a "
+        f"perfect and free filter would save {drawn['perfect_filter']:.2f} times"
+    ) in PROSE
+    return (
+        f"took {took['uniform']:,} rollouts to their best dev EM of {drawn['level']}, predicted "
+        f"pass rates with screening {took['predicted']:,}, and dynamic sampling over all tasks "
+        f"alike {took['dynamic']:,} (as means over all levels, {fewer['predicted']} and "
+        f"{fewer['dynamic']} times fewer)"
     )
 
 
@@ -151,6 +169,7 @@ def test_figures_inside_sentences_are_their_baselines():
     assert "to the same dev EM: {} and {} (two seeds".format(*curriculum["ratios"]) in PROSE
     assert simulated_draws(curriculum["simulated"]) in PROSE
     assert predicted_rates(curriculum["predicted"]) in PROSE
+    assert ways_to_draw(curriculum["drawn"]) in PROSE
     assert (
         f"From one warm start of {algorithms['warm_start_em']} EM, {algorithms['steps']} steps of "
         f"{algorithms['tasks_per_step']} tasks with {algorithms['group_size']} trajectories raise "
