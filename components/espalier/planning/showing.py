@@ -20,8 +20,9 @@ _IN_WORDS: Mapping[str, Sequence[str]] = {
         "prestage_token_s", "sft_token_s", "update_token_s", "rollout_token_s", "judged_token_s",
     ),
     "time beside it": (
-        "ingest_s", "synthesis_task_s", "validation_s", "tokenizer_s", "scoring_s", "register_s",
+        "ingest_s", "synthesis_task_s", "validation_s", "tokenizer_s", "scoring_s",
     ),
+    "time of registering": ("register_s",),
     "memory of libraries and data": ("data_mib", "policy_mib"),
     "what the allocator keeps": ("unfragmented_mib",),
 }  # fmt: skip
