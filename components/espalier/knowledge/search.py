@@ -7,7 +7,6 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
@@ -151,25 +150,45 @@ class TextIndex:
         return [
             place
             for place in best.tolist()
-            if place not in own and _mentions(self._documents[place], titles)
+            if place not in own and self._mentions(self._documents[place], titles)
         ]
+
+    def _mentions(self, document: Document, titles: Iterable[tuple[str, ...]]) -> bool:
+        """Whether the lines mention each title, and not only as a part of a longer one."""
+        lines = [tuple(words(line)) for line in document.lines]
+        return all(any(self._mentioned(title, line) for line in lines) for title in titles)
+
+    def _mentioned(self, title: tuple[str, ...], line: tuple[str, ...]) -> bool:
+        size = len(title)
+        return any(
+            line[start : start + size] == title and not self._lies_in_longer(line, start, size)
+            for start in range(len(line) - size + 1)
+        )
+
+    def _lies_in_longer(self, line: tuple[str, ...], start: int, size: int) -> bool:
+        """Whether a title longer than `size` covers `line[start : start + size]`."""
+        longest = self._max_title_words
+        return any(
+            line[first:end] in self._titles
+            for first in range(max(0, start + size - longest), start + 1)
+            for end in range(start + size, min(len(line), first + longest) + 1)
+            if end - first > size
+        )
 
     def _holding(self, held: Iterable[str]) -> NDArray[np.int64]:
         """Places of the documents that hold all of these words."""
         starts, indices = (np.asarray(self._bm25.scores[name]) for name in ("indptr", "indices"))
         tokens = [self._bm25.vocab_dict[word] for word in sorted(held)]
-        columns = [indices[starts[token] : starts[token + 1]] for token in tokens]
-        return reduce(np.intersect1d, sorted(columns, key=len)).astype(np.int64)
+        # counted, not intersected: a title's "of" is in most documents, and sorting them is slow
+        held_words = np.zeros(len(self._documents), dtype=np.int32)
+        for token in tokens:
+            held_words[indices[starts[token] : starts[token + 1]]] += 1
+        return np.flatnonzero(held_words == len(tokens))
 
     def idf(self, word: str) -> float:
         """Inverse document frequency of `word`; 0 if no document has it."""
         token = self._bm25.vocab_dict.get(word)
         return 0.0 if token is None else float(self._idf[token])
-
-
-def _mentions(document: Document, titles: Iterable[tuple[str, ...]]) -> bool:
-    lines = f" {' | '.join(' '.join(words(line)) for line in document.lines)} "
-    return all(f" {' '.join(title)} " in lines for title in titles)
 
 
 def _check_readable(path: Path) -> None:

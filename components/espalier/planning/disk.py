@@ -45,7 +45,7 @@ def disk_of(profile: Profile, size: PolicySize, figures: Figures) -> Disk:
     kept = (_POLICY_COPIES * weights + rows) / _MIB + _REPORT_MIB
     if reads_knowledge(profile.environment):
         kept += _KNOWLEDGE_MIB
-    numbers = 4.0  # weights, AdamW's two moments, the best weights so far
+    numbers = 4.0  # weights, AdamW's two moments (Muon keeps one), the best weights so far
     if profile.training.algorithm.critic is not None:
         numbers += 3.0
     return Disk(kept, _CHECKPOINTS * numbers * weights / _MIB)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -143,26 +143,35 @@ class _Material:
             *(one for one in encoded if len(one.token_ids) <= limit),
         ]
 
-    def sequences_at(self, per_step: int) -> Callable[[int], list[TrainingSequence]]:
-        """The sequences of a step, those of demonstrations with other names at every showing."""
+    def sequences_at(
+        self, per_step: int, *, seed: int, further: Sequence[TrainingSequence] = ()
+    ) -> Callable[[int], list[TrainingSequence]]:
+        """The sequences of a step, those of demonstrations with other names at every showing.
+
+        Args:
+            per_step: sequences of a step.
+            seed: of their order and of the names.
+            further: sequences that are shown among them, as they are.
+        """
+        sequences = [*self.sequences, *further]
         share = self.profile.warm_start.renamed_share
         renaming = self.family.renaming(self.inputs["knowledge"], share) if share else None
         if renaming is None:
-            return EpochOrder(self.sequences, per_step, self.profile.seed).at
+            return EpochOrder(sequences, per_step, seed).at
         tasks = {task.task_id: task for task in self.train_tasks}
         shown = dict(enumerate(self.demonstrations))
-        order = EpochOrder(range(len(self.sequences)), per_step, self.profile.seed)
+        order = EpochOrder(range(len(sequences)), per_step, seed)
 
         def showing(number: int, rng: random.Random) -> TrainingSequence:
             if number not in shown:
-                return self.sequences[number]
+                return sequences[number]
             task, renamed = renaming(tasks[shown[number].task_id], shown[number], rng)
             sequence = self.encode(renamed, {task.task_id: task})
             fits = len(sequence.token_ids) <= self.profile.episode.max_tokens
-            return sequence if fits else self.sequences[number]
+            return sequence if fits else sequences[number]
 
         def at(step: int) -> list[TrainingSequence]:
-            rng = random.Random(f"renamed:{self.profile.seed}:{step}")
+            rng = random.Random(f"renamed:{seed}:{step}")
             return [showing(number, rng) for number in order.at(step)]
 
         return at
@@ -202,7 +211,7 @@ def _plan(
         steps = max(1, min(steps, most))
     return SupervisedPlan(
         name="warm start",
-        sequences_at=material.sequences_at(config.trajectories_per_step),
+        sequences_at=material.sequences_at(config.trajectories_per_step, seed=profile.seed),
         steps=steps,
         optimizer=config.optimizer,
         row_tokens=profile.episode.max_tokens,
@@ -262,15 +271,13 @@ def _second_round(
     tracker.metrics({"relabelled": float(len(found.demonstrations))})
     if not found.demonstrations:
         return before
-    sequences = [
-        *material.sequences,
-        *(material.encode(one, found.tasks) for one in found.demonstrations),
-    ]
+    relabelled_too = [material.encode(one, found.tasks) for one in found.demonstrations]
     per_step = material.profile.warm_start.trajectories_per_step
+    seed = material.profile.seed + 1
     again = replace(
         plan,
         name="warm start, second round",
-        sequences_at=EpochOrder(sequences, per_step, material.profile.seed + 1).at,
+        sequences_at=material.sequences_at(per_step, seed=seed, further=relabelled_too),
         steps=config.steps,
         steps_before=plan.steps,
         score_before=before.best_score,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -58,10 +59,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """The trained weights that Muon is for: all matrices but embeddings and output layers."""
+    # the output layer is "lm_head" in most models, "embed_out" or else in others
+    output = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
     outer = {
         id(module.weight)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding) or name.rpartition(".")[2] in ("lm_head", "score")
+        if isinstance(module, nn.Embedding)
+        or module is output
+        or name.rpartition(".")[2] in ("lm_head", "score")
         if isinstance(getattr(module, "weight", None), nn.Parameter)
     }
     return [

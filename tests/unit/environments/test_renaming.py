@@ -24,7 +24,10 @@ MESSAGES = (
         thought="country",
         tool_calls=(ToolCall(name="search", arguments={"query": "Nice country", "top": 1}),),
     ),
-    Message(role="tool", content="Nice | country: New Nice | nearest larger city: Lyon"),
+    Message(
+        role="tool",
+        content="Nice | country: New Nice | currency: Euro | nearest larger city: Lyon",
+    ),
     Message(role="assistant", thought="answer", content="Euro"),
 )
 
@@ -109,6 +112,59 @@ def test_signs_in_names_are_no_patterns():
     metadata = TASK.metadata.model_copy(update={"extra": extra})
     prompt = (Message(role="user", content="Is Lyon (Rhône) near Nice?"),)
     task = TASK.model_copy(update={"metadata": metadata, "prompt": prompt})
-    renamed, _ = NameExchange(NAMES, 1.0)(task, _trajectory(), random.Random(2))
+    renamed, _ = NameExchange(NAMES, 1.0)(task, _trajectory(messages=prompt), random.Random(2))
     assert renamed.question.startswith("Is ")
     assert "Lyon (Rhône)" not in renamed.question
+
+
+def _own(question, query, observations, answer, thought="find"):
+    """A question without a route and its demonstration: a search for each observation."""
+    messages = [Message(role="user", content=question)]
+    for observation in observations:
+        call = ToolCall(name="search", arguments={"query": query})
+        messages.append(Message(role="assistant", thought=thought, tool_calls=(call,)))
+        messages.append(Message(role="tool", content=observation))
+    messages.append(Message(role="assistant", thought="answer", content=answer))
+    metadata = TASK.metadata.model_copy(update={"extra": {}})
+    task = TASK.model_copy(update={"metadata": metadata, "prompt": tuple(messages[:1])})
+    return task, _trajectory(messages=tuple(messages), answer=answer)
+
+
+@pytest.mark.parametrize(
+    ("question", "query", "answer", "thought"),
+    [
+        ("Who leads the Bank of Nice?", "bank nice leads", "Rossi", "find"),
+        ("Is the Bank of Nice old?", "bank of nice", "yes", "find"),
+        ("Who leads the Bank of Nice?", "bank of nice", "Rossi", "of the bank in Nice"),
+    ],
+    ids=["query_leaves_a_word_out", "answer_is_not_shown", "thought_holds_a_part"],
+)
+def test_no_demonstration_writes_what_was_not_read(question, query, answer, thought):
+    shown = ["Bank of Nice | leader: Rossi"]
+    task, given = _own(question, query, shown, answer, thought)
+    exchange = NameExchange(NAMES, 1.0)
+    assert exchange(task, given, random.Random(0)) == (task, given)
+
+
+def test_names_in_thoughts_are_exchanged_too():
+    asked = ("Who leads the Bank of Nice?", "bank of nice", ["Bank of Nice | leader: Rossi"])
+    task, given = _own(*asked, "Rossi", thought="look for the Bank of Nice")
+    renamed, trajectory = NameExchange(NAMES, 1.0)(task, given, random.Random(0))
+    name = renamed.question.removeprefix("Who leads the ").removesuffix("?")
+    assert name != "Bank of Nice"
+    assert trajectory.messages[1].thought == f"look for the {name}"
+
+
+def test_a_search_without_result_shows_no_name():
+    shown = ["no results", "Stalbri | founded: 1974"]
+    task, given = _own("When was Stalbri founded?", "stalbri founded", shown, "1974")
+    renamed, trajectory = NameExchange(NAMES, 1.0)(task, given, random.Random(0))
+    assert renamed != task
+    assert trajectory.messages[2].content == "no results"
+
+
+def test_two_names_stay_two_where_titles_are_few():
+    for seed in range(50):
+        _, renamed = NameExchange(["Nice", "Lyon"], 1.0)(TASK, _trajectory(), random.Random(seed))
+        title, country, *_ = renamed.messages[2].content.split(" | ")
+        assert title != country.removeprefix("country: ")

@@ -159,3 +159,15 @@ def test_a_mention_is_the_whole_title_within_a_line():
     assert _found("New Guinea Croatia", **apart)[0] in ("New Guinea", "Croatia")
     across = {**COUNTRIES, "Elsewhere": ("Croatia, and all that is new", "Guinea")}
     assert _found("New Guinea Croatia", **across)[0] in ("New Guinea", "Croatia")
+
+
+def test_a_part_of_a_longer_title_is_no_mention():
+    documents = {
+        "Guinea": ("neighbours: Guinea-Bissau; Mali",),
+        "Guinea-Bissau": ("neighbours: Guinea; Senegal",),
+        "Senegal": ("neighbours: Mali",),
+        "Gambia": ("neighbours: Guinea-Bissau; Senegal",),
+    }
+    assert _found("Guinea Senegal neighbours", **documents)[0] == "Guinea-Bissau"
+    del documents["Guinea-Bissau"]
+    assert _found("Guinea Senegal neighbours", **documents)[0] == "Gambia"

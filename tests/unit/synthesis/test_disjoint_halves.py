@@ -10,6 +10,7 @@ from espalier.records import NullTracker, read_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import filter_curriculum, ingest, prepare_policy, synthesize, warm_start
 from espalier.synthesis.task_making import fact_of
+from espalier.training.packing import TrainingSequence
 from tests.factories.prose_folder import ProseFolder, write
 
 
@@ -90,12 +91,38 @@ def test_a_short_pre_stage_stays_as_it_is():
 
 @pytest.mark.parametrize(("sequences", "steps"), [(80, 100), (130, 163), (300, 300), (1, 2)])
 def test_no_demonstration_is_shown_more_than_twenty_times(profile, sequences, steps):
-    shown = SimpleNamespace(sequences=[None] * sequences, sequences_at=lambda per_step: None)
+    shown = SimpleNamespace(sequences=[None] * sequences, sequences_at=lambda per_step, seed: None)
     plan = warm_start._plan(profile, shown, lambda: None)
     assert plan.steps == steps
 
 
 def test_a_source_of_the_house_keeps_its_steps():
-    shown = SimpleNamespace(sequences=[None] * 10, sequences_at=lambda per_step: None)
+    shown = SimpleNamespace(sequences=[None] * 10, sequences_at=lambda per_step, seed: None)
     plan = warm_start._plan(Profile(), shown, lambda: None)
     assert plan.steps == Profile().warm_start.steps
+
+
+def test_demonstrations_are_renamed_in_every_round():
+    sequences = [TrainingSequence(token_ids=(number,), loss_mask=(1,)) for number in range(4)]
+    shown, negative, relabelled, other = sequences
+    task = SimpleNamespace(task_id="t")
+    drawn = []
+
+    def renaming(task, trajectory, rng):
+        drawn.append(rng.random())
+        return task, trajectory
+
+    material = warm_start._Material(Profile(), {"knowledge": None}, None)
+    vars(material).update(
+        family=SimpleNamespace(renaming=lambda knowledge, share: renaming),
+        sequences=[shown, negative],
+        demonstrations=[task],
+        train_tasks=[task],
+        encode=lambda trajectory, tasks: other,
+    )
+    for further in ([], [relabelled]):
+        expected = {other, negative, *further}
+        for step in (0, 1, 1):
+            found = material.sequences_at(len(expected), seed=3, further=further)(step)
+            assert set(found) == expected
+    assert drawn[1] == drawn[2] != drawn[0]

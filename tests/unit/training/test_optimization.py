@@ -6,9 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from espalier.config import OptimizerConfig
 from espalier.records import TrainingError
+from espalier.training.muon import hidden_matrices
 from espalier.training.optimization import Updater, learning_rate
 from espalier.training.parallel import load_optimizer_state, optimizer_state
 
@@ -169,3 +171,13 @@ def test_muon_goes_on_from_its_saved_state():
 
 def test_a_policy_without_hidden_matrices_is_left_to_adamw():
     assert isinstance(Updater(nn.Linear(3, 1), MUON, 10).optimizer, torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_muon_leaves_an_output_layer_alone_whatever_its_name(tied):
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "vocab_size": 11}
+    config = GPTNeoXConfig(num_hidden_layers=1, tie_word_embeddings=tied, **sizes)
+    model = GPTNeoXForCausalLM(config)
+    matrices = hidden_matrices(model)
+    assert len(matrices) == 4  # two of attention, two of the layer behind it
+    assert all(11 not in matrix.shape for matrix in matrices)

@@ -15,7 +15,13 @@ from typing import Any
 from espalier.config import EnvironmentConfig, Profile, family_class
 from espalier.config.reward import require_composition
 from espalier.environments.contract import Environment, Environments, EnvironmentsOver
-from espalier.environments.family import Demonstrate, Family, FamilyQuestion, family_of
+from espalier.environments.family import (
+    Demonstrate,
+    Family,
+    FamilyQuestion,
+    Renaming,
+    family_of,
+)
 from espalier.environments.mixture.config import MixtureConfig
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import Script
@@ -168,6 +174,22 @@ class Mixture(Family[MixtureConfig]):
                 return teachers[question.task.environment](question, detour)
 
             yield demonstrate
+
+    def renaming(self, knowledge: Path, share: float) -> Renaming | None:
+        """Those of the members that have one; demonstrations of the others stay as they are."""
+        found = {
+            name: renaming
+            for name, member in self.members.items()
+            if (renaming := member.renaming(knowledge / name, share)) is not None
+        }
+
+        def renamed(
+            task: Task, trajectory: Trajectory, rng: random.Random
+        ) -> tuple[Task, Trajectory]:
+            own = found.get(task.environment)
+            return own(task, trajectory, rng) if own else (task, trajectory)
+
+        return renamed if found else None
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Logs of the members, by their weights."""

@@ -12,15 +12,19 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from espalier.environments.search_qa.reading_logs import invented_name
-from espalier.knowledge.folding import folded_name
+from espalier.knowledge.folding import folded_name, words
+from espalier.knowledge.search import NO_RESULTS
 from espalier.records import Message, Task
 from espalier.records.message import JsonObject
 from espalier.records.trajectory import Trajectory
 from espalier.synthesis.search_wording import shown_hits
 
 _ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
+_MAX_DRAWS = 10
+"""Few titles soon give a name that stands in the demonstration already."""
 
 
 class NameExchange:
@@ -39,33 +43,45 @@ class NameExchange:
     def __call__(
         self, task: Task, trajectory: Trajectory, rng: random.Random
     ) -> tuple[Task, Trajectory]:
-        """The task and its demonstration with other names; as they are after a detour.
+        """The task and its demonstration with other names.
 
         They are the names of the route; without one the titles that were found, and the answer.
 
-        A detour misspells a name, which would no longer be the one that is asked for.
+        All stays as it is after a detour, which misspells a name: it would no longer be the one
+        that is asked for. So it does where the policy would have to write a word that it has not
+        read: a teacher wrote part of a name, or an answer in words of its own.
         """
         if trajectory.detour:
             return task, trajectory
         route = task.extra.get("entities")
         names = map(str, route) if isinstance(route, list) else _found_names(trajectory)
+        unique = [name for name in dict.fromkeys(names) if folded_name(name)]
+        taken = set(map(folded_name, unique))
         others: dict[str, str] = {}
-        for name in dict.fromkeys(names):
+        for name in unique:
             if rng.random() >= self._share:
                 continue
-            others[name] = self._other(name, rng)
+            others[name] = self._other(name, taken, rng)
             if route is None:  # its queries are the question's own words, folded
                 others.setdefault(folded_name(name), folded_name(others[name]))
         if not others:
             return task, trajectory
         exchange = _exchange(others)
+        messages = tuple(map(exchange, trajectory.messages))
+        if not _unread_words(messages) <= _unread_words(trajectory.messages):
+            return task, trajectory
         renamed = task.model_copy(update={"prompt": tuple(map(exchange, task.prompt))})
-        return renamed, replace(trajectory, messages=tuple(map(exchange, trajectory.messages)))
+        return renamed, replace(trajectory, messages=messages)
 
-    def _other(self, name: str, rng: random.Random) -> str:
+    def _other(self, name: str, taken: set[str], rng: random.Random) -> str:
         if name.isdecimal():
             return "".join(rng.choices("123456789", k=len(name)))
-        return invented_name(self._names, rng) or name
+        for _ in range(_MAX_DRAWS):
+            other = invented_name(self._names, rng)
+            if (key := folded_name(other)) and key not in taken:
+                taken.add(key)
+                return other
+        return name
 
 
 def _found_names(trajectory: Trajectory) -> list[str]:
@@ -73,11 +89,25 @@ def _found_names(trajectory: Trajectory) -> list[str]:
     found = [
         hit.title
         for message in trajectory.messages
-        if message.role == "tool"
+        if message.role == "tool" and message.content != NO_RESULTS
         for hit in shown_hits(message.content)
     ]
-    names = (_ARTICLE.sub("", name) for name in (*found, trajectory.answer or ""))
-    return [name for name in names if folded_name(name)]
+    return [_ARTICLE.sub("", name) for name in (*found, trajectory.answer or "")]
+
+
+def _unread_words(messages: Sequence[Message]) -> set[str]:
+    """The words that the policy writes and has not read before."""
+    read: set[str] = set()
+    unread: set[str] = set()
+    for message in messages:
+        arguments = (call.arguments.values() for call in message.tool_calls)
+        texts = (message.thought or "", message.content, *map(str, chain.from_iterable(arguments)))
+        found = set(words(" ".join(texts)))
+        if message.role == "assistant":
+            unread |= found - read
+        else:
+            read |= found
+    return unread
 
 
 def _exchange(others: Mapping[str, str]) -> Callable[[Message], Message]:
@@ -92,7 +122,10 @@ def _exchange(others: Mapping[str, str]) -> Callable[[Message], Message]:
             call.model_copy(update={"arguments": _mapped(call.arguments, in_text)})
             for call in message.tool_calls
         )
-        return message.model_copy(update={"content": in_text(message.content), "tool_calls": calls})
+        changed = {"content": in_text(message.content), "tool_calls": calls}
+        if message.thought is not None:
+            changed["thought"] = in_text(message.thought)
+        return message.model_copy(update=changed)
 
     return in_message
 

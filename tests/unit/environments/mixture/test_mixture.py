@@ -163,3 +163,20 @@ def test_of_two_equal_names_each_task_has_its_own_tool():
     assert shared == {"click"}
     assert Counter(spec.name for spec in both.specs)["click"] == 1
     assert both.specs_of(make_task("t", environment="web")) == web.specs
+
+
+def test_demonstrations_are_renamed_by_their_member(mixture, monkeypatch, tmp_path):
+    assert mixture.renaming(tmp_path, 0.6) is None
+    asked = []
+
+    def renaming(knowledge, share):
+        asked.append((knowledge, share))
+        return lambda task, trajectory, rng: ("renamed", trajectory)
+
+    monkeypatch.setattr(mixture.members["function_calling"], "renaming", renaming)
+    exchange = mixture.renaming(tmp_path, 0.6)
+    assert asked == [(tmp_path / "function_calling", 0.6)]
+    for environment, expected in (("function_calling", "renamed"), ("customer_service", None)):
+        task = make_task("t").model_copy(update={"environment": environment})
+        found, _ = exchange(task, None, random.Random(0))
+        assert found == (expected or task)
