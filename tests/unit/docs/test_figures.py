@@ -20,18 +20,21 @@ def interval(low, high, *, width=0):
 
 
 def demo_lines(demo):
-    head = "policy                 EM %    95% interval  F1 %  pass@1 %  pass@4 %  tool calls"
-    lines = [f"{head}  1 hop %  2 hops %  3 hops %  4 hops %"]
+    low, high = demo["gain"]["ci95"]
+    gain, spread = f"{demo['gain']['em']:+.1f}", f"{low:+.1f} to {high:+.1f}"
+    em, interval_ = len(gain) + 2, len(spread) + 2  # they are the widest of their columns
+    head = "  F1 %  pass@1 %  pass@4 %  tool calls  1 hop %  2 hops %  3 hops %  4 hops %"
+    lines = [f"{'policy':<20}{'EM %':>{em}}{'95% interval':>{interval_}}{head}"]
     for one in demo["policies"]:
         low, high = one["ci95"]
-        hops = "".join(f"{em:{9 if n == 0 else 10}.1f}" for n, em in enumerate(one["em_by_hops"]))
+        by_hops = enumerate(one["em_by_hops"])
+        hops = "".join(f"{share:{9 if n == 0 else 10}.1f}" for n, share in by_hops)
         lines.append(
-            f"{one['policy']:<21}{one['em']:>6.1f}{f'{low:.1f} to {high:.1f}':>16}"
+            f"{one['policy']:<20}{one['em']:>{em}.1f}{f'{low:.1f} to {high:.1f}':>{interval_}}"
             f"{one['f1']:>6.1f}{one['pass_at_1']:>10.1f}{one['pass_at_4']:>10.1f}"
             f"{one['tool_calls']:>12.2f}{hops}"
         )
-    low, high = demo["gain"]["ci95"]
-    lines.append(f"trained - warm start  {demo['gain']['em']:+.1f}  {low:+.1f} to {high:+.1f}")
+    lines.append(f"trained - warm start  {gain}  {spread}")
     lines += ["", f"questions   {demo['questions']} held out, suite {demo['suite']}"]
     lines.append(f"cost        {demo['seconds']} s, peak memory {demo['peak_memory_mib']} MiB")
     return lines
@@ -148,15 +151,23 @@ def test_the_tables_of_learning_are_their_baseline():
     seeds = ["seed  untrained  warm start  trained   gain [95%]"]
     seeds += [gain_line(arm, "seed") for arm in learning["seeds"]]
     assert "\n".join(seeds) in README
-    trajectories = [gain_line(arm, "trajectories") for arm in learning["teacher_trajectories"]]
-    assert "\n".join(trajectories) in README
-    observed, long_sft = learning["tool_output_in_the_loss"], learning["three_times_the_sft_steps"]
+    for title, by, group in (
+        ("intersections (60)", "by_kind", "intersection"),
+        ("unions (40)", "by_kind", "union"),
+        ("chains of 4 hops (50)", "by_hops", "4"),
+    ):
+        found = (arm[by][group] for arm in learning["seeds"])
+        said = ", ".join(f"{warm:.1f} -> {trained:.1f}" for warm, trained in found)
+        assert f"{title:<22}{said}" in README
+    kept = learning["names_kept"]
+    assert f"{kept['rl_steps']} steps of RL)\n{gain_line({**kept, 'seed': 0}, 'seed')}" in README
+    former = learning["former"]
+    observed, long_sft = former["tool_output_in_the_loss"], former["three_times_the_sft_steps"]
     assert f"paired {observed['gain']:+.1f} {interval(*observed['ci95'])}" in README
     assert (
         f"dev EM {long_sft['best_dev_em']} at step {long_sft['best_step']} of {long_sft['steps']}, "
         f"{long_sft['last_dev_em']} at the end"
     ) in README
-    assert f"{learning['rl_steps']['300']} steps of RL for 300, else" in README
 
 
 def test_the_table_of_data_values_is_its_baseline():
