@@ -402,6 +402,12 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
                 tables.setdefault(new_section, {}).setdefault(new_key, value)
             else:
                 tables.setdefault(new_section, value)
+    # what came later is off where a profile does not name it: then there was no choice
+    policy: dict[str, Any] = tables.get("policy", {})
+    if "prestage" in policy:
+        policy["prestage"] = {"optimizer": "adamw", "join_share": 0.0} | policy["prestage"]
+    if "warm_start" in tables:
+        tables["warm_start"] = {"renamed_share": 0.0} | tables["warm_start"]
     sandbox: dict[str, Any] | None = tables.get("environment", {}).get("sandbox")
     if sandbox is not None:
         # every backend had every key then, those of the others at their defaults
