@@ -403,17 +403,22 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
             else:
                 tables.setdefault(new_section, value)
     # what came later is off where a profile does not name it: then there was no choice
-    policy: dict[str, Any] = tables.get("policy", {})
-    if "prestage" in policy:
-        policy["prestage"] = {"optimizer": "adamw", "join_share": 0.0} | policy["prestage"]
-    if "warm_start" in tables:
-        tables["warm_start"] = {"renamed_share": 0.0} | tables["warm_start"]
-    sandbox: dict[str, Any] | None = tables.get("environment", {}).get("sandbox")
-    if sandbox is not None:
+    if prestage := _table(_table(tables, "policy"), "prestage"):
+        prestage.setdefault("optimizer", "adamw")
+        prestage.setdefault("join_share", 0.0)
+    if warm_start := _table(tables, "warm_start"):
+        warm_start.setdefault("renamed_share", 0.0)
+    if sandbox := _table(_table(tables, "environment"), "sandbox"):
         # every backend had every key then, those of the others at their defaults
         unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}
         for key in unused.get(sandbox.get("backend", "local"), ("packages",)):
             sandbox.pop(key, None)
+
+
+def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
+    """The table of that name; empty if there is none, or something else."""
+    found = tables.get(name)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _parsed_value(text: str) -> object:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from espalier.config import load_profile, read_saved_profile
 from espalier.evaluation.questions import read_questions
@@ -220,6 +221,13 @@ def test_a_former_profile_is_read_with_its_moved_keys():
     changes += ["policy.prestage.join_share=0", "warm_start.renamed_share=0"]
     assert profile.policy.prestage.optimizer == "adamw"
     assert profile == load_profile(PROFILES / "arithmetic-smoke.toml", changes)
+
+
+@pytest.mark.parametrize("odd", [None, 3, "prestage", ["prestage"], {"prestage": None}])
+def test_odd_tables_of_a_saved_profile_are_refused(odd):
+    for section in ("policy", "warm_start", "environment"):
+        with pytest.raises(ValidationError):
+            read_saved_profile(json.dumps({section: odd}))
 
 
 def test_a_run_of_0_1_is_opened(tmp_path):
