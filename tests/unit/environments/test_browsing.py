@@ -176,6 +176,19 @@ def test_a_joint_log_goes_on_from_what_was_found():
     assert ends == {"answer", "search"}
 
 
+def test_joint_logs_do_without_documents_of_single_values():
+    listing = [
+        Document(f"country:{title}", title, ("neighbours: Spain; Italy",), "train")
+        for title in ("France", "Portugal")
+    ]
+    kinds = {document.document_id: "country" for document in listing}
+    writer = BrowsingWriter(
+        listing, kinds, OBJECT_KINDS, show_whole_document, substitution_share=0.6, join_share=1.0
+    )
+    logs = [writer.write(random.Random(seed)) for seed in range(50)]
+    assert all(_written(log)[0].thought.startswith("both neighbours") for log in logs)
+
+
 def test_join_share_is_the_share_of_joint_logs():
     writer = _writer(join_share=0.3)
     logs = [writer.write(random.Random(seed)) for seed in range(400)]

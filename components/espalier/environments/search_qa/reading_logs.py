@@ -98,6 +98,7 @@ class BrowsingWriter:
             for document in documents
             if any(len(values) > 1 for _, values in self._facts(document))
         ]
+        self._has_single = any(map(self._single_facts, documents))
 
     def write(self, rng: random.Random) -> Log:
         """One log; a function of the generator's state alone."""
@@ -135,9 +136,12 @@ class BrowsingWriter:
         walk: list[_Search] = []
         starts: list[str] = []
         for name in (first, second):
-            led_to = rng.random() < _LED_TO_SHARE and self._leading_to(name, rng)
-            starts.append(led_to[0] if led_to else name)
-            walk += led_to[1:] if led_to else ()
+            if rng.random() < _LED_TO_SHARE and self._has_single:
+                start, search = self._leading_to(name, rng)
+                starts.append(start)
+                walk.append(search)
+            else:
+                starts.append(name)
         joint = joint_label((label,))
         if rng.random() < _FRUITLESS_SHARE:
             other = self._renamed(rng.choice(self._listing).title, rng)
@@ -152,9 +156,9 @@ class BrowsingWriter:
         return Log(self._prompt(starts, rng), tuple(_pieces(walk)))
 
     def _leading_to(self, name: str, rng: random.Random) -> tuple[str, _Search]:
-        """A start, and a search from there that finds `name`."""
+        """A start, and a search from there that finds `name`; some document has a single value."""
         document = rng.choice(self._documents)
-        while not (facts := [fact for fact in self._facts(document) if len(fact[1]) == 1]):
+        while not (facts := self._single_facts(document)):
             document = rng.choice(self._documents)
         start = self._renamed(document.title, rng)
         label, _ = rng.choice(facts)
@@ -186,6 +190,9 @@ class BrowsingWriter:
         split = (line.partition(": ") for line in document.lines)
         facts = [(label, values.split("; ")) for label, _, values in split if values]
         return [fact for fact in facts if fact[0] in self._object_kinds] or facts
+
+    def _single_facts(self, document: Document) -> list[tuple[str, list[str]]]:
+        return [fact for fact in self._facts(document) if len(fact[1]) == 1]
 
     def _disguised(self, document: Document, title: str, rng: random.Random) -> Document:
         """The document under another title, with most of its values renamed."""
