@@ -168,7 +168,7 @@ def exit_if_hung(
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(_POLL_S):
+        while not done.wait(every_s):
             message = overdue()
             if message and not done.is_set():
                 _log.critical("error: %s", message)

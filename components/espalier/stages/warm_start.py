@@ -128,18 +128,21 @@ class _Material:
         return self.tasks("train")
 
     @cached_property
+    def _task_of_id(self) -> dict[str, Task]:
+        return {task.task_id: task for task in self.train_tasks}
+
+    @cached_property
     def demonstrations(self) -> list[Trajectory]:
         return read_trajectories(self.inputs["accepted"] / "trajectories.parquet")
 
     @cached_property
     def sequences(self) -> list[TrainingSequence]:
         """The teacher's demonstrations, and the negatives."""
-        tasks = {task.task_id: task for task in self.train_tasks}
         negatives = read_agent_texts(self.inputs["accepted"] / "negatives.jsonl")
         encoded = [encode_negative(negative, self._dialect) for negative in negatives]
         limit = self.profile.episode.max_tokens
         return [
-            *(self.encode(one, tasks) for one in self.demonstrations),
+            *(self.encode(one, self._task_of_id) for one in self.demonstrations),
             *(one for one in encoded if len(one.token_ids) <= limit),
         ]
 
@@ -158,14 +161,13 @@ class _Material:
         renaming = self.family.renaming(self.inputs["knowledge"], share) if share else None
         if renaming is None:
             return EpochOrder(sequences, per_step, seed).at
-        tasks = {task.task_id: task for task in self.train_tasks}
         shown = dict(enumerate(self.demonstrations))
         order = EpochOrder(range(len(sequences)), per_step, seed)
 
         def showing(number: int, rng: random.Random) -> TrainingSequence:
             if number not in shown:
                 return sequences[number]
-            task, renamed = renaming(tasks[shown[number].task_id], shown[number], rng)
+            task, renamed = renaming(self._task_of_id[shown[number].task_id], shown[number], rng)
             sequence = self.encode(renamed, {task.task_id: task})
             fits = len(sequence.token_ids) <= self.profile.episode.max_tokens
             return sequence if fits else sequences[number]

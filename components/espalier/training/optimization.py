@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -45,7 +46,7 @@ class Updater:
         """Updates whose gradient was not finite, since this updater was made."""
         self.skipped_in_a_row = 0
         """Skipped updates since the last applied one, over all resumes of the run."""
-        self.optimizer = _optimizer(model, config)
+        self.optimizer = _optimizer(model, self._parameters, config)
 
     def apply(self, step: int) -> float:
         """Clip the accumulated gradient, update at `step`'s learning rate, clear the gradient.
@@ -83,8 +84,9 @@ class Updater:
         return norm_value
 
 
-def _optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def _optimizer(
+    model: nn.Module, parameters: Sequence[nn.Parameter], config: OptimizerConfig
+) -> torch.optim.Optimizer:
     matrices = hidden_matrices(model) if config.kind == "muon" else []
     left = {id(p) for p in matrices}
     others = [p for p in parameters if id(p) not in left]

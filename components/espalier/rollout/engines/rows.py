@@ -139,8 +139,8 @@ class RowState:
 
     def append(self, slot: int, token_ids: Sequence[int]) -> None:
         """Append tokens, at least one, that were not sampled."""
-        unread = [int(self.last_S[slot])] if self.num_unread_S[slot] == 1 else self._unread[slot]
-        self._unread[slot] = [*unread[: self.num_unread_S[slot]], *token_ids]
+        unread = self.unread_ids(slot)[: self.num_unread_S[slot]]
+        self._unread[slot] = [*unread, *token_ids]
         self.last_S[slot] = token_ids[-1]
         self._lengths_S[slot] += len(token_ids)
         self.num_unread_S[slot] += len(token_ids)
