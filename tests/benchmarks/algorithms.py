@@ -25,10 +25,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from espalier.algorithms.presets import PRESETS, WITH_CRITIC
 from espalier.evaluation.estimates import paired_difference
+from tests.benchmarks.arms import Arm
 from tests.benchmarks.keeping import keep, kept, provenance
 
 RESAMPLES = 10_000
@@ -61,24 +62,11 @@ REASONS: Mapping[str, str] = {
 """Why a preset should not learn here."""
 
 
-class Arm(NamedTuple):
-    """One preset under one seed."""
-
-    preset: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its result's file."""
-        return f"{self.preset}-{self.seed}"
-
-
 def main() -> None:
     """Run what is missing, then print the table."""
     options = _options()
     if options.arm:
-        preset, _, seed = options.arm.rpartition("-")
-        run_arm(Arm(preset, int(seed)), options)
+        run_arm(Arm.named(options.arm), options)
         return
     presets = options.presets or sorted(PRESETS)
     arms = [Arm(WARM, 0)]
@@ -147,9 +135,9 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
 
     settings = [f"seed={arm.seed}", f"training.steps={options.steps}", "threads=1"]
     settings += [f"training.evaluate_every={EVALUATE_EVERY}", *options.set]
-    settings += SETTINGS.get(arm.preset, ())
-    if arm.preset != WARM:
-        settings.append(f"training.algorithm.preset={arm.preset}")
+    settings += SETTINGS.get(arm.variant, ())
+    if arm.variant != WARM:
+        settings.append(f"training.algorithm.preset={arm.variant}")
     profile = load_profile(options.profile, settings)
     prepare_torch(profile.threads)
     inputs = {name: options.run / name for name in STAGES["train"].inputs}
@@ -158,7 +146,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     figures: dict[str, object] = {}
     with family_of(profile).environments(inputs["knowledge"]) as environments_over:
         trained = build_run(profile, inputs, store, Processes(), environments_over)
-        if arm.preset != WARM:
+        if arm.variant != WARM:
             trained.loop.run(NullTracker())
             figures = {
                 "seconds": trained.loop.seconds,
@@ -175,7 +163,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
 
 def asked(arm: Arm, options: argparse.Namespace) -> dict[str, object]:
     """What makes two results comparable."""
-    settings = [*options.set, *SETTINGS.get(arm.preset, ())]
+    settings = [*options.set, *SETTINGS.get(arm.variant, ())]
     named = {"run": str(options.run), "profile": str(options.profile), "set": settings}
     return {**named, "steps": options.steps}
 
@@ -190,8 +178,10 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
     warm = found.pop(Arm(WARM, 0))["right"]
     print(f"warm start: EM {100 * sum(warm) / len(warm):.1f} of {len(warm)} held-out questions")
     rows = [
-        summed_up(preset, [figures for arm, figures in found.items() if arm.preset == preset], warm)
-        for preset in dict.fromkeys(arm.preset for arm in found)
+        summed_up(
+            preset, [figures for arm, figures in found.items() if arm.variant == preset], warm
+        )
+        for preset in dict.fromkeys(arm.variant for arm in found)
     ]
     print(f"{'preset':<22} seeds  EM gain [95%]              s  rollouts  peak MB")
     for row in sorted(rows, key=lambda row: -row["gain"][0]):

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 
 POLICIES = ("untrained", "warm_start", "trained")
 RESAMPLES = 10_000
+
+
+class Arm(NamedTuple):
+    """A variant of what a benchmark compares, under a seed of training."""
+
+    variant: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder and its result's file."""
+        return f"{self.variant}-{self.seed}"
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """The arm of that name."""
+        variant, _, seed = name.rpartition("-")
+        return cls(variant, int(seed))
 
 
 def run_all(

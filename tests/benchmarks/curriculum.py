@@ -31,11 +31,11 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.arms import asked, kept_arm, run_all
+from tests.benchmarks.arms import Arm, asked, kept_arm, run_all
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.curriculum_figures import report
 from tests.benchmarks.keeping import commit, keep, provenance
@@ -61,24 +61,11 @@ READS_PASS_RATES = ("band", "predicted", "frontier")
 DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
 
 
-class Arm(NamedTuple):
-    """A way to choose tasks under a seed, or the stages before it."""
-
-    way: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its folder and its result's file."""
-        return f"{self.way}-{self.seed}"
-
-
 def main() -> None:
     """Run what is missing, then print the tables."""
     options = _options()
     if options.arm:
-        way, _, seed = options.arm.rpartition("-")
-        run_arm(Arm(way, int(seed)), options)
+        run_arm(Arm.named(options.arm), options)
         return
     arms = [Arm(way, seed) for seed in range(options.seeds) for way in (BASE, *options.arms)]
     missing = [arm for arm in arms if kept_result(arm, options) is None]
@@ -92,10 +79,10 @@ def main() -> None:
     results = {
         arm: result
         for arm in arms
-        if arm.way != BASE and (result := kept_result(arm, options)) is not None
+        if arm.variant != BASE and (result := kept_result(arm, options)) is not None
     }
     by_seed = {
-        seed: {arm.way: result for arm, result in results.items() if arm.seed == seed}
+        seed: {arm.variant: result for arm, result in results.items() if arm.seed == seed}
         for seed in range(options.seeds)
     }
     report(by_seed, options.out)
@@ -130,7 +117,7 @@ def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
     from espalier.config import load_profile
 
     fixed = [f"seed={arm.seed}", "threads=1", f"training.steps={options.steps}"]
-    own = [] if arm.way == BASE else ARMS[arm.way]
+    own = [] if arm.variant == BASE else ARMS[arm.variant]
     return load_profile(options.profile, [*fixed, "training.evaluate_every=5", *own, *options.set])
 
 
@@ -145,7 +132,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = {"asked": asked(profile), "origin": {"commit": commit()}}
     path.with_suffix(".begun").write_text(json.dumps(begun))
-    if arm.way == BASE:
+    if arm.variant == BASE:
         run_chain(profile, options.out / arm.name, "filter_curriculum")
         result: dict[str, Any] = {}
     else:
@@ -165,7 +152,7 @@ def _trained(profile: Profile, arm: Arm, options: argparse.Namespace) -> dict[st
     if not output.is_dir():
         stage.run(profile, {name: base / name for name in stage.inputs}, output, NullTracker())
     judged = json.loads((base / "curriculum" / "rollouts.json").read_bytes())["rollouts"]
-    before = judged if arm.way in READS_PASS_RATES else 0
+    before = judged if arm.variant in READS_PASS_RATES else 0
     warm = pq.read_table(base / "warm_policy" / "history.parquet", columns=["dev_em"])
     warm_em = max(em for em in warm.column("dev_em").to_pylist() if em is not None)
     rows = pq.read_table(output / "history.parquet").to_pylist()
@@ -190,7 +177,7 @@ def _trained(profile: Profile, arm: Arm, options: argparse.Namespace) -> dict[st
 
 
 def _can_start(arm: Arm, options: argparse.Namespace) -> bool:
-    return arm.way == BASE or (options.out / f"{BASE}-{arm.seed}.json").is_file()
+    return arm.variant == BASE or (options.out / f"{BASE}-{arm.seed}.json").is_file()
 
 
 def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:

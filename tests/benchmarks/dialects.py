@@ -19,10 +19,10 @@ import argparse
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from espalier.evaluation.estimates import Interval
-from tests.benchmarks.arms import POLICIES, result_of, run_all, together
+from tests.benchmarks.arms import POLICIES, Arm, result_of, run_all, together
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
@@ -49,29 +49,11 @@ SETTINGS = (
 """What differs from the profile, in both dialects."""
 
 
-class Arm(NamedTuple):
-    """One dialect under one seed."""
-
-    dialect: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its folder and its result's file."""
-        return f"{self.dialect}-{self.seed}"
-
-    @property
-    def lender(self) -> str:
-        """Name of the arm whose knowledge it takes; empty where it reads the source itself."""
-        return "" if self.dialect == DIALECTS[0] else Arm(DIALECTS[0], self.seed).name
-
-
 def main() -> None:
     """Run what is missing, then print the table."""
     options = _options()
     if options.arm:
-        dialect, _, seed = options.arm.rpartition("-")
-        run_arm(Arm(dialect, int(seed)), options)
+        run_arm(Arm.named(options.arm), options)
         return
     arms = [Arm(dialect, seed) for seed in range(options.seeds) for dialect in DIALECTS]
     missing = {arm.name: arm for arm in arms if _kept_result(arm, options) is None}
@@ -80,7 +62,7 @@ def main() -> None:
         options.out,
         workers=options.workers,
         can_start=lambda name: (
-            not (lender := missing[name].lender) or (options.out / lender / "knowledge").is_dir()
+            not (lender := _lender(missing[name])) or (options.out / lender / "knowledge").is_dir()
         ),
     )
     report(arms, options)
@@ -112,19 +94,24 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     prepare_environment()
     from espalier.config import load_profile
 
-    named = [f"seed={arm.seed}", f"policy.dialect={arm.dialect}"]
+    named = [f"seed={arm.seed}", f"policy.dialect={arm.variant}"]
     profile = load_profile(options.profile, [*SETTINGS, *named, *options.set])
     prepare_torch(profile.threads)
     run_dir = options.out / arm.name
     run_dir.mkdir(parents=True, exist_ok=True)
-    if arm.lender and not (run_dir / "knowledge").is_dir():
+    if (lender := _lender(arm)) and not (run_dir / "knowledge").is_dir():
         partial = run_dir / ".knowledge.copy"
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(options.out / arm.lender / "knowledge", partial)
+        shutil.copytree(options.out / lender / "knowledge", partial)
         partial.rename(run_dir / "knowledge")
     run_chain(profile, run_dir, "evaluate")
     result = result_of(run_dir)
     keep(_result_path(arm, options.out), asked(options), [result], provenance(profile.threads))
+
+
+def _lender(arm: Arm) -> str:
+    """Name of the arm whose knowledge it takes; empty where it reads the source itself."""
+    return "" if arm.variant == DIALECTS[0] else Arm(DIALECTS[0], arm.seed).name
 
 
 def report(arms: list[Arm], options: argparse.Namespace) -> None:
@@ -138,7 +125,7 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
         print(_line(arm.name, len(result["right"]["trained"]), em, gain, result))
     headline: dict[str, Any] = {}
     for dialect in DIALECTS:
-        found = [result for arm, result in results.items() if arm.dialect == dialect]
+        found = [result for arm, result in results.items() if arm.variant == dialect]
         if found:
             headline[dialect] = together(found)
             one = headline[dialect]

@@ -23,11 +23,11 @@ import json
 import resource
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.arms import POLICIES, asked, kept_arm, result_of, run_all, together
+from tests.benchmarks.arms import POLICIES, Arm, asked, kept_arm, result_of, run_all, together
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit, keep, provenance
 from tests.factories.prose_folder import ProseFolder, write
@@ -43,24 +43,11 @@ BUDGET_MIN = 10
 SETTINGS = ("splits.heldout_share=0.4", "evaluation.sampled_questions=1")
 
 
-class Arm(NamedTuple):
-    """A set under a seed of training."""
-
-    documents: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its folder and its result's file."""
-        return f"{self.documents}-{self.seed}"
-
-
 def main() -> None:
     """Run what is missing, then print the table."""
     options = _options()
     if options.arm:
-        documents, _, seed = options.arm.rpartition("-")
-        run_arm(Arm(documents, int(seed)), options)
+        run_arm(Arm.named(options.arm), options)
         return
     arms = [Arm(name, seed) for name in options.sets for seed in range(options.seeds)]
     missing = [arm for arm in arms if kept_result(arm, options) is None]
@@ -92,9 +79,9 @@ def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
 
 def documents_of(arm: Arm, options: argparse.Namespace) -> Path:
     """The folder of the arm's set, written where it is not there yet."""
-    directory = options.out / "documents" / arm.documents
+    directory = options.out / "documents" / arm.variant
     if not (directory / "questions.jsonl").is_file():
-        write(ProseFolder(SETS[arm.documents]), directory)
+        write(ProseFolder(SETS[arm.variant]), directory)
     return directory
 
 
@@ -103,10 +90,10 @@ def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
     from espalier.config import load_profile
 
     directory = documents_of(arm, options)
-    given = "triples" if arm.documents == "triples" else "questions"
-    path = options.out / f"{arm.documents}.toml"
+    given = "triples" if arm.variant == "triples" else "questions"
+    path = options.out / f"{arm.variant}.toml"
     path.write_text(
-        f'name = "{arm.documents}"\n\n[knowledge]\nsource = "folder"\n'
+        f'name = "{arm.variant}"\n\n[knowledge]\nsource = "folder"\n'
         f'path = "{directory / "texts"}"\n{given} = "{directory / f"{given}.jsonl"}"\n'
     )
     threads = f"threads={options.threads}"
@@ -189,7 +176,7 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
         mean, low, high = (100 * value for value in one["gain"])
         cpu = "-" if one["cpu_minutes"] is None else f"{one['cpu_minutes']:.1f}"
         print(
-            f"{arm.documents:<9} {arm.seed:>5} {one['n']:>5}   {dev}   {em}   "
+            f"{arm.variant:<9} {arm.seed:>5} {one['n']:>5}   {dev}   {em}   "
             f"{mean:+6.1f} [{low:+5.1f}, {high:+5.1f}]  {one['minutes']:8.1f}  {cpu:>9}"
         )
     print(json.dumps(headline))

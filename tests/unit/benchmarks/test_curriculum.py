@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.benchmarks.curriculum import ARMS, BASE, Arm, profile_of
+from tests.benchmarks.arms import Arm
+from tests.benchmarks.curriculum import ARMS, BASE, profile_of
 from tests.benchmarks.curriculum_figures import (
     level_of,
     ratio_over_levels,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.benchmarks.arms import result_of, together
-from tests.benchmarks.dialects import PROFILE, Arm, asked, report
+from tests.benchmarks.arms import Arm, result_of, together
+from tests.benchmarks.dialects import PROFILE, asked, report
 from tests.benchmarks.keeping import keep
 
 WARM, TRAINED = [False, False, True, False], [True, True, True, False]

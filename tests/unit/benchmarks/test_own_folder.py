@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tests.benchmarks.arms import asked
+from tests.benchmarks.arms import Arm, asked
 from tests.benchmarks.keeping import commit, keep
-from tests.benchmarks.own_folder import SETS, Arm, kept_result, profile_of, report
+from tests.benchmarks.own_folder import SETS, kept_result, profile_of, report
 from tests.factories.prose_folder import ProseFolder, write
 
 from .test_families import result
