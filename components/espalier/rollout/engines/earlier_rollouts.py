@@ -5,7 +5,7 @@ session follows one of them by a pointer, as long as its own tokens are the same
 rest of the action that the pointer is in. Where it leaves that context, its last tokens are looked
 up among all contexts of the prompt.
 
-Tokens are kept as bytes, four each: comparing and searching them is one call, whatever their number.
+Tokens are kept as bytes, four each: to compare or to search many of them is one call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PER_PROMPT = 4
 _MAX_TOKENS = 1 << 20
 """Tokens kept in all, 4 MiB; the prompts that no session began with for longest go first."""
 _LOOKED_UP = 6
-"""Last tokens that are looked up where a session left what it followed. Few find more, and worse."""
+"""Last tokens that are looked up where a session left what it followed: about half an action."""
 
 
 @dataclass(frozen=True, slots=True)

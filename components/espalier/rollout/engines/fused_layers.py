@@ -58,9 +58,7 @@ class ConvolutionInputs:
     revocable: RevocableInputs | None
 
     @classmethod
-    def plan(
-        cls, slots_R: Ints, counts_R: Ints, taps: int, lasts_R: Ints | None = None
-    ) -> Self:
+    def plan(cls, slots_R: Ints, counts_R: Ints, taps: int, lasts_R: Ints | None = None) -> Self:
         """Plan for rows of `counts_R` tokens each; all but the first of `lasts_R` are revocable."""
         held = taps - 1
         rows_R = np.arange(len(slots_R))

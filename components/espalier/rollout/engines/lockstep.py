@@ -3,7 +3,8 @@
 A step forwards what its rows have not read yet (one token each, or a whole prompt or observation)
 and draws one token for each. Rows that wait for their environment sit the step out. A slot that is
 given back goes to the next waiting session. No row forwards a token twice, and what several rows
-share from their beginning on, a prompt and whole turns, is forwarded once (`contexts.py`).
+share from their beginning on, a prompt and whole turns, is forwarded once (`contexts.py`). A row
+whose prompt was played before may read a draft and draw several tokens (`speculation.py`).
 
 Axes: N rows of a step, V vocabulary.
 """
@@ -29,7 +30,7 @@ from espalier.rollout.engines.fused_decoder import FusedDecoder, is_fusible
 from espalier.rollout.engines.hf_decoder import HfDecoder, NotPlainAttentionError, is_pageable
 from espalier.rollout.engines.pages import Ints
 from espalier.rollout.engines.rows import DraftedPositions, Prompt, RowState, Slots
-from espalier.rollout.engines.speculation import Speculation
+from espalier.rollout.engines.speculation import SpeculatedSessions, Speculation
 
 _MAX_KNOWN = 100_000
 """Prompts remembered for counting unique ones, then forgotten: a server runs for weeks."""
@@ -69,7 +70,7 @@ class LockstepEngine:
         *,
         max_rows: int,
         shares_turns: bool = True,
-        speculates: bool = False,
+        speculation: SpeculatedSessions = "off",
     ) -> None:
         """Store what samples.
 
@@ -79,7 +80,8 @@ class LockstepEngine:
             stop_rule: ends actions.
             max_rows: sessions that are open at one time.
             shares_turns: False shares prompts alone, for comparisons.
-            speculates: whether rows draft what they sample from earlier sessions; `speculation.py`.
+            speculation: which sessions draft what they sample from earlier ones, if the decoder
+                can take tokens back; see `speculation.py`.
         """
         self.policy_version = 0
         self.counters = EngineCounters()
@@ -90,9 +92,9 @@ class LockstepEngine:
         self._shares_turns = shares_turns
         self._is_stop_V = np.zeros(model.config.get_text_config().vocab_size, bool)
         self._is_stop_V[list(stop_rule.stop_ids)] = True
-        self._speculation = (
-            Speculation(stop_rule, self._is_stop_V) if speculates and decoder.rewinds else None
-        )
+        self._speculation: Speculation | None = None
+        if speculation != "off" and decoder.rewinds:
+            self._speculation = Speculation(stop_rule, self._is_stop_V, speculation)
         self._slots = Slots(max_rows)
         self._work = asyncio.Event()
         self._begin()
@@ -264,11 +266,15 @@ decoder's copy of the weights nearly doubles the memory."""
 
 
 def lockstep_engine(
-    model: PreTrainedModel, stop_rule: StopRule, *, max_rows: int, speculates: bool = False
+    model: PreTrainedModel,
+    stop_rule: StopRule,
+    *,
+    max_rows: int,
+    speculation: SpeculatedSessions = "off",
 ) -> LockstepEngine:
     """An engine over `model` in this process; see `LockstepEngine.__init__`."""
     decoder = decoder_for(model)
-    return LockstepEngine(model, decoder, stop_rule, max_rows=max_rows, speculates=speculates)
+    return LockstepEngine(model, decoder, stop_rule, max_rows=max_rows, speculation=speculation)
 
 
 def decoder_for(model: PreTrainedModel) -> Decoder:

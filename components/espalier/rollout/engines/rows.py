@@ -93,10 +93,10 @@ _NO_TOKEN = -1
 class DraftedPositions(NamedTuple):
     """Positions D of rows of which some have a draft: one behind each token of it, and one before.
 
-        a row with the draft B C, and one without: four tokens are drawn
+    a row with the draft B C, and one without: four tokens are drawn
 
-        expected_D   B C -1 -1      what the draft says of the draw
-        offsets_D    0 1  2  0
+    expected_D   B C -1 -1      what the draft says of the draw
+    offsets_D    0 1  2  0
     """
 
     firsts_N: Ints

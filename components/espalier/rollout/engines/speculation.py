@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from espalier.rollout.engines.contexts import SharedContexts
 from espalier.rollout.engines.drawing import DrawnTokens
 from espalier.rollout.engines.earlier_rollouts import EarlierRollouts, FollowedContext
-from espalier.rollout.engines.engine import EngineCounters, Sampling, StopRule
+from espalier.rollout.engines.engine import Sampling, StopRule
 from espalier.rollout.engines.pages import Ints
 from espalier.rollout.engines.rows import DraftedPositions, RowState
 
@@ -47,7 +47,13 @@ _TRIES_AGAIN = 3
 
 
 _MAX_KINDS = 64
+"""Ways of drawing that acceptance is remembered for."""
 _NEVER = 1 << 40
+
+
+SpeculatedSessions: TypeAlias = Literal["off", "greedy", "all"]
+"""Which sessions get drafts. Those of temperature 0 write mostly what they wrote before; of sampled
+ones few tokens are kept, and attempts at one task share their contexts anyway."""
 
 
 class Kept(NamedTuple):
@@ -92,7 +98,10 @@ class Speculation:
     writes most tokens as before.
     """
 
-    def __init__(self, stop_rule: StopRule, is_stop_V: NDArray[np.bool_]) -> None:
+    def __init__(
+        self, stop_rule: StopRule, is_stop_V: NDArray[np.bool_], sessions: SpeculatedSessions
+    ) -> None:
+        self._greedy_only = sessions == "greedy"
         self._stop_rule = stop_rule
         self._is_stop_V = is_stop_V
         self._rollouts = EarlierRollouts()
@@ -109,6 +118,8 @@ class Speculation:
 
     def opened(self, slot: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         """Register a session."""
+        if self._greedy_only and sampling.temperature > 0:
+            return
         self._begun[slot] = FollowedContext.begin(prompt_ids, self._rollouts)
         kind = (sampling.temperature, sampling.top_p, sampling.top_k)
         if len(self._acceptance) > _MAX_KINDS:  # a server runs for weeks
@@ -118,13 +129,15 @@ class Speculation:
 
     def observed(self, slot: int, token_ids: Sequence[int]) -> None:
         """Register an observation."""
-        self._begun[slot].observe(token_ids)
+        if slot in self._begun:
+            self._begun[slot].observe(token_ids)
 
     def acted(self, slot: int, token_ids: Sequence[int]) -> None:
         """Register an action that has ended."""
-        begun = self._begun[slot]
-        begun.act(token_ids)
-        self._next_S[slot] = 0 if begun.earlier else _NEVER
+        begun = self._begun.get(slot)
+        if begun is not None:
+            begun.act(token_ids)
+            self._next_S[slot] = 0 if begun.earlier else _NEVER
 
     def closed(self, slot: int) -> None:
         """Keep the session's context for drafts."""
@@ -151,9 +164,7 @@ class Speculation:
             else:
                 self._next_S[slot] = len(action_ids) + _TRIES_AGAIN
 
-    def keep(
-        self, slots_N: Ints, at: DraftedPositions, drawn: DrawnTokens, rows: RowState
-    ) -> Kept:
+    def keep(self, slots_N: Ints, at: DraftedPositions, drawn: DrawnTokens, rows: RowState) -> Kept:
         """Write what is kept of the draws.
 
         Args:
