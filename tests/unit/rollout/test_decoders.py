@@ -30,6 +30,7 @@ class Checked:
         self.lengths = [0] * ROWS
         self._text_of = list(range(ROWS))
         self._decoder = decoder_class(model)
+        self.rewinds = self._decoder.rewinds
         self._decoder.begin()
 
     def advance(self, counts):
@@ -44,6 +45,21 @@ class Checked:
         last = [self.lengths[row] - 1 for row in rows]
         expected = self._expected[[self._text_of[row] for row in rows], last]
         torch.testing.assert_close(self._decoder.logits(hidden), expected, rtol=1e-4, atol=1e-4)
+
+    def try_out(self, row, right, wrong):
+        """Append `right` tokens of the row's text and as many `wrong` ones, and take these back."""
+        tokens = [*self._next_tokens(row, right), *([7] * wrong)]
+        count = np.array([right + wrong])
+        hidden = self._decoder.advance(np.array([row]), count, np.array(tokens), count)
+        places = np.arange(self.lengths[row], self.lengths[row] + right)
+        torch.testing.assert_close(
+            self._decoder.logits(hidden[:right]),
+            self._expected[self._text_of[row], places],
+            rtol=1e-4,
+            atol=1e-4,
+        )
+        self.lengths[row] += right
+        self._decoder.rewind(np.array([row]), np.array([wrong]))
 
     def fork(self, source, targets):
         self._decoder.fork(source, targets)
@@ -108,6 +124,26 @@ def test_a_released_slot_begins_empty(checked):
     checked.release(0)
     checked.advance({0: 1, 1: 1})
     checked.advance({0: 7, 1: 1, 2: 5})
+
+
+CANNOT_REWIND = {"mistral by its window", "lfm2 row by row"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_that_are_taken_back_leave_no_trace(name):
+    checked = Checked(name)
+    assert checked.rewinds == (name not in CANNOT_REWIND)
+    if not checked.rewinds:
+        return
+    checked.advance({0: 5, 1: PAGE - 3})
+    checked.fork(1, [2])
+    checked.try_out(0, right=1, wrong=1)
+    checked.try_out(1, right=2, wrong=PAGE)  # whole pages are given back
+    checked.advance({0: 1, 1: 1, 2: 1})
+    checked.try_out(0, right=4, wrong=2)
+    checked.advance({0: PAGE, 1: 3})
+    checked.release(1)
+    checked.advance({0: 1, 1: 2, 2: 3})
 
 
 @pytest.mark.slow

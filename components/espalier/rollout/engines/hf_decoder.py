@@ -43,6 +43,8 @@ class _AttentionStep:
 class HfDecoder:
     """Decodes any model for which `is_pageable` holds."""
 
+    rewinds = True
+
     def __init__(self, model: PreTrainedModel) -> None:
         AttentionInterface.register(_IMPLEMENTATION, _attend)
         # a second model with the same weight tensors: the trainer's keeps its own attention
@@ -62,16 +64,22 @@ class HfDecoder:
         self._pools.clear()
 
     @torch.inference_mode()
-    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
+    def advance(
+        self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
+    ) -> Tensor:
         """See `Decoder.advance`."""
-        plan = plan_step(self._table, slots_R, counts_R)
+        plan = plan_step(self._table, slots_R, counts_R, lasts_R)
         output = self._model.base_model(
             input_ids=torch.from_numpy(token_ids_M)[None],
             position_ids=plan.positions_M[None],
             use_cache=False,
             paged_step=_AttentionStep(self._pools, plan),
         )
-        return output.last_hidden_state[0].index_select(0, plan.last_R)
+        return output.last_hidden_state[0].index_select(0, plan.lasts)
+
+    def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
+        """See `Decoder.rewind`."""
+        self._table.rewind(slots_R, counts_R)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
