@@ -1,1 +1,2 @@
-"""The policy: tokenizer and architecture of the embedded default, and loading a given model."""
+"""The policy: tokenizer and architecture of the embedded default, loading a given model, and where
+it computes."""

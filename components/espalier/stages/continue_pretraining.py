@@ -19,6 +19,7 @@ from pathlib import Path
 from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.environments import family_of, policy_dialect
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
     DataError,
@@ -32,7 +33,6 @@ from espalier.records import (
 )
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_text
-from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import HISTORY_COLUMNS, EpochOrder, SupervisedLoop, SupervisedPlan
 

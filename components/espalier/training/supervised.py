@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from transformers import PreTrainedModel
 
 from espalier.config import OptimizerConfig
+from espalier.policy.hardware import Hardware, copy_weights
 from espalier.records import Task, Tracker
 from espalier.rollout.roller import TrajectorySampler
 from espalier.training.checkpoint import (
@@ -21,7 +22,6 @@ from espalier.training.checkpoint import (
     cloned_weights,
     restore_random_state,
 )
-from espalier.training.hardware import Hardware, copy_weights
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score

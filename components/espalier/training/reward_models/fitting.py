@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from espalier.config import Profile
 from espalier.environments.memory import remembering
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import (
     DataError,
@@ -32,7 +33,6 @@ from espalier.records import (
 )
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import Roller
-from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.reward_models.head import Kind, RewardModel, outcome_figures
 from espalier.training.reward_models.labels import LabelledAttempt, label_outcomes, label_steps

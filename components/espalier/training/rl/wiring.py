@@ -15,13 +15,13 @@ from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.prediction import Description
 from espalier.environments import EnvironmentsOver, family_of
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
 from espalier.rollout.stragglers import Stragglers
 from espalier.rollout.waits import hangs_after_s
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
 from espalier.training.rl.ledger import JOURNAL, DrawJournal

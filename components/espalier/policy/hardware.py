@@ -1,4 +1,4 @@
-"""The device that training computes on, and the number format of its matrix products."""
+"""The device that a policy computes on, and the number format of its matrix products."""
 
 from __future__ import annotations
 
