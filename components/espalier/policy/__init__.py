@@ -1,2 +1,1 @@
-"""The policy: tokenizer and architecture of the embedded default, loading a given model, and where
-it computes."""
+"""The policy: the embedded default's tokenizer and model, loading a given model, its device."""

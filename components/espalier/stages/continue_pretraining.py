@@ -54,6 +54,7 @@ def run(
             _copy_base_policy(inputs["base_policy"], manifests["base_policy"], draft)
         return draft.published
     policy = load_policy(inputs["base_policy"] / "policy")
+    Hardware.for_sampling(profile.hardware).move(policy.model)
     sequences = _sequences(profile, inputs, policy, tracker)
     store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
     result = SupervisedLoop(policy.model, _plan(profile, sequences), store).run(tracker)

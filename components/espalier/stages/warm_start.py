@@ -73,6 +73,7 @@ def run(
     manifests = opened(inputs)
     origin = provenance("warm_start", profile, manifests)
     policy = load_policy(inputs["pretrained_policy"] / "policy")
+    Hardware.for_sampling(profile.hardware).move(policy.model)
     material = _Material(profile, inputs, policy)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
     config, found = profile.warm_start.hindsight, None

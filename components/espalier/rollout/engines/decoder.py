@@ -64,6 +64,7 @@ class RowwiseDecoder:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._device = model.device
         self._caches: dict[int, DynamicCache] = {}
 
     def begin(self) -> None:
@@ -77,7 +78,7 @@ class RowwiseDecoder:
     @torch.inference_mode()
     def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
         """See `Decoder.advance`."""
-        parts = torch.from_numpy(token_ids_M).split(counts_R.tolist())
+        parts = torch.from_numpy(token_ids_M).to(self._device).split(counts_R.tolist())
         pairs = zip(slots_R.tolist(), parts, strict=True)
         return torch.stack([self._read(slot, part) for slot, part in pairs])
 

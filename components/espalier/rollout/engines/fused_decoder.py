@@ -23,6 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from espalier.rollout.engines.accelerator import to_device
 from espalier.rollout.engines.fused_layers import (
     AttentionWeights,
     ConvolutionInputs,
@@ -30,7 +31,7 @@ from espalier.rollout.engines.fused_layers import (
     ShortConvolution,
     take_layers,
 )
-from espalier.rollout.engines.paged_attention import PagePool, plan_step
+from espalier.rollout.engines.paged_attention import PageMoves, PagePool, plan_step
 from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
 
 _FAMILY = (
@@ -49,6 +50,7 @@ class FusedDecoder:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._device = model.device
         config = model.config
         base = cast("Any", model.base_model)
         self._final_norm = base.embedding_norm if hasattr(base, "embedding_norm") else base.norm
@@ -81,11 +83,15 @@ class FusedDecoder:
     @torch.inference_mode()
     def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
         """See `Decoder.advance`."""
-        plan = plan_step(self._table, slots_R, counts_R)
-        rotations_M1D = self._rotations(plan.longest).index_select(0, plan.positions_M)[:, None]
         taps = self._convolutions[0].taps if self._convolutions else 1
-        inputs = ConvolutionInputs.plan(slots_R, counts_R, taps)
-        hidden = F.embedding(torch.from_numpy(token_ids_M), self._embeddings_VH)
+        planned = (
+            plan_step(self._table, slots_R, counts_R),
+            ConvolutionInputs.plan(slots_R, counts_R, taps),
+            torch.from_numpy(token_ids_M),
+        )
+        plan, inputs, ids_M = to_device(planned, self._device)
+        rotations_M1D = self._rotations(plan.longest).index_select(0, plan.positions_M)[:, None]
+        hidden = F.embedding(ids_M, self._embeddings_VH)
         for layer, pool in zip(self._layers, self._pools, strict=True):
             normed = _scaled_to_unit_rms(hidden, self._eps)
             if isinstance(layer.mixer, ShortConvolution):
@@ -113,9 +119,9 @@ class FusedDecoder:
     def fork(self, source: int, targets: Sequence[int]) -> None:
         """See `Decoder.fork`."""
         self._copy_pages(self._table.fork(source, targets))
-        slots = torch.tensor(targets)
+        slots = torch.tensor(targets, device=self._device)
         for convolution in self._convolutions:
-            convolution.fork(source, slots)
+            convolution.fork(source, slots, num_slots=max(targets) + 1)
 
     @torch.inference_mode()
     def release(self, slot: int) -> None:
@@ -128,9 +134,10 @@ class FusedDecoder:
             self._copy_pages(moved)
 
     def _copy_pages(self, copies: PageCopies) -> None:
+        moves = PageMoves.on(self._device, copies)
         for layer, pool in zip(self._layers, self._pools, strict=True):
             if isinstance(layer.mixer, AttentionWeights):
-                pool.copy(copies)
+                pool.copy(moves)
 
     def _project(
         self, mixer: AttentionWeights, normed_MH: Tensor, rotations_M1D: Tensor
@@ -180,7 +187,9 @@ def _head_width(model: PreTrainedModel) -> int:
 @torch.inference_mode()
 def _rotations(model: PreTrainedModel, tokens: int) -> Tensor:
     rotary = cast("Any", model.base_model).rotary_emb
-    cos, sin = rotary(torch.empty(0), position_ids=torch.arange(tokens)[None])
+    device = model.device
+    positions = torch.arange(tokens, device=device)[None]
+    cos, sin = rotary(torch.empty(0, device=device), position_ids=positions)
     half = cos.shape[-1] // 2
     return torch.complex(cos[0, :, :half], sin[0, :, :half])
 

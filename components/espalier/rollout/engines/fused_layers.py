@@ -102,9 +102,9 @@ class ShortConvolution:
         if self._out_bias is not None:
             hidden_MH += self._out_bias
 
-    def fork(self, source: int, targets: Tensor) -> None:
-        """Copy the state of one slot to others."""
-        self._fit(int(targets.max()) + 1)
+    def fork(self, source: int, targets: Tensor, *, num_slots: int) -> None:
+        """Copy the state of one slot to others, all of them below `num_slots`."""
+        self._fit(num_slots)
         self._recent_SJH[targets] = self._recent_SJH[source].clone()
 
     def release(self, slot: int) -> None:

@@ -71,6 +71,7 @@ def fit_reward_model(
         inputs={name: manifest.content for name, manifest in manifests.items()},
     )
     policy = load_policy(inputs["warm_policy"] / "policy")
+    Hardware.for_sampling(profile.hardware).move(policy.model)
     material = _sampled(profile, inputs, policy, kind)
     targets = {t for one in material.labelled for t in one.targets(profile.reward_model.labels)}
     if len(targets) < 2:

@@ -98,7 +98,13 @@ def build_run(
     config = profile.training
     policy = load_policy(inputs["warm_policy"] / "policy")
     hardware = Hardware.from_config(profile.hardware)
+    sampling_hardware = Hardware.for_sampling(profile.hardware)
+    if not config.sharded:
+        sampling_hardware.move(policy.model)
     models = build_models(policy.model, config, hardware, processes)
+    if config.sharded and profile.rollout.engine == "lockstep":
+        # only now: a whole model beside the one that is being sharded may not fit
+        sampling_hardware.move(policy.model)
     pool = _task_pool(profile, inputs["curriculum"])
     proposer = shared_proposer(profile, inputs, processes)
     layout = build_layout(policy.model, profile, hardware, processes)
