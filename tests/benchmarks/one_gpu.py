@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,11 +97,15 @@ def _arm(options: argparse.Namespace) -> None:
     prepare_torch(options.threads or profile.threads)
     options.out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"machine": _machine(options), "stages": {}, "figures": {}}
-    if options.stages == "all":
-        found["stages"], found["figures"] = _run(profile, options)
+    result = options.out / f"{options.arm}.json"
     if options.decode:
         found["decode"] = _decoding(options)
-    (options.out / f"{options.arm}.json").write_text(json.dumps(found))
+        result.write_text(json.dumps(found))
+    if options.stages == "all":
+        for stage, row in _run(profile, options):
+            found["stages"][stage] = row
+            found["figures"] = _figures(options.out / options.arm)
+            result.write_text(json.dumps(found))
 
 
 def _machine(options: argparse.Namespace) -> str:
@@ -115,22 +120,22 @@ def _machine(options: argparse.Namespace) -> str:
     return f"{gpu}{made['processor']}, {threads} threads, {versions}, commit {made['commit']}"
 
 
-def _run(profile: Profile, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
+def _run(profile: Profile, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, float]]]:
     from tests.benchmarks.chain_runs import run_chain
 
     run_dir = options.out / options.arm
     if options.begun is not None and not run_dir.exists():
         shutil.copytree(options.begun, run_dir)
     planned = _planned(profile)
-    rows: dict[str, Any] = {}
     for stage in STAGES[: STAGES.index(options.until) + 1]:
         run_chain(profile, run_dir, stage)
         cost = json.loads((run_dir / "timings.json").read_bytes())[stage]
-        rows[stage] = {"seconds": cost["seconds"], "host_mib": cost["peak_rss_mb"]}
-        rows[stage] |= _taken_of_gpu(options.arm)
+        row = {"seconds": cost["seconds"], "host_mib": cost["peak_rss_mb"]}
+        row |= _taken_of_gpu(options.arm)
         if options.arm == "cuda" and stage in planned:
-            rows[stage]["planned_gpu_mib"] = round(planned[stage])
-    return rows, _figures(run_dir)
+            row["planned_gpu_mib"] = round(planned[stage])
+        print(stage, row, flush=True)
+        yield stage, row
 
 
 def _taken_of_gpu(device: str) -> dict[str, float]:
