@@ -123,6 +123,7 @@ CASES = {
     "qwen3 in pages": (HfDecoder, qwen3),
     "gpt2 in pages": (HfDecoder, gpt2),
     "mistral by its window": (RowwiseDecoder, mistral_with_a_window),
+    "qwen3 row by row": (RowwiseDecoder, qwen3),
     "lfm2 row by row": (RowwiseDecoder, lfm2_with_shared_heads_and_biases),
 }
 """Each decoder with models that ask different things of it."""

@@ -25,6 +25,7 @@ class Checked:
         self.lengths = [0] * ROWS
         self._text_of = list(range(ROWS))
         self._decoder = decoder_class(placed(model, device))
+        self.rewinds = self._decoder.rewinds
         self._decoder.begin()
 
     def advance(self, counts):
@@ -40,6 +41,21 @@ class Checked:
         expected = self._expected[[self._text_of[row] for row in rows], last]
         logits = self._decoder.logits(hidden).cpu()
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+    def try_out(self, row, right, wrong):
+        """Append `right` tokens of the row's text and as many `wrong` ones, and take these back."""
+        tokens = [*self._next_tokens(row, right), *([7] * wrong)]
+        count = np.array([right + wrong])
+        hidden = self._decoder.advance(np.array([row]), count, np.array(tokens), count)
+        places = np.arange(self.lengths[row], self.lengths[row] + right)
+        torch.testing.assert_close(
+            self._decoder.logits(hidden[:right]).cpu(),
+            self._expected[self._text_of[row], places],
+            rtol=1e-4,
+            atol=1e-4,
+        )
+        self.lengths[row] += right
+        self._decoder.rewind(np.array([row]), np.array([wrong]))
 
     def fork(self, source, targets):
         self._decoder.fork(source, targets)

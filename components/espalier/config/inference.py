@@ -84,6 +84,13 @@ class RolloutConfig(Section):
     rendering: turns are counted, or the run fails."""
     compare_every: int = Field(default=16, ge=0)
     """Every so many episodes one is compared; 1 compares all, 0 none."""
+    speculation: Literal["off", "greedy", "all"] = Field(
+        default="greedy", exclude_if=lambda it: it == "greedy"
+    )
+    """Sessions whose actions the "lockstep" engine guesses from what it sampled after the same
+    prompt before, to read several tokens at once; the tokens are the same, and their log-probs up
+    to rounding. "greedy": those of temperature 0, such as the dev questions, which are asked again
+    and again; "all"; or "off"."""
     exploration: ExplorationConfig = ExplorationConfig()
     vllm: VllmConfig = VllmConfig()
 

@@ -205,10 +205,12 @@ class Roller:
         `lockstep.decoder_for`.
         """
         dialect = dialect_of(policy.tokenizer, environments, profile)
+        config = profile.rollout
         engine = lockstep_engine(
             policy.model,
             dialect,
-            max_rows=profile.rollout.max_rows,
+            max_rows=config.max_rows,
+            speculation=config.speculation,
             autocast=Hardware.from_config(profile.hardware).autocast_on(policy.model.device),
         )
         return cls(
@@ -284,6 +286,16 @@ class Roller:
         """Tokens that went through the model so far; fewer where episodes share turns."""
         return self._engine.counters.forwarded
 
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens that were guessed from earlier episodes so far, see `rollout.speculation`."""
+        return self._engine.counters.drafted
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Those that were then sampled."""
+        return self._engine.counters.accepted
+
     def load_weights(self, policy_dir: Path, version: int) -> None:
         """Sample from the weights of `policy_dir` from now on; see `Engine.load_weights`."""
         asyncio.run(self._engine.load_weights(policy_dir, version))
@@ -304,7 +316,8 @@ class Roller:
             samples: trajectories of each task; they share a group id.
             temperature: 0 is greedy.
             seed: of the draws. Where tools run on the event loop (`rollout.tool_workers = 0`), the
-                same call with the same weights gives the same trajectories.
+                same call with the same weights gives the same trajectories. Where it was made
+                before and `rollout.speculation` is not off, log-probs may differ by rounding.
             on_lost: called with each trajectory that stays lost, at once; if it raises, the rollout
                 ends with that error.
 

@@ -43,6 +43,7 @@ from transformers import PreTrainedModel
 
 from espalier.config import Profile
 from espalier.determinism import prepare_torch
+from espalier.dialects.dialect import Dialect
 from espalier.environments import Environments, family_of
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import Task
@@ -51,6 +52,7 @@ from espalier.records.trajectory import Trajectory
 from espalier.rollout.engines.decoder import Decoder
 from espalier.rollout.engines.lockstep import LockstepEngine, decoder_for
 from espalier.rollout.engines.pages import Ints
+from espalier.rollout.engines.speculation import SpeculatedSessions
 from espalier.rollout.roller import Roller, dialect_of
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.rollout.matmul import matmul_limit_s
@@ -73,15 +75,26 @@ class RecordedDecoder:
         """Positions whose logits were asked for."""
         self._decoder = decoder_for(model)
 
+    @property
+    def rewinds(self) -> bool:
+        return self._decoder.rewinds
+
     def begin(self) -> None:
         self._decoder.begin()
 
     def end(self) -> None:
         self._decoder.end()
 
-    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
-        self.calls.append(lambda it: it.logits(it.advance(slots_R, counts_R, token_ids_M)))
-        return self._decoder.advance(slots_R, counts_R, token_ids_M)
+    def advance(
+        self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
+    ) -> Tensor:
+        read = (slots_R, counts_R, token_ids_M, lasts_R)
+        self.calls.append(lambda it: it.logits(it.advance(*read)))
+        return self._decoder.advance(*read)
+
+    def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
+        self.calls.append(lambda it: it.rewind(slots_R, counts_R))
+        self._decoder.rewind(slots_R, counts_R)
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         self.projected += len(hidden_NH)
@@ -134,15 +147,24 @@ class Contestant:
         *,
         rows: int = ROWS,
         shares_turns: bool = False,
+        speculation: SpeculatedSessions = "off",
+        dialect: Dialect | None = None,
     ) -> Contestant:
         decoder = RecordedDecoder(policy.model)
-        dialect = dialect_of(policy.tokenizer, environments, profile)
+        dialect = dialect or dialect_of(policy.tokenizer, environments, profile)
         engine = TimedEngine(
-            policy.model, decoder, dialect, max_rows=rows, shares_turns=shares_turns
+            policy.model,
+            decoder,
+            dialect,
+            max_rows=rows,
+            shares_turns=shares_turns,
+            speculation=speculation,
         )
         return cls(engine, decoder, Roller(engine, dialect, environments, profile))
 
-    def play(self, tasks: Sequence[Task], samples: int, seed: int) -> Played:
+    def play(
+        self, tasks: Sequence[Task], samples: int, seed: int, temperature: float = 1.0
+    ) -> Played:
         """One rollout."""
         self.decoder.calls.clear()
         self.decoder.projected = 0
@@ -150,7 +172,9 @@ class Contestant:
         sampled, forwarded = counters.sampled, counters.forwarded
         self.engine.step_s = 0.0
         wall, processor = time.perf_counter(), time.process_time()
-        trajectories = self.roller.roll_out(tasks, samples=samples, temperature=1.0, seed=seed)
+        trajectories = self.roller.roll_out(
+            tasks, samples=samples, temperature=temperature, seed=seed
+        )
         return Played(
             trajectories,
             counters.sampled - sampled,

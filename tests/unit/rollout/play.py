@@ -25,9 +25,11 @@ NEVER = StopsAt()
 STOPS_OFTEN = StopsAt(*range(20, VOCABULARY, 3))
 
 
-def engine_over(name="fused lfm2", stop_rule=STOPS_OFTEN, *, max_rows=8):
+def engine_over(name="fused lfm2", stop_rule=STOPS_OFTEN, *, max_rows=8, speculation="off"):
     decoder_class, build = CASES[name]
-    return LockstepEngine(build(), decoder_class(build()), stop_rule, max_rows=max_rows)
+    return LockstepEngine(
+        build(), decoder_class(build()), stop_rule, max_rows=max_rows, speculation=speculation
+    )
 
 
 def run_sessions(engine, *episodes):

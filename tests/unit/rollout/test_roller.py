@@ -216,7 +216,8 @@ def test_a_roller_loads_one_policy_directory_after_another(tmp_path):
 @pytest.mark.slow
 def test_a_policy_changed_in_memory_samples_with_new_weights():
     policy = tiny_policy()
-    roller = Roller.local(policy, lookup_environments(SEARCH), Profile())
+    profile = Profile.model_validate({"rollout": {"speculation": "off"}})  # log-probs to the bit
+    roller = Roller.local(policy, lookup_environments(SEARCH), profile)
     roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
     policy.model.load_state_dict(tiny_policy(seed=1).model.state_dict())
     roller.policy_version = 1

@@ -372,6 +372,17 @@ def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, 
     }
 
 
+def test_drafts_of_dev_questions_are_counted():
+    drift = SimpleNamespace(turns=8, drifted=1)
+    common = {"seconds": 1.0, "total_tokens": 30, "drift": drift}
+    roller = SimpleNamespace(**common, drafted_tokens=0, accepted_tokens=0)
+    dev_roller = SimpleNamespace(**common, drafted_tokens=100, accepted_tokens=97)
+    loop = SimpleNamespace(seconds=1.0, waited_s=0.0)
+    figures = TrainingRun(None, loop, [roller], dev_roller).figures
+    assert (figures["drafted_tokens"], figures["accepted_tokens"]) == (100, 97)
+    assert "drafted_tokens" not in TrainingRun(None, loop, [roller], roller).figures
+
+
 def inputs_in(folder):
     save_policy(tiny_policy(), folder / "warm_policy" / "policy")
     (folder / "curriculum").mkdir()

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from espalier.rollout.engines.pages import Ints
 
@@ -33,16 +34,34 @@ class Decoder(Protocol):
         """Forget every context, and free their memory."""
         ...
 
-    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
+    @property
+    def rewinds(self) -> bool:
+        """Whether it can `rewind`; where a state only grows, as a window's does, it cannot."""
+        ...
+
+    def advance(
+        self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
+    ) -> Tensor:
         """Append tokens to some of the contexts; the others do not change.
 
         Args:
             slots_R: distinct slots; one that is not in use begins with an empty context.
             counts_R: how many tokens each appends, in ascending order.
             token_ids_M: the tokens, row after row.
+            lasts_R: of how many of a row's last tokens the hidden states are asked for; None asks
+                for one of each row.
 
         Returns:
-            [R, H] hidden state of each row's last token.
+            [sum of `lasts_R`, H] hidden states, row after row.
+        """
+        ...
+
+    def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
+        """Take back the last tokens of contexts that the last `advance` appended to.
+
+        Args:
+            slots_R: distinct slots.
+            counts_R: tokens to take back, fewer than the row's `lasts_R` were.
         """
         ...
 
@@ -75,12 +94,26 @@ class RowwiseDecoder:
         """See `Decoder.end`."""
         self._caches.clear()
 
+    @property
+    def rewinds(self) -> bool:
+        """See `Decoder.rewinds`: where every layer keeps all keys and values, and nothing else."""
+        layers = DynamicCache(config=self._model.config).layers
+        return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+
     @torch.inference_mode()
-    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
+    def advance(
+        self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
+    ) -> Tensor:
         """See `Decoder.advance`."""
         parts = torch.from_numpy(token_ids_M).to(self._device).split(counts_R.tolist())
-        pairs = zip(slots_R.tolist(), parts, strict=True)
-        return torch.stack([self._read(slot, part) for slot, part in pairs])
+        lasts = [1] * len(parts) if lasts_R is None else lasts_R.tolist()
+        rows = zip(slots_R.tolist(), parts, lasts, strict=True)
+        return torch.cat([self._read(slot, part)[-last:] for slot, part, last in rows])
+
+    def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
+        """See `Decoder.rewind`."""
+        for slot, count in zip(slots_R.tolist(), counts_R.tolist(), strict=True):
+            self._caches[slot].crop(-count)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
@@ -105,4 +138,4 @@ class RowwiseDecoder:
         output = self._model.base_model(
             input_ids=token_ids_T[None], past_key_values=self._caches[slot], use_cache=True
         )
-        return output.last_hidden_state[0, -1]
+        return output.last_hidden_state[0]

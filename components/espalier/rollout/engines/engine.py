@@ -77,6 +77,10 @@ class EngineCounters:
     sampled token. The same for every engine, also for one that forwards common turns once."""
     sampled: int = 0
     """Tokens that the policy wrote."""
+    drafted: int = 0
+    """Tokens that were read as a guess of what would be sampled; among `forwarded`."""
+    accepted: int = 0
+    """Those that were sampled, too; the others were read in vain."""
 
 
 class StopRule(Protocol):

@@ -28,6 +28,7 @@ from espalier.rollout.engines.fused_layers import (
     AttentionWeights,
     ConvolutionInputs,
     LayerWeights,
+    RevocableInputs,
     ShortConvolution,
     take_layers,
 )
@@ -48,6 +49,8 @@ _FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
 class FusedDecoder:
     """Decodes any model for which `is_fusible` holds."""
 
+    rewinds = True
+
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._device = model.device
@@ -64,6 +67,7 @@ class FusedDecoder:
         self._pools: list[PagePool] = []
         self._convolutions: list[ShortConvolution] = []
         self._table = PageTable()
+        self._revocable: RevocableInputs | None = None
         self._rotations_TD = torch.empty(0, self._head_width // 2, dtype=torch.complex64)
 
     @torch.inference_mode()
@@ -81,15 +85,18 @@ class FusedDecoder:
         self._table = PageTable()
 
     @torch.inference_mode()
-    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
+    def advance(
+        self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
+    ) -> Tensor:
         """See `Decoder.advance`."""
         taps = self._convolutions[0].taps if self._convolutions else 1
         planned = (
-            plan_step(self._table, slots_R, counts_R),
-            ConvolutionInputs.plan(slots_R, counts_R, taps),
+            plan_step(self._table, slots_R, counts_R, lasts_R),
+            ConvolutionInputs.plan(slots_R, counts_R, taps, lasts_R),
             torch.from_numpy(token_ids_M),
         )
         plan, inputs, ids_M = to_device(planned, self._device)
+        self._revocable = inputs.revocable
         rotations_M1D = self._rotations(plan.longest).index_select(0, plan.positions_M)[:, None]
         hidden = F.embedding(ids_M, self._embeddings_VH)
         for layer, pool in zip(self._layers, self._pools, strict=True):
@@ -102,13 +109,24 @@ class FusedDecoder:
                 hidden.addmm_(attended.flatten(1), layer.mixer.out)
                 if layer.mixer.out_bias is not None:
                     hidden += layer.mixer.out_bias
-            if layer is self._layers[-1] and len(hidden) > len(slots_R):
-                hidden = hidden.index_select(0, plan.last_R)
+            if layer is self._layers[-1] and len(hidden) > len(plan.lasts):
+                hidden = hidden.index_select(0, plan.lasts)
             gate, values = F.linear(_scaled_to_unit_rms(hidden, self._eps), layer.gates).chunk(
                 2, dim=1
             )
             hidden.addmm_(F.silu(gate).mul_(values), layer.down)
         return self._final_norm(hidden)
+
+    @torch.inference_mode()
+    def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
+        """See `Decoder.rewind`."""
+        self._table.rewind(slots_R, counts_R)
+        if self._convolutions:
+            assert self._revocable is not None, "tokens are taken back after they were appended"
+            inputs = self._revocable.inputs_after(slots_R, counts_R)
+            slots, places = to_device(inputs, self._device)
+            for convolution in self._convolutions:
+                convolution.rewind(slots, places)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:

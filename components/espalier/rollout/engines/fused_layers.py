@@ -24,6 +24,23 @@ from espalier.rollout.engines.pages import Ints
 
 
 @dataclass(frozen=True, slots=True)
+class RevocableInputs:
+    """The last inputs of rows whose last tokens may be taken back, row after row, in one tensor."""
+
+    places: Tensor
+    """Of those inputs in the line of `ConvolutionInputs`."""
+    ends_S: Ints
+    """Where the inputs of a slot end; 0 for others."""
+    held: int
+
+    def inputs_after(self, slots_R: Ints, counts_R: Ints) -> tuple[Tensor, Tensor]:
+        """The slots, and the inputs that each remembers without its last `counts_R` tokens."""
+        ends_R = self.ends_S[slots_R] - counts_R
+        places_RJ = ends_R[:, None] + np.arange(-self.held, 0)
+        return torch.from_numpy(slots_R), torch.from_numpy(places_RJ.reshape(-1))
+
+
+@dataclass(frozen=True, slots=True)
 class ConvolutionInputs:
     """Index of each token's earlier inputs, in a line of the remembered inputs, then the step's.
 
@@ -38,10 +55,11 @@ class ConvolutionInputs:
     """For all taps but the last, oldest first."""
     kept: Tensor
     """The last inputs of every row, to remember."""
+    revocable: RevocableInputs | None
 
     @classmethod
-    def plan(cls, slots_R: Ints, counts_R: Ints, taps: int) -> Self:
-        """Plan for rows of `counts_R` tokens each."""
+    def plan(cls, slots_R: Ints, counts_R: Ints, taps: int, lasts_R: Ints | None = None) -> Self:
+        """Plan for rows of `counts_R` tokens each; all but the first of `lasts_R` are revocable."""
         held = taps - 1
         rows_R = np.arange(len(slots_R))
         rows_M = np.repeat(rows_R, counts_R)
@@ -55,7 +73,24 @@ class ConvolutionInputs:
             num_slots=int(slots_R.max()) + 1,
             earlier_JM=tuple(torch.from_numpy(places) for places in earlier),
             kept=torch.from_numpy(np.array(kept, np.int64).T.reshape(-1)),
+            revocable=lasts_R
+            if lasts_R is None
+            else _revocable(slots_R, counts_R, lasts_R, starts_R, held),
         )
+
+
+def _revocable(
+    slots_R: Ints, counts_R: Ints, lasts_R: Ints, starts_R: Ints, held: int
+) -> RevocableInputs:
+    drafted_D = np.nonzero(lasts_R > 1)[0]
+    sizes_D = lasts_R[drafted_D] - 1 + held
+    ends_D = np.cumsum(sizes_D)
+    rows = np.repeat(drafted_D, sizes_D)
+    backs = np.repeat(ends_D, sizes_D) - np.arange(len(rows))
+    ends_S = np.zeros(int(slots_R.max()) + 1, np.int64)
+    ends_S[slots_R[drafted_D]] = ends_D
+    places = _place(rows, counts_R[rows] - backs, starts_R, held)
+    return RevocableInputs(torch.from_numpy(places), ends_S, held)
 
 
 def _place(rows: Ints, local: Ints, starts_R: Ints, held: int) -> Ints:
@@ -77,6 +112,7 @@ class ShortConvolution:
         self._out_bias = conv.out_proj.bias
         taps, width = self._taps_JH.shape
         self._recent_SJH = self._taps_JH.new_zeros(0, taps - 1, width)
+        self._revocable = self._recent_SJH.flatten(0, 1)
 
     @property
     def taps(self) -> int:
@@ -91,6 +127,8 @@ class ShortConvolution:
         self._fit(inputs.num_slots)
         recent = self._recent_SJH.index_select(0, inputs.slots_R)
         line = torch.cat((recent.flatten(0, 1), fresh))
+        if inputs.revocable is not None:
+            self._revocable = line.index_select(0, inputs.revocable.places)
         mixed = fresh.mul_(self._taps_JH[-1])
         for tap, earlier_M in enumerate(inputs.earlier_JM):
             mixed.addcmul_(line.index_select(0, earlier_M), self._taps_JH[tap])
@@ -101,6 +139,11 @@ class ShortConvolution:
         hidden_MH.addmm_(mixed.mul_(gate_out), self._out)
         if self._out_bias is not None:
             hidden_MH += self._out_bias
+
+    def rewind(self, slots: Tensor, places: Tensor) -> None:
+        """Remember other inputs for some slots: those at `places` of the revocable ones."""
+        inputs = self._revocable.index_select(0, places)
+        self._recent_SJH[slots] = inputs.view(len(slots), *self._recent_SJH.shape[1:])
 
     def fork(self, source: int, targets: Tensor, *, num_slots: int) -> None:
         """Copy the state of one slot to others, all of them below `num_slots`."""

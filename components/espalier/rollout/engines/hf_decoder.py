@@ -49,6 +49,8 @@ class _AttentionStep:
 class HfDecoder:
     """Decodes any model for which `is_pageable` holds."""
 
+    rewinds = True
+
     def __init__(self, model: PreTrainedModel, autocast: torch.dtype | None = None) -> None:
         """Decode with the weights of `model`.
 
@@ -85,9 +87,14 @@ class HfDecoder:
             own.weight = trained.weight
 
     @torch.inference_mode()
-    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
+    def advance(
+        self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
+    ) -> Tensor:
         """See `Decoder.advance`."""
-        planned = (plan_step(self._table, slots_R, counts_R), torch.from_numpy(token_ids_M))
+        planned = (
+            plan_step(self._table, slots_R, counts_R, lasts_R),
+            torch.from_numpy(token_ids_M),
+        )
         plan, ids_M = to_device(planned, self._device)
         with self._precision():
             output = self._model.base_model(
@@ -96,7 +103,11 @@ class HfDecoder:
                 use_cache=False,
                 paged_step=_AttentionStep(self._pools, plan, self._autocast),
             )
-        return output.last_hidden_state[0].index_select(0, plan.last_R)
+        return output.last_hidden_state[0].index_select(0, plan.lasts)
+
+    def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
+        """See `Decoder.rewind`."""
+        self._table.rewind(slots_R, counts_R)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 A step forwards what its rows have not read yet (one token each, or a whole prompt or observation)
 and draws one token for each. Rows that wait for their environment sit the step out. A slot that is
 given back goes to the next waiting session. No row forwards a token twice, and what several rows
-share from their beginning on, a prompt and whole turns, is forwarded once (`contexts.py`).
+share from their beginning on, a prompt and whole turns, is forwarded once (`contexts.py`). A row
+whose prompt was played before may read a draft and draw several tokens (`speculation.py`).
 
 Axes: N rows of a step, V vocabulary.
 """
@@ -17,17 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import Lfm2ForCausalLM, PreTrainedModel
 
 from espalier.policy.loading import load_weights_into
 from espalier.rollout.engines.accelerator import unsorted_writes
 from espalier.rollout.engines.contexts import SharedContexts
 from espalier.rollout.engines.decoder import Decoder, RowwiseDecoder
-from espalier.rollout.engines.drawing import draw
+from espalier.rollout.engines.drawing import DrawnTokens, draw
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling, StopRule
 from espalier.rollout.engines.fused_decoder import FusedDecoder, is_fusible
 from espalier.rollout.engines.hf_decoder import HfDecoder, NotPlainAttentionError, is_pageable
-from espalier.rollout.engines.rows import Prompt, RowState, Slots
+from espalier.rollout.engines.pages import Ints
+from espalier.rollout.engines.rows import DraftedPositions, Prompt, RowState, Slots
+from espalier.rollout.engines.speculation import SpeculatedSessions, Speculation
 
 _MAX_KNOWN = 100_000
 """Prompts remembered for counting unique ones, then forgotten: a server runs for weeks."""
@@ -67,6 +71,7 @@ class LockstepEngine:
         *,
         max_rows: int,
         shares_turns: bool = True,
+        speculation: SpeculatedSessions = "off",
     ) -> None:
         """Store what samples.
 
@@ -76,6 +81,8 @@ class LockstepEngine:
             stop_rule: ends actions.
             max_rows: sessions that are open at one time.
             shares_turns: False shares prompts alone, for comparisons.
+            speculation: which sessions draft what they sample from earlier ones, if the decoder
+                can take tokens back; see `speculation.py`.
         """
         self.policy_version = 0
         self.counters = EngineCounters()
@@ -87,6 +94,9 @@ class LockstepEngine:
         self._shares_turns = shares_turns
         self._is_stop_V = np.zeros(model.config.get_text_config().vocab_size, bool)
         self._is_stop_V[list(stop_rule.stop_ids)] = True
+        self._speculation: Speculation | None = None
+        if speculation != "off" and decoder.rewinds:
+            self._speculation = Speculation(stop_rule, self._is_stop_V, speculation)
         self._slots = Slots(max_rows)
         self._work = asyncio.Event()
         self._begin()
@@ -113,6 +123,8 @@ class LockstepEngine:
         self._count_prompt(prompt)
         self._rows.open(slot, prompt, sampling)
         self._contexts.opened(slot, prompt)
+        if self._speculation is not None:
+            self._speculation.opened(slot, prompt, sampling)
         return LockstepSession(self, slot)
 
     async def load_weights(self, policy_dir: Path, version: int) -> None:
@@ -129,6 +141,8 @@ class LockstepEngine:
             self.counters.unique += len(token_ids)
             self._contexts.observed(slot)
             self._rows.append(slot, token_ids)
+            if self._speculation is not None:
+                self._speculation.observed(slot, token_ids)
 
     async def sample(self, slot: int, max_tokens: int) -> Completion:
         """For `LockstepSession`."""
@@ -144,6 +158,8 @@ class LockstepEngine:
         self._rows.close(slot)
         self._actions.pop(slot, None)
         self._contexts.closed(slot)
+        if self._speculation is not None:
+            self._speculation.closed(slot)
         self._slots.give_back(slot)
 
     def _begin(self) -> None:
@@ -157,6 +173,8 @@ class LockstepEngine:
             max_rows=self._max_rows,
             shares_turns=self._shares_turns,
         )
+        if self._speculation is not None:
+            self._speculation.begin(self._max_rows)
         self._actions: dict[int, asyncio.Future[Completion]] = {}
         self._known: set[int] = set()
         self._failure: BaseException | None = None
@@ -187,28 +205,52 @@ class LockstepEngine:
         active_N = np.nonzero(self._rows.is_sampling_S)[0]
         if not len(active_N):  # closed since they asked
             return
+        if self._speculation is not None:
+            self._speculation.draft(active_N, self._rows, self._contexts)
         with unsorted_writes(self._device):
-            slots_N, groups_N, hidden_GH, forwarded = self._contexts.read(active_N)
+            slots_N, hidden_N, hidden_PH, forwarded = self._contexts.read(active_N)
             self.counters.forwarded += forwarded
-            sampling, groups_L = self._rows.sampling(slots_N, groups_N)
-            logits_LV = self._decoder.logits(hidden_GH)
-            if len(groups_L) > len(hidden_GH):  # rows of one group with different parameters
+            at = self._rows.positions(slots_N, hidden_N)
+            sampling, groups_L = self._rows.sampling(at)
+            logits_LV = self._decoder.logits(hidden_PH)
+            if len(groups_L) > len(hidden_PH):  # rows of one group with different parameters
                 of_group = torch.from_numpy(groups_L).to(logits_LV.device)
                 logits_LV = logits_LV.index_select(0, of_group)
             drawn = draw(logits_LV, sampling)
-        self._rows.write(slots_N, drawn)
-        self.counters.sampled += len(slots_N)
-        self.counters.unique += len(slots_N)
-        is_stop_N = self._is_stop_V[drawn.token_ids_N]
-        if self._stop_rule.stop_texts:
-            is_stop_N |= np.array([self._ends_in_text(slot) for slot in slots_N.tolist()])
+        if self._speculation is not None and at.drafted is not None:
+            is_stop_N = self._keep(self._speculation, slots_N, at.drafted, drawn)
+        else:
+            self._rows.write(slots_N, drawn)
+            self._count_sampled(len(slots_N))
+            is_stop_N = self._is_stop_V[drawn.token_ids_N]
+            if self._stop_rule.stop_texts:
+                is_stop_N |= np.array([self._ends_in_text(slot) for slot in slots_N.tolist()])
         is_over_N = is_stop_N | self._rows.is_full(slots_N)
         for row in np.nonzero(is_over_N)[0].tolist():
             slot = int(slots_N[row])
             completion = self._rows.finish(slot, stopped=bool(is_stop_N[row]))
+            if self._speculation is not None:
+                self._speculation.acted(slot, completion.token_ids)
             action = self._actions.pop(slot)
             if not action.done():  # cancelled, and its session not yet closed
                 action.set_result(completion)
+
+    def _keep(
+        self, speculation: Speculation, slots_N: Ints, at: DraftedPositions, drawn: DrawnTokens
+    ) -> NDArray[np.bool_]:
+        """Keep of the draws what decoding token by token would draw: [N], whether actions end."""
+        is_stop_N, drafted_N, accepted_N = speculation.keep(slots_N, at, drawn, self._rows)
+        self._count_sampled(len(slots_N) + int(accepted_N.sum()))
+        self.counters.drafted += int(drafted_N.sum())
+        self.counters.accepted += int(accepted_N.sum())
+        is_wrong_N = accepted_N < drafted_N
+        if is_wrong_N.any():
+            self._contexts.rewind(slots_N[is_wrong_N], (drafted_N - accepted_N)[is_wrong_N])
+        return is_stop_N
+
+    def _count_sampled(self, tokens: int) -> None:
+        self.counters.sampled += tokens
+        self.counters.unique += tokens
 
     def _count_prompt(self, prompt: Prompt) -> None:
         """Count a prompt as unique work if no session had it yet; by hash, to save memory."""
@@ -232,10 +274,15 @@ def lockstep_engine(
     stop_rule: StopRule,
     *,
     max_rows: int,
+    speculation: SpeculatedSessions = "off",
     autocast: torch.dtype | None = None,
 ) -> LockstepEngine:
-    """An engine over `model`, in this process and on the model's device; see `decoder_for`."""
-    return LockstepEngine(model, decoder_for(model, autocast), stop_rule, max_rows=max_rows)
+    """An engine over `model`, in this process and on the model's device.
+
+    See `decoder_for` and `LockstepEngine.__init__`.
+    """
+    decoder = decoder_for(model, autocast)
+    return LockstepEngine(model, decoder, stop_rule, max_rows=max_rows, speculation=speculation)
 
 
 def decoder_for(model: PreTrainedModel, autocast: torch.dtype | None = None) -> Decoder:

@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from espalier.rollout.engines.accelerator import to_device
-from espalier.rollout.engines.pages import PAGE, Ints, PageCopies, PageTable, pages_for
+from espalier.rollout.engines.pages import (
+    PAGE,
+    Ints,
+    PageCopies,
+    PageTable,
+    last_places,
+    pages_for,
+)
 
 _SPARSE = 0.5
 """A step that needs less than this share of the pages gathers them; else it uses all pages, as the
@@ -83,8 +90,8 @@ class StepPlan:
     positions_M: Tensor
     pages_M: Tensor
     offsets_M: Tensor
-    last_R: Tensor
-    """The last token of each row."""
+    lasts: Tensor
+    """The tokens whose hidden states are asked for: the last of each row, or more of them."""
     num_single: int
     single: SingleRows | None
     chunks: tuple[ChunkRows, ...]
@@ -94,13 +101,16 @@ class StepPlan:
     """Tokens of the longest context in the step."""
 
 
-def plan_step(table: PageTable, slots_R: Ints, counts_R: Ints) -> StepPlan:
+def plan_step(
+    table: PageTable, slots_R: Ints, counts_R: Ints, lasts_R: Ints | None = None
+) -> StepPlan:
     """Assign pages to the step's tokens, and plan what each of them may read.
 
     Args:
         table: is extended by the tokens.
         slots_R: distinct slots.
         counts_R: tokens of each, in ascending order.
+        lasts_R: of how many of a row's last tokens the hidden states are asked for; None: of one.
     """
     table.extend(slots_R, counts_R)
     ends_R = table.lengths_S[slots_R]
@@ -116,11 +126,12 @@ def plan_step(table: PageTable, slots_R: Ints, counts_R: Ints) -> StepPlan:
         chunks.append(_chunk_rows(table, slots_R[start:stop], counts_R[start:stop], first))
         start = stop
     pages_M = table.pages_SO[slots_R[rows_M], positions_M // PAGE]
+    lasts = bounds_R - 1 if lasts_R is None else last_places(counts_R, lasts_R)
     return StepPlan(
         positions_M=torch.from_numpy(positions_M),
         pages_M=torch.from_numpy(pages_M),
         offsets_M=torch.from_numpy(positions_M % PAGE),
-        last_R=torch.from_numpy(bounds_R - 1),
+        lasts=torch.from_numpy(lasts),
         num_single=num_single,
         single=_single_rows(table, slots_R[:num_single]) if num_single else None,
         chunks=tuple(chunks),

@@ -104,6 +104,15 @@ class PageTable:
             self._leave(slot, self.pages_SO[slot, :common])
         self.lengths_S[slot] = self.common_S[slot] = self.prefix_ids_S[slot] = 0
 
+    def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
+        """Take back the last `counts_R` tokens of each slot, of pages that it shares with none."""
+        held_R = pages_for(self.lengths_S[slots_R])
+        self.lengths_S[slots_R] -= counts_R
+        kept_R = pages_for(self.lengths_S[slots_R])
+        for row in np.nonzero(kept_R < held_R)[0].tolist():
+            freed = self.pages_SO[slots_R[row], kept_R[row] : held_R[row]]
+            self._holes.extend(freed.tolist())
+
     def compact(self) -> PageCopies | None:
         """Move the last pages into free ones, if there are many; None if nothing moves."""
         if len(self._holes) <= self.extent * _HOLES_PER_PAGE:
@@ -175,6 +184,13 @@ class PageTable:
 def pages_for(tokens: Ints | int) -> Ints:
     """Number of pages that hold `tokens` tokens."""
     return np.asarray((np.asarray(tokens) + PAGE - 1) // PAGE, np.int64)
+
+
+def last_places(counts_R: Ints, lasts_R: Ints) -> Ints:
+    """Indices of the last `lasts_R` tokens of each row, among rows of `counts_R` tokens."""
+    starts_R = np.cumsum(counts_R) - lasts_R
+    before_R = np.cumsum(lasts_R) - lasts_R
+    return np.repeat(starts_R - before_R, lasts_R) + np.arange(int(lasts_R.sum()))
 
 
 def _enlarged(array: Ints, rows: int) -> Ints:

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,33 @@ class Slots:
 _NO_TOKEN = -1
 
 
+class DraftedPositions(NamedTuple):
+    """Positions D of rows of which some have a draft: one behind each token of it, and one before.
+
+    a row with the draft B C, and one without: four tokens are drawn
+
+    expected_D   B C -1 -1      what the draft says of the draw
+    offsets_D    0 1  2  0
+    """
+
+    firsts_N: Ints
+    """The first position of each row."""
+    offsets_D: Ints
+    """Position in its row."""
+    previous_D: Ints
+    """The token before it."""
+    expected_D: Ints
+
+
+class Positions(NamedTuple):
+    """Where a step draws tokens: once in each row, or also behind the tokens of its draft."""
+
+    slots_D: Ints
+    hidden_D: Ints
+    """The hidden state that the distribution is made from."""
+    drafted: DraftedPositions | None = None
+
+
 class RowState:
     """Sampling parameters, unread tokens, and the action in progress of every slot, in arrays."""
 
@@ -113,6 +141,8 @@ class RowState:
         self._logprobs_ST = np.zeros((slots, 64), np.float32)
         self._num_written_S: Ints = np.zeros(slots, np.int64)
         self._limits_S: Ints = np.zeros(slots, np.int64)
+        self.num_drafted_S: Ints = np.zeros(slots, np.int64)
+        """How many of the unread tokens are a draft: tokens that the row may draw next."""
 
     def open(self, slot: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         """Begin a context in `slot`."""
@@ -159,6 +189,42 @@ class RowState:
         """End the action in progress, if there is one, and forget what is unread."""
         self.is_sampling_S[slot] = False
         self._unread[slot] = []
+        self.num_drafted_S[slot] = 0
+
+    def draft(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Add tokens that the row may draw next to those that are read before it draws."""
+        self._unread[slot] = [*self.unread_ids(slot), *token_ids]
+        self.num_unread_S[slot] += len(token_ids)
+        self.num_drafted_S[slot] = len(token_ids)
+
+    def num_written(self, slots_N: Ints) -> Ints:
+        """[N] tokens of the actions in progress."""
+        return self._num_written_S[slots_N]
+
+    def room(self, slot: int) -> int:
+        """How many tokens the action may still get."""
+        return int(self._limits_S[slot] - self._num_written_S[slot])
+
+    def positions(self, slots_N: Ints, hidden_N: Ints) -> Positions:
+        """Where the rows draw; their drafts are forgotten."""
+        drafted_N = self.num_drafted_S[slots_N]
+        if not drafted_N.any():
+            return Positions(slots_N, hidden_N)
+        self.num_drafted_S[slots_N] = 0
+        rows_D = np.repeat(np.arange(len(slots_N)), drafted_N + 1)
+        firsts_N = np.cumsum(drafted_N + 1) - drafted_N - 1
+        offsets_D = np.arange(len(rows_D)) - firsts_N[rows_D]
+        drafts = [
+            (*self._unread[slot][-drafted:], _NO_TOKEN) if drafted else (_NO_TOKEN,)
+            for slot, drafted in zip(slots_N.tolist(), drafted_N.tolist(), strict=True)
+        ]
+        expected_D = np.array([token for draft in drafts for token in draft])
+        previous_D = np.roll(expected_D, 1)
+        previous_D[firsts_N] = self.last_S[slots_N]
+        slots_D, hidden_D = slots_N[rows_D], hidden_N[rows_D] + offsets_D
+        return Positions(
+            slots_D, hidden_D, DraftedPositions(firsts_N, offsets_D, previous_D, expected_D)
+        )
 
     def read(self, slots_N: Ints) -> Ints:
         """Take the unread tokens of the slots, which are sorted by their number of them."""
@@ -178,17 +244,17 @@ class RowState:
             return [int(self.last_S[slot])]
         return self._unread[slot]
 
-    def sampling(self, slots_N: Ints, groups_N: Ints) -> tuple[RowSampling, Ints]:
-        """How the next token of each slot is drawn.
-
-        Args:
-            slots_N: rows of a step.
-            groups_N: the group of each.
+    def sampling(self, at: Positions) -> tuple[RowSampling, Ints]:
+        """How the tokens are drawn.
 
         Returns:
-            The parameters, and [L] the group whose logits each distribution is made from.
+            The parameters, and [L] the hidden state that each distribution is made from.
         """
-        is_choosing_N = self._is_choosing(slots_N)
+        slots_N, groups_N, _ = at
+        is_choosing_N = self._is_choosing(at)
+        positions_N = self._lengths_S[slots_N]
+        if at.drafted is not None:
+            positions_N += at.drafted.offsets_D
         kinds_N = self._parameters_S[slots_N] * 2 + is_choosing_N
         keys_N = groups_N * (2 * len(self._parameter_ids)) + kinds_N
         _, firsts_L, sources_N = np.unique(keys_N, return_index=True, return_inverse=True)
@@ -197,7 +263,7 @@ class RowState:
             temperatures_L=self._temperatures_S[slots_L],
             top_p_L=self._top_p_S[slots_L],
             top_k_L=self._top_k_S[slots_L],
-            uniforms_N=uniforms(self._seeds_S[slots_N], self._lengths_S[slots_N]),
+            uniforms_N=uniforms(self._seeds_S[slots_N], positions_N),
             sources_N=sources_N,
             kind_choices=self._choosing(slots_L, is_choosing_N[firsts_L]),
         )
@@ -211,6 +277,19 @@ class RowState:
         self._num_written_S[slots_N] += 1
         self._lengths_S[slots_N] += 1
         self.last_S[slots_N] = drawn.token_ids_N
+        self.num_unread_S[slots_N] = 1
+
+    def write_drafted(self, slots_N: Ints, counts_N: Ints, drawn: DrawnTokens) -> None:
+        """Append `counts_N` drawn tokens to each row, row after row; the last one is unread."""
+        ends_N = np.cumsum(counts_N)
+        slots_D = np.repeat(slots_N, counts_N)
+        places_D = np.arange(len(slots_D)) - np.repeat(ends_N - counts_N, counts_N)
+        places_D += self._num_written_S[slots_D]
+        self._written_ST[slots_D, places_D] = drawn.token_ids_N
+        self._logprobs_ST[slots_D, places_D] = drawn.logprobs_N
+        self._num_written_S[slots_N] += counts_N
+        self._lengths_S[slots_N] += counts_N
+        self.last_S[slots_N] = drawn.token_ids_N[ends_N - 1]
         self.num_unread_S[slots_N] = 1
 
     def is_full(self, slots_N: Ints) -> np.ndarray:
@@ -227,9 +306,14 @@ class RowState:
         logprobs = self._logprobs_ST[slot, : self._num_written_S[slot]].tolist()
         return Completion(tuple(self.action_ids(slot)), tuple(logprobs), stopped)
 
-    def _is_choosing(self, slots_N: Ints) -> NDArray[np.bool_]:
-        is_choosing_N = self.last_S[slots_N] == self._choose_after_S[slots_N]
-        return is_choosing_N & (self._num_written_S[slots_N] > 0)
+    def _is_choosing(self, at: Positions) -> NDArray[np.bool_]:
+        slots_N, _, drafted = at
+        previous_N = self.last_S[slots_N] if drafted is None else drafted.previous_D
+        is_choosing_N = previous_N == self._choose_after_S[slots_N]
+        is_within_N = self._num_written_S[slots_N] > 0
+        if drafted is not None:
+            is_within_N |= drafted.offsets_D > 0
+        return is_choosing_N & is_within_N
 
     def _choosing(
         self, slots_L: Ints, is_choosing_L: NDArray[np.bool_]

@@ -53,6 +53,7 @@ class TrainingRun(NamedTuple):
     loop: RlLoop
     rollers: Sequence[Roller]
     """Sample the training's trajectories; asynchronous sampling adds some during the loop."""
+    dev_roller: Roller | None = None
 
     @property
     def figures(self) -> dict[str, float]:
@@ -67,6 +68,20 @@ class TrainingRun(NamedTuple):
             "learner_wait_share": wait,
             "token_drift": sum(roller.drift.drifted for roller in self.rollers),
             "compared_turns": sum(roller.drift.turns for roller in self.rollers),
+            **self._drafts(),
+        }
+
+    def _drafts(self) -> dict[str, float]:
+        """Tokens that were guessed from earlier episodes, mostly of the dev questions; {} if none.
+
+        See `rollout.speculation`.
+        """
+        if self.dev_roller is None or not self.dev_roller.drafted_tokens:
+            return {}
+        rollers = (*self.rollers, self.dev_roller)
+        return {
+            "drafted_tokens": sum(roller.drafted_tokens for roller in rollers),
+            "accepted_tokens": sum(roller.accepted_tokens for roller in rollers),
         }
 
 
@@ -149,7 +164,8 @@ def build_run(
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
         payment_figures=payments.figures,
     )
-    return TrainingRun(policy, RlLoop(profile, parts, store), sampling.rollers)
+    loop = RlLoop(profile, parts, store)
+    return TrainingRun(policy, loop, sampling.rollers, sampling.dev_roller)
 
 
 class SamplerContext(NamedTuple):

@@ -1,0 +1,237 @@
+"""What it pays to draft actions from earlier rollouts where prompts repeat: tokens a second, ids.
+
+    python -m tests.benchmarks.rollout.speculation --run runs/demo
+
+The policies and the tasks of a finished run, its tools and its rollout settings. Both engines share
+whole turns and play the same episodes with the same seeds and weights, in turns; one of them has
+played the same tasks before, with earlier weights, and drafts from what it sampled then. The
+earlier weights lie on the line between the warm start's and the trained policy's, as far back as
+the share of the training's steps says. The drafting engine is a new one in every repetition. Cases:
+
+dev             the dev questions, greedy, after those of the last look at them (evaluate_every
+                steps before): what every training does
+dev_hard        the same after the warm start's own answers: the whole training lies between
+groups          16 tasks with 16 attempts each at temperature 1, after other attempts at them
+                (evaluate_every steps before): what a step of training samples again
+attempts        64 tasks with 4 attempts each at temperature 1, after a greedy one, same weights
+first           as many held-out questions, greedy, after others: what keeping them costs
+
+ratio       tokens sampled a second of the engine that drafts, over the other's; of processor time,
+            the tools' included; `engine_ratio` of the engine's steps alone
+equal       sampled tokens that are the same in both, of all; and the largest difference between the
+            log-probs that they were recorded with: products round by their shape
+drafted     tokens that were read as drafts, for each token sampled, and how many of them were kept
+forwarded   tokens that went through the model, for each token sampled
+
+The last line is one JSON object. About three minutes with one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from espalier.config import Profile, load_profile
+from espalier.determinism import prepare_torch
+from espalier.environments import Environments, family_of
+from espalier.policy.loading import Policy, load_policy
+from espalier.records import Task
+from espalier.records.task import read_tasks
+from tests.benchmarks.keeping import provenance
+from tests.benchmarks.rollout.shared_turns import Compared, Contestant, Played
+
+Weights = dict[str, Tensor]
+
+VIEWS = {"dev": "dev", "heldout": "full", "tasks": "train"}
+"""What the tools may know, by the file of the tasks."""
+
+
+class Case(NamedTuple):
+    """Episodes, and what the drafting engine has played before."""
+
+    tasks: str
+    """Stage and file of a run, and how many of its tasks a repetition plays."""
+    questions: int
+    samples: int
+    temperature: float
+    back: float | None
+    """How much of the training lies between both; None: other tasks were played before."""
+    temperature_before: float
+    samples_before: int = 1
+
+
+def cases_of(profile: Profile) -> dict[str, Case]:
+    training = profile.training
+    look = training.evaluate_every / training.steps
+    dev, train = "synthetic/tasks/dev.jsonl", "curriculum/tasks.jsonl"
+    questions = training.dev_questions
+    return {
+        "dev": Case(dev, questions, 1, 0.0, look, 0.0),
+        "dev_hard": Case(dev, questions, 1, 0.0, 1.0, 0.0),
+        "groups": Case(train, 16, 16, 1.0, look, 1.0, 16),
+        "attempts": Case(dev, 64, 4, 1.0, 0.0, 0.0),
+        "first": Case("synthetic/tasks/heldout.jsonl", questions, 1, 0.0, None, 0.0),
+    }
+
+
+@dataclass(frozen=True)
+class Line:
+    """The policy in memory, and the weights between a warm start and what became of it."""
+
+    policy: Policy
+    warm: Weights
+    trained: Weights
+
+    @classmethod
+    def of(cls, run: Path) -> Line:
+        warm = load_policy(run / "warm_policy" / "policy").model.state_dict()
+        policy = load_policy(run / "trained_policy" / "policy")
+        trained = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
+        return cls(policy, warm, trained)
+
+    def go(self, back: float) -> None:
+        """Take the weights `back` of the way from the trained ones to the warm start's."""
+        between = {name: it.lerp(self.warm[name], back) for name, it in self.trained.items()}
+        self.policy.model.load_state_dict(between)
+
+
+@dataclass
+class Found:
+    """Repetitions of a case: without drafts, and with them."""
+
+    name: str
+    pairs: list[tuple[Played, ...]] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+
+    def summary(self) -> dict[str, object]:
+        """Its figures."""
+        ratios = {
+            name: [getattr(plain, name) / getattr(ahead, name) for plain, ahead in self.pairs]
+            for name in ("processor_s", "engine_s", "wall_s")
+        }
+        sampled = sum(ahead.sampled for _, ahead in self.pairs)
+        return {
+            "case": self.name,
+            "ratio": round(statistics.median(ratios["processor_s"]), 3),
+            "ratios": sorted(round(ratio, 3) for ratio in ratios["processor_s"]),
+            "engine_ratio": round(statistics.median(ratios["engine_s"]), 3),
+            "engine_ratios": sorted(round(ratio, 3) for ratio in ratios["engine_s"]),
+            "wall_ratio": round(statistics.median(ratios["wall_s"]), 3),
+            "tokens_per_processor_s": {
+                name: round(
+                    statistics.median(
+                        pair[at].sampled / pair[at].processor_s for pair in self.pairs
+                    )
+                )
+                for at, name in enumerate(("plain", "drafted"))
+            },
+            "forwarded_per_sampled": {
+                name: round(sum(pair[at].forwarded for pair in self.pairs) / sampled, 2)
+                for at, name in enumerate(("plain", "drafted"))
+            },
+            "drafted_per_sampled": round(self.drafted / sampled, 3),
+            "accepted_share": round(self.accepted / self.drafted, 3) if self.drafted else None,
+            "tokens": sum(one.tokens for one in self.compared),
+            "equal": sum(one.equal for one in self.compared),
+            "largest_logprob_difference": max(one.largest_difference for one in self.compared),
+            "logprobs_beyond_1e-5": sum(one.beyond for one in self.compared),
+        }
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished run")
+    parser.add_argument("--profile", type=Path, help="of the run, where it has no profile.json")
+    parser.add_argument("--cases", nargs="+", help="default: all")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    run: Path = options.run
+    saved = run / "profile.json"
+    if options.profile is None and not saved.is_file():
+        sys.exit(f"{run}: has no profile.json; name the run's profile with --profile")
+    prepare_torch(options.threads)
+    profile = (
+        load_profile(options.profile)
+        if options.profile
+        else Profile.model_validate_json(saved.read_text())
+    )
+    cases = cases_of(profile)
+    if unknown := set(options.cases or ()) - set(cases):
+        sys.exit(f"--cases: no {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
+    line = Line.of(run)
+    found = []
+    with family_of(profile).environments(run / "knowledge") as environments_over:
+        for name in options.cases or cases:
+            case = cases[name]
+            view = VIEWS[Path(case.tasks).stem]
+            tasks = read_tasks(run / case.tasks)
+            contestants = (line, environments_over(view), profile)
+            measured = measure(name, case, tasks, contestants, options.repetitions)
+            found.append(measured.summary())
+            print(json.dumps(found[-1]), flush=True)
+    print(json.dumps({"benchmark": "speculation", **provenance(options.threads), "cases": found}))
+
+
+def measure(
+    name: str,
+    case: Case,
+    tasks: Sequence[Task],
+    contestants: tuple[Line, Environments, Profile],
+    repetitions: int,
+) -> Found:
+    """Play the episodes on both engines, first on the one and next time first on the other."""
+    found = Found(name)
+    line, environments, profile = contestants
+    plain = Contestant.of(line.policy, environments, profile, shares_turns=True)
+    for seed in range(-1, repetitions):
+        start = (seed + 1) * case.questions % max(1, len(tasks) - case.questions + 1)
+        chosen = tasks[start : start + case.questions]
+        episodes = (chosen, case.samples, seed, case.temperature)
+        ahead = Contestant.of(
+            line.policy,
+            environments,
+            profile,
+            shares_turns=True,
+            speculation="all",
+            dialect=plain.roller.dialect,  # which remembers the tokens of texts
+        )
+        others = [task for task in tasks if task not in chosen]
+        before = chosen if case.back is not None else others[: len(chosen)]
+        line.go(case.back or 0.0)
+        ahead.play(before, case.samples_before, -2 - seed, case.temperature_before)
+        line.go(0.0)
+        plain.play(*episodes)  # untimed: tools keep answers
+        if seed < 0:
+            continue  # and everything is warm
+        counters = ahead.engine.counters
+        drafted_before, accepted_before = counters.drafted, counters.accepted
+        played: dict[str, Played] = {}
+        for name in ("ahead", "plain") if seed % 2 else ("plain", "ahead"):
+            gc.collect()  # of the other's episodes
+            played[name] = (ahead if name == "ahead" else plain).play(*episodes)
+        found.compared.append(Compared.of(played["plain"], played["ahead"]))
+        found.pairs.append(
+            tuple(played[name]._replace(trajectories=[]) for name in ("plain", "ahead"))
+        )
+        found.drafted += counters.drafted - drafted_before
+        found.accepted += counters.accepted - accepted_before
+    return found
+
+
+if __name__ == "__main__":
+    main()
