@@ -98,7 +98,7 @@ def test_a_warm_start_has_the_losses_of_the_cpu(device, tmp_path):
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
-def test_the_support_of_a_truncated_distribution_is_that_of_the_cpu(device):
+def test_the_support_of_truncated_distributions_is_that_of_the_cpu(device):
     logits = torch.randn(50, 5000, generator=torch.Generator().manual_seed(0)) * 3
     for cut in ({"top_p": 0.9, "top_k": 0}, {"top_p": 0.5, "top_k": 40}):
         found = support_mask(logits.to(device), **cut).cpu()
