@@ -99,6 +99,9 @@ class SynthesisConfig(Section):
     demonstrated_share: float = Field(default=0.5, gt=0, lt=1, exclude_if=lambda it: it == 0.5)
     """Own knowledge: largest share of the training facts that are demonstrated. The warm start
     learns from these, and reinforcement learning from the others."""
+    demonstration_temperature: float = Field(default=1, ge=1, exclude_if=lambda it: it == 1)
+    """Kinds of questions are demonstrated as often as held-out ones ask them, to the power of one
+    over this: above 1, rare kinds are shown more often."""
     made_questions: int = Field(default=3, ge=0, exclude_if=lambda it: it == 3)
     """Own question pairs: further training questions for each training pair at most, made from the
     documents by the wording of the pairs; 0 makes none."""

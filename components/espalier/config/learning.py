@@ -17,9 +17,9 @@ OptimizerKind = Literal["adamw", "muon"]
 class PrestageConfig(Section):
     """Question-free browsing logs that give the embedded policy its reading and copying skill."""
 
-    steps: int = Field(default=400, ge=1)
+    steps: int = Field(default=1300, ge=1)
     """Optimizer steps."""
-    tokens_per_step: int = Field(default=8192, ge=64)
+    tokens_per_step: int = Field(default=2048, ge=64)
     """Tokens of the logs that a step trains on."""
     learning_rate: float = Field(default=5e-3, gt=0)
     """Peak of the schedule."""
@@ -31,7 +31,7 @@ class PrestageConfig(Section):
     """Share of the logs that search for what mentions two names, where documents list several."""
     max_passes: int = Field(default=60, ge=1, exclude_if=lambda it: it == 60)
     """Own knowledge: logs hold at most so many times the words of what training may read, and at
-    least the 600,000 tokens that reading takes to learn. Smaller steps come first, then fewer."""
+    least the million tokens that reading takes to learn: in smaller steps, then in fewer."""
 
 
 class PolicyConfig(Section):

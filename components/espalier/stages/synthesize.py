@@ -27,7 +27,12 @@ from espalier.records import (
     write_tasks,
 )
 from espalier.records.trajectory import Trajectory, write_trajectories
-from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule, demonstrable
+from espalier.synthesis.demonstrations import (
+    Demonstrations,
+    DetourSchedule,
+    demonstrable,
+    tempered_shares,
+)
 from espalier.synthesis.funnel import Funnel, summarize
 from espalier.usage import used_since
 
@@ -97,7 +102,9 @@ def _demonstrated(
         collector = Demonstrations(
             demonstrate, detours, family.stratum, family.profile.seed, funnel
         )
-        trajectories = collector.collect(train, questions["heldout"], config.trajectories, progress)
+        asked = (family.stratum(question.task) for question in questions["heldout"])
+        weights = tempered_shares(asked, config.demonstration_temperature)
+        trajectories = collector.collect(train, weights, config.trajectories, progress)
     if not trajectories:
         raise DataError(
             f"synthesis: the teacher answered none of {len(train)} training tasks "

@@ -1,4 +1,4 @@
-"""Teacher trajectories, mixed as the held-out questions are, and why an attempt is not kept.
+"""Teacher trajectories, mixed by kinds of questions, and why an attempt is not kept.
 
 WebShaper keeps attempts that are right and neither hallucinate nor repeat themselves (Tao et al.
 2025, arXiv:2507.15061, sec. 4.3). A right answer that no observation showed was guessed: a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -96,7 +96,7 @@ class Demonstrations(Generic[Q]):
         Args:
             demonstrate: the family's teacher.
             detours: decides when the teacher makes a mistake, and which kind.
-            stratum_of: a task's stratum; trajectories are mixed as held-out strata are.
+            stratum_of: a task's stratum, for instance its kind of question.
             seed: of the run.
             funnel: counts what is kept and what is rejected.
         """
@@ -109,18 +109,17 @@ class Demonstrations(Generic[Q]):
     def collect(
         self,
         train: Sequence[Q],
-        heldout: Sequence[Q],
+        weights: Mapping[str, float],
         count: int,
         progress: Progress,
     ) -> list[Trajectory]:
-        """Up to `count` trajectories, at most one per question, mixed as `heldout` is.
+        """Up to `count` trajectories, at most one per question, each stratum by its weight.
 
         The share of a stratum that training lacks goes to the others.
         """
         by_stratum: dict[str, list[Q]] = defaultdict(list)
         for question in train:
             by_stratum[self._stratum_of(question.task)].append(question)
-        weights = Counter(self._stratum_of(question.task) for question in heldout)
         streams = {
             stratum: self._stream(by_stratum[stratum])
             for stratum in sorted(weights)
@@ -128,7 +127,7 @@ class Demonstrations(Generic[Q]):
         }
         kept: list[Trajectory] = []
         while streams and len(kept) < count:
-            shares = apportion({s: float(weights[s]) for s in streams}, count - len(kept))
+            shares = apportion({s: weights[s] for s in streams}, count - len(kept))
             for stratum, share in shares.items():
                 drawn = [t for _, t in zip(range(share), streams[stratum], strict=False)]
                 progress.advance(len(drawn))
@@ -151,6 +150,15 @@ class Demonstrations(Generic[Q]):
             self._funnel.count("teacher.kept", self._stratum_of(question.task))
             self._funnel.count("teacher.detours", outcome.detour or "none")
             yield outcome
+
+
+def tempered_shares(strata: Iterable[str], temperature: float) -> dict[str, float]:
+    """Weights of strata: how often each occurs, to the power of 1 / `temperature`.
+
+    1 keeps the mixture of `strata`; above it, what is rare weighs more, as rare languages do in
+    multilingual training (Arivazhagan et al. 2019, arXiv:1907.05019, section 4.1).
+    """
+    return {s: count ** (1 / temperature) for s, count in Counter(strata).items()}
 
 
 def demonstrable(

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.search_qa.reading_logs import BrowsingWriter, invented_name
+from espalier.environments.search_qa.invented_names import InventedNames
+from espalier.environments.search_qa.reading_logs import BrowsingWriter
 from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, ToolCalls
 
@@ -122,9 +123,18 @@ def test_names_are_invented_as_often_as_asked(share, invented):
 
 
 def test_an_invented_name_joins_a_head_and_a_tail():
-    names = ["Abcdef", "Uvwxyz"]
-    made = {invented_name(names, random.Random(seed)) for seed in range(50)}
+    names = InventedNames(["Abcdef", "Uvwxyz"] * 500)
+    made = {names.in_place_of("Ghi", random.Random(seed)) for seed in range(50)}
     assert made == {"Abcdef", "Abcxyz", "Uvwdef", "Uvwxyz"}
+
+
+def test_of_few_names_letters_are_changed_too():
+    names = InventedNames(["Abcdef", "Uvwxyz"])
+    made = [names.in_place_of("Ghi", random.Random(seed)) for seed in range(400)]
+    assert {len(name) for name in made} == {6}
+    assert {name[0] for name in made} == set("ABCDEFUVWXYZ")
+    changed = sum(name[0] not in "AU" for name in made) / len(made)
+    assert changed == pytest.approx(0.3 * 10 / 12, abs=0.08)  # two letters of twelve are A and U
 
 
 def test_the_prompt_holds_the_name_among_words_that_are_labels():

@@ -26,7 +26,8 @@ from espalier.environments.python_math.questions import (
 )
 from espalier.environments.python_math.scratch import ScratchWriter
 from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter, invented_name
+from espalier.environments.search_qa.invented_names import InventedNames
+from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter
 from espalier.environments.teaching import Observed
 from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, NullTracker, ToolCall, ToolCalls
@@ -467,7 +468,7 @@ def test_a_walk_has_one_to_four_searches():
 def test_an_invented_name_has_a_head_and_a_tail(head, tail, made):
     given = iter((head, tail))
     drawn = SimpleNamespace(choice=lambda names: next(given))
-    assert invented_name((head, tail), drawn) == made
+    assert InventedNames([head, tail] * 500).in_place_of("Ulm", drawn) == made
 
 
 def test_names_are_replaced_in_the_share_that_is_asked():

@@ -96,7 +96,7 @@ def test_without_a_route_titles_and_the_answer_are_exchanged():
     metadata = TASK.metadata.model_copy(update={"extra": {}})
     own = TASK.model_copy(update={"metadata": metadata, "prompt": messages[:1]})
     given = _trajectory(messages=messages, answer="1974")
-    task, renamed = NameExchange(NAMES, 1.0)(own, given, random.Random(3))
+    task, renamed = NameExchange(NAMES * 400, 1.0)(own, given, random.Random(3))
     name = task.question.removeprefix("When was the ").removesuffix(" founded?")
     year = renamed.messages[-1].content
     heads, tails = zip(*((known[:3], known[3:]) for known in NAMES), strict=True)

@@ -77,7 +77,7 @@ def test_where_all_is_demonstrated_training_repeats_it_and_says_so(profile, synt
 
 @pytest.mark.parametrize(
     ("num_words", "steps", "tokens"),
-    [(0, 390, 1536), (6_500, 390, 1536), (20_000, 400, 3000), (10**6, 400, 8192)],
+    [(0, 651, 1536), (6_500, 651, 1536), (40_000, 1300, 1846), (10**6, 1300, 2048)],
 )
 def test_reading_follows_the_size_of_the_source(num_words, steps, tokens):
     fitted = prepare_policy.fitted_prestage(PrestageConfig(), num_words)

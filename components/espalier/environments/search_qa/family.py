@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
+from espalier.config import EnvironmentConfig, Profile, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.family import (
     AgentTexts,
@@ -88,6 +88,11 @@ class SearchQA(Family[SearchQAConfig]):
     reads_knowledge = True
     writes_agent_texts = True
     headline = "em"
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile)
+        # few documents hold few numbers, whose pieces would be learned by heart
+        self.splits_digits = profile.asks_own_knowledge
 
     def tools(self) -> Sequence[Tool]:
         """The search tool's schema; `environments` binds it to a view of the knowledge."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from espalier.environments.reading import Log
+from espalier.environments.search_qa.invented_names import InventedNames
 from espalier.knowledge.folding import content_words
 from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
@@ -92,7 +93,7 @@ class BrowsingWriter:
                 self._by_kind[kinds.get(document.document_id, "")].append(document)
         self._show = show
         self._substitution_share = substitution_share
-        self._names = [document.title for document in documents]
+        self._names = InventedNames([document.title for document in documents])
         self._listing = [
             document
             for document in documents
@@ -208,13 +209,7 @@ class BrowsingWriter:
     def _renamed(self, name: str, rng: random.Random) -> str:
         if rng.random() >= self._substitution_share:
             return name
-        return invented_name(self._names, rng)
-
-
-def invented_name(names: Sequence[str], rng: random.Random) -> str:
-    """A new name: the head of one name and the tail of another."""
-    head, tail = rng.choice(names), rng.choice(names)
-    return (head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :]).strip(" -'")
+        return self._names.in_place_of(name, rng)
 
 
 def _pieces(walk: Sequence[_Search]) -> list[ToolCalls | FinalAnswer | str]:
@@ -263,7 +258,7 @@ class ClozeWriter:
         self._show = show
         self._documents = documents
         self._substitution_share = substitution_share
-        self._names = [document.title for document in documents]
+        self._names = InventedNames([document.title for document in documents])
 
     def write(self, rng: random.Random) -> Log:
         """One log; a function of the generator's state alone."""
@@ -273,7 +268,7 @@ class ClozeWriter:
         start = rng.randrange(len(line) - length + 1)
         span = " ".join(line[start : start + length])
         if rng.random() < self._substitution_share:
-            span = invented_name(self._names, rng)
+            span = self._names.in_place_of(span, rng)
         rest = " ".join((*line[:start], *line[start + length :]))
         lines = list(document.lines)
         lines[number] = " ".join((*line[:start], span, *line[start + length :]))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from espalier.environments.search_qa.reading_logs import invented_name
+from espalier.environments.search_qa.invented_names import InventedNames
 from espalier.knowledge.folding import folded_name, words
 from espalier.knowledge.search import NO_RESULTS
 from espalier.records import Message, Task
@@ -37,7 +37,7 @@ class NameExchange:
             names: that invented ones are put together from.
             share: of the names that are exchanged, 0-1.
         """
-        self._names = names
+        self._names = InventedNames(names)
         self._share = share
 
     def __call__(
@@ -74,10 +74,8 @@ class NameExchange:
         return renamed, replace(trajectory, messages=messages)
 
     def _other(self, name: str, taken: set[str], rng: random.Random) -> str:
-        if name.isdecimal():
-            return "".join(rng.choices("123456789", k=len(name)))
         for _ in range(_MAX_DRAWS):
-            other = invented_name(self._names, rng)
+            other = self._names.in_place_of(name, rng)
             if (key := folded_name(other)) and key not in taken:
                 taken.add(key)
                 return other

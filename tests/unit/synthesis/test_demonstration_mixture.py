@@ -1,0 +1,47 @@
+"""How often each kind of question is demonstrated."""
+
+import itertools
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from espalier.records import NullTracker
+from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule, tempered_shares
+from espalier.synthesis.funnel import Funnel
+
+ASKED = ["chain"] * 80 + ["union"] * 10 + ["intersection"] * 10
+
+
+@pytest.mark.parametrize(
+    ("temperature", "shown"),
+    [
+        (1, {"chain": 80, "union": 10, "intersection": 10}),
+        (3, {"chain": 50, "union": 25, "intersection": 25}),
+    ],
+)
+def test_rare_kinds_are_shown_more_often_as_the_profile_asks(temperature, shown):
+    kept = collected(dict.fromkeys(shown, 200), temperature, 100)
+    assert Counter(kept) == shown
+
+
+def test_what_a_kind_lacks_goes_to_the_others():
+    kept = collected({"chain": 200, "union": 5, "intersection": 200}, 3, 100)
+    assert Counter(kept) == {"chain": 63, "union": 5, "intersection": 32}
+
+
+def collected(available, temperature, count):
+    questions = [
+        SimpleNamespace(task=SimpleNamespace(kind=kind))
+        for kind in itertools.chain.from_iterable([k] * n for k, n in available.items())
+    ]
+    demonstrations = Demonstrations(
+        lambda question, detour: SimpleNamespace(kind=question.task.kind, detour=""),
+        DetourSchedule(0, []),
+        lambda task: task.kind,
+        seed=0,
+        funnel=Funnel(),
+    )
+    weights = tempered_shares(ASKED, temperature)
+    with NullTracker().progress("trajectories", count) as progress:
+        return [t.kind for t in demonstrations.collect(questions, weights, count, progress)]
