@@ -247,13 +247,14 @@ def stage_boxes(run: RunDirectory) -> tuple[StageBox, ...]:
 
 
 def _speed_lines(measured: Mapping[str, Any]) -> Iterator[str]:
-    """How fast the updates of a training stage were, if it measured them."""
+    """How fast the updates of a training stage were, and what its drafts hit, where measured."""
     tokens, share = (measured.get(name) for name in ("update_tokens_per_s", "update_matmul_share"))
     if tokens is not None and share is not None:
         yield f"updates {tokens:,.0f} tokens/s, {100 * share:.0f} % of matmul peak"
     drafted, accepted = (measured.get(name) for name in ("drafted_tokens", "accepted_tokens"))
     if drafted and accepted is not None:
-        yield f"{drafted:,.0f} tokens drafted from earlier answers, {accepted / drafted:.0%} kept"
+        kept = 100 * accepted / drafted
+        yield f"{drafted:,.0f} tokens drafted from earlier answers, {kept:.0f} % kept"
 
 
 def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:

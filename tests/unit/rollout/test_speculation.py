@@ -179,6 +179,13 @@ def test_drafted_rows_beyond_a_step_s_bound_wait(monkeypatch):
     assert assert_lossless(episodes_of(), episodes_of()).accepted
 
 
+def test_logits_of_drafts_are_bounded(monkeypatch):
+    free = assert_lossless(episodes_of(), episodes_of())
+    monkeypatch.setattr(speculation, "_MAX_LOGITS", 5 * VOCABULARY)
+    counters = assert_lossless(episodes_of(), episodes_of())
+    assert 0 < counters.drafted < free.drafted
+
+
 def test_a_session_that_is_given_up_leaves_its_draft_behind():
     async def leave(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=0.0, seed=0))
@@ -266,6 +273,13 @@ def test_last_tokens_are_looked_up_where_a_context_is_left():
     assert list(context.draft(())) == list(long)
     assert list(context.draft((99, *long[3:9]))) == list(long[9:])
     assert list(context.draft((99, 98, 97))) == []
+
+
+def test_a_short_context_is_looked_up_whole():
+    context = followed(((10,), (20,), (13, 14)))
+    context.followed = None
+    assert list(context.draft((10,))) == []
+    assert list(context.draft(())) == [10]
 
 
 def test_tokens_are_not_found_across_the_borders_of_others():

@@ -142,8 +142,8 @@ class FollowedContext:
 
     def _look_up(self, begun: bytes) -> Sequence[int]:
         tail = begun[-_LOOKED_UP * _WIDTH :]
-        missing = _LOOKED_UP * _WIDTH - len(tail)
-        tail = bytes(self.tokens[len(self.tokens) - missing :]) + tail
+        before = len(self.tokens) - (_LOOKED_UP * _WIDTH - len(tail))
+        tail = bytes(self.tokens[max(0, before) :]) + tail
         for earlier in self.earlier:
             place = earlier.place_after(tail)
             if place is not None and (found := earlier.action_from(place)):

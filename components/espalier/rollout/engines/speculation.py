@@ -46,14 +46,18 @@ _TRIES_AGAIN = 3
 """A row that found no draft within its action looks again after so many tokens."""
 
 
+_MAX_LOGITS = 1 << 24
+"""Logits of drafted tokens at one time, 64 MiB: those of 8192 tokens of the embedded policy, and of
+256 where the vocabulary has 65,536."""
 _MAX_KINDS = 64
 """Ways of drawing that acceptance is remembered for."""
 _NEVER = 1 << 40
 
 
 SpeculatedSessions: TypeAlias = Literal["off", "greedy", "all"]
-"""Which sessions get drafts. Those of temperature 0 write mostly what they wrote before; of sampled
-ones few tokens are kept, and attempts at one task share their contexts anyway."""
+"""Which sessions get drafts. Those of temperature 0 write mostly what they wrote before. With "all"
+the embedded policy's attempts at temperature 1 take 3 to 7% longer: few rows are alone in their
+context, and of their drafts two thirds are kept."""
 
 
 class Kept(NamedTuple):
@@ -104,6 +108,7 @@ class Speculation:
         self._greedy_only = sessions == "greedy"
         self._stop_rule = stop_rule
         self._is_stop_V = is_stop_V
+        self._most_drafted = max(1, _MAX_LOGITS // len(is_stop_V))
         self._rollouts = EarlierRollouts()
         self._acceptance: dict[tuple[float, float, int], Acceptance] = {}
         self._begun: dict[int, FollowedContext] = {}
@@ -152,8 +157,9 @@ class Speculation:
         if not len(asking_N):
             return
         asking_N = asking_N[rows.num_drafted_S[asking_N] == 0]
+        left = self._most_drafted - int(rows.num_drafted_S.sum())
         for slot in asking_N[contexts.are_alone(asking_N)].tolist():
-            most = min(self._kinds[slot].most(), rows.room(slot) - 1)
+            most = min(self._kinds[slot].most(), rows.room(slot) - 1, left)
             if most < 1:
                 continue
             action_ids = rows.action_ids(slot)
@@ -161,6 +167,7 @@ class Speculation:
             draft = self._begun[slot].draft(action_ids)[:-1][:most]
             if draft:
                 rows.draft(slot, draft)
+                left -= len(draft)
             else:
                 self._next_S[slot] = len(action_ids) + _TRIES_AGAIN
 
