@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-interop test-cluster test-operations test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
+.PHONY: help install demo test test-fast test-gpu test-interop test-cluster test-operations test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -43,6 +43,9 @@ test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no
 	  $(INTEROP:%=--ignore tests/integration/%) \
 	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/sandbox
+
+test-gpu: install   ## tests on one GPU, in three minutes: engine, gradients, updates, whole runs
+	$(BIN)/python -m pytest -q tests/gpu
 
 test-interop: install ## the chain by other runners, and agents written with real packages in venvs of their own
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \

@@ -20,6 +20,11 @@ _ENVIRONMENT = {
     # the widest vector instructions of any vendor: without it, matrix products on AMD processors
     # run at less than half the speed.
     "MKL_CBWR": "AUTO,STRICT",
+    # Without it, torch refuses matrix products on a GPU: cuBLAS may sum in another order each time.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    # Where JAX is installed, bm25s tries it as it is imported, and JAX takes three quarters of the
+    # memory of every GPU that it may see.
+    "JAX_PLATFORMS": "cpu",
     "TOKENIZERS_PARALLELISM": "false",
     # Policies are local directories; asking the hub first takes seconds without a network.
     "HF_HUB_OFFLINE": "1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 import time
 from importlib import metadata
@@ -46,6 +47,8 @@ def provenance(threads: int) -> dict[str, object]:
 
 def commit() -> str:
     """The commit that is measured, marked where the tree differs from it."""
+    if shutil.which("git") is None:
+        return ""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )

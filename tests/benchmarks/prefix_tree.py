@@ -40,9 +40,9 @@ from transformers import PreTrainedModel
 
 from espalier.config import Profile, load_profile
 from espalier.determinism import prepare_torch
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_policy
 from espalier.records.trajectory import Trajectory, read_trajectories
-from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.prefix_tree import prefix_tree_of
 from espalier.training.rl.assessment import Assessor, StepContext

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 
 from espalier.config import Profile
+from espalier.policy.hardware import Hardware
 from espalier.records.trajectory import Turn
-from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence, pack
 from espalier.training.parallel import Processes
 from espalier.training.rl.assessment import Assessor, StepContext

@@ -62,7 +62,8 @@ class RolloutConfig(Section):
     """Which engine samples, and how many episodes it carries side by side."""
 
     engine: Literal["lockstep", "vllm"] = "lockstep"
-    """"lockstep" decodes in this process; "vllm" asks the server of [rollout.vllm]."""
+    """"lockstep" decodes in this process, on the GPU of `hardware.device` or the CPU; "vllm" asks
+    the server of [rollout.vllm]."""
     max_rows: int = Field(default=256, ge=1)
     """Episodes that are played side by side."""
     tool_workers: int = Field(default=0, ge=0)

@@ -13,12 +13,14 @@ from espalier.config.learning import PolicyOptimizerConfig
 
 
 class HardwareConfig(Section):
-    """Device, number format and memory of training."""
+    """Device and number format of training and sampling in this process, and memory of training."""
 
     device: str = Field(default="auto", min_length=1)
-    """`auto` is the accelerator, where there is one."""
+    """`auto` is the accelerator, where there is one. The engine in this process samples on a GPU,
+    too; on other accelerators it stays on the CPU."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number format of matrix products; `auto` is bfloat16 on a GPU that has it."""
+    """Number format of matrix products; `auto` is bfloat16 on a GPU that has it. On the CPU, and of
+    small models, the engine samples in float32."""
     activation_checkpointing: bool = False
     """Computes activations again in the backward pass: a third more work, far less memory."""
     micro_batch_tokens: int = Field(default=8192, ge=64)

@@ -45,8 +45,17 @@ _DRAW_COPIES = 4
 """The same where a token is drawn: logits, scaled, probabilities, their sums."""
 _TRAJECTORY_BYTES = 160
 """Of a token in a trajectory: its id, mask and log-prob are Python numbers."""
-_CONTEXT_MIB = 500.0
-"""What CUDA's context and libraries take of an accelerator before the first tensor."""
+_CONTEXT_MIB = 690.0
+"""What CUDA's context and libraries take of an accelerator before the first tensor: on an H200,
+with torch 2.11 for CUDA 13, a process held 753 MiB while 64 MiB were tensors."""
+_WORKSPACE_MIB = 64.0
+"""Those 64 MiB: what torch gives cuBLAS and cuBLASLt as soon as there are matrix products."""
+_CACHED_SHARE, _CACHED_MIB = 0.4, 1024.0
+"""What torch holds of an accelerator beside what lived at one time: a share of all but the weights
+and their moments, and at most so much. Fitted to five stages of the profile laptop on an H200,
+which held 809 to 1,343 MiB (tests/benchmarks/baselines/one_gpu.json; within 15 %). Beside 1.5
+billion parameters, where 7 and 10 GiB lived, it was 0.4 and 1.0 GiB. Torch gives it back when it
+needs more, so larger runs are not refused for it."""
 _MAPPED_MIB = 32.0
 """Blocks of this size are mapped one by one, and go back to the kernel (mallopt(3), the maximum of
 M_MMAP_THRESHOLD on 64 bits): large models leave no pieces."""
@@ -79,7 +88,7 @@ class Placement:
     """Where a run computes."""
 
     accelerator: bool
-    """Whether the trainer computes on one; the lock-step engine is on the host either way."""
+    """Whether trainer and lock-step engine compute on one."""
     half_precision: bool
     """Whether matrix products are in bfloat16."""
 
@@ -99,13 +108,13 @@ def stage_memory(
         if work.rollout_tokens and algorithm.critic:
             trainer["critic"] = 4 * _F32 * size.parameters / shards
     working = _working(work, profile, size, figures, place) if trains else {}
-    engine = _engine(work, profile, size, figures)
+    engine = _engine(work, profile, size, figures, place)
     weights = {"weights": _F32 * size.parameters}
     host: dict[str, float] = {}
     accelerator: dict[str, float] = {}
-    if place.accelerator and trains:
-        accelerator = {**weights, **trainer, **working}
-        host = {**weights, **engine}
+    if place.accelerator and (trains or engine):
+        accelerator = {**weights, **trainer, **working, **engine}
+        host = dict(weights)  # as they are read
     else:
         host = {**weights, **trainer, **working, **engine}
     if trains:
@@ -119,6 +128,9 @@ def stage_memory(
     host["libraries and data"] = figures.policy_mib
     found = _in_mib(accelerator)
     if found:
+        cached = _CACHED_SHARE * sum(found.get(name, 0.0) for name in (*working, *engine))
+        found["kept by the allocator"] = min(cached, _CACHED_MIB)
+        found["workspaces"] = _WORKSPACE_MIB
         found["context"] = _CONTEXT_MIB
     return StageMemory(host=host, accelerator=found)
 
@@ -128,7 +140,7 @@ def live_mib(
 ) -> float:
     """Working memory of trainer and engine that lives at one time, MiB."""
     working = _working(work, profile, size, figures, place) if work.trained_tokens else {}
-    parts = {**working, **_engine(work, profile, size, figures)}
+    parts = {**working, **_engine(work, profile, size, figures, place)}
     return sum(_in_mib(parts).values())
 
 
@@ -175,7 +187,7 @@ def _working(
 
 
 def _engine(
-    work: StageWork, profile: Profile, size: PolicySize, figures: Figures
+    work: StageWork, profile: Profile, size: PolicySize, figures: Figures, place: Placement
 ) -> dict[str, float]:
     """The lock-step engine's parts; a server of vLLM has its own memory (`server_mib`)."""
     if not work.rows or profile.rollout.engine != "lockstep":
@@ -189,6 +201,8 @@ def _engine(
     parts = {"KV cache": (cache + state) * _F32, "engine": (step + drawn) * _F32}
     if size.parameters < _FUSED_BELOW:
         parts["engine"] += _F32 * size.parameters
+    elif place.accelerator and place.half_precision:
+        parts["engine"] += _BF16 * size.parameters  # of its projections, in that format
     return parts
 
 

@@ -1,1 +1,1 @@
-"""The policy: tokenizer and architecture of the embedded default, and loading a given model."""
+"""The policy: the embedded default's tokenizer and model, loading a given model, its device."""

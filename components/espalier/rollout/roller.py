@@ -17,6 +17,7 @@ from espalier.config import ExplorationConfig, Profile, RolloutConfig
 from espalier.dialects.dialect import Dialect
 from espalier.dialects.syntax import THINK
 from espalier.environments import Environments
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy, load_tokenizer
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
@@ -198,11 +199,19 @@ class Roller:
         exploration: ExplorationConfig = NO_EXPLORATION,
         max_replays: int | None = None,
     ) -> Self:
-        """A roller over a policy in memory, which a trainer may change between calls."""
+        """A roller over a policy in memory, which a trainer may change between calls.
+
+        It samples on the policy's device; on a GPU in the profile's number format, see
+        `lockstep.decoder_for`.
+        """
         dialect = dialect_of(policy.tokenizer, environments, profile)
         config = profile.rollout
         engine = lockstep_engine(
-            policy.model, dialect, max_rows=config.max_rows, speculation=config.speculation
+            policy.model,
+            dialect,
+            max_rows=config.max_rows,
+            speculation=config.speculation,
+            autocast=Hardware.from_config(profile.hardware).autocast_on(policy.model.device),
         )
         return cls(
             engine,
@@ -230,8 +239,10 @@ class Roller:
             EngineError: the server that the profile names cannot be used.
         """
         if profile.rollout.engine == "lockstep":
+            policy = load_policy(policy_dir)
+            Hardware.for_sampling(profile.hardware).move(policy.model)
             return cls.local(
-                load_policy(policy_dir),
+                policy,
                 environments,
                 profile,
                 exploration=exploration,

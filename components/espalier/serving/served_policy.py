@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from espalier.config import ServingConfig
 from espalier.dialects import DialectName
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_policy
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Engine
@@ -49,9 +50,10 @@ def open_policy(
     directory: Path,
     source: Source,
     config: ServingConfig,
-    dialect: DialectName | Literal["auto"] = "auto",
+    dialect: DialectName | Literal["auto"],
+    hardware: Hardware,
 ) -> ServedPolicy:
-    """Load a policy directory behind an engine in this process.
+    """Load a policy directory behind an engine in this process, on `hardware`.
 
     Raises:
         PolicyError: not a policy directory, or one without a chat template.
@@ -62,13 +64,16 @@ def open_policy(
             f"{directory}: its tokenizer has no chat template, so it cannot be chatted with. Set "
             "one in tokenizer_config.json, or take the instruction-tuned model of its family."
         )
+    hardware.move(policy.model)
     text_config = policy.model.config.get_text_config()
     built_for = getattr(text_config, "max_position_embeddings", None)
     stops = PolicyStops(_stop_ids(policy.model, policy.tokenizer))
     return ServedPolicy(
         source=source,
         tokenizer=policy.tokenizer,
-        engine=lockstep_engine(policy.model, stops, max_rows=config.rows),
+        engine=lockstep_engine(
+            policy.model, stops, max_rows=config.rows, autocast=hardware.autocast
+        ),
         vocabulary=text_config.vocab_size,
         context=min(built_for or config.max_context, config.max_context),
         dialect=dialect,

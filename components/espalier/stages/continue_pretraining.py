@@ -19,6 +19,7 @@ from pathlib import Path
 from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.environments import family_of, policy_dialect
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
     DataError,
@@ -32,7 +33,6 @@ from espalier.records import (
 )
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_text
-from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import HISTORY_COLUMNS, EpochOrder, SupervisedLoop, SupervisedPlan
 
@@ -54,6 +54,7 @@ def run(
             _copy_base_policy(inputs["base_policy"], manifests["base_policy"], draft)
         return draft.published
     policy = load_policy(inputs["base_policy"] / "policy")
+    Hardware.for_sampling(profile.hardware).move(policy.model)
     sequences = _sequences(profile, inputs, policy, tracker)
     store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
     result = SupervisedLoop(policy.model, _plan(profile, sequences), store).run(tracker)

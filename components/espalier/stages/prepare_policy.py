@@ -19,6 +19,7 @@ from espalier.dialects import SYNTAXES, Syntax, chosen_dialect
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
 from espalier.policy.embedded import build_policy, train_tokenizer
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
     Manifest,
@@ -33,7 +34,6 @@ from espalier.records import (
 )
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_pieces
-from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
 

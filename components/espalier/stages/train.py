@@ -22,6 +22,7 @@ from espalier.chain import POSED_FOLDER, opened, provenance
 from espalier.config import Profile
 from espalier.curriculum.self_play import SelfPlay
 from espalier.environments.memory import remembering
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import save_policy
 from espalier.records import (
     Draft,
@@ -35,7 +36,6 @@ from espalier.records import (
 )
 from espalier.records.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore, write_history
-from espalier.training.hardware import Hardware
 from espalier.training.hindsight import keep_relabelled_tasks
 from espalier.training.launch import WorkerLauncher, training_processes, worker_launcher
 from espalier.training.parallel import Processes

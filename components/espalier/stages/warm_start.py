@@ -25,6 +25,7 @@ from espalier.environments import EnvironmentsOver, Family, policy_dialect
 from espalier.environments.hindsight import Hindsight, Relabelled, relabelled
 from espalier.environments.memory import recalled_prompt, remembering
 from espalier.environments.teaching import ScriptTeacher
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
     SPLITS,
@@ -43,7 +44,6 @@ from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_demonstration, encode_negative
-from espalier.training.hardware import Hardware
 from espalier.training.hindsight import (
     RelabelledStore,
     attempted_tasks,
@@ -73,6 +73,7 @@ def run(
     manifests = opened(inputs)
     origin = provenance("warm_start", profile, manifests)
     policy = load_policy(inputs["pretrained_policy"] / "policy")
+    Hardware.for_sampling(profile.hardware).move(policy.model)
     material = _Material(profile, inputs, policy)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
     config, found = profile.warm_start.hindsight, None

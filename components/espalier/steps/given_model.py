@@ -155,7 +155,7 @@ def stored_parameters(model: Path) -> int:
 def _training_memory(profile: Profile) -> MemoryBudget | None:
     import torch
 
-    from espalier.training.hardware import Hardware
+    from espalier.policy.hardware import Hardware
 
     device = Hardware.from_config(profile.hardware).device
     if device.type == "cuda":

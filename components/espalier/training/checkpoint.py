@@ -75,8 +75,14 @@ class CheckpointStore:
 
 
 def cloned_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A copy of the weights that later updates do not change."""
+    """A copy of the weights, on their device, that later updates do not change."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def kept_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy on the host, which takes no memory of a GPU."""
+    weights = model.state_dict().items()
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights}
 
 
 def write_history(path: Path, rows: Sequence[dict[str, float]], columns: Sequence[str]) -> None:

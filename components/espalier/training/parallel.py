@@ -125,8 +125,9 @@ def shard(model: nn.Module, processes: Processes, device: torch.device) -> None:
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the weights, unsharded, that later updates do not change."""
-    return {name: whole(tensor).detach().clone() for name, tensor in model.state_dict().items()}
+    """A copy of the weights on the host, unsharded, that later updates do not change."""
+    weights = model.state_dict().items()
+    return {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in weights}
 
 
 def load_whole_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:

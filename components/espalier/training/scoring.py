@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from espalier.rollout.engines.drawing import cumulative
 from espalier.training.packing import PackedBatch
 from espalier.training.prefix_tree import PrefixTree
 from espalier.training.tree_forward import hidden_before_nodes
@@ -103,7 +104,7 @@ def support_mask(logits_NV: Tensor, *, top_p: float, top_k: int) -> Tensor:
     inside_NV = (ranks_V < (top_k or len(ranks_V))).expand(logits_NV.shape)
     if top_p < 1:
         probabilities_NV = ordered_NV.masked_fill(~inside_NV, -math.inf).softmax(dim=-1)
-        before_NV = probabilities_NV.cumsum(dim=-1) - probabilities_NV
+        before_NV = cumulative(probabilities_NV) - probabilities_NV
         inside_NV = inside_NV & (before_NV < top_p)
     return torch.zeros_like(inside_NV).scatter(1, order_NV, inside_NV)
 

@@ -13,15 +13,15 @@ from typing import Generic, NamedTuple, TypeVar
 from transformers import PreTrainedModel
 
 from espalier.config import OptimizerConfig
+from espalier.policy.hardware import Hardware, copy_weights
 from espalier.records import Task, Tracker
 from espalier.rollout.roller import TrajectorySampler
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
-    cloned_weights,
+    kept_weights,
     restore_random_state,
 )
-from espalier.training.hardware import Hardware, copy_weights
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score
@@ -109,7 +109,7 @@ class SupervisedLoop:
         self._gap = convolution_reach(model)
         self._history: list[dict[str, float]] = []
         score = -1.0 if plan.score_before is None else plan.score_before
-        self._best = (score, plan.steps_before, cloned_weights(model))
+        self._best = (score, plan.steps_before, kept_weights(model))
         self._tokens = 0
         self._seconds = 0.0
 
@@ -185,7 +185,7 @@ class SupervisedLoop:
         row |= self._plan.dev_score().figures()
         if row["dev_em"] > self._best[0]:
             best_step = self._plan.steps_before + step
-            self._best = (row["dev_em"], best_step, cloned_weights(self._model))
+            self._best = (row["dev_em"], best_step, kept_weights(self._model))
 
     def _resume(self) -> int:
         checkpoint = self._store.load()

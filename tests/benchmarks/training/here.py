@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from espalier.config import OptimizerConfig, Profile
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_policy
 from espalier.records import Message, NullTracker
 from espalier.records.trajectory import FinishReason, Trajectory, Turn
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import build_layout, build_models

@@ -197,6 +197,32 @@ def test_figures_inside_sentences_are_their_baselines():
     ) in PROSE
 
 
+def test_figures_of_a_gpu_are_their_baseline():
+    one = BASELINES["one_gpu"]
+    gpu, cpu = one["devices"]["cuda"], one["devices"]["cpu"]
+    em = {
+        place: tuple(100 * found["figures"][f"{name}.em"] for name in ("warm_start", "trained"))
+        for place, found in one["devices"].items()
+    }
+    assert (
+        "on an H200, went from {:.1f} to {:.1f} % EM with {:.0f} s of `train`, ".format(
+            *em["cuda"], gpu["stages"]["train"]["seconds"]
+        )
+        + "and on four threads of that machine's CPU from {:.1f} to {:.1f} % with {:.0f} s".format(
+            *em["cpu"], cpu["stages"]["train"]["seconds"]
+        )
+    ) in PROSE
+    page = (ROOT / "docs" / "own-model.md").read_text("utf-8")
+    for stage, row in gpu["stages"].items():
+        if stage != "continue_pretraining":  # does nothing there
+            seconds = f"{row['seconds']:5.1f}{cpu['stages'][stage]['seconds']:8.1f} s"
+            assert f"\n{stage:<17}{seconds}" in page
+    assert f"held at most {gpu['stages']['train']['gpu_held_mib']:,} MiB" in page
+    for name in ("float32", "bfloat16"):
+        assert f"{one['decode'][f'decode.{name}.tokens_per_s']:,.0f}" in page
+        assert f"{one['decode'][f'decode.{name}.gpu_lived_mib'] / 1024:.1f} GiB" in page
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_has_its_command_and_its_commit(name):
     baseline = BASELINES[name]

@@ -89,18 +89,48 @@ def test_blocks_that_are_mapped_leave_no_pieces():
     assert found["kept by the allocator"] == 0
 
 
-def test_an_accelerator_trains_and_the_engine_stays_on_the_host():
+def test_trainer_and_engine_compute_on_the_accelerator():
     found = memory(profile(), GPU)
-    assert "KV cache" in found.host
-    assert "activations" not in found.host
-    assert "KV cache" not in found.accelerator
+    assert not {"KV cache", "engine", "activations"} & set(found.host)
+    assert found.accelerator["KV cache"] == memory(profile()).host["KV cache"]
     assert found.accelerator["activations"] < memory(profile()).host["activations"]
     assert memory(profile()).accelerator == {}
 
 
+JUDGING = StageWork(judged_tokens=1e5, rows=64, kept_episodes=100)
+
+
+def test_what_only_samples_takes_memory_of_the_accelerator():
+    found = memory(profile(), GPU, JUDGING)
+    assert found.accelerator["weights"] == 4.0
+    assert found.accelerator["KV cache"] > 0
+    assert found.accelerator["context"] > 500
+    assert "gradients and optimizer" not in found.accelerator
+    assert "KV cache" not in found.host
+    # nothing is computed, or on a server
+    assert memory(profile(), GPU, StageWork()).accelerator == {}
+    on_server = {"engine": "vllm", "vllm": {"url": "http://127.0.0.1:8000"}}
+    assert memory(profile(rollout=on_server), GPU, JUDGING).accelerator == {}
+
+
+def test_half_precision_is_a_second_copy_of_a_large_model():
+    large = dataclasses.replace(SIZE, parameters=1 << 30)
+    asked = profile()
+    half, whole = (
+        stage_memory(JUDGING, asked, large, figures(asked), place).accelerator
+        for place in (GPU, Placement(accelerator=True, half_precision=False))
+    )
+    assert half["engine"] - whole["engine"] == pytest.approx(2048.0)
+    assert half["weights"] == whole["weights"] == 4096.0
+
+
+def test_what_an_accelerator_keeps_has_a_bound():
+    large = dataclasses.replace(TRAINING, micro_batch_tokens=1 << 20)
+    assert memory(profile(), GPU, large).accelerator["kept by the allocator"] == 1024.0
+
+
 def test_what_does_not_train_has_no_optimizer():
-    judging = StageWork(judged_tokens=1e5, rows=64, kept_episodes=100)
-    host = memory(profile(), work=judging).host
+    host = memory(profile(), work=JUDGING).host
     assert "gradients and optimizer" not in host
     assert "activations" not in host
     assert host["KV cache"] > 0

@@ -29,6 +29,7 @@ from espalier.records import ProfileError
 from tests.factories.measured_run import PEAKS_MIB, SECONDS, make_measured_run
 
 PROFILES = Path(__file__).parents[3] / "pipelines" / "profiles"
+ONE_GPU = Path(__file__).parents[2] / "benchmarks" / "baselines" / "one_gpu.json"
 MACHINE = Machine(cores=2, memory_mib=16_000.0, disk_mib=10_000.0, accelerator_mib=None)
 OWN = Profile.model_validate(
     {
@@ -108,6 +109,19 @@ def test_memory_given_for_a_gpu_is_planned_for():
     assert plan.needs.accelerators == 1
     assert [fault.what for fault in plan.faults] == ["accelerator memory"]
     assert planned().needs.accelerators == 0
+
+
+def test_memory_of_a_gpu_is_planned_as_it_was_measured():
+    """Within 15 % when it was fitted; the profile may be tuned since."""
+    measured = json.loads(ONE_GPU.read_text())["devices"]["cuda"]["stages"]
+    needs = planned(load_profile(PROFILES / "laptop.toml"), accelerator_mib=80_000.0).needs
+    for stage, row in measured.items():
+        if stage == "continue_pretraining":  # does nothing there
+            assert needs.memory[stage].accelerator_mib == 0
+        else:
+            assert needs.memory[stage].accelerator_mib == pytest.approx(
+                row["gpu_held_mib"], rel=0.2
+            ), stage
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "/tmp"])

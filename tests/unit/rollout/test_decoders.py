@@ -1,7 +1,5 @@
 """One contract for every decoder: what it says of a context is what plain transformers says."""
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -13,67 +11,7 @@ from espalier.rollout.engines.lockstep import decoder_for
 from espalier.rollout.engines.pages import PAGE
 from tests.factories import causal_models as models
 from tests.factories.causal_models import CASES
-
-ROWS, LONGEST = 7, 3 * PAGE
-
-
-class Checked:
-    """Drives a decoder along fixed texts and compares each of its answers with a plain forward."""
-
-    def __init__(self, name):
-        decoder_class, build = CASES[name]
-        model = build()
-        numbers = np.random.default_rng(0).integers(20, 250, (ROWS, LONGEST))
-        with torch.no_grad():
-            self._expected = model(torch.from_numpy(numbers)).logits
-        self._texts = numbers
-        self.lengths = [0] * ROWS
-        self._text_of = list(range(ROWS))
-        self._decoder = decoder_class(model)
-        self.rewinds = self._decoder.rewinds
-        self._decoder.begin()
-
-    def advance(self, counts):
-        """Append `counts[row]` tokens to each row that is named."""
-        rows = sorted(counts, key=lambda row: counts[row])
-        parts = [self._next_tokens(row, counts[row]) for row in rows]
-        hidden = self._decoder.advance(
-            np.array(rows), np.array([counts[row] for row in rows]), np.concatenate(parts)
-        )
-        for row in rows:
-            self.lengths[row] += counts[row]
-        last = [self.lengths[row] - 1 for row in rows]
-        expected = self._expected[[self._text_of[row] for row in rows], last]
-        torch.testing.assert_close(self._decoder.logits(hidden), expected, rtol=1e-4, atol=1e-4)
-
-    def try_out(self, row, right, wrong):
-        """Append `right` tokens of the row's text and as many `wrong` ones, and take these back."""
-        tokens = [*self._next_tokens(row, right), *([7] * wrong)]
-        count = np.array([right + wrong])
-        hidden = self._decoder.advance(np.array([row]), count, np.array(tokens), count)
-        places = np.arange(self.lengths[row], self.lengths[row] + right)
-        torch.testing.assert_close(
-            self._decoder.logits(hidden[:right]),
-            self._expected[self._text_of[row], places],
-            rtol=1e-4,
-            atol=1e-4,
-        )
-        self.lengths[row] += right
-        self._decoder.rewind(np.array([row]), np.array([wrong]))
-
-    def fork(self, source, targets):
-        self._decoder.fork(source, targets)
-        for target in targets:
-            self.lengths[target] = self.lengths[source]
-            self._text_of[target] = self._text_of[source]
-
-    def release(self, row):
-        self._decoder.release(row)
-        self.lengths[row] = 0
-        self._text_of[row] = row
-
-    def _next_tokens(self, row, count):
-        return self._texts[self._text_of[row], self.lengths[row] : self.lengths[row] + count]
+from tests.factories.checked_decoder import Checked
 
 
 @pytest.fixture(params=CASES)
@@ -148,16 +86,7 @@ def test_tokens_that_are_taken_back_leave_no_trace(name):
 
 @pytest.mark.slow
 def test_any_order_of_reading_sampling_forking_and_leaving_is_exact(checked):
-    rng = random.Random(1)
-    for _ in range(25):
-        counts = {row: rng.choice((1, 1, 1, 2, 7, PAGE)) for row in rng.sample(range(ROWS), 5)}
-        leaving = [row for row in counts if checked.lengths[row] + counts[row] > LONGEST]
-        for row in leaving:
-            checked.release(row)
-        sources = [row for row in range(ROWS) if checked.lengths[row]]
-        if leaving and sources:
-            checked.fork(rng.choice(sources), leaving[:2])
-        checked.advance({row: counts[row] for row in counts if row not in leaving} or {0: 1})
+    checked.walk(steps=25)
 
 
 def test_a_model_in_training_mode_is_decoded_without_dropout():

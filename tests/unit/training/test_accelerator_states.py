@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from espalier.config import HardwareConfig
+from espalier.policy.hardware import Hardware, copy_weights
 from espalier.training.checkpoint import random_state, restore_random_state
-from espalier.training.hardware import Hardware, copy_weights
 from tests.factories.tiny import tiny_policy
 
 

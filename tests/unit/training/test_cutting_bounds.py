@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from espalier.config import HardwareConfig, OptimizerConfig, ReplayConfig
-from espalier.training.hardware import Hardware
+from espalier.policy.hardware import Hardware
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
 from espalier.training.packing import micro_batches as runs_of_sequences

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from espalier.config import Profile
-from espalier.training.hardware import Hardware
+from espalier.policy.hardware import Hardware
 from espalier.training.packing import PackedBatch, TrainingSequence, pack
 from espalier.training.parallel import Processes
 from espalier.training.prefix_tree import PrefixTree, prefix_tree_of

@@ -10,10 +10,10 @@ from torch.nn import functional
 from espalier.algorithms.presets import PRESETS
 from espalier.config import CurriculumConfig, Profile
 from espalier.curriculum.pool import TaskPool
+from espalier.policy.hardware import Hardware
 from espalier.records import NullTracker
 from espalier.rollout.roller import Roller, kind_choice
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import (
     GroupPlan,

@@ -11,12 +11,12 @@ import torch
 from ray.exceptions import RayActorError, RayTaskError
 
 from espalier.config import Profile
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import save_policy
 from espalier.records import NullTracker, TrainingError
 from espalier.records.task import write_tasks
 from espalier.training import ray_workers as on_ray
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.hardware import Hardware
 from espalier.training.launch import local_workers, lost_worker_message
 from espalier.training.parallel import Processes
 from espalier.training.ray_workers import ray_workers

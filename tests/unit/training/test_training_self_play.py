@@ -12,12 +12,12 @@ from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.environments import family_of
 from espalier.environments.search_qa import SearchQA
+from espalier.policy.hardware import Hardware
 from espalier.records import NullTracker, ProfileError
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.roller import Roller
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import build_layout, build_models, initial_values

@@ -267,10 +267,26 @@ class SharedContexts:
 
 def _within_bound(groups: _Groups, rows: RowState) -> _Groups:
     counts_G = rows.num_unread_S[groups.leaders_G]
-    has_drafts = rows.num_drafted_S[groups.leaders_G].any()
-    most = _MAX_DRAFTED_STEP_TOKENS if has_drafts else _MAX_STEP_TOKENS
-    fits = int(np.searchsorted(np.cumsum(counts_G) - counts_G, most))
+    if rows.num_drafted_S[groups.leaders_G].any():
+        return _longest_within_bound(groups, counts_G)
+    fits = int(np.searchsorted(np.cumsum(counts_G) - counts_G, _MAX_STEP_TOKENS))
     if fits == len(counts_G):
         return groups
     is_in_N = groups.groups_N < fits
     return _Groups(groups.slots_N[is_in_N], groups.groups_N[is_in_N], groups.leaders_G[:fits])
+
+
+def _longest_within_bound(groups: _Groups, counts_G: Ints) -> _Groups:
+    """Groups of single tokens, and of the others the longest.
+
+    Long questions take many turns: if they began last, they would be played alone in the end.
+    """
+    longer_G = np.cumsum(counts_G[::-1])[::-1] - counts_G
+    is_in_G = (longer_G < _MAX_DRAFTED_STEP_TOKENS) | (counts_G == 1)
+    if is_in_G.all():
+        return groups
+    is_in_N = is_in_G[groups.groups_N]
+    numbers_G = np.cumsum(is_in_G) - 1
+    return _Groups(
+        groups.slots_N[is_in_N], numbers_G[groups.groups_N[is_in_N]], groups.leaders_G[is_in_G]
+    )

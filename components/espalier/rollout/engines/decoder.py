@@ -83,6 +83,7 @@ class RowwiseDecoder:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._device = model.device
         self._caches: dict[int, DynamicCache] = {}
 
     def begin(self) -> None:
@@ -104,7 +105,7 @@ class RowwiseDecoder:
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
         """See `Decoder.advance`."""
-        parts = torch.from_numpy(token_ids_M).split(counts_R.tolist())
+        parts = torch.from_numpy(token_ids_M).to(self._device).split(counts_R.tolist())
         lasts = [1] * len(parts) if lasts_R is None else lasts_R.tolist()
         rows = zip(slots_R.tolist(), parts, lasts, strict=True)
         return torch.cat([self._read(slot, part)[-last:] for slot, part, last in rows])

@@ -1,8 +1,8 @@
 """The contract of an engine: token ids in, token ids and their log-probs out; never text.
 
 An episode is one `Session`: `Engine.open` takes its prompt, `observe` appends what the environment
-says, and `sample` lets the policy write one action. Siblings: `lockstep.py`
-(this process, CPU), `vllm.py` (a server).
+says, and `sample` lets the policy write one action. Siblings: `lockstep.py` (this process),
+`vllm.py` (a server).
 
     async with engine.serving():
         session = await engine.open(prompt_ids, Sampling(temperature=1.0, seed=7))

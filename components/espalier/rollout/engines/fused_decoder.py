@@ -23,6 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from espalier.rollout.engines.accelerator import to_device
 from espalier.rollout.engines.fused_layers import (
     AttentionWeights,
     ConvolutionInputs,
@@ -31,7 +32,7 @@ from espalier.rollout.engines.fused_layers import (
     ShortConvolution,
     take_layers,
 )
-from espalier.rollout.engines.paged_attention import PagePool, plan_step
+from espalier.rollout.engines.paged_attention import PageMoves, PagePool, plan_step
 from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
 
 _FAMILY = (
@@ -52,6 +53,7 @@ class FusedDecoder:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._device = model.device
         config = model.config
         base = cast("Any", model.base_model)
         self._final_norm = base.embedding_norm if hasattr(base, "embedding_norm") else base.norm
@@ -87,12 +89,16 @@ class FusedDecoder:
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
         """See `Decoder.advance`."""
-        plan = plan_step(self._table, slots_R, counts_R, lasts_R)
-        rotations_M1D = self._rotations(plan.longest).index_select(0, plan.positions_M)[:, None]
         taps = self._convolutions[0].taps if self._convolutions else 1
-        inputs = ConvolutionInputs.plan(slots_R, counts_R, taps, lasts_R)
+        planned = (
+            plan_step(self._table, slots_R, counts_R, lasts_R),
+            ConvolutionInputs.plan(slots_R, counts_R, taps, lasts_R),
+            torch.from_numpy(token_ids_M),
+        )
+        plan, inputs, ids_M = to_device(planned, self._device)
         self._revocable = inputs.revocable
-        hidden = F.embedding(torch.from_numpy(token_ids_M), self._embeddings_VH)
+        rotations_M1D = self._rotations(plan.longest).index_select(0, plan.positions_M)[:, None]
+        hidden = F.embedding(ids_M, self._embeddings_VH)
         for layer, pool in zip(self._layers, self._pools, strict=True):
             normed = _scaled_to_unit_rms(hidden, self._eps)
             if isinstance(layer.mixer, ShortConvolution):
@@ -117,7 +123,8 @@ class FusedDecoder:
         self._table.rewind(slots_R, counts_R)
         if self._convolutions:
             assert self._revocable is not None, "tokens are taken back after they were appended"
-            slots, places = self._revocable.inputs_after(slots_R, counts_R)
+            inputs = self._revocable.inputs_after(slots_R, counts_R)
+            slots, places = to_device(inputs, self._device)
             for convolution in self._convolutions:
                 convolution.rewind(slots, places)
 
@@ -130,9 +137,9 @@ class FusedDecoder:
     def fork(self, source: int, targets: Sequence[int]) -> None:
         """See `Decoder.fork`."""
         self._copy_pages(self._table.fork(source, targets))
-        slots = torch.tensor(targets)
+        slots = torch.tensor(targets, device=self._device)
         for convolution in self._convolutions:
-            convolution.fork(source, slots)
+            convolution.fork(source, slots, num_slots=max(targets) + 1)
 
     @torch.inference_mode()
     def release(self, slot: int) -> None:
@@ -145,9 +152,10 @@ class FusedDecoder:
             self._copy_pages(moved)
 
     def _copy_pages(self, copies: PageCopies) -> None:
+        moves = PageMoves.on(self._device, copies)
         for layer, pool in zip(self._layers, self._pools, strict=True):
             if isinstance(layer.mixer, AttentionWeights):
-                pool.copy(copies)
+                pool.copy(moves)
 
     def _project(
         self, mixer: AttentionWeights, normed_MH: Tensor, rotations_M1D: Tensor
@@ -197,7 +205,9 @@ def _head_width(model: PreTrainedModel) -> int:
 @torch.inference_mode()
 def _rotations(model: PreTrainedModel, tokens: int) -> Tensor:
     rotary = cast("Any", model.base_model).rotary_emb
-    cos, sin = rotary(torch.empty(0), position_ids=torch.arange(tokens)[None])
+    device = model.device
+    positions = torch.arange(tokens, device=device)[None]
+    cos, sin = rotary(torch.empty(0, device=device), position_ids=positions)
     half = cos.shape[-1] // 2
     return torch.complex(cos[0, :, :half], sin[0, :, :half])
 

@@ -145,9 +145,9 @@ class ShortConvolution:
         inputs = self._revocable.index_select(0, places)
         self._recent_SJH[slots] = inputs.view(len(slots), *self._recent_SJH.shape[1:])
 
-    def fork(self, source: int, targets: Tensor) -> None:
-        """Copy the state of one slot to others."""
-        self._fit(int(targets.max()) + 1)
+    def fork(self, source: int, targets: Tensor, *, num_slots: int) -> None:
+        """Copy the state of one slot to others, all of them below `num_slots`."""
+        self._fit(num_slots)
         self._recent_SJH[targets] = self._recent_SJH[source].clone()
 
     def release(self, slot: int) -> None:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from espalier.rollout.engines.paged_attention import PagePool, StepPlan, plan_step
+from espalier.rollout.engines.accelerator import to_device
+from espalier.rollout.engines.paged_attention import PageMoves, PagePool, StepPlan, plan_step
 from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
 
 _IMPLEMENTATION = "espalier_paged"
@@ -35,9 +37,13 @@ class NotPlainAttentionError(Exception):
 class _AttentionStep:
     """What attention layers need to know of the current step."""
 
-    def __init__(self, pools: dict[int, PagePool], plan: StepPlan) -> None:
+    def __init__(
+        self, pools: dict[int, PagePool], plan: StepPlan, rounded: torch.dtype | None
+    ) -> None:
         self.pools = pools
         self.plan = plan
+        self.rounded = rounded
+        """Format that queries, keys and values have the digits of; None leaves them."""
 
 
 class HfDecoder:
@@ -45,36 +51,58 @@ class HfDecoder:
 
     rewinds = True
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, autocast: torch.dtype | None = None) -> None:
+        """Decode with the weights of `model`.
+
+        Args:
+            model: may be trained between rollouts.
+            autocast: format of matrix products. Digits are dropped where the trainer's autocast
+                drops them, so that both agree; attention is computed in float32. Between `begin`
+                and `end` the projections are held in this format as well: to convert them in each
+                step takes longer than the step.
+        """
+        self._device = model.device
+        self._autocast = autocast
         AttentionInterface.register(_IMPLEMENTATION, _attend)
         # a second model with the same weight tensors: the trainer's keeps its own attention
         shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
         self._model = copy.deepcopy(model, dict(shared)).eval()
         self._model.set_attn_implementation(_IMPLEMENTATION)
+        self._projections = _linear_pairs(model, self._model) if autocast else []
         self._table = PageTable()
         self._pools: dict[int, PagePool] = defaultdict(PagePool)
 
     def begin(self) -> None:
-        """See `Decoder.begin`; the weights are read in place."""
+        """See `Decoder.begin`; without autocast the weights are read in place."""
         self.end()
+        for trained, own in self._projections:
+            weight = trained.weight.detach().to(self._autocast)
+            own.weight = nn.Parameter(weight, requires_grad=False)
 
     def end(self) -> None:
         """See `Decoder.end`."""
         self._table = PageTable()
         self._pools.clear()
+        for trained, own in self._projections:
+            own.weight = trained.weight
 
     @torch.inference_mode()
     def advance(
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
         """See `Decoder.advance`."""
-        plan = plan_step(self._table, slots_R, counts_R, lasts_R)
-        output = self._model.base_model(
-            input_ids=torch.from_numpy(token_ids_M)[None],
-            position_ids=plan.positions_M[None],
-            use_cache=False,
-            paged_step=_AttentionStep(self._pools, plan),
+        planned = (
+            plan_step(self._table, slots_R, counts_R, lasts_R),
+            torch.from_numpy(token_ids_M),
         )
+        plan, ids_M = to_device(planned, self._device)
+        with self._precision():
+            output = self._model.base_model(
+                input_ids=ids_M[None],
+                position_ids=plan.positions_M[None],
+                use_cache=False,
+                paged_step=_AttentionStep(self._pools, plan, self._autocast),
+            )
         return output.last_hidden_state[0].index_select(0, plan.lasts)
 
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
@@ -86,7 +114,8 @@ class HfDecoder:
         """See `Decoder.logits`."""
         projection = self._model.get_output_embeddings()
         assert projection is not None, "a causal LM has an output projection"
-        return projection(hidden_NH)
+        with self._precision():
+            return projection(hidden_NH).float()
 
     @torch.inference_mode()
     def fork(self, source: int, targets: Sequence[int]) -> None:
@@ -101,9 +130,21 @@ class HfDecoder:
         if moved is not None:
             self._copy_pages(moved)
 
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=self._autocast)
+
     def _copy_pages(self, copies: PageCopies) -> None:
+        moves = PageMoves.on(self._device, copies)
         for pool in self._pools.values():
-            pool.copy(copies)
+            pool.copy(moves)
+
+
+def _linear_pairs(model: nn.Module, other: nn.Module) -> list[tuple[nn.Linear, nn.Linear]]:
+    """The linear layers of two models of one architecture."""
+    pairs = zip(model.modules(), other.modules(), strict=True)
+    return [(a, b) for a, b in pairs if isinstance(a, nn.Linear) and isinstance(b, nn.Linear)]
 
 
 def is_pageable(model: PreTrainedModel) -> bool:
@@ -143,6 +184,11 @@ def _attend(
         raise NotPlainAttentionError(", ".join(more))
     step = cast("_AttentionStep", asked["paged_step"])
     pool = step.pools[cast("int", module.layer_idx)]
+    if step.rounded is not None:
+        query, key, value = (part.to(step.rounded).float() for part in (query, key, value))
     queries_MHD = (query[0] * cast("float", asked["scaling"])).transpose(0, 1).contiguous()
     keys_MKD, values_MKD = key[0].transpose(0, 1), value[0].transpose(0, 1)
-    return pool.attend(queries_MHD, keys_MKD, values_MKD, step.plan)[None], None
+    if step.rounded is None:
+        return pool.attend(queries_MHD, keys_MKD, values_MKD, step.plan)[None], None
+    with torch.autocast(query.device.type, enabled=False):
+        return pool.attend(queries_MHD, keys_MKD, values_MKD, step.plan)[None], None

@@ -1,4 +1,4 @@
-"""The lock-step engine: in this process, on the CPU, all rows that can advance do so together.
+"""The lock-step engine: in this process, on its model's device, all rows that can advance do so.
 
 A step forwards what its rows have not read yet (one token each, or a whole prompt or observation)
 and draws one token for each. Rows that wait for their environment sit the step out. A slot that is
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from transformers import Lfm2ForCausalLM, PreTrainedModel
 
 from espalier.policy.loading import load_weights_into
+from espalier.rollout.engines.accelerator import unsorted_writes
 from espalier.rollout.engines.contexts import SharedContexts
 from espalier.rollout.engines.decoder import Decoder, RowwiseDecoder
 from espalier.rollout.engines.drawing import DrawnTokens, draw
@@ -86,6 +87,7 @@ class LockstepEngine:
         self.policy_version = 0
         self.counters = EngineCounters()
         self._model = model
+        self._device = model.device
         self._decoder = decoder
         self._stop_rule = stop_rule
         self._max_rows = max_rows
@@ -205,14 +207,16 @@ class LockstepEngine:
             return
         if self._speculation is not None:
             self._speculation.draft(active_N, self._rows, self._contexts)
-        slots_N, hidden_N, hidden_PH, forwarded = self._contexts.read(active_N)
-        self.counters.forwarded += forwarded
-        at = self._rows.positions(slots_N, hidden_N)
-        sampling, groups_L = self._rows.sampling(at)
-        logits_LV = self._decoder.logits(hidden_PH)
-        if len(groups_L) > len(hidden_PH):  # rows of one group with different parameters
-            logits_LV = logits_LV.index_select(0, torch.from_numpy(groups_L))
-        drawn = draw(logits_LV, sampling)
+        with unsorted_writes(self._device):
+            slots_N, hidden_N, hidden_PH, forwarded = self._contexts.read(active_N)
+            self.counters.forwarded += forwarded
+            at = self._rows.positions(slots_N, hidden_N)
+            sampling, groups_L = self._rows.sampling(at)
+            logits_LV = self._decoder.logits(hidden_PH)
+            if len(groups_L) > len(hidden_PH):  # rows of one group with different parameters
+                of_group = torch.from_numpy(groups_L).to(logits_LV.device)
+                logits_LV = logits_LV.index_select(0, of_group)
+            drawn = draw(logits_LV, sampling)
         if self._speculation is not None and at.drafted is not None:
             is_stop_N = self._keep(self._speculation, slots_N, at.drafted, drawn)
         else:
@@ -271,19 +275,28 @@ def lockstep_engine(
     *,
     max_rows: int,
     speculation: SpeculatedSessions = "off",
+    autocast: torch.dtype | None = None,
 ) -> LockstepEngine:
-    """An engine over `model` in this process; see `LockstepEngine.__init__`."""
-    decoder = decoder_for(model)
+    """An engine over `model`, in this process and on the model's device.
+
+    See `decoder_for` and `LockstepEngine.__init__`.
+    """
+    decoder = decoder_for(model, autocast)
     return LockstepEngine(model, decoder, stop_rule, max_rows=max_rows, speculation=speculation)
 
 
-def decoder_for(model: PreTrainedModel) -> Decoder:
-    """The fastest decoder whose logits agree with plain transformers' on a short text."""
+def decoder_for(model: PreTrainedModel, autocast: torch.dtype | None = None) -> Decoder:
+    """The fastest decoder whose logits agree with plain transformers' on a short text.
+
+    Args:
+        model: is compared in float32.
+        autocast: format of the matrix products of an `HfDecoder`; the others stay at the weights'.
+    """
     is_small = model.num_parameters() < _FUSED_BELOW or isinstance(model, Lfm2ForCausalLM)
     if is_small and is_fusible(model) and _agrees(FusedDecoder(model), model):
         return FusedDecoder(model)
     if is_pageable(model) and _agrees(HfDecoder(model), model):
-        return HfDecoder(model)
+        return HfDecoder(model, autocast)
     return RowwiseDecoder(model)
 
 
@@ -292,7 +305,8 @@ def _agrees(decoder: Decoder, model: PreTrainedModel) -> bool:
     token_ids = np.arange(12) % model.config.get_text_config().vocab_size
     slot = np.zeros(1, np.int64)
     was_training = model.training
-    expected = model.eval()(torch.from_numpy(token_ids)[None], use_cache=False).logits[0, -1]
+    input_ids = torch.from_numpy(token_ids)[None].to(model.device)
+    expected = model.eval()(input_ids, use_cache=False).logits[0, -1]
     model.train(was_training)
     decoder.begin()
     try:
@@ -302,4 +316,6 @@ def _agrees(decoder: Decoder, model: PreTrainedModel) -> bool:
         return False
     got = decoder.logits(hidden)[0]
     decoder.end()
-    return torch.allclose(got, expected, rtol=1e-3, atol=1e-3)
+    # an accelerator may be set to products of 10 bits (TF32)
+    tolerance = 1e-3 if model.device.type == "cpu" else 1e-2
+    return torch.allclose(got, expected, rtol=tolerance, atol=tolerance)

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from espalier.rollout.engines.accelerator import to_device
 from espalier.rollout.engines.pages import (
     PAGE,
     Ints,
@@ -254,17 +255,33 @@ def _chunk_rows(table: PageTable, slots_R: Ints, counts_R: Ints, first: int) -> 
     )
 
 
+class PageMoves(NamedTuple):
+    """`PageCopies` for the pools of all layers."""
+
+    sources: Tensor
+    targets: Tensor
+    pages: int
+    """Number of pages that the pools must have."""
+
+    @classmethod
+    def on(cls, device: torch.device, copies: PageCopies) -> PageMoves:
+        """The copies for pools on `device`."""
+        pages = int(copies.targets.max(initial=-1)) + 1
+        moves = cls(torch.from_numpy(copies.sources), torch.from_numpy(copies.targets), pages)
+        return to_device(moves, device)
+
+
 class PagePool:
-    """Keys and values of one layer, in float32; grows as pages are used."""
+    """Keys and values of one layer, in float32 on their device; grows as pages are used."""
 
     def __init__(self) -> None:
         self._pool_2PKTD = torch.zeros(2, 0, 0, PAGE, 0)
 
-    def copy(self, copies: PageCopies) -> None:
+    def copy(self, moves: PageMoves) -> None:
         """Copy whole pages."""
-        self._fit(int(copies.targets.max(initial=-1)) + 1)
-        content = self._pool_2PKTD.index_select(1, torch.from_numpy(copies.sources))
-        self._pool_2PKTD.index_copy_(1, torch.from_numpy(copies.targets), content)
+        self._fit(moves.pages)
+        content = self._pool_2PKTD.index_select(1, moves.sources)
+        self._pool_2PKTD.index_copy_(1, moves.targets, content)
 
     def attend(
         self, queries_MHD: Tensor, keys_MKD: Tensor, values_MKD: Tensor, plan: StepPlan
@@ -282,7 +299,7 @@ class PagePool:
         """
         if not self._pool_2PKTD.numel():
             heads, width = keys_MKD.shape[1:]
-            self._pool_2PKTD = _zeros(plan.pages, heads, width)
+            self._pool_2PKTD = _zeros(plan.pages, heads, width, keys_MKD.device)
         self._fit(plan.pages)
         for kind, written_MKD in enumerate((keys_MKD, values_MKD)):
             self._pool_2PKTD[kind, plan.pages_M, :, plan.offsets_M] = written_MKD
@@ -339,27 +356,38 @@ class PagePool:
         seen = seen.view(2, count, ordinals, heads, PAGE, width).transpose(2, 3)
         keys, values = seen.reshape(2, count, heads, ordinals * PAGE, width)
         queries = queries_MHD.index_select(0, rows.tokens_RC.view(-1))
+        on_cpu = keys.device.type == "cpu"
+        if not on_cpu:
+            # torch's own grouping of heads has, beside a mask, no fused kernel on an accelerator
+            group = queries_MHD.shape[1] // heads
+            keys, values = (part.repeat_interleave(group, dim=1) for part in (keys, values))
         attended = F.scaled_dot_product_attention(
             queries.view(*rows.tokens_RC.shape, -1, width).transpose(1, 2),
             keys,
             values,
             attn_mask=rows.bias_R1CT,
             scale=1.0,
-            enable_gqa=True,
+            enable_gqa=on_cpu,
         )
         return attended.transpose(1, 2).flatten(0, 1).index_select(0, rows.places)
 
     def _fit(self, pages: int) -> None:
         _, held, heads, _, width = self._pool_2PKTD.shape
         if pages > held and self._pool_2PKTD.numel():
-            larger = _zeros(2 * pages, heads, width)
+            device = self._pool_2PKTD.device
+            # spare pages take no memory on the CPU
+            wanted = 2 * pages if device.type == "cpu" else pages + pages // 4
+            larger = _zeros(wanted, heads, width, device)
             larger[:, :held] = self._pool_2PKTD
             self._pool_2PKTD = larger
 
 
-def _zeros(pages: int, heads: int, width: int) -> Tensor:
+def _zeros(pages: int, heads: int, width: int, device: torch.device) -> Tensor:
     """Zeros: a masked NaN would still give NaN. numpy's take no memory before they are written."""
-    return torch.from_numpy(np.zeros((2, pages, heads, PAGE, width), np.float32))
+    shape = (2, pages, heads, PAGE, width)
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device)
+    return torch.from_numpy(np.zeros(shape, np.float32))
 
 
 class _Partial(NamedTuple):

@@ -12,6 +12,7 @@ from pathlib import Path
 from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
 from espalier.environments import family_of, policy_dialect
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_policy, load_tokenizer
 from espalier.records import ArtifactError, whole_file
 from espalier.records.trajectory import Trajectory, write_trajectories
@@ -124,7 +125,11 @@ def _opened(policy_dir: Path, profile: Profile) -> Policy:
     if config.engine == "lockstep":
         loaded = load_policy(policy_dir)
         dialect = own_dialect(policy_dialect(family, loaded.tokenizer))
-        engine: Engine = lockstep_engine(loaded.model, dialect, max_rows=config.max_rows)
+        hardware = Hardware.for_sampling(profile.hardware)
+        hardware.move(loaded.model)
+        engine: Engine = lockstep_engine(
+            loaded.model, dialect, max_rows=config.max_rows, autocast=hardware.autocast
+        )
     else:
         dialect = own_dialect(policy_dialect(family, load_tokenizer(policy_dir)))
         engine = VllmServerEngine(config.vllm, dialect, max_rows=config.max_rows)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from espalier.config import Profile
 from espalier.environments.memory import remembering
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import (
     DataError,
@@ -32,7 +33,6 @@ from espalier.records import (
 )
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import Roller
-from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.reward_models.head import Kind, RewardModel, outcome_figures
 from espalier.training.reward_models.labels import LabelledAttempt, label_outcomes, label_steps
@@ -71,6 +71,7 @@ def fit_reward_model(
         inputs={name: manifest.content for name, manifest in manifests.items()},
     )
     policy = load_policy(inputs["warm_policy"] / "policy")
+    Hardware.for_sampling(profile.hardware).move(policy.model)
     material = _sampled(profile, inputs, policy, kind)
     targets = {t for one in material.labelled for t in one.targets(profile.reward_model.labels)}
     if len(targets) < 2:

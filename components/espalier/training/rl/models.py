@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from espalier.algorithms.masking import row_means
 from espalier.config import Profile, TrainingConfig
+from espalier.policy.hardware import Hardware
 from espalier.records.trajectory import Trajectory
-from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence, convolution_reach, pack
 from espalier.training.parallel import Processes, shard
 from espalier.training.prefix_tree import prefix_tree_of

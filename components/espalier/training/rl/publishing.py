@@ -9,10 +9,10 @@ from typing import Protocol
 
 from transformers import PreTrainedModel
 
+from espalier.policy.hardware import copy_weights
 from espalier.policy.loading import Policy, save_policy
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import cloned_weights
-from espalier.training.hardware import copy_weights
 from espalier.training.rl.asynchronous import RolloutWorker
 
 

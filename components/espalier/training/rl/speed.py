@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from espalier.training.hardware import Hardware
+from espalier.policy.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import RlLoop
 from espalier.training.rl.policy_gradient import Figures

@@ -15,13 +15,13 @@ from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.prediction import Description
 from espalier.environments import EnvironmentsOver, family_of
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
 from espalier.rollout.stragglers import Stragglers
 from espalier.rollout.waits import hangs_after_s
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
 from espalier.training.rl.ledger import JOURNAL, DrawJournal
@@ -113,7 +113,13 @@ def build_run(
     config = profile.training
     policy = load_policy(inputs["warm_policy"] / "policy")
     hardware = Hardware.from_config(profile.hardware)
+    sampling_hardware = Hardware.for_sampling(profile.hardware)
+    if not config.sharded:
+        sampling_hardware.move(policy.model)
     models = build_models(policy.model, config, hardware, processes)
+    if config.sharded and profile.rollout.engine == "lockstep":
+        # only now: a whole model beside the one that is being sharded may not fit
+        sampling_hardware.move(policy.model)
     pool = _task_pool(profile, inputs["curriculum"])
     proposer = shared_proposer(profile, inputs, processes)
     layout = build_layout(policy.model, profile, hardware, processes)

@@ -1,4 +1,4 @@
-"""The device that training computes on, and the number format of its matrix products."""
+"""The device that a policy computes on, and the number format of its matrix products."""
 
 from __future__ import annotations
 
@@ -32,21 +32,47 @@ class Hardware(NamedTuple):
             autocast = torch.bfloat16
         return cls(device, autocast, config.activation_checkpointing)
 
+    @classmethod
+    def for_sampling(cls, config: HardwareConfig) -> Hardware:
+        """Where the engine of this process samples: on the profile's GPU, else on the CPU.
+
+        It is the CPU where this machine has no such GPU: who only samples can do without. Other
+        accelerators lack the double precision that tokens are drawn in.
+        """
+        chosen = cls.from_config(config)
+        if chosen.device.type == "cuda" and torch.cuda.is_available():
+            return chosen
+        return cls(torch.device("cpu"), None)
+
     def precision(self) -> AbstractContextManager[object]:
         """Context in which matrix products are computed in the chosen format."""
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
 
+    def autocast_on(self, device: torch.device) -> torch.dtype | None:
+        """The format in which the engine computes there: on the CPU it is float32."""
+        return None if device.type == "cpu" else self.autocast
+
     def place(self, model: PreTrainedModel) -> PreTrainedModel:
         """The model itself if it is on this device, else a copy on it."""
         if self.checkpoints_activations:
             model.activation_checkpointing_enable({"use_reentrant": False})
-        if model.device == self.device:
+        if self._has(model):
             return model
         placed = copy.deepcopy(model)
-        nn.Module.to(placed, self.device)  # PreTrainedModel.to has no usable type
+        self.move(placed)
         return placed
+
+    def move(self, model: PreTrainedModel) -> None:
+        """Move the weights of `model` here, in place."""
+        nn.Module.to(model, self.device)  # PreTrainedModel.to has no usable type
+
+    def _has(self, model: PreTrainedModel) -> bool:
+        # "cuda" is the process's own GPU, and a model that was moved there is on "cuda:0"
+        return model.device.type == self.device.type and (
+            self.device.index in (None, model.device.index)
+        )
 
 
 @torch.no_grad()

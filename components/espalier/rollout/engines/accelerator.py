@@ -1,0 +1,98 @@
+"""What an accelerator needs besides the code of the CPU: few transfers, and writes without a sort.
+
+A step is planned on the host, as some twenty small tensors. They are moved in one piece: a transfer
+each would take as long as the step's arithmetic.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+_ALIGNED = 16
+"""Bytes: kernels read that many at once."""
+
+
+def to_device(plan: T, device: torch.device) -> T:
+    """`plan` with every tensor in it on `device`, in one transfer; itself if that is the CPU.
+
+    Args:
+        plan: a tensor, or tuples, named tuples and dataclasses of tensors and other values.
+        device: of the weights.
+    """
+    if device.type == "cpu":
+        return plan
+    tensors: list[Tensor] = []
+
+    def listed(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    _mapped(plan, listed)
+    moved = iter(_moved(tensors, device))
+    return _mapped(plan, lambda _: next(moved))
+
+
+def _mapped(plan: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401 (any plan)
+    if isinstance(plan, Tensor):
+        return change(plan)
+    if isinstance(plan, tuple):
+        parts = [_mapped(part, change) for part in plan]
+        return type(plan)(*parts) if hasattr(plan, "_fields") else tuple(parts)
+    if is_dataclass(plan) and not isinstance(plan, type):
+        parts = {one.name: _mapped(getattr(plan, one.name), change) for one in fields(plan)}
+        return replace(plan, **parts)
+    return plan
+
+
+def _moved(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    whole = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
+    line = torch.empty(sum(whole), dtype=torch.uint8)
+    for tensor, part in zip(tensors, line.split(whole), strict=True):
+        _as(tensor, part).copy_(tensor)
+    parts = line.to(device).split(whole)
+    return [_as(tensor, part) for tensor, part in zip(tensors, parts, strict=True)]
+
+
+def _as(tensor: Tensor, part: Tensor) -> Tensor:
+    """The bytes of `part` as a tensor like `tensor`."""
+    return part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+
+_lock = threading.Lock()
+_within = 0
+_mode_outside = 0
+
+
+@contextmanager
+def unsorted_writes(device: torch.device) -> Generator[None]:
+    """Within the block, writes by index on an accelerator do not sort their indices first.
+
+    Torch's deterministic mode sorts them, in ten kernels a write, so that the last of equal indices
+    wins. An engine writes to distinct places, so the result is the same. The mode is the process's:
+    a learner's thread computes without it, now and then, while asynchronous sampling is in here.
+    """
+    global _within, _mode_outside
+    if device.type == "cpu":
+        yield
+        return
+    with _lock:
+        if not _within:
+            _mode_outside = torch.get_deterministic_debug_mode()
+            torch.set_deterministic_debug_mode("default")
+        _within += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _within -= 1
+            if not _within:
+                torch.set_deterministic_debug_mode(_mode_outside)
