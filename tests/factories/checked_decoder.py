@@ -48,14 +48,23 @@ class Checked:
         count = np.array([right + wrong])
         hidden = self._decoder.advance(np.array([row]), count, np.array(tokens), count)
         places = np.arange(self.lengths[row], self.lengths[row] + right)
-        torch.testing.assert_close(
-            self._decoder.logits(hidden[:right]).cpu(),
-            self._expected[self._text_of[row], places],
-            rtol=1e-4,
-            atol=1e-4,
-        )
+        logits = self._decoder.logits(hidden[:right]).cpu()
+        expected = self._expected[self._text_of[row], places]
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
         self.lengths[row] += right
         self._decoder.rewind(np.array([row]), np.array([wrong]))
+
+    def walk_back(self):
+        """Append tokens, and take some of them back, also whole pages and of a forked context."""
+        self.advance({0: 5, 1: PAGE - 3})
+        self.fork(1, [2])
+        self.try_out(0, right=1, wrong=1)
+        self.try_out(1, right=2, wrong=PAGE)
+        self.advance({0: 1, 1: 1, 2: 1})
+        self.try_out(0, right=4, wrong=2)
+        self.advance({0: PAGE, 1: 3})
+        self.release(1)
+        self.advance({0: 1, 1: 2, 2: 3})
 
     def fork(self, source, targets):
         self._decoder.fork(source, targets)

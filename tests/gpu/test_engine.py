@@ -59,6 +59,29 @@ def test_a_decoder_says_what_plain_transformers_says_on_the_cpu(name, device):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_tokens_that_are_taken_back_leave_no_trace(name, device):
+    checked = Checked(name, device)
+    if checked.rewinds:
+        checked.walk_back()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_drafts_change_no_token(name, device):
+    decoder_class, build = CASES[name]
+    model = placed(build(), device)
+    plain, drafting = (
+        LockstepEngine(
+            model, decoder_class(model), STOPS_OFTEN, max_rows=24, speculation=speculation
+        )
+        for speculation in ("off", "all")
+    )
+    for seed in range(2):
+        greedy = [turns(prompt, seed=seed, temperature=0.0) for prompt in PROMPTS]
+        assert_alike(run_sessions(drafting, *greedy), run_sessions(plain, *greedy))
+    assert bool(drafting.counters.drafted) == drafting._decoder.rewinds
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_the_same_tokens_are_drawn(name, device):
     decoder_class, build = CASES[name]
     moved = placed(build(), device)
