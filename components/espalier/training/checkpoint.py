@@ -79,12 +79,6 @@ def cloned_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def kept_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A copy on the host, which takes no memory of a GPU."""
-    weights = model.state_dict().items()
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights}
-
-
 def write_history(path: Path, rows: Sequence[dict[str, float]], columns: Sequence[str]) -> None:
     """Write `rows` as parquet, one per optimizer step: `columns` first, the others by name.
 

@@ -19,11 +19,11 @@ from espalier.rollout.roller import TrajectorySampler
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
-    kept_weights,
     restore_random_state,
 )
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
+from espalier.training.parallel import whole_weights
 from espalier.training.scoring import score
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class SupervisedLoop:
         self._gap = convolution_reach(model)
         self._history: list[dict[str, float]] = []
         score = -1.0 if plan.score_before is None else plan.score_before
-        self._best = (score, plan.steps_before, kept_weights(model))
+        self._best = (score, plan.steps_before, whole_weights(model))
         self._tokens = 0
         self._seconds = 0.0
 
@@ -185,7 +185,7 @@ class SupervisedLoop:
         row |= self._plan.dev_score().figures()
         if row["dev_em"] > self._best[0]:
             best_step = self._plan.steps_before + step
-            self._best = (row["dev_em"], best_step, kept_weights(self._model))
+            self._best = (row["dev_em"], best_step, whole_weights(self._model))
 
     def _resume(self) -> int:
         checkpoint = self._store.load()

@@ -220,6 +220,31 @@ class Compared(NamedTuple):
         return cls(tokens, equal, largest, beyond)
 
 
+def ratio_figures(pairs: Sequence[tuple[Played, ...]]) -> dict[str, object]:
+    """Seconds of each pair's first rollout over those of its second."""
+    ratios = {
+        name: [getattr(one, name) / getattr(other, name) for one, other in pairs]
+        for name in ("processor_s", "engine_s", "wall_s")
+    }
+    return {
+        "ratio": round(statistics.median(ratios["processor_s"]), 3),
+        "ratios": sorted(round(ratio, 3) for ratio in ratios["processor_s"]),
+        "engine_ratio": round(statistics.median(ratios["engine_s"]), 3),
+        "engine_ratios": sorted(round(ratio, 3) for ratio in ratios["engine_s"]),
+        "wall_ratio": round(statistics.median(ratios["wall_s"]), 3),
+    }
+
+
+def agreement_figures(compared: Sequence[Compared]) -> dict[str, object]:
+    """How far the rollouts of all pairs agree."""
+    return {
+        "tokens": sum(one.tokens for one in compared),
+        "equal": sum(one.equal for one in compared),
+        "largest_logprob_difference": max(one.largest_difference for one in compared),
+        "logprobs_beyond_1e-5": sum(one.beyond for one in compared),
+    }
+
+
 @dataclass
 class Found:
     """What a case showed so far: pairs of rollouts that share prompts, and that share turns."""
@@ -234,18 +259,10 @@ class Found:
 
     def summary(self) -> dict[str, object]:
         """Its figures."""
-        ratios = {
-            name: [getattr(prompts, name) / getattr(turns, name) for prompts, turns in self.pairs]
-            for name in ("processor_s", "engine_s", "wall_s")
-        }
         by_engine = {"prompts": 0, "turns": 1}
         return {
             "case": self.name,
-            "ratio": round(statistics.median(ratios["processor_s"]), 3),
-            "ratios": sorted(round(ratio, 3) for ratio in ratios["processor_s"]),
-            "engine_ratio": round(statistics.median(ratios["engine_s"]), 3),
-            "engine_ratios": sorted(round(ratio, 3) for ratio in ratios["engine_s"]),
-            "wall_ratio": round(statistics.median(ratios["wall_s"]), 3),
+            **ratio_figures(self.pairs),
             "tokens_per_processor_s": {
                 name: round(
                     statistics.median(p[at].sampled / p[at].processor_s for p in self.pairs)
@@ -260,10 +277,7 @@ class Found:
             },
             "raw_share": round(statistics.median(self.raw_shares), 3),
             "matmul_share": round(statistics.median(self.matmul_shares), 3),
-            "tokens": sum(one.tokens for one in self.compared),
-            "equal": sum(one.equal for one in self.compared),
-            "largest_logprob_difference": max(one.largest_difference for one in self.compared),
-            "logprobs_beyond_1e-5": sum(one.beyond for one in self.compared),
+            **agreement_figures(self.compared),
             "by_rows_alone": self.rounding and self.rounding._asdict(),
         }
 

@@ -49,7 +49,13 @@ from espalier.policy.loading import Policy, load_policy
 from espalier.records import Task
 from espalier.records.task import read_tasks
 from tests.benchmarks.keeping import provenance
-from tests.benchmarks.rollout.shared_turns import Compared, Contestant, Played
+from tests.benchmarks.rollout.shared_turns import (
+    Compared,
+    Contestant,
+    Played,
+    agreement_figures,
+    ratio_figures,
+)
 
 Weights = dict[str, Tensor]
 
@@ -118,18 +124,10 @@ class Found:
 
     def summary(self) -> dict[str, object]:
         """Its figures."""
-        ratios = {
-            name: [getattr(plain, name) / getattr(ahead, name) for plain, ahead in self.pairs]
-            for name in ("processor_s", "engine_s", "wall_s")
-        }
         sampled = sum(ahead.sampled for _, ahead in self.pairs)
         return {
             "case": self.name,
-            "ratio": round(statistics.median(ratios["processor_s"]), 3),
-            "ratios": sorted(round(ratio, 3) for ratio in ratios["processor_s"]),
-            "engine_ratio": round(statistics.median(ratios["engine_s"]), 3),
-            "engine_ratios": sorted(round(ratio, 3) for ratio in ratios["engine_s"]),
-            "wall_ratio": round(statistics.median(ratios["wall_s"]), 3),
+            **ratio_figures(self.pairs),
             "tokens_per_processor_s": {
                 name: round(
                     statistics.median(
@@ -144,10 +142,7 @@ class Found:
             },
             "drafted_per_sampled": round(self.drafted / sampled, 3),
             "accepted_share": round(self.accepted / self.drafted, 3) if self.drafted else None,
-            "tokens": sum(one.tokens for one in self.compared),
-            "equal": sum(one.equal for one in self.compared),
-            "largest_logprob_difference": max(one.largest_difference for one in self.compared),
-            "logprobs_beyond_1e-5": sum(one.beyond for one in self.compared),
+            **agreement_figures(self.compared),
         }
 
 

@@ -73,9 +73,9 @@ class ConvolutionInputs:
             num_slots=int(slots_R.max()) + 1,
             earlier_JM=tuple(torch.from_numpy(places) for places in earlier),
             kept=torch.from_numpy(np.array(kept, np.int64).T.reshape(-1)),
-            revocable=lasts_R
-            if lasts_R is None
-            else _revocable(slots_R, counts_R, lasts_R, starts_R, held),
+            revocable=(
+                None if lasts_R is None else _revocable(slots_R, counts_R, lasts_R, starts_R, held)
+            ),
         )
 
 

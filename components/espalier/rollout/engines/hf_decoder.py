@@ -12,13 +12,13 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from espalier.policy.hardware import Hardware
 from espalier.rollout.engines.accelerator import to_device
 from espalier.rollout.engines.paged_attention import PageMoves, PagePool, StepPlan, plan_step
 from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
@@ -63,6 +63,7 @@ class HfDecoder:
         """
         self._device = model.device
         self._autocast = autocast
+        self._hardware = Hardware(model.device, autocast)
         AttentionInterface.register(_IMPLEMENTATION, _attend)
         # a second model with the same weight tensors: the trainer's keeps its own attention
         shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
@@ -96,7 +97,7 @@ class HfDecoder:
             torch.from_numpy(token_ids_M),
         )
         plan, ids_M = to_device(planned, self._device)
-        with self._precision():
+        with self._hardware.precision():
             output = self._model.base_model(
                 input_ids=ids_M[None],
                 position_ids=plan.positions_M[None],
@@ -114,7 +115,7 @@ class HfDecoder:
         """See `Decoder.logits`."""
         projection = self._model.get_output_embeddings()
         assert projection is not None, "a causal LM has an output projection"
-        with self._precision():
+        with self._hardware.precision():
             return projection(hidden_NH).float()
 
     @torch.inference_mode()
@@ -129,11 +130,6 @@ class HfDecoder:
         moved = self._table.compact()
         if moved is not None:
             self._copy_pages(moved)
-
-    def _precision(self) -> AbstractContextManager[object]:
-        if self._autocast is None:
-            return nullcontext()
-        return torch.autocast(self._device.type, dtype=self._autocast)
 
     def _copy_pages(self, copies: PageCopies) -> None:
         moves = PageMoves.on(self._device, copies)
