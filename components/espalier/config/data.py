@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 T = TypeVar("T")
 
+_DEMONSTRATIONS = 1000
+
 
 def _each_once(names: tuple[T, ...]) -> tuple[T, ...]:
     if not names or len(set(names)) < len(names):
@@ -94,8 +96,9 @@ class SynthesisConfig(Section):
     """Dev questions, for early stopping and the choice of the best weights."""
     heldout_tasks: int = Field(default=1000, ge=1)
     """Held-out questions: the suite of the final comparison."""
-    trajectories: int = Field(default=300, ge=1)
-    """Demonstrations by the teacher, each of a training question of its own."""
+    trajectories: int = Field(default=_DEMONSTRATIONS, ge=1)
+    """Demonstrations by the teacher, each of a training question of its own; where this is not set,
+    one for each training question of fewer."""
     demonstrated_share: float = Field(default=0.5, gt=0, lt=1, exclude_if=lambda it: it == 0.5)
     """Own knowledge: largest share of the training facts that are demonstrated. The warm start
     learns from these, and reinforcement learning from the others."""
@@ -120,6 +123,17 @@ class SynthesisConfig(Section):
     """Attempts of the teacher at one question (WebShaper, arXiv:2507.15061)."""
     expansion: ExpansionConfig = ExpansionConfig()
     inverted: InvertedConfig = InvertedConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_more_demonstrations_than_tasks(cls, content: object) -> object:
+        match content:
+            case {"trajectories": _}:
+                return content
+            case {"train_tasks": int(tasks)} if 0 < tasks < _DEMONSTRATIONS:
+                return {**content, "trajectories": tasks}
+            case _:
+                return content
 
     @model_validator(mode="after")
     def _weights_ask_for_something(self) -> Self:

@@ -105,8 +105,9 @@ class EpisodeConfig(Section):
     max_turn_calls: int = Field(default=8, ge=1)
     """Calls of one message that are made; the policy reads that any further one was refused. The
     tag dialect writes one call a message."""
-    max_tokens: int = Field(default=224, ge=16)
-    """Tokens of an episode's context, prompt and observations included."""
+    max_tokens: int = Field(default=384, ge=16)
+    """Tokens of an episode's context, prompt and observations included. Names that the tokenizer
+    never met take more of them: what fits in training may be cut off when it is judged."""
     max_turn_tokens: int = Field(default=40, ge=4)
     """Tokens that the policy may write in one turn."""
     overflow: Literal["stop", "truncate", "summarise"] = "stop"
@@ -138,6 +139,10 @@ class OptimizerConfig(Section):
     """An update whose gradient is not finite is skipped; so many in a row stop the run. One or two
     come of an odd batch; the weights stay as they were, so that a third, on other data, says that
     the next will be no better. 1 stops at the first."""
+
+
+EMBEDDED_WARM_START = OptimizerConfig(kind="muon", learning_rate=1.5e-3)
+"""Of the embedded policy, where the profile has no [warm_start.optimizer]."""
 
 
 class PolicyOptimizerConfig(OptimizerConfig):
@@ -176,6 +181,7 @@ class WarmStartConfig(Section):
     trajectories_per_step: int = Field(default=16, ge=1)
     """Demonstrations in a batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """Without this table the embedded policy gets Muon, at a rate of 1.5e-3."""
     evaluate_every: int = Field(default=50, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)

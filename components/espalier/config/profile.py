@@ -39,6 +39,7 @@ from espalier.config.faults import MOVED, explained
 from espalier.config.inference import RolloutConfig, ServingConfig
 from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
+    EMBEDDED_WARM_START,
     CurriculumConfig,
     EpisodeConfig,
     PolicyConfig,
@@ -87,7 +88,7 @@ class Profile(Section):
     hardware: HardwareConfig = HardwareConfig()
     rollout: RolloutConfig = RolloutConfig()
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
-    warm_start: WarmStartConfig = WarmStartConfig()
+    warm_start: WarmStartConfig = Field(default=WarmStartConfig(), validate_default=True)
     curriculum: CurriculumConfig = CurriculumConfig()
     self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
@@ -102,6 +103,20 @@ class Profile(Section):
     def asks_own_knowledge(self) -> bool:
         """Whether tasks are about documents of the user's own, of which there may be few."""
         return reads_knowledge(self.environment) and self.knowledge.source != "geonames"
+
+    @property
+    def renamed_training_share(self) -> float:
+        """Share of the names that RL's episodes meet under invented ones."""
+        return self.training.renamed_share if self.asks_own_knowledge else 0.0
+
+    @field_validator("warm_start")
+    @classmethod
+    def _teach_by_muon(cls, warm_start: WarmStartConfig, info: ValidationInfo) -> WarmStartConfig:
+        """The embedded policy is young: Muon teaches it more in as many steps."""
+        policy = info.data.get("policy")
+        if policy is None or policy.model or "optimizer" in warm_start.model_fields_set:
+            return warm_start
+        return warm_start.model_copy(update={"optimizer": EMBEDDED_WARM_START})
 
     @field_validator("kubernetes")
     @classmethod
@@ -408,6 +423,8 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
         prestage.setdefault("join_share", 0.0)
     if warm_start := _table(tables, "warm_start"):
         warm_start.setdefault("renamed_share", 0.0)
+    if training := _table(tables, "training"):
+        training.setdefault("renamed_share", 0.0)
     if sandbox := _table(_table(tables, "environment"), "sandbox"):
         # every backend had every key then, those of the others at their defaults
         unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}

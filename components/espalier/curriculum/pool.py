@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ class TaskPool:
         *,
         group_size: int = 16,
         describe: Describe = undescribed,
+        rename: Callable[[Task, random.Random], Task] | None = None,
     ) -> None:
         """Begin without any attempt.
 
@@ -55,12 +56,14 @@ class TaskPool:
             config: how they are drawn.
             group_size: rollouts of a task where there is no screening; predictions take 1 for 2.
             describe: what the family says of a task; predictions learn from it.
+            rename: gives a drawn task other names, and leaves its id as it is.
         """
         self._tasks = {task.task_id: task for task in tasks}
         self._config = config
         self._records: dict[str, TaskRecord] = defaultdict(TaskRecord)
         self._kept: list[str] = list(self._tasks)
         self._others: list[str] = []
+        self._rename = rename
         self._rollouts = config.active_screening or max(2, group_size)
         is_predicted = config.enabled and config.draw in ("predicted", "frontier")
         self._predictor = PassRatePredictor(tasks, describe) if is_predicted else None
@@ -139,7 +142,8 @@ class TaskPool:
             if task_id not in used:
                 used.add(task_id)
                 drawn.append(task_id)
-        return [self._tasks[task_id] for task_id in drawn]
+        tasks = [self._tasks[task_id] for task_id in drawn]
+        return tasks if self._rename is None else [self._rename(task, rng) for task in tasks]
 
     def _chooser(self, rng: random.Random) -> Choose:
         config, everything = self._config, list(self._tasks)

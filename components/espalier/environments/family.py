@@ -78,6 +78,8 @@ Demonstrate = Callable[[FamilyQuestion, str], Trajectory | Rejected]
 """A question and kind of detour (empty for none) to a trajectory."""
 Renaming = Callable[[Task, Trajectory, random.Random], tuple[Task, Trajectory]]
 """A task and its demonstration to the same two with other names."""
+TaskRenaming = Callable[[Task, random.Random], Task]
+"""A task to the same task in a world of other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,14 @@ class Family(ABC, Generic[C]):
         Args:
             knowledge: the artifact of `ingest`; nothing but what training may see is read.
             share: of the names that are exchanged, 0-1.
+        """
+        del knowledge, share
+        return None
+
+    def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming | None:
+        """Exchanges names in training's episodes for `training.renamed_share`; None if it cannot.
+
+        See `renaming` for the arguments.
         """
         del knowledge, share
         return None

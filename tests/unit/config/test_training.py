@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.config import TemperatureSchedule, TrainingConfig
+from espalier.config import (
+    OptimizerConfig,
+    Profile,
+    SynthesisConfig,
+    TemperatureSchedule,
+    TrainingConfig,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,3 +53,41 @@ def test_a_group_of_one_is_enough_with_a_critic():
         {"group_size": 1, "minibatches": 1, "algorithm": {"preset": "ppo"}}
     )
     assert config.group_size == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "warm_start", "kind", "rate"),
+    [
+        ({}, {}, "muon", 1.5e-3),
+        ({}, {"steps": 9}, "muon", 1.5e-3),
+        ({}, {"optimizer": {}}, "adamw", 1e-3),
+        ({}, {"optimizer": {"learning_rate": 2e-3}}, "adamw", 2e-3),
+        ({"model": "/models/small"}, {}, "adamw", 1e-3),
+    ],
+)
+def test_the_embedded_policy_is_taught_by_muon_where_nothing_else_is_asked(
+    policy, warm_start, kind, rate
+):
+    found = Profile.model_validate({"policy": policy, "warm_start": warm_start}).warm_start
+    assert found.optimizer == OptimizerConfig(kind=kind, learning_rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("section", "trajectories"),
+    [
+        ({}, 1000),
+        ({"train_tasks": 5000}, 1000),
+        ({"train_tasks": 40}, 40),
+        ({"train_tasks": 40, "trajectories": 7}, 7),
+    ],
+)
+def test_there_are_no_more_demonstrations_than_tasks(section, trajectories):
+    assert SynthesisConfig.model_validate(section).trajectories == trajectories
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "share"),
+    [({"source": "geonames"}, 0.0), ({"source": "folder", "path": "x"}, 0.6)],
+)
+def test_rl_meets_other_names_over_own_knowledge_alone(knowledge, share):
+    assert Profile.model_validate({"knowledge": knowledge}).renamed_training_share == share

@@ -20,6 +20,7 @@ from espalier.environments.family import (
     Family,
     FamilyQuestion,
     Renaming,
+    TaskRenaming,
     family_of,
 )
 from espalier.environments.mixture.config import MixtureConfig
@@ -188,6 +189,20 @@ class Mixture(Family[MixtureConfig]):
         ) -> tuple[Task, Trajectory]:
             own = found.get(task.environment)
             return own(task, trajectory, rng) if own else (task, trajectory)
+
+        return renamed if found else None
+
+    def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming | None:
+        """Those of the members that have one; tasks of the others stay as they are."""
+        found = {
+            name: renaming
+            for name, member in self.members.items()
+            if (renaming := member.task_renaming(knowledge / name, share)) is not None
+        }
+
+        def renamed(task: Task, rng: random.Random) -> Task:
+            own = found.get(task.environment)
+            return own(task, rng) if own else task
 
         return renamed if found else None
 

@@ -23,6 +23,7 @@ from espalier.environments.family import (
     Family,
     FamilyQuestion,
     Renaming,
+    TaskRenaming,
 )
 from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
@@ -31,6 +32,7 @@ from espalier.environments.search_qa.benchmarks import (
     read_paragraphs,
     read_questions,
 )
+from espalier.environments.search_qa.other_names import WorldMaker, names_of
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.graph import EntitySplits, load_documents
@@ -68,10 +70,14 @@ class Searcher(Protocol):
 def search_tool(searcher: Searcher) -> Tool:
     """The tool `search` over an index."""
 
-    def search(query: str) -> ToolOutput:
+    def search(query: str, task: Task) -> ToolOutput:
         """Search the documents."""
-        found = searcher.observation(query)
-        return ToolOutput(found, succeeded=found != NO_RESULTS)
+        names = names_of(task)
+        found = searcher.observation(query if names is None else names.meant(query))
+        succeeded = found != NO_RESULTS
+        if names is not None and succeeded:
+            found = names.shown(found)
+        return ToolOutput(found, succeeded=succeeded)
 
     return Tool(search, call_tag=SEARCH_TOOL.tag, result_tag=SEARCH_TOOL.result_tag)
 
@@ -190,6 +196,11 @@ class SearchQA(Family[SearchQAConfig]):
 
         documents = load_documents(documents_path(knowledge, "train"))
         return NameExchange([document.title for document in documents], share)
+
+    def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming:
+        """A world of other names at every draw of a task."""
+        documents = load_documents(documents_path(knowledge, "train"))
+        return WorldMaker([document.title for document in documents], share)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks along relations, or sentences with a gap where there are no relations."""

@@ -120,7 +120,7 @@ def build_run(
     if config.sharded and profile.rollout.engine == "lockstep":
         # only now: a whole model beside the one that is being sharded may not fit
         sampling_hardware.move(policy.model)
-    pool = _task_pool(profile, inputs["curriculum"])
+    pool = _task_pool(profile, inputs)
     proposer = shared_proposer(profile, inputs, processes)
     layout = build_layout(policy.model, profile, hardware, processes)
     payments, in_turns = Payments.of(profile, layout), config.asynchronous.max_staleness == 0
@@ -290,9 +290,10 @@ def _stragglers(profile: Profile) -> Stragglers | None:
     return None if rule is None else Stragglers(rule)
 
 
-def _task_pool(profile: Profile, curriculum: Path) -> TaskPool:
+def _task_pool(profile: Profile, inputs: Mapping[str, Path]) -> TaskPool:
     """The pool of the curriculum artifact: every candidate with its measured pass rate."""
-    family = family_of(profile)
+    family, curriculum = family_of(profile), inputs["curriculum"]
+    share = profile.renamed_training_share
     pool = TaskPool(
         read_tasks(curriculum / "tasks.jsonl"),
         profile.curriculum,
@@ -300,6 +301,7 @@ def _task_pool(profile: Profile, curriculum: Path) -> TaskPool:
         describe=lambda task: Description(
             family.of(task).report_groups(task), family.of(task).names_of(task)
         ),
+        rename=family.task_renaming(inputs["knowledge"], share) if share else None,
     )
     for row in pq.read_table(curriculum / "pass_rates.parquet").to_pylist():
         pool.observe(row["task_id"], attempts=row["attempts"], successes=row["successes"])

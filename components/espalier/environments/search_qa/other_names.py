@@ -1,0 +1,123 @@
+"""Training tasks in a world whose names are invented, so that RL cannot learn a source's names.
+
+Over a hundred documents RL meets fifty names, and soon answers their questions by heart: its
+training reward rises and the dev EM falls. Under other names, new ones at every draw of a task,
+only reading and copying earn the reward. The question, what the searches show and the accepted
+answers have the other names, and a query that has them searches for the real ones. All attempts of
+a group are in the same world.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import cast
+
+from espalier.environments.search_qa.invented_names import InventedNames
+from espalier.knowledge.folding import folded_name
+from espalier.records import Task
+
+_ARGUMENT = "names"
+"""Argument of a task: its world's names by the real ones."""
+_MAX_DRAWS = 10
+"""Few titles soon give a name that is another's already."""
+_KNOWN_WORLDS = 256
+"""A step has a world for each of its tasks, and every search of their attempts looks it up."""
+
+
+class OtherNames:
+    """The names of a world, and the real ones."""
+
+    def __init__(self, others: Mapping[str, str]) -> None:
+        """Store `others`: real name -> name in the world."""
+        self._others = {real.casefold(): other for real, other in others.items()}
+        self._real_or_other = _any_of(others)
+        swapped = dict(others)  # a real name finds nothing in a world where it is another's
+        for real, other in others.items():
+            swapped[other] = real
+            swapped[folded_name(other)] = real
+        self._swapped = {written.casefold(): meant for written, meant in swapped.items()}
+        self._written = _any_of(swapped)
+
+    def shown(self, text: str) -> str:
+        """`text` with the world's names."""
+        return _exchanged(self._real_or_other, self._others, text)
+
+    def meant(self, text: str) -> str:
+        """`text` of the world with the real names."""
+        return _exchanged(self._written, self._swapped, text)
+
+
+def names_of(task: Task) -> OtherNames | None:
+    """The names of the task's world; None where they are the real ones."""
+    others = task.arguments.get(_ARGUMENT)
+    if not isinstance(others, dict):
+        return None
+    return _other_names(tuple(cast("dict[str, str]", others).items()))
+
+
+@lru_cache(maxsize=_KNOWN_WORLDS)
+def _other_names(others: tuple[tuple[str, str], ...]) -> OtherNames:
+    return OtherNames(dict(others))
+
+
+class WorldMaker:
+    """Puts tasks into worlds of their own."""
+
+    def __init__(self, titles: Sequence[str], share: float) -> None:
+        """Set up.
+
+        Args:
+            titles: of the documents; invented names are put together from them.
+            share: of the names that become others, 0-1.
+        """
+        self._titles = titles
+        self._names = InventedNames(titles)
+        self._share = share
+
+    def __call__(self, task: Task, rng: random.Random) -> Task:
+        """The task in a world that `rng` draws.
+
+        Its names are the titles, those of the task's route, and its accepted answers.
+        """
+        route = task.extra.get("entities")
+        real = [*self._titles, *(map(str, route) if isinstance(route, list) else ())]
+        unique = {folded_name(name): name for name in (*real, *task.verifier.gold)}
+        taken = {"", *unique}
+        others: dict[str, str] = {}
+        for key, name in unique.items():
+            if key and rng.random() < self._share:
+                others[name] = self._other(name, taken, rng)
+        names = OtherNames(others)
+        prompt = tuple(
+            message.model_copy(update={"content": names.shown(message.content)})
+            for message in task.prompt
+        )
+        gold = tuple(map(names.shown, task.verifier.gold))
+        return task.model_copy(
+            update={
+                "prompt": prompt,
+                "arguments": task.arguments | {_ARGUMENT: others},
+                "verifier": task.verifier.model_copy(update={"gold": gold}),
+            }
+        )
+
+    def _other(self, name: str, taken: set[str], rng: random.Random) -> str:
+        for _ in range(_MAX_DRAWS):
+            other = self._names.in_place_of(name, rng)
+            if (key := folded_name(other)) not in taken:
+                taken.add(key)
+                return other
+        return name
+
+
+def _any_of(names: Mapping[str, str]) -> re.Pattern[str]:
+    longest_first = sorted(names, key=len, reverse=True)
+    any_name = "|".join(map(re.escape, longest_first)) or r"(?!)"
+    return re.compile(rf"(?<!\w)(?:{any_name})(?!\w)", re.IGNORECASE)
+
+
+def _exchanged(found: re.Pattern[str], others: Mapping[str, str], text: str) -> str:
+    return found.sub(lambda match: others.get(match[0].casefold(), match[0]), text)
