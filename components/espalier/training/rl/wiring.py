@@ -53,7 +53,7 @@ class TrainingRun(NamedTuple):
     loop: RlLoop
     rollers: Sequence[Roller]
     """Sample the training's trajectories; asynchronous sampling adds some during the loop."""
-    dev_roller: Roller | None = None
+    dev_roller: Roller
 
     @property
     def figures(self) -> dict[str, float]:
@@ -76,7 +76,7 @@ class TrainingRun(NamedTuple):
 
         See `rollout.speculation`.
         """
-        if self.dev_roller is None or not self.dev_roller.drafted_tokens:
+        if not self.dev_roller.drafted_tokens:
             return {}
         rollers = (*self.rollers, self.dev_roller)
         return {
