@@ -20,6 +20,7 @@ import json
 import random
 from pathlib import Path
 
+from tests.benchmarks.finished_run import add_run_options, profile_of_run
 from tests.benchmarks.keeping import keep, kept, provenance
 
 TEMPERATURE = 1.0
@@ -31,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--run", type=Path, default=Path("runs/laptop"))
+    add_run_options(parser, "runs/laptop")
     parser.add_argument("--policy", default="warm_policy", help="artifact folder of the run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--questions", type=int, default=300)
@@ -47,6 +48,7 @@ def _rows_of(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
     """The plans of one seed, sampled unless they are kept."""
     asked = {
         "run": str(options.run),
+        "profile": options.profile and str(options.profile),
         "policy": options.policy,
         "seed": seed,
         "questions": options.questions,
@@ -72,7 +74,7 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
     from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher
     from espalier.synthesis.agent_texts.schema import Schema
 
-    profile = _profile(options.run)
+    profile = profile_of_run(options)
     knowledge = options.run / "knowledge"
     search = SearchTool.open(knowledge, "train", profile.search)
     tasks = _tasks(options, seed)
@@ -117,16 +119,6 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     assert not isinstance(judgement, ModelRefusal), "the embedded judge judges"
     outcome = attempt_by_plan(task, plan, search).reward["outcome"]
     return {**row, "kept": judgement.likely, "right": outcome > 0, "reason": judgement.reason}
-
-
-def _profile(run: Path):
-    """The settings of the run that sampling and searching need."""
-    from espalier.config import load_profile, read_saved_profile
-
-    stored = run / "profile.json"
-    if stored.is_file():
-        return read_saved_profile(stored.read_text(encoding="utf-8"))
-    return load_profile(Path("pipelines/profiles/laptop.toml"))
 
 
 def _tasks(options: argparse.Namespace, seed: int):

@@ -38,7 +38,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from espalier.config import Profile, load_profile
+from espalier.config import Profile
 from espalier.determinism import prepare_torch
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_policy
@@ -51,6 +51,7 @@ from espalier.training.rl.policy_gradient import Minibatch, PolicyGradient
 from espalier.training.rl.rows import Group, Rows, dense_rows, minibatches, rows_of, totals
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.scoring import ScoreRequest
+from tests.benchmarks.finished_run import add_run_options, profile_of_run
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.rollout.model import benchmark_tokenizer, build_model
 from tests.benchmarks.training.here import trajectory_of
@@ -114,28 +115,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished run")
-    parser.add_argument("--profile", type=Path, help="its profile, where it has no profile.json")
+    add_run_options(parser)
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     prepare_torch(options.threads)  # as a stage does
-    cases = [case_of_run(options.run, options.profile), long_prompts(1), long_prompts(2)]
+    cases = [case_of_run(options), long_prompts(1), long_prompts(2)]
     found = [report(case, options.repeats) for case in cases]
     print(json.dumps({"benchmark": "prefix_tree", **provenance(options.threads), "cases": found}))
 
 
-def case_of_run(run: Path, profile_path: Path | None) -> Case:
+def case_of_run(options: argparse.Namespace) -> Case:
     """The groups of a run's last step, with the weights that it ended with."""
+    run: Path = options.run
     sampled = run / "trained_policy" / "trajectories.parquet"
     if not sampled.is_file():
         sys.exit(f"{sampled}: no such file; name a finished run with --run (`make demo` makes one)")
-    if profile_path is not None:
-        profile = load_profile(profile_path)
-    elif (run / "profile.json").is_file():
-        profile = Profile.model_validate_json((run / "profile.json").read_text())
-    else:
-        sys.exit(f"{run}: has no profile.json; name its profile with --profile")
+    profile = profile_of_run(options)
     by_group: dict[str, list[Trajectory]] = {}
     for trajectory in read_trajectories(sampled):
         if any(trajectory.action_mask):

@@ -16,6 +16,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from espalier.config import HardwareConfig
+from espalier.policy.hardware import Hardware
 from espalier.records import PolicyError
 
 _NAMED_TENSORS = 5
@@ -52,6 +54,21 @@ def load_policy(directory: Path) -> Policy:
     model, loading_info = loaded
     _require_whole_weights(directory, loading_info)
     return Policy(model.eval(), tokenizer)
+
+
+def load_policy_for_sampling(directory: Path, config: HardwareConfig) -> Policy:
+    """Load a policy directory onto the device that this process samples on.
+
+    Args:
+        directory: of the policy.
+        config: the profile's hardware, see `Hardware.for_sampling`.
+
+    Raises:
+        PolicyError: as `load_policy` does.
+    """
+    policy = load_policy(directory)
+    Hardware.for_sampling(config).move(policy.model)
+    return policy
 
 
 def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> None:

@@ -17,8 +17,7 @@ from espalier.config import ExplorationConfig, Profile, RolloutConfig
 from espalier.dialects.dialect import Dialect
 from espalier.dialects.syntax import THINK
 from espalier.environments import Environments
-from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy, load_policy, load_tokenizer
+from espalier.policy.loading import Policy, load_policy_for_sampling, load_tokenizer
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.agent import AgentPlayer, agent_player
@@ -211,7 +210,7 @@ class Roller:
             dialect,
             max_rows=config.max_rows,
             speculation=config.speculation,
-            autocast=Hardware.from_config(profile.hardware).autocast_on(policy.model.device),
+            hardware=profile.hardware,
         )
         return cls(
             engine,
@@ -239,10 +238,8 @@ class Roller:
             EngineError: the server that the profile names cannot be used.
         """
         if profile.rollout.engine == "lockstep":
-            policy = load_policy(policy_dir)
-            Hardware.for_sampling(profile.hardware).move(policy.model)
             return cls.local(
-                policy,
+                load_policy_for_sampling(policy_dir, profile.hardware),
                 environments,
                 profile,
                 exploration=exploration,

@@ -9,10 +9,9 @@ from typing import Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from espalier.config import ServingConfig
+from espalier.config import HardwareConfig, ServingConfig
 from espalier.dialects import DialectName
-from espalier.policy.hardware import Hardware
-from espalier.policy.loading import load_policy
+from espalier.policy.loading import load_policy_for_sampling
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Engine
 from espalier.rollout.engines.lockstep import lockstep_engine
@@ -51,29 +50,26 @@ def open_policy(
     source: Source,
     config: ServingConfig,
     dialect: DialectName | Literal["auto"],
-    hardware: Hardware,
+    hardware: HardwareConfig,
 ) -> ServedPolicy:
-    """Load a policy directory behind an engine in this process, on `hardware`.
+    """Load a policy directory behind an engine in this process.
 
     Raises:
         PolicyError: not a policy directory, or one without a chat template.
     """
-    policy = load_policy(directory)
+    policy = load_policy_for_sampling(directory, hardware)
     if policy.tokenizer.chat_template is None:
         raise PolicyError(
             f"{directory}: its tokenizer has no chat template, so it cannot be chatted with. Set "
             "one in tokenizer_config.json, or take the instruction-tuned model of its family."
         )
-    hardware.move(policy.model)
     text_config = policy.model.config.get_text_config()
     built_for = getattr(text_config, "max_position_embeddings", None)
     stops = PolicyStops(_stop_ids(policy.model, policy.tokenizer))
     return ServedPolicy(
         source=source,
         tokenizer=policy.tokenizer,
-        engine=lockstep_engine(
-            policy.model, stops, max_rows=config.rows, autocast=hardware.autocast
-        ),
+        engine=lockstep_engine(policy.model, stops, max_rows=config.rows, hardware=hardware),
         vocabulary=text_config.vocab_size,
         context=min(built_for or config.max_context, config.max_context),
         dialect=dialect,

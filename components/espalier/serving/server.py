@@ -149,13 +149,13 @@ def _opened(serving: Serving, profile: Profile, kept: ExitStack) -> _Opened:
         directory, source = kept.enter_context(fetched_version(uri, serving.model, serving.digest))
     else:
         directory, source = Path(serving.model), directory_source(Path(serving.model))
-    # they import torch: after all checks
-    from espalier.policy.hardware import Hardware
+    # it imports torch: after all checks
     from espalier.serving.served_policy import open_policy
 
     prepare_torch(profile.threads)
-    hardware = Hardware.for_sampling(profile.hardware)
-    policy = open_policy(directory, source, profile.serving, profile.policy.dialect, hardware)
+    policy = open_policy(
+        directory, source, profile.serving, profile.policy.dialect, profile.hardware
+    )
     engine = EngineThread(policy.engine)
     engine.start()
     kept.callback(engine.stop)

@@ -20,7 +20,7 @@ from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.environments import family_of, policy_dialect
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy, load_policy, save_policy
+from espalier.policy.loading import Policy, load_policy_for_sampling, save_policy
 from espalier.records import (
     DataError,
     Draft,
@@ -53,8 +53,7 @@ def run(
         with publishing(output_dir, origin) as draft:
             _copy_base_policy(inputs["base_policy"], manifests["base_policy"], draft)
         return draft.published
-    policy = load_policy(inputs["base_policy"] / "policy")
-    Hardware.for_sampling(profile.hardware).move(policy.model)
+    policy = load_policy_for_sampling(inputs["base_policy"] / "policy", profile.hardware)
     sequences = _sequences(profile, inputs, policy, tracker)
     store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
     result = SupervisedLoop(policy.model, _plan(profile, sequences), store).run(tracker)

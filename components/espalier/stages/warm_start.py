@@ -26,7 +26,7 @@ from espalier.environments.hindsight import Hindsight, Relabelled, relabelled
 from espalier.environments.memory import recalled_prompt, remembering
 from espalier.environments.teaching import ScriptTeacher
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy, load_policy, save_policy
+from espalier.policy.loading import Policy, load_policy_for_sampling, save_policy
 from espalier.records import (
     SPLITS,
     Manifest,
@@ -72,8 +72,7 @@ def run(
     """Train, keep the weights that answer most dev questions, publish them."""
     manifests = opened(inputs)
     origin = provenance("warm_start", profile, manifests)
-    policy = load_policy(inputs["pretrained_policy"] / "policy")
-    Hardware.for_sampling(profile.hardware).move(policy.model)
+    policy = load_policy_for_sampling(inputs["pretrained_policy"] / "policy", profile.hardware)
     material = _Material(profile, inputs, policy)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
     config, found = profile.warm_start.hindsight, None

@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +53,7 @@ from espalier.rollout.engines.lockstep import LockstepEngine, decoder_for
 from espalier.rollout.engines.pages import Ints
 from espalier.rollout.engines.speculation import SpeculatedSessions
 from espalier.rollout.roller import Roller, dialect_of
+from tests.benchmarks.finished_run import add_run_options, profile_of_run
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.rollout.matmul import matmul_limit_s
 
@@ -287,16 +287,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished run")
+    add_run_options(parser)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     run: Path = options.run
-    if not (run / "profile.json").is_file():
-        sys.exit(f"{run}: has no profile.json; name a finished run with --run (`make demo`)")
+    profile = profile_of_run(options)
     prepare_torch(options.threads)
-    profile = Profile.model_validate_json((run / "profile.json").read_text())
     policy = load_policy(run / "trained_policy" / "policy")
     tasks = read_tasks(run / "curriculum" / "tasks.jsonl")
     with family_of(profile).environments(run / "knowledge") as environments_over:

@@ -42,12 +42,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from espalier.config import Profile, load_profile
+from espalier.config import Profile
 from espalier.determinism import prepare_torch
 from espalier.environments import Environments, family_of
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import Task
 from espalier.records.task import read_tasks
+from tests.benchmarks.finished_run import add_run_options, profile_of_run
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.rollout.shared_turns import (
     Compared,
@@ -151,22 +152,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="a finished run")
-    parser.add_argument("--profile", type=Path, help="of the run, where it has no profile.json")
+    add_run_options(parser)
     parser.add_argument("--cases", nargs="+", help="default: all")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     run: Path = options.run
-    saved = run / "profile.json"
-    if options.profile is None and not saved.is_file():
-        sys.exit(f"{run}: has no profile.json; name the run's profile with --profile")
+    profile = profile_of_run(options)
     prepare_torch(options.threads)
-    profile = (
-        load_profile(options.profile)
-        if options.profile
-        else Profile.model_validate_json(saved.read_text())
-    )
     cases = cases_of(profile)
     if unknown := set(options.cases or ()) - set(cases):
         sys.exit(f"--cases: no {', '.join(sorted(unknown))}; there are {', '.join(cases)}")

@@ -5,7 +5,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from espalier.policy.loading import load_policy, save_policy
+from espalier.config import HardwareConfig
+from espalier.policy.loading import load_policy, load_policy_for_sampling, save_policy
 from espalier.records import PolicyError
 from tests.factories.tiny import tiny_policy
 
@@ -47,6 +48,13 @@ def test_what_was_saved_is_what_is_loaded(saved):
     for name, tensor in tiny_policy(seed=3).model.state_dict().items():
         assert torch.equal(loaded[name], tensor)
         assert loaded[name].dtype == torch.float32
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_without_a_gpu_a_policy_samples_on_the_cpu(device, saved, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = load_policy_for_sampling(saved, HardwareConfig(device=device)).model
+    assert {weight.device.type for weight in model.parameters()} == {"cpu"}
 
 
 def test_the_seed_decides_the_first_weights():

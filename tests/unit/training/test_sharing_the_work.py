@@ -363,7 +363,8 @@ def test_a_loss_on_this_machine_names_no_node():
 def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, rate, share):
     drift = SimpleNamespace(turns=8, drifted=1)
     rollers = [SimpleNamespace(seconds=s, total_tokens=30, drift=drift) for s in seconds]
-    run = TrainingRun(None, SimpleNamespace(seconds=total_s, waited_s=2.5), rollers)
+    loop = SimpleNamespace(seconds=total_s, waited_s=2.5)
+    run = TrainingRun(None, loop, rollers, SimpleNamespace(drafted_tokens=0))
     assert run.figures == {
         "rollout_tokens_per_s": rate,
         "learner_wait_share": share,

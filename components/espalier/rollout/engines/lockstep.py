@@ -21,6 +21,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import Lfm2ForCausalLM, PreTrainedModel
 
+from espalier.config import HardwareConfig
+from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_weights_into
 from espalier.rollout.engines.accelerator import unsorted_writes
 from espalier.rollout.engines.contexts import SharedContexts
@@ -275,12 +277,16 @@ def lockstep_engine(
     *,
     max_rows: int,
     speculation: SpeculatedSessions = "off",
-    autocast: torch.dtype | None = None,
+    hardware: HardwareConfig | None = None,
 ) -> LockstepEngine:
     """An engine over `model`, in this process and on the model's device.
 
-    See `decoder_for` and `LockstepEngine.__init__`.
+    See `decoder_for` and `LockstepEngine.__init__`; the format of matrix products is the one of
+    `hardware` on that device, float32 without it.
     """
+    autocast = (
+        None if hardware is None else Hardware.from_config(hardware).autocast_on(model.device)
+    )
     decoder = decoder_for(model, autocast)
     return LockstepEngine(model, decoder, stop_rule, max_rows=max_rows, speculation=speculation)
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
 from espalier.environments import family_of, policy_dialect
-from espalier.policy.hardware import Hardware
-from espalier.policy.loading import load_policy, load_tokenizer
+from espalier.policy.loading import load_policy_for_sampling, load_tokenizer
 from espalier.records import ArtifactError, whole_file
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.rollout.agent import call_limits, own_dialect
@@ -123,12 +122,10 @@ def _opened(policy_dir: Path, profile: Profile) -> Policy:
     """The policy behind the engine that the profile names."""
     family, config = family_of(profile), profile.rollout
     if config.engine == "lockstep":
-        loaded = load_policy(policy_dir)
+        loaded = load_policy_for_sampling(policy_dir, profile.hardware)
         dialect = own_dialect(policy_dialect(family, loaded.tokenizer))
-        hardware = Hardware.for_sampling(profile.hardware)
-        hardware.move(loaded.model)
         engine: Engine = lockstep_engine(
-            loaded.model, dialect, max_rows=config.max_rows, autocast=hardware.autocast
+            loaded.model, dialect, max_rows=config.max_rows, hardware=profile.hardware
         )
     else:
         dialect = own_dialect(policy_dialect(family, load_tokenizer(policy_dir)))

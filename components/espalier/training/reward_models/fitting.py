@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from espalier.config import Profile
 from espalier.environments.memory import remembering
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy, load_policy
+from espalier.policy.loading import Policy, load_policy_for_sampling
 from espalier.records import (
     DataError,
     Draft,
@@ -70,8 +70,7 @@ def fit_reward_model(
         seed=profile.seed,
         inputs={name: manifest.content for name, manifest in manifests.items()},
     )
-    policy = load_policy(inputs["warm_policy"] / "policy")
-    Hardware.for_sampling(profile.hardware).move(policy.model)
+    policy = load_policy_for_sampling(inputs["warm_policy"] / "policy", profile.hardware)
     material = _sampled(profile, inputs, policy, kind)
     targets = {t for one in material.labelled for t in one.targets(profile.reward_model.labels)}
     if len(targets) < 2:

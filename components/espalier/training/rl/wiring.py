@@ -26,7 +26,7 @@ from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
 from espalier.training.rl.ledger import JOURNAL, DrawJournal
 from espalier.training.rl.loop import LoopParts, RlLoop
-from espalier.training.rl.models import build_layout, build_models
+from espalier.training.rl.models import Models, build_layout, build_models
 from espalier.training.rl.pacing import AsynchronousSampler
 from espalier.training.rl.payment import Pay, Payments
 from espalier.training.rl.publishing import (
@@ -53,7 +53,7 @@ class TrainingRun(NamedTuple):
     loop: RlLoop
     rollers: Sequence[Roller]
     """Sample the training's trajectories; asynchronous sampling adds some during the loop."""
-    dev_roller: Roller | None = None
+    dev_roller: Roller
 
     @property
     def figures(self) -> dict[str, float]:
@@ -76,7 +76,7 @@ class TrainingRun(NamedTuple):
 
         See `rollout.speculation`.
         """
-        if self.dev_roller is None or not self.dev_roller.drafted_tokens:
+        if not self.dev_roller.drafted_tokens:
             return {}
         rollers = (*self.rollers, self.dev_roller)
         return {
@@ -113,13 +113,7 @@ def build_run(
     config = profile.training
     policy = load_policy(inputs["warm_policy"] / "policy")
     hardware = Hardware.from_config(profile.hardware)
-    sampling_hardware = Hardware.for_sampling(profile.hardware)
-    if not config.sharded:
-        sampling_hardware.move(policy.model)
-    models = build_models(policy.model, config, hardware, processes)
-    if config.sharded and profile.rollout.engine == "lockstep":
-        # only now: a whole model beside the one that is being sharded may not fit
-        sampling_hardware.move(policy.model)
+    models = _placed_models(policy.model, profile, hardware, processes)
     pool = _task_pool(profile, inputs["curriculum"])
     proposer = shared_proposer(profile, inputs, processes)
     layout = build_layout(policy.model, profile, hardware, processes)
@@ -166,6 +160,25 @@ def build_run(
     )
     loop = RlLoop(profile, parts, store)
     return TrainingRun(policy, loop, sampling.rollers, sampling.dev_roller)
+
+
+def _placed_models(
+    sampling: PreTrainedModel, profile: Profile, hardware: Hardware, processes: Processes
+) -> Models:
+    """The models that train, with `sampling` moved to where this process samples.
+
+    It is moved first where it is trained itself and not as shards: a model on another device would
+    be copied. Shards are cut of a copy, and the whole model is moved after that, because both may
+    not fit before; where a server samples, it stays on the CPU.
+    """
+    sampling_hardware, config = Hardware.for_sampling(profile.hardware), profile.training
+    if not config.sharded:
+        sampling_hardware.move(sampling)
+        return build_models(sampling, config, hardware, processes)
+    models = build_models(sampling, config, hardware, processes)
+    if profile.rollout.engine == "lockstep":
+        sampling_hardware.move(sampling)
+    return models
 
 
 class SamplerContext(NamedTuple):
