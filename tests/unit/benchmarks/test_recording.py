@@ -35,7 +35,7 @@ async def prompts(attempt):
     return first.prompt_ids, second.prompt_ids
 
 
-def test_the_peer_reads_what_an_attempt_reads_and_keeps_nothing():
+def test_the_peer_reads_the_same_and_keeps_nothing():
     recorded, peer = Recorder(policy(), LIMITS).begin(), Unrecorded(policy(), LIMITS)
     assert asyncio.run(prompts(recorded)) == asyncio.run(prompts(peer))
     assert (len(recorded.graph), len(peer.graph)) == (2, 0)

@@ -287,7 +287,7 @@ def test_draws_depend_on_the_prompt_and_not_on_the_order():
     assert first["france", 1] == second["france", 0]
 
 
-def test_a_history_is_kept_once_for_all_calls_of_an_attempt():
+def test_a_history_is_kept_once():
     recorded = Recorded(CALL, OTHER_CALL, ANSWER)
 
     async def play():
@@ -305,7 +305,7 @@ def test_a_history_is_kept_once_for_all_calls_of_an_attempt():
     assert second.asked[1] is first.said
 
 
-def test_the_collector_passes_over_what_was_there_while_the_endpoint_is_open():
+def test_an_open_endpoint_spares_full_collections():
     recorded = Recorded(ANSWER)
 
     async def frozen():
@@ -315,7 +315,7 @@ def test_the_collector_passes_over_what_was_there_while_the_endpoint_is_open():
     assert run(frozen()) > gc.get_freeze_count()
 
 
-def test_an_engine_that_fails_as_its_time_is_over_is_told_as_late():
+def test_an_engine_that_fails_when_stopped_was_late():
     class Clumsy(Stuck):
         async def sample(self, *, max_tokens):
             try:
