@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -19,8 +20,6 @@ from espalier.evaluation.estimates import Interval, paired_difference
 from tests.benchmarks.keeping import commit
 
 if TYPE_CHECKING:
-    import argparse
-
     from espalier.config import Profile
 
 POLICIES = ("untrained", "warm_start", "trained")
@@ -43,6 +42,16 @@ class Arm(NamedTuple):
         """The arm of that name."""
         variant, _, seed = name.rpartition("-")
         return cls(variant, int(seed))
+
+
+def add_arm_options(parser: argparse.ArgumentParser, out: str) -> None:
+    """Add what every benchmark of arms is asked: where to, how many at one time, what counts."""
+    parser.add_argument("--workers", type=int, default=1, help="arms at one time")
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
+    parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
+    parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
 
 
 def run_all(

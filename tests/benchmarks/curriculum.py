@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.arms import Arm, asked, kept_arm, run_all
+from tests.benchmarks.arms import Arm, add_arm_options, asked, kept_arm, run_all
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.curriculum_figures import report
 from tests.benchmarks.keeping import commit, keep, provenance
@@ -94,14 +94,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=DEFAULT_ARMS)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=1, help="arms at one time")
     parser.add_argument("--steps", type=int, default=60, help="of RL, in an arm")
     parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/curriculum"))
-    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
-    parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
-    parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
-    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    add_arm_options(parser, "runs/benchmarks/curriculum")
     return parser.parse_args()
 
 

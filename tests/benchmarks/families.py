@@ -29,6 +29,7 @@ from espalier.evaluation.estimates import paired_difference
 from tests.benchmarks.arms import (
     POLICIES,
     RESAMPLES,
+    add_arm_options,
     asked,
     gain_over_seeds,
     kept_arm,
@@ -106,12 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dialect", nargs="*", default=[], help="default: the profile's own")
     parser.add_argument("--recipe", nargs="+", choices=RECIPES, default=["plain"])
-    parser.add_argument("--workers", type=int, default=1, help="arms at one time, a core each")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/families"))
-    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
-    parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
-    parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
-    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    add_arm_options(parser, "runs/benchmarks/families")
     return parser.parse_args()
 
 

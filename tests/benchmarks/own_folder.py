@@ -27,7 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.arms import POLICIES, Arm, asked, kept_arm, result_of, run_all, together
+from tests.benchmarks.arms import (
+    POLICIES,
+    Arm,
+    add_arm_options,
+    asked,
+    kept_arm,
+    result_of,
+    run_all,
+    together,
+)
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit, keep, provenance
 from tests.factories.prose_folder import ProseFolder, write
@@ -62,13 +71,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--sets", nargs="*", choices=list(SETS), default=["triples", "pairs"])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=1, help="arms at one time")
     parser.add_argument("--threads", type=int, default=2, help="of torch, in an arm")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/own_folder"))
-    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
-    parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
-    parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
-    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    add_arm_options(parser, "runs/benchmarks/own_folder")
     return parser.parse_args()
 
 

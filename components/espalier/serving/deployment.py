@@ -40,7 +40,7 @@ from espalier.serving.decision import (
     asked_version,
     rollout_progress,
 )
-from espalier.serving.tracks import TrackSettings, pod_faults, record_event, serving_errors
+from espalier.serving.tracks import TrackSettings, listed_faults, record_event, serving_errors
 
 
 class ServingDeployments:
@@ -121,11 +121,8 @@ class ServingDeployments:
 
     def faults(self, version: str) -> str:
         """See `ServingTracks.faults`."""
-        pods = object_path("v1", "pods", self._namespace)
         selector = f"{NAME_LABEL} in ({DEPLOYMENT},{CANARY_DEPLOYMENT})"
-        with serving_errors():
-            listed = self._api.send(read(pods, "list the serving pods", labelSelector=selector))
-        return pod_faults(listed["items"], version)
+        return listed_faults(self._api, self._namespace, selector, version)
 
     def record(self, reason: str, note: str, state: RolloutState, *, warns: bool) -> None:
         """See `ServingTracks.record`."""

@@ -15,7 +15,6 @@ from espalier.cluster.kubernetes_api import (
     apply,
     merge,
     object_path,
-    read,
 )
 from espalier.cluster.objects.llm_services import (
     API_VERSION,
@@ -48,7 +47,7 @@ from espalier.serving.decision import (
     Seen,
     rollout_progress,
 )
-from espalier.serving.tracks import TrackSettings, pod_faults, record_event, serving_errors
+from espalier.serving.tracks import TrackSettings, listed_faults, record_event, serving_errors
 
 _PROXIED = "mlflow-artifacts:/"
 """How MLflow lists files that it keeps in a place of its own."""
@@ -128,11 +127,8 @@ class LlmInferenceServices:
 
     def faults(self, version: str) -> str:
         """See `ServingTracks.faults`; KServe names its pods' members in a label."""
-        pods = object_path("v1", "pods", self._namespace)
         selector = f"app.kubernetes.io/name in ({STABLE},{CANARY})"
-        with serving_errors():
-            listed = self._api.send(read(pods, "list the serving pods", labelSelector=selector))
-        return pod_faults(listed["items"], version)
+        return listed_faults(self._api, self._namespace, selector, version)
 
     def record(self, reason: str, note: str, state: RolloutState, *, warns: bool) -> None:
         """See `ServingTracks.record`."""

@@ -22,6 +22,7 @@ from espalier.cluster.kubernetes_api import (
     cluster_configuration,
     create,
     object_path,
+    read,
 )
 from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
 from espalier.cluster.objects.serving import FIELD_MANAGER
@@ -157,6 +158,18 @@ def _event(reason: str, note: str, of: K8sObject, *, warns: bool) -> K8sObject:
         "lastTimestamp": now,
         "count": 1,
     }
+
+
+def listed_faults(api: KubernetesApi, namespace: str, selector: str, version: str) -> str:
+    """`pod_faults` of the pods that a label selector matches.
+
+    Raises:
+        ServingError: the API server is away or refuses.
+    """
+    pods = object_path("v1", "pods", namespace)
+    with serving_errors():
+        listed = api.send(read(pods, "list the serving pods", labelSelector=selector))
+    return pod_faults(listed["items"], version)
 
 
 def pod_faults(pods: Iterable[K8sObject], version: str) -> str:
