@@ -1,15 +1,24 @@
-"""What recording adds to a call: 64 agents at once, against the same engine without recording.
+"""What recording adds to a call: 64 agents at once, against the same endpoint without recording.
 
     python -m tests.benchmarks.recording
 
-The same agents ask two endpoints in processes of their own, each over an engine that answers after
-50 ms: the recording endpoint, and the one of `espalier serve`, which samples and does not record.
-Agents hold conversations of six calls with a growing history and the tools of a family; each call
-goes over a connection that stays open. The endpoints take turns, so that what else the machine does
-falls on both. What is compared is the time of a call, median and p99. Then 2,000 attempts are
-played, and what the process holds is compared before and after: ended attempts are forgotten. About
-two minutes; the last line is one JSON object, and the exit status is 1 where a bound does not hold:
-recording adds at most the larger of 1 % and 1 ms.
+The same agents ask three endpoints in processes of their own, each over an engine that answers
+after 50 ms: the recording endpoint; the same one with everything that records left out
+(`unrecorded`); and the one of `espalier serve` (`served`), which does not record either. Agents
+hold conversations of six calls, each with the tool calls and results before it; every call goes
+over a connection that stays open. The endpoints take turns, so that what else the machine does
+falls on all. Printed are the time of a call, median and p99, and the processor time that it takes
+in the endpoint's process. 64 answers are ready at the same moment and one process writes them all,
+so that of what a call takes there a part is waited for by the 63 others.
+
+What recording adds is `recorded` less `unrecorded`. It saves something as well: the answers in a
+history are kept as tokens, where the unrecorded endpoint encodes their text (`encoding_answers_ms`,
+within its processor time). To begin, reward and end an attempt are requests of their own, beside
+its calls: they take `attempt_processor_ms`.
+
+Then 2,000 attempts are played, and what the process holds is compared before and after: ended
+attempts are forgotten. About two minutes; the last line is one JSON object, and the exit status is
+1 where a bound does not hold: recording adds at most the larger of 1 % and 1 ms, median and p99.
 """
 
 from __future__ import annotations
@@ -17,238 +26,227 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import random
+import re
 import statistics
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-import httpx2
-
-from espalier.config import ServingConfig
-from espalier.rollout.engines.engine import Completion, EngineCounters
-from espalier.rollout.recording.attempt import CallLimits, Policy
-from espalier.rollout.recording.desk import AttemptDesk
-from espalier.rollout.recording.dialects import RequestDialects
-from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
-from espalier.rollout.recording.recorder import Recorder
 from tests.benchmarks.keeping import provenance
+from tests.benchmarks.recording_endpoints import (
+    TOOL,
+    Held,
+    Server,
+    Spent,
+    answer,
+    record,
+    serve,
+    serving,
+)
 
 AGENTS = 64
 CALLS = 6
-ANSWER_S = 0.05
 WORDS = "country currency answer lookup lyon france capital"
-_CONTEXT = 8192
+ENDPOINTS = {"recorded": record, "unrecorded": answer, "served": serve}
+Figures: TypeAlias = dict[str, float]
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
-class _Clock:
-    """An engine whose answers take as long as a model's would, and no computation."""
+class Line:
+    """A connection that stays open; a client library would take as long as the endpoint does."""
 
-    policy_version = 0
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.answered_s = 0.0
+        """How long the last request was answered."""
 
-    def __init__(self, token_ids: tuple[int, ...]) -> None:
-        self.counters = EngineCounters()
-        self._token_ids = token_ids
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncGenerator[None]:
-        """See `Engine`."""
-        yield
-
-    async def open(self, prompt_ids: object, sampling: object) -> _Clock:
-        """See `Engine`."""
-        del prompt_ids, sampling
-        return self
-
-    async def sample(self, *, max_tokens: int) -> Completion:
-        """See `Session`."""
-        await asyncio.sleep(ANSWER_S)
-        token_ids = self._token_ids[:max_tokens]
-        return Completion(token_ids, (-0.5,) * len(token_ids), stopped=True)
-
-    def close(self) -> None:
-        """See `Session`."""
+    async def post(self, path: str, body: object) -> Any:
+        """The answer's JSON."""
+        sent = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nhost: benchmark\r\ncontent-type: application/json\r\n"
+        began_s = time.perf_counter()
+        self._writer.write(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
+        told = await self._reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(told)
+        content = await self._reader.readexactly(int(length[1]) if length else 0)
+        self.answered_s = time.perf_counter() - began_s
+        if not told.startswith(b"HTTP/1.1 20"):
+            raise SystemExit(f"{path}: {told.splitlines()[0]!r} {content[:300]!r}")
+        return json.loads(content)
 
 
-def _engine() -> tuple[Any, _Clock]:
-    from tests.factories.tiny import tiny_dialect
-
-    dialect = tiny_dialect()
-    return dialect, _Clock(dialect.text_ids("<think> answer </think> <answer> france </answer>"))
-
-
-def _record(pipe: Connection) -> None:
-    """Serve the recording endpoint until the pipe says to end; it is asked for its memory."""
-    dialect, engine = _engine()
-    limits = CallLimits(
-        max_tokens=_CONTEXT, max_answer_tokens=64, max_calls=64, call_timeout_s=30.0
-    )
-    recorder = Recorder(Policy(engine, RequestDialects(dialect)), limits)
-    bounds = ServingConfig()
-
-    async def serve() -> None:
-        desk = AttemptDesk(recorder, deadline_s=300.0, max_open=4096, hand_on=lambda _: None)
-        endpoint = RecordingEndpoint(recorder, bounds, ("chat",), desk=desk)
-        async with recording(endpoint, bounds) as base:
-            pipe.send(base)
-            while (asked := await asyncio.to_thread(pipe.recv)) != "end":
-                assert asked == "held"
-                pipe.send((_resident_bytes(), recorder.open_attempts))
-
-    asyncio.run(serve())
-
-
-def _serve(pipe: Connection) -> None:
-    """Serve the endpoint that does not record."""
-    from tests.integration.serving.live import listening_endpoint
-
-    dialect, engine = _engine()
-    with listening_endpoint(
-        engine, context=_CONTEXT, tokenizer=dialect.tokenizer, rows=AGENTS, dialect="tags"
-    ) as client:
-        pipe.send(str(client.base_url).rstrip("/"))
-        while pipe.recv() != "end":
-            pipe.send((_resident_bytes(), 0))
-
-
-def _resident_bytes() -> int:
-    import gc
-
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
-
-
-@contextmanager
-def _process(main: Callable[[Connection], None]) -> Iterator[Connection]:
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=main, args=(theirs,))
-    process.start()
+@asynccontextmanager
+async def _lines(base: str) -> AsyncGenerator[list[Line]]:
+    """A connection for each agent."""
+    host, _, port = base.removeprefix("http://").partition(":")
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(AGENTS)]
     try:
-        yield ours
+        yield [Line(*one) for one in opened]
     finally:
-        ours.send("end")
-        process.join(20)
-        process.kill()
+        for _, writer in opened:
+            writer.close()
 
 
-async def _agent(client: httpx2.AsyncClient, url: str, number: int, calls: int) -> list[float]:
+async def _converse(line: Line, url: str, number: int, calls: int) -> list[float]:
     """One conversation; seconds of each call."""
     dice = random.Random(number)
     messages: list[dict[str, Any]] = []
-    tool = {"name": "search", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}  # fmt: skip  # noqa: E501
     took: list[float] = []
     for _ in range(calls):
-        asked = " ".join(dice.choices(WORDS.split(), k=30))
-        messages.append({"role": "user", "content": asked})
+        words = " ".join(dice.choices(WORDS.split(), k=30))
+        called = messages[-1]["tool_calls"] if messages else ()
+        messages += [
+            {"role": "tool", "tool_call_id": one["id"], "content": words} for one in called
+        ]
+        if not called:
+            messages.append({"role": "user", "content": words})
         body = {"model": "tiny", "messages": messages, "max_tokens": 64,
-                "tools": [{"type": "function", "function": tool}]}  # fmt: skip
-        began_s = time.perf_counter()
-        answer = await client.post(f"{url}/chat/completions", json=body)
-        took.append(time.perf_counter() - began_s)
-        if answer.status_code != 200:
-            raise SystemExit(f"{url}: {answer.status_code} {answer.text[:300]}")
-        messages.append(answer.json()["choices"][0]["message"])
+                "tools": [{"type": "function", "function": TOOL}]}  # fmt: skip
+        told = await line.post(f"{url}/chat/completions", body)
+        took.append(line.answered_s)
+        messages.append(told["choices"][0]["message"])
     return took
 
 
-async def _begun(client: httpx2.AsyncClient, base: str, task: str) -> dict[str, str]:
-    answer = await client.post(f"{base}/attempts", json={"task_id": task})
-    return answer.json()
+@dataclass(slots=True)
+class Measured:
+    """What was measured at one endpoint."""
+
+    calls_s: list[float] = field(default_factory=list[float])
+    calls: Spent = field(default_factory=lambda: Spent(0.0))
+    attempts: int = 0
+    attempts_processor_s: float = 0.0
+    """Of beginning, rewarding and ending them."""
+
+    def figures(self) -> Figures:
+        """Of a call."""
+        ordered = sorted(self.calls_s)
+        p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+        return {
+            "median_ms": round(1e3 * statistics.median(ordered), 3),
+            "p99_ms": round(1e3 * p99, 3),
+            "processor_ms": round(1e3 * self.calls.processor_s / len(ordered), 4),
+            "encoding_answers_ms": round(1e3 * self.calls.encoding_s / len(ordered), 4),
+            "calls": len(ordered),
+        }
 
 
-async def _round(base: str, number: int, *, records: bool, calls: int = CALLS) -> list[float]:
-    """All agents once; seconds of each call."""
-    limits = httpx2.Limits(max_connections=AGENTS, max_keepalive_connections=AGENTS)
-    async with httpx2.AsyncClient(timeout=60, limits=limits) as client:
+async def _round(server: Server, number: int, found: Measured, *, calls: int = CALLS) -> None:
+    """All agents once; where attempts are recorded each plays one."""
+    async with _lines(server.base) as lines:
 
-        async def play(agent: int) -> list[float]:
-            if not records:
-                return await _agent(client, f"{base}/v1", number * AGENTS + agent, calls)
-            attempt = await _begun(client, base, f"t{agent}")
-            took = await _agent(client, attempt["openai_base_url"], number * AGENTS + agent, calls)
-            await client.post(attempt["reward_url"], json={"reward": 1.0})
-            await client.post(attempt["end_url"])
-            return took
+        async def timed(work: Callable[[int], Awaitable[Any]]) -> tuple[list[Any], Spent]:
+            """What came of it for each agent, and what the endpoint spent."""
+            before = server.spent()
+            came = await asyncio.gather(*map(work, range(AGENTS)))
+            after = server.spent()
+            return came, Spent(*(now - then for now, then in zip(after, before, strict=True)))
 
-        found = await asyncio.gather(*map(play, range(AGENTS)))
-    return [seconds for one in found for seconds in one]
+        paths = [server.path] * AGENTS
+        if server.records:
+            begun, spent = await timed(lambda n: lines[n].post("/attempts", {"task_id": f"t{n}"}))
+            paths = [f"/attempts/{one['attempt_id']}/v1" for one in begun]
+            found.attempts_processor_s += spent.processor_s
 
+        async def converse(agent: int) -> list[float]:
+            return await _converse(lines[agent], paths[agent], number * AGENTS + agent, calls)
 
-def _figures(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    return {
-        "median_ms": round(1e3 * statistics.median(ordered), 3),
-        "p99_ms": round(1e3 * p99, 3),
-        "calls": len(ordered),
-    }
+        played, spent = await timed(converse)
+        found.calls_s += [seconds for one in played for seconds in one]
+        found.calls = Spent(*map(sum, zip(found.calls, spent, strict=True)))
 
+        async def end(agent: int) -> None:
+            attempt = paths[agent].removesuffix("/v1")
+            await lines[agent].post(f"{attempt}/reward", {"reward": 1.0})
+            await lines[agent].post(f"{attempt}/end", {})
 
-def main() -> None:
-    """Measure both endpoints in turn, then memory."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--attempts", type=int, default=2000, help="for the memory")
-    options = parser.parse_args()
-    took: dict[str, list[float]] = {"recorded": [], "plain": []}
-    with _process(_record) as recorder, _process(_serve) as server:
-        bases = {"recorded": recorder.recv(), "plain": server.recv()}
-        for number in range(-1, options.rounds):
-            names = ("recorded", "plain") if number % 2 else ("plain", "recorded")
-            for name in names:
-                found = asyncio.run(_round(bases[name], max(number, 0), records=name == "recorded"))
-                if number >= 0:  # the round before warms caches
-                    took[name] += found
-        held = _memory(recorder, bases["recorded"], options.attempts)
-    figures = {name: _figures(seconds) for name, seconds in took.items()}
-    added = {
-        key: round(figures["recorded"][key] - figures["plain"][key], 3)
-        for key in ("median_ms", "p99_ms")
-    }
-    bounds = {key: round(max(1.0, 0.01 * figures["plain"][key]), 3) for key in added}
-    holds = all(added[key] <= bounds[key] for key in added) and held["is_flat"]
-    print(
-        json.dumps(
-            {
-                "agents": AGENTS,
-                **figures,
-                "added": added,
-                "bounds": bounds,
-                "memory": held,
-                "holds": holds,
-                **provenance(1),
-            }
-        )
-    )
-    sys.exit(0 if holds else 1)
+        if server.records:
+            _, spent = await timed(end)
+            found.attempts_processor_s += spent.processor_s
+            found.attempts += AGENTS
 
 
-def _memory(recorder: Connection, base: str, attempts: int) -> dict[str, object]:
+def _forgetting(server: Server, attempts: int) -> dict[str, object]:
     """What the process holds after a first share of the attempts, and after all."""
     rounds = max(4, attempts // AGENTS)
-    marks: list[int] = []
-    left = 0
+    marks: list[Held] = []
     for number in range(rounds):
-        asyncio.run(_round(base, number, records=True, calls=2))
+        asyncio.run(_round(server, number, Measured(), calls=2))
         if number in (rounds // 4, rounds - 1):
-            recorder.send("held")
-            resident, left = recorder.recv()
-            marks.append(resident)
-    grown = marks[-1] - marks[0]
+            marks.append(server.held())
+    grown = marks[-1].resident_bytes - marks[0].resident_bytes
+    left = marks[-1].open_attempts
     return {
         "attempts": rounds * AGENTS,
         "open_at_the_end": left,
         "grown_kib": grown // 1024,
         "is_flat": left == 0 and grown < 8 << 20,
     }
+
+
+def compared(recorded: Figures, peer: Figures) -> dict[str, Figures]:
+    """What recording adds to a peer's figures, and the most that it may."""
+    keys = ("median_ms", "p99_ms")
+    return {
+        "added": {key: round(recorded[key] - peer[key], 4) for key in (*keys, "processor_ms")},
+        "most": {key: round(max(1.0, 0.01 * peer[key]), 3) for key in keys},
+    }
+
+
+def is_within(comparison: Mapping[str, Figures]) -> bool:
+    """Whether recording adds no more than it may, median and p99."""
+    added = comparison["added"]
+    return all(added[key] <= most for key, most in comparison["most"].items())
+
+
+def _measured(servers: Mapping[str, Server], rounds: int) -> dict[str, Measured]:
+    """Each endpoint, `rounds` times in turn."""
+    found = {name: Measured() for name in servers}
+    names = list(servers)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            asyncio.run(_round(servers[name], number, found[name]))
+    return found
+
+
+def main() -> None:
+    """Measure the endpoints in turn, then memory."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--attempts", type=int, default=2000, help="for the memory")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(serving(it)) for name, it in ENDPOINTS.items()}
+        _measured(servers, 1)  # warms caches
+        found = _measured(servers, options.rounds)
+        memory = _forgetting(servers["recorded"], options.attempts)
+    figures = {name: one.figures() for name, one in found.items()}
+    print(f"{'':<12}{'median ms':>11}{'p99 ms':>10}{'processor ms a call':>21}")
+    for name, one in figures.items():
+        print(f"{name:<12}{one['median_ms']:>11}{one['p99_ms']:>10}{one['processor_ms']:>21}")
+    comparison = compared(figures["recorded"], figures["unrecorded"])
+    recorded = found["recorded"]
+    holds = is_within(comparison) and bool(memory["is_flat"])
+    told = {
+        "agents": AGENTS,
+        **figures,
+        **comparison,
+        "added_to_served": compared(figures["recorded"], figures["served"])["added"],
+        "attempt_processor_ms": round(1e3 * recorded.attempts_processor_s / recorded.attempts, 4),
+        "memory": memory,
+        "holds": holds,
+        **provenance(1),
+    }
+    print(json.dumps(told))
+    sys.exit(0 if holds else 1)
 
 
 if __name__ == "__main__":

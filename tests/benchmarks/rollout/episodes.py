@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
 from espalier.rollout.engines.engine import Engine, Sampling
-from tests.benchmarks.rollout.tokens import Row, called_key
+from tests.benchmarks.rollout.measuring import Measurement, peak_rss_mb, timed, unique_tokens
+from tests.benchmarks.rollout.script import Work
+from tests.benchmarks.rollout.tokens import Row, called_key, result_tokens, rows_of
 
 
 class LengthAlone:
@@ -47,3 +50,23 @@ async def play_all(
 
     async with engine.serving():
         return sum(await asyncio.gather(*(play(n, row) for n, row in enumerate(rows))))
+
+
+def measured_play(
+    name: str, work: Work, engine: Engine, tokenizer: PreTrainedTokenizerBase
+) -> Measurement:
+    """Time one roll-out; the peak memory is this process's."""
+    rows = rows_of(work, tokenizer)
+    before = dataclasses.replace(engine.counters)
+    wall_s = timed(
+        lambda: asyncio.run(play_all(engine, rows, tokenizer, tool_s=work.tool_s, seed=work.seed))
+    )
+    prompts = [len(row.prompt_ids) for row in rows]
+    return Measurement(
+        engine=name,
+        wall_s=wall_s,
+        action_tokens=engine.counters.sampled - before.sampled,
+        unique_tokens=unique_tokens(work, prompts, result_tokens(rows)),
+        forwarded_tokens=engine.counters.forwarded - before.forwarded,
+        peak_rss_mb=peak_rss_mb(),
+    )

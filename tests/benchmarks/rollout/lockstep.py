@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from espalier.policy.loading import load_policy
-from espalier.rollout.engines.engine import Engine
 from espalier.rollout.engines.lockstep import lockstep_engine
-from tests.benchmarks.rollout.episodes import LengthAlone, play_all
+from tests.benchmarks.rollout.episodes import LengthAlone, measured_play
 from tests.benchmarks.rollout.matmul import matmul_limit_s, matmul_share
-from tests.benchmarks.rollout.measuring import (
-    Measurement,
-    measure,
-    options_of,
-    peak_rss_mb,
-    timed,
-    unique_tokens,
-)
+from tests.benchmarks.rollout.measuring import Measurement, measure, options_of
 from tests.benchmarks.rollout.script import Work, read_work
-from tests.benchmarks.rollout.tokens import result_tokens, rows_of
 
 
 def main() -> None:
@@ -39,7 +28,7 @@ def main() -> None:
     engine = lockstep_engine(model, LengthAlone(), max_rows=len(first.episodes))
 
     def roll_out(work: Work) -> Measurement:
-        return play_here(work, engine, tokenizer)
+        return measured_play("lockstep", work, engine, tokenizer)
 
     measure(options.works, options.out, roll_out, first.group_size)
     # last, because the profiler's own memory would count as the engine's
@@ -63,24 +52,6 @@ def profile_products(
         "limit_s": limit_s,
         "times_limit": measurement.wall_s / limit_s,
     }
-
-
-def play_here(work: Work, engine: Engine, tokenizer: PreTrainedTokenizerBase) -> Measurement:
-    """Time one roll-out."""
-    rows = rows_of(work, tokenizer)
-    before = dataclasses.replace(engine.counters)
-    wall_s = timed(
-        lambda: asyncio.run(play_all(engine, rows, tokenizer, tool_s=work.tool_s, seed=work.seed))
-    )
-    prompts = [len(row.prompt_ids) for row in rows]
-    return Measurement(
-        engine="lockstep",
-        wall_s=wall_s,
-        action_tokens=engine.counters.sampled - before.sampled,
-        unique_tokens=unique_tokens(work, prompts, result_tokens(rows)),
-        forwarded_tokens=engine.counters.forwarded - before.forwarded,
-        peak_rss_mb=peak_rss_mb(),
-    )
 
 
 if __name__ == "__main__":

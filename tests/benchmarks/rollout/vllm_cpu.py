@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer
 
 from espalier.config import VllmConfig
 from espalier.rollout.engines.vllm import VllmServerEngine
-from tests.benchmarks.rollout.episodes import LengthAlone, play_all
-from tests.benchmarks.rollout.measuring import (
-    Measurement,
-    measure,
-    options_of,
-    timed,
-    unique_tokens,
-)
+from tests.benchmarks.rollout.episodes import LengthAlone, measured_play
+from tests.benchmarks.rollout.measuring import Measurement, measure, options_of
 from tests.benchmarks.rollout.script import Work, read_work
-from tests.benchmarks.rollout.tokens import result_tokens, rows_of
 from tests.fakes.vllm_process import vllm_process
 
 CONTEXT = 1024
@@ -52,34 +44,15 @@ def main() -> None:
         details = {"cores": cores}
 
         def roll_out(work: Work) -> Measurement:
-            measurement = play_on_server(work, engine, tokenizer)
+            # forgets all cached prefixes
+            asyncio.run(engine.load_weights(Path(work.policy_dir), engine.policy_version + 1))
+            name = "vllm-eager" if options.eager else "vllm-cpu"
+            measurement = measured_play(name, work, engine, tokenizer)
             measurement.peak_rss_mb = tree_peak_mb(process.pid)
-            measurement.engine = "vllm-eager" if options.eager else "vllm-cpu"
             measurement.details = details
             return measurement
 
         measure(options.works, options.out, roll_out, len(first.episodes))
-
-
-def play_on_server(
-    work: Work, engine: VllmServerEngine, tokenizer: PreTrainedTokenizerBase
-) -> Measurement:
-    """Time one roll-out; weights are exchanged before, which forgets all cached prefixes."""
-    rows = rows_of(work, tokenizer)
-    asyncio.run(engine.load_weights(Path(work.policy_dir), engine.policy_version + 1))
-    before = dataclasses.replace(engine.counters)
-    wall_s = timed(
-        lambda: asyncio.run(play_all(engine, rows, tokenizer, tool_s=work.tool_s, seed=work.seed))
-    )
-    prompts = [len(row.prompt_ids) for row in rows]
-    return Measurement(
-        engine="vllm-cpu",
-        wall_s=wall_s,
-        action_tokens=engine.counters.sampled - before.sampled,
-        unique_tokens=unique_tokens(work, prompts, result_tokens(rows)),
-        forwarded_tokens=engine.counters.forwarded - before.forwarded,
-        peak_rss_mb=0.0,
-    )
 
 
 def tree_peak_mb(pid: int) -> float:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from espalier.records import (
@@ -26,8 +27,8 @@ from espalier.records import (
 from espalier.records.trajectory import TURNS_TERM, FinishReason, RewardBreakdown
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
 from espalier.rollout.recording.asked import Answer, Asked
-from espalier.rollout.recording.conversation import DriftedError, read_conversation
-from espalier.rollout.recording.graph import PrefixGraph, RecordedCall, id_bytes
+from espalier.rollout.recording.conversation import Conversation, DriftedError, read_conversation
+from espalier.rollout.recording.graph import PrefixGraph, RecordedCall
 from espalier.wire.requests import Refusal
 
 if TYPE_CHECKING:
@@ -64,6 +65,31 @@ class _Sampled(NamedTuple):
     completion: Completion
 
 
+class _SamplingTime:
+    """A block in which the engine samples; TimeoutError or EngineError say why it did not.
+
+    It is no task of its own, which would cost a call more than all that is recorded of it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._limit = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._limit.__aexit__(kind, failure, traceback)
+        if isinstance(failure, Exception):
+            if self._limit.expired():  # the engine failed as it was stopped
+                raise TimeoutError from failure
+            raise EngineError(f"the engine broke: {failure}") from failure
+
+
 class Attempt:
     """An attempt that is open; see `recorder.Recorder`."""
 
@@ -94,7 +120,7 @@ class Attempt:
         self._limits = limits
         self._sampling = sampling
         self._begun: Counter[bytes] = Counter()
-        """Calls begun by prompt: the same prompt asked again is drawn with another seed."""
+        """Calls begun by prompt, where the stage draws: the same one again has another seed."""
         self._answers: dict[str, RecordedCall] = {}
         self._tasks: set[asyncio.Task[object]] = set()
 
@@ -140,9 +166,10 @@ class Attempt:
         """
         self._expect_going_on()
         dialect = self._policy.dialects.of(asked.tools)
-        prompt_ids = self._prompt(asked, dialect)
+        conversation = self._conversation(asked, dialect)
+        prompt_ids = conversation.prompt_ids
         most = self._most_tokens(asked, len(prompt_ids))
-        sampling = self._drawn(asked, prompt_ids)
+        sampling = self._drawn(asked, conversation.prompt)
         with self._counted_as_call():
             version, completion = await self._sampled(prompt_ids, sampling, most)
         answer_id = uuid.uuid4().hex
@@ -156,10 +183,10 @@ class Attempt:
             stopped=completion.stopped,
             is_action=not isinstance(action, Malformed),
             policy_version=version,
-            asked=asked.messages,
+            asked=conversation.messages,
             said=said,
         )
-        self.graph.add(call)
+        self.graph.add(call, conversation.prompt)
         self._answers[answer_id] = call
         return Answer(
             answer_id=answer_id,
@@ -198,7 +225,7 @@ class Attempt:
         if self.lost is not None:
             raise Refusal(409, f"this attempt is lost ({self.lost}): {self.lost_because}")
 
-    def _prompt(self, asked: Asked, dialect: Dialect) -> tuple[int, ...]:
+    def _conversation(self, asked: Asked, dialect: Dialect) -> Conversation:
         try:
             conversation = read_conversation(
                 asked.messages,
@@ -210,7 +237,7 @@ class Attempt:
             self.lose(FinishReason.DRIFTED, str(drift))
             raise Refusal(409, f"this attempt is lost: {drift}", param="messages") from drift
         self.foreign_messages += conversation.foreign
-        return conversation.prompt_ids
+        return conversation
 
     def _most_tokens(self, asked: Asked, prompt_tokens: int) -> int:
         calls = len(self.graph) + self.open_calls
@@ -230,10 +257,8 @@ class Attempt:
         most = min(room, self._limits.max_answer_tokens)
         return most if asked.max_tokens is None else min(most, asked.max_tokens)
 
-    def _drawn(self, asked: Asked, prompt_ids: tuple[int, ...]) -> Sampling:
+    def _drawn(self, asked: Asked, prompt: bytes) -> Sampling:
         """How the answer is drawn; the seed depends on the prompt, and not on who asks first."""
-        prompt = id_bytes(prompt_ids)
-        self._begun[prompt] += 1
         if self._sampling is None:
             seed = random.getrandbits(63) if asked.seed is None else asked.seed
             return Sampling(
@@ -242,6 +267,7 @@ class Attempt:
                 top_p=asked.top_p or 1.0,
                 top_k=asked.top_k or 0,
             )
+        self._begun[prompt] += 1
         named = b"%d/%d/%s" % (self._sampling.seed, self._begun[prompt], prompt)
         seed = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest()) >> 1
         return replace(self._sampling, seed=seed)
@@ -262,6 +288,7 @@ class Attempt:
             raise Refusal(504, because) from error
         except EngineError as error:
             because = str(error)
+            self.failure = error.__cause__
             raise
         except asyncio.CancelledError as error:
             because = "its client left before the answer"
@@ -277,27 +304,14 @@ class Attempt:
     async def _sampled(
         self, prompt_ids: tuple[int, ...], sampling: Sampling, most: int
     ) -> _Sampled:
-        drawing = asyncio.create_task(self._sample(prompt_ids, sampling, most))
-        try:
-            await asyncio.wait({drawing}, timeout=self._limits.call_timeout_s)
-            if not drawing.done():
-                raise TimeoutError
-            if (failure := drawing.exception()) is not None:
-                self.failure = failure
-                raise EngineError(f"the engine broke: {failure}") from failure
-            return drawing.result()
-        finally:
-            drawing.cancel()
-            await asyncio.gather(drawing, return_exceptions=True)
-
-    async def _sample(self, prompt_ids: tuple[int, ...], sampling: Sampling, most: int) -> _Sampled:
         engine = self._policy.engine
-        session = await engine.open(prompt_ids, sampling)
-        version = engine.policy_version
-        try:
-            return _Sampled(version, await session.sample(max_tokens=most))
-        finally:
-            session.close()
+        async with _SamplingTime(self._limits.call_timeout_s):
+            session = await engine.open(prompt_ids, sampling)
+            version = engine.policy_version
+            try:
+                return _Sampled(version, await session.sample(max_tokens=most))
+            finally:
+                session.close()
 
     def _said(self, asked: Asked, action: Action, text: str, answer_id: str) -> Message:
         """The answer as it is sent; the raw text where it is no action, or was cut off."""
@@ -313,9 +327,10 @@ class Attempt:
 
     def _named(self, call: ToolCall, place: int, answer_id: str) -> ToolCall:
         """The call with an id that no other call of the attempt has."""
+        if not call.call_id or len(call.call_id) > _MAX_CALL_ID:
+            return _with_new_id(call, place, answer_id)
         known = {made.call_id for earlier in self.graph.calls for made in earlier.said.tool_calls}
-        is_own = call.call_id and call.call_id not in known and len(call.call_id) <= _MAX_CALL_ID
-        return call if is_own else _with_new_id(call, place, answer_id)
+        return _with_new_id(call, place, answer_id) if call.call_id in known else call
 
 
 def _told_apart(calls: tuple[ToolCall, ...], answer_id: str) -> tuple[ToolCall, ...]:

@@ -32,7 +32,12 @@ class DriftedError(Exception):
 class Conversation(NamedTuple):
     """The prompt of a call."""
 
+    messages: tuple[Message, ...]
+    """Of the request. Those that the call before has are its objects: a history is kept once,
+    which is memory, and work of the garbage collector that all open calls wait for."""
     prompt_ids: tuple[int, ...]
+    prompt: bytes
+    """The same as `id_bytes` has them."""
     foreign: int
     """Messages of the assistant that no answer of the attempt is."""
 
@@ -53,22 +58,56 @@ def read_conversation(
         DriftedError: a message of the policy was changed.
     """
     turns = _turns(messages)
-    spoken = [call for call in graph.calls if call.said.tool_calls or call.said.content]
-    ids: tuple[int, ...] = _encoded(turns[0], dialect, is_first=True)
+    first = _encoded(turns[0], dialect, is_first=True)
+    ids = list(first)
+    prompt = id_bytes(first)
     foreign = 0
+    answers: list[RecordedCall | None] = []
     for wrote, read in zip(turns[1::2], turns[2::2], strict=True):
         message = wrote[0]
-        here = graph.answers_to(id_bytes(ids))
-        found = _same(message, here) or _same(message, spoken[::-1])
+        found = graph.answer_of(message, prompt)
+        answers.append(found)
         if found is not None:
-            ids += found.answer_ids if found.stopped else (*found.answer_ids, *dialect.end_ids)
-        elif not branches_on_edits and (edited := here or _named(message, spoken)):
-            raise DriftedError(_told(message, edited[0].said))
+            spoken = found.answer_ids if found.stopped else (*found.answer_ids, *dialect.end_ids)
+        elif not branches_on_edits and (edited := _edited(message, graph, prompt)):
+            raise DriftedError(_told(message, edited.said))
         else:
             foreign += 1
-            ids += _written(message, dialect)
-        ids += _encoded(read, dialect, is_first=False)
-    return Conversation(ids, foreign)
+            spoken = _written(message, dialect)
+        new = (*spoken, *_encoded(read, dialect, is_first=False))
+        ids += new
+        prompt += id_bytes(new)
+    return Conversation(_kept_once(messages, answers), tuple(ids), prompt, foreign)
+
+
+def _kept_once(
+    messages: Sequence[Message], answers: Sequence[RecordedCall | None]
+) -> tuple[Message, ...]:
+    """The messages, those that equal ones of earlier calls as their objects.
+
+    Args:
+        messages: of a request.
+        answers: what each message of the assistant is. Its arguments were compared as JSON; to
+            compare messages does not tell 1 from 1.0.
+    """
+    before = answers[-1].asked if answers and answers[-1] is not None else ()
+    found = iter(answers)
+    kept: list[Message] = []
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            answer = next(found)
+            old = None if answer is None else answer.said
+        else:
+            old = before[place] if place < len(before) else None
+        kept.append(message if old is None or message != old else old)
+    return tuple(kept)
+
+
+def _edited(message: Message, graph: PrefixGraph, prompt: bytes) -> RecordedCall | None:
+    """The call whose answer the message was made of: it stood here, or a call has the same id."""
+    ids = {call.call_id for call in message.tool_calls}
+    named = (call for call in graph.calls if ids & {made.call_id for made in call.said.tool_calls})
+    return next(iter(graph.answers_to(prompt)), None) or next(named, None)
 
 
 def _turns(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
@@ -108,39 +147,6 @@ def _written(message: Message, dialect: Dialect) -> tuple[int, ...]:
         return dialect.action_ids(action_of(message))
     except PolicyError as error:
         raise _refused(str(error)) from error
-
-
-def _same(message: Message, calls: Sequence[RecordedCall]) -> RecordedCall | None:
-    """The first of the calls whose answer `message` is."""
-    wanted = fingerprint(message)
-    return next(
-        (
-            call
-            for call in calls
-            if fingerprint(call.said) == wanted and _is_thought_kept(message, call.said)
-        ),
-        None,
-    )
-
-
-def _is_thought_kept(message: Message, said: Message) -> bool:
-    return message.thought is None or message.thought.strip() == (said.thought or "").strip()
-
-
-def _named(message: Message, calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """The calls whose answer has one of the message's call ids."""
-    ids = {call.call_id for call in message.tool_calls}
-    return [call for call in calls if ids & {made.call_id for made in call.said.tool_calls}]
-
-
-def fingerprint(message: Message) -> tuple[str, tuple[tuple[str, str, str], ...]]:
-    """What of an answer an agent must send back unchanged: its text, and its calls with ids."""
-    calls = tuple(
-        (call.call_id, call.name, json.dumps(call.arguments, sort_keys=True))
-        for call in message.tool_calls
-    )
-    # beside calls most agents drop what was said; the ids of the calls tell answers apart
-    return ("" if calls else message.content.strip(), calls)
 
 
 def _told(found: Message, sampled: Message) -> str:

@@ -16,6 +16,7 @@ is trained twice and none is left out.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from espalier.records.trajectory import (
 )
 
 _ID_BYTES = array("i").itemsize
+_SORTED_JSON = json.JSONEncoder(sort_keys=True)
 
 
 def id_bytes(token_ids: Sequence[int]) -> bytes:
@@ -57,6 +59,28 @@ class RecordedCall:
     said: Message
     """The answer, as it was sent: calls have the ids that the agent was told."""
 
+    @property
+    def said_something(self) -> bool:
+        """Whether the answer has calls or text."""
+        return bool(self.said.tool_calls or self.said.content)
+
+
+class Fingerprint(NamedTuple):
+    """What of an answer an agent must send back unchanged: its text, or its calls with ids."""
+
+    text: str
+    calls: tuple[tuple[str, str, str], ...]
+    """Id, name and arguments of each."""
+
+
+def fingerprint(message: Message) -> Fingerprint:
+    """The fingerprint of a message; what was said beside calls, most agents drop."""
+    calls = tuple(
+        (call.call_id, call.name, _SORTED_JSON.encode(call.arguments))
+        for call in message.tool_calls
+    )
+    return Fingerprint("" if calls else message.content.strip(), calls)
+
 
 class _Node(NamedTuple):
     call: RecordedCall
@@ -71,6 +95,8 @@ class PrefixGraph:
 
     def __init__(self) -> None:
         self._nodes: list[_Node] = []
+        self._said: dict[Fingerprint, list[_Node]] = {}
+        """Calls by what was answered, oldest first."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -80,11 +106,17 @@ class PrefixGraph:
         """All calls."""
         return [node.call for node in self._nodes]
 
-    def add(self, call: RecordedCall) -> None:
-        """Record a call."""
-        prompt = id_bytes(call.prompt_ids)
+    def add(self, call: RecordedCall, prompt: bytes) -> None:
+        """Record a call.
+
+        Args:
+            call: was answered.
+            prompt: `id_bytes` of its prompt.
+        """
         whole = prompt + id_bytes(call.answer_ids)
-        self._nodes.append(_Node(call, prompt, whole, self._continued(prompt)))
+        node = _Node(call, prompt, whole, self._continued(prompt))
+        self._nodes.append(node)
+        self._said.setdefault(fingerprint(call.said), []).append(node)
 
     def parents(self) -> list[int | None]:
         """Number of the call that each continues; None for a root."""
@@ -94,12 +126,28 @@ class PrefixGraph:
         """The calls with exactly this prompt (`id_bytes`), newest first."""
         return [node.call for node in reversed(self._nodes) if node.prompt == prompt]
 
+    def answer_of(self, message: Message, prompt: bytes) -> RecordedCall | None:
+        """The call whose answer a message is; of several the newest that has exactly this prompt.
+
+        One with another prompt is found where none has this, unless it answered nothing.
+        """
+        same = [
+            node
+            for node in reversed(self._said.get(fingerprint(message), ()))
+            if _is_thought_kept(message, node.call.said)
+        ]
+        here = (node.call for node in same if node.prompt == prompt)
+        elsewhere = (node.call for node in same if node.call.said_something)
+        return next(here, None) or next(elsewhere, None)
+
     def _continued(self, prompt: bytes) -> int | None:
+        """The longest call that a prompt goes on from; of several the oldest."""
         longest: int | None = None
-        for number, node in enumerate(self._nodes):
-            is_longer = longest is None or len(node.whole) > len(self._nodes[longest].whole)
-            if is_longer and prompt.startswith(node.whole):
-                longest = number
+        length = 0
+        for number in range(len(self._nodes) - 1, -1, -1):
+            whole = self._nodes[number].whole
+            if len(whole) >= length and prompt.startswith(whole):
+                longest, length = number, len(whole)
         return longest
 
     def paths(self) -> list[list[int]]:
@@ -166,6 +214,10 @@ def trajectory_of(
         turns=tuple(written.turns),
         window_starts=tuple(written.window_starts) or (0,),
     )
+
+
+def _is_thought_kept(message: Message, said: Message) -> bool:
+    return message.thought is None or message.thought.strip() == (said.thought or "").strip()
 
 
 class _Windows:

@@ -10,13 +10,16 @@ import pytest
 from espalier.config import ServingConfig
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.recording.endpoint import recording
 from tests.unit.rollout.recording.recorded import (
     ANSWER,
     CALL,
     LIMITS,
+    OTHER_CALL,
     QUESTION,
     Recorded,
     chat,
+    result_of,
     run,
     said,
 )
@@ -282,3 +285,51 @@ def test_draws_depend_on_the_prompt_and_not_on_the_order():
     first, second = seeds("lyon", "france", "lyon"), seeds("france", "lyon", "lyon")
     assert first["lyon", 0] == second["lyon", 1] != first["lyon", 2] == second["lyon", 2]
     assert first["france", 1] == second["france", 0]
+
+
+def test_a_history_is_kept_once():
+    recorded = Recorded(CALL, OTHER_CALL, ANSWER)
+
+    async def play():
+        attempt = recorded.recorder.begin()
+        messages = [QUESTION]
+        async with recorded.client(attempt) as client:
+            for _ in range(3):
+                message = said(await client.post(CALLS, json=chat(*messages)))
+                messages += [message, result_of(message)] if message.get("tool_calls") else []
+        return attempt.graph.calls
+
+    first, second, third = run(play())
+    assert all(one is other for one, other in zip(first.asked, second.asked, strict=False))
+    assert all(one is other for one, other in zip(second.asked, third.asked, strict=False))
+    assert second.asked[1] is first.said
+
+
+def test_an_open_endpoint_spares_full_collections():
+    recorded = Recorded(ANSWER)
+
+    async def frozen():
+        async with recording(recorded.endpoint, ServingConfig()):
+            return gc.get_freeze_count()
+
+    assert run(frozen()) > gc.get_freeze_count()
+
+
+def test_an_engine_that_fails_when_stopped_was_late():
+    class Clumsy(Stuck):
+        async def sample(self, *, max_tokens):
+            try:
+                await super().sample(max_tokens=max_tokens)
+            finally:
+                raise RuntimeError("it does not stop well")
+
+    recorded = Recorded(engine=Clumsy(), limits=replace(LIMITS, call_timeout_s=0.05))
+
+    async def play():
+        attempt = recorded.recorder.begin()
+        async with recorded.client(attempt) as client:
+            answer = await client.post(CALLS, json=chat(QUESTION))
+        return answer.status_code, attempt
+
+    status, attempt = run(play())
+    assert (status, attempt.lost, attempt.failure) == (504, FinishReason.LOST_CALL, None)

@@ -9,6 +9,7 @@ from espalier.rollout.recording.graph import (
     AttemptOutcome,
     PrefixGraph,
     RecordedCall,
+    id_bytes,
     trajectory_of,
 )
 
@@ -31,7 +32,7 @@ def call(prompt_ids, answer_ids, *, version=0):
 def graph_of(*calls):
     graph = PrefixGraph()
     for one in calls:
-        graph.add(one)
+        graph.add(one, id_bytes(one.prompt_ids))
     return graph
 
 
