@@ -129,7 +129,7 @@ class StragglersConfig(Section):
 class TrainingConfig(Section):
     """Reinforcement learning over multi-turn episodes."""
 
-    steps: int = Field(default=100, ge=0)
+    steps: int = Field(default=70, ge=0)
     """Optimizer steps; each samples anew."""
     tasks_per_step: int = Field(default=16, ge=1)
     """Tasks that a step draws: P of the notation."""
