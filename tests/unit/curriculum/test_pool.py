@@ -233,3 +233,14 @@ def test_added_tasks_are_drawn_by_prediction_too():
     pool = TaskPool(ALIKE[:60], CurriculumConfig(draw="predicted", explore_share=0.0))
     pool.add(ALIKE[60:])
     assert len(pool.draw(100, random.Random(0))) == 100
+
+
+def test_drawn_tasks_get_other_names_and_the_pool_keeps_its_own():
+    def rename(task, rng):
+        return task.model_copy(update={"arguments": {"names": rng.random()}})
+
+    pool = TaskPool(TASKS, CurriculumConfig(), rename=rename)
+    drawn, again = (pool.draw(5, random.Random(0)) for _ in range(2))
+    assert drawn == again
+    assert len({task.arguments["names"] for task in drawn}) == 5
+    assert all(pool.task(task.task_id) in TASKS for task in drawn)
