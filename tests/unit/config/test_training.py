@@ -65,9 +65,7 @@ def test_a_group_of_one_is_enough_with_a_critic():
         ({"model": "/models/small"}, {}, "adamw", 1e-3),
     ],
 )
-def test_the_embedded_policy_is_taught_by_muon_where_nothing_else_is_asked(
-    policy, warm_start, kind, rate
-):
+def test_muon_teaches_the_embedded_policy_by_default(policy, warm_start, kind, rate):
     found = Profile.model_validate({"policy": policy, "warm_start": warm_start}).warm_start
     assert found.optimizer == OptimizerConfig(kind=kind, learning_rate=rate)
 

@@ -235,7 +235,7 @@ def test_added_tasks_are_drawn_by_prediction_too():
     assert len(pool.draw(100, random.Random(0))) == 100
 
 
-def test_drawn_tasks_get_other_names_and_the_pool_keeps_its_own():
+def test_drawn_tasks_get_other_names():
     def rename(task, rng):
         return task.model_copy(update={"arguments": {"names": rng.random()}})
 

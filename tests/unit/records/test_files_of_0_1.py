@@ -218,7 +218,11 @@ def test_a_former_profile_is_read_with_its_moved_keys():
     profile = read_saved_profile(json.dumps(former))
     changes = ["hardware.micro_batch_tokens=4096", "reward.format=0.2"]
     # there was no choice then
-    changes += ["policy.prestage.join_share=0", "warm_start.renamed_share=0", "training.renamed_share=0"]
+    changes += [
+        "policy.prestage.join_share=0",
+        "warm_start.renamed_share=0",
+        "training.renamed_share=0",
+    ]
     assert profile.policy.prestage.optimizer == "adamw"
     assert profile == load_profile(PROFILES / "arithmetic-smoke.toml", changes)
 
