@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -127,13 +127,13 @@ class SynthesisConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_more_demonstrations_than_tasks(cls, content: object) -> object:
-        match content:
-            case {"trajectories": _}:
-                return content
-            case {"train_tasks": int(tasks)} if 0 < tasks < _DEMONSTRATIONS:
-                return {**content, "trajectories": tasks}
-            case _:
-                return content
+        if not isinstance(content, dict):
+            return content
+        section = cast("dict[str, object]", content)
+        tasks = section.get("train_tasks")
+        if "trajectories" in section or not isinstance(tasks, int) or tasks < 1:
+            return section
+        return section | {"trajectories": min(tasks, _DEMONSTRATIONS)}
 
     @model_validator(mode="after")
     def _weights_ask_for_something(self) -> Self:
