@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from espalier.config import Profile
 from tests.benchmarks.arms import Arm, asked
 from tests.benchmarks.keeping import commit, keep
 from tests.benchmarks.own_folder import SETS, kept_result, profile_of, report
@@ -55,8 +56,8 @@ def test_a_set_has_pairs_or_triples_and_the_defaults_besides(tmp_path):
     triples = profile_of(Arm("triples", 4), options)
     assert (pairs.knowledge.triples, triples.knowledge.questions) == (None, None)
     assert pairs.seed == 4
-    assert pairs.warm_start == type(pairs.warm_start)()
-    assert pairs.training == type(pairs.training)()
+    assert pairs.warm_start == Profile().warm_start
+    assert pairs.training == Profile().training
 
 
 def test_the_last_line_has_dev_and_held_out_scores(tmp_path, capsys):
