@@ -179,7 +179,7 @@ class TrainingConfig(Section):
     renamed_share: float = Field(default=0.6, ge=0, le=1)
     """Own knowledge: share of the names that become invented ones in an episode's question, search
     results and accepted answers, anew each time a task is drawn, where the family knows what is a
-    name. RL then cannot learn the few names of a small source."""
+    name and there are few of them. RL then cannot learn those of a small source."""
     stop_after_idle_steps: int = Field(default=40, ge=0)
     """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
     credit (nearly none, see `idle_share`): all groups had equal rewards, or the screening or a

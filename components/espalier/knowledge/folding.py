@@ -38,6 +38,14 @@ def content_words(text: str) -> list[str]:
     return [word for word in found if word not in EMPTY_WORDS] or found
 
 
+def name_pattern(names: Iterable[str], *, ignores_case: bool = False) -> re.Pattern[str]:
+    """Matches any of `names` where it stands alone, the longest one first; nothing if none."""
+    longest_first = sorted(names, key=len, reverse=True)
+    any_name = "|".join(map(re.escape, longest_first)) or r"(?!)"
+    flags = re.IGNORECASE if ignores_case else re.NOFLAG
+    return re.compile(rf"(?<!\w)(?:{any_name})(?!\w)", flags)
+
+
 _SEGMENT_BREAK = re.compile(r": |; | \| ")
 """Separators of fields in a line; a name never spans two fields."""
 

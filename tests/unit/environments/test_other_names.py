@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.config import Profile, SearchConfig
-from espalier.environments.search_qa import SearchQA, search_environments
+from espalier.environments.search_qa import SearchQA, family, search_environments
 from espalier.environments.search_qa.other_names import OtherNames, WorldMaker, names_of
 from espalier.knowledge.graph import Document
 from espalier.knowledge.search import NO_RESULTS, SearchTool, TextIndex
@@ -129,3 +129,10 @@ def test_odd_arguments_are_no_world(odd):
         names_of(TASK.model_copy(update={"arguments": {"names": json.loads(json.dumps(odd))}}))
         is None
     )
+
+
+@pytest.mark.parametrize(("times", "is_renamed"), [(333, True), (334, False)])
+def test_worlds_are_made_of_few_titles(times, is_renamed, tmp_path, monkeypatch):
+    monkeypatch.setattr(family, "load_documents", lambda path: DOCUMENTS * times)
+    renaming = SearchQA(Profile()).task_renaming(tmp_path, 0.6)
+    assert (renaming is not None) == is_renamed

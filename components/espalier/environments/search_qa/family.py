@@ -32,6 +32,7 @@ from espalier.environments.search_qa.benchmarks import (
     read_paragraphs,
     read_questions,
 )
+from espalier.environments.search_qa.invented_names import FEW_NAMES
 from espalier.environments.search_qa.other_names import WorldMaker, names_of
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
@@ -197,9 +198,11 @@ class SearchQA(Family[SearchQAConfig]):
         documents = load_documents(documents_path(knowledge, "train"))
         return NameExchange([document.title for document in documents], share)
 
-    def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming:
-        """A world of other names at every draw of a task."""
+    def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming | None:
+        """A world of other names at every draw of a task, where there are few."""
         documents = load_documents(documents_path(knowledge, "train"))
+        if len(documents) >= FEW_NAMES:  # a world renames all titles, and a draw makes one
+            return None
         return WorldMaker([document.title for document in documents], share)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:

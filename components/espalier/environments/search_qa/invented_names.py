@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-_FEW = 1000
+from espalier.knowledge.folding import folded_name
+
+FEW_NAMES = 1000
+"""Of fewer, the policy learns the spelling and the facts by heart."""
+_MAX_DRAWS = 10
+"""Few names soon give one that is taken already."""
 _CHANGED_SHARE = 0.3
 
 
@@ -21,7 +26,7 @@ class InventedNames:
         """Store what names are put together from: at least one name."""
         self._names = names
         self._letters = ""
-        if len(names) < _FEW:
+        if len(names) < FEW_NAMES:
             self._letters = "".join(filter(str.isalpha, "".join(names))).lower()
 
     def in_place_of(self, name: str, rng: random.Random) -> str:
@@ -36,6 +41,21 @@ class InventedNames:
             self._other(char, rng) if char.isalpha() and rng.random() < _CHANGED_SHARE else char
             for char in name
         )
+
+    def apart_from(self, taken: set[str], name: str, rng: random.Random) -> str:
+        """Another name in place of `name`, or itself where no draw gives one that is not taken.
+
+        Args:
+            taken: folded names; the new one is added to them.
+            name: that is replaced.
+            rng: draws.
+        """
+        for _ in range(_MAX_DRAWS):
+            other = self.in_place_of(name, rng)
+            if (key := folded_name(other)) and key not in taken:
+                taken.add(key)
+                return other
+        return name
 
     def _other(self, char: str, rng: random.Random) -> str:
         letter = rng.choice(self._letters)

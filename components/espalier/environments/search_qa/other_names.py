@@ -16,13 +16,11 @@ from functools import lru_cache
 from typing import cast
 
 from espalier.environments.search_qa.invented_names import InventedNames
-from espalier.knowledge.folding import folded_name
+from espalier.knowledge.folding import folded_name, name_pattern
 from espalier.records import Task
 
 _ARGUMENT = "names"
 """Argument of a task: its world's names by the real ones."""
-_MAX_DRAWS = 10
-"""Few titles soon give a name that is another's already."""
 _KNOWN_WORLDS = 256
 """A step has a world for each of its tasks, and every search of their attempts looks it up."""
 
@@ -33,13 +31,13 @@ class OtherNames:
     def __init__(self, others: Mapping[str, str]) -> None:
         """Store `others`: real name -> name in the world."""
         self._others = {real.casefold(): other for real, other in others.items()}
-        self._real_or_other = _any_of(others)
+        self._real_or_other = name_pattern(others, ignores_case=True)
         swapped = dict(others)  # a real name finds nothing in a world where it is another's
         for real, other in others.items():
             swapped[other] = real
             swapped[folded_name(other)] = real
         self._swapped = {written.casefold(): meant for written, meant in swapped.items()}
-        self._written = _any_of(swapped)
+        self._written = name_pattern(swapped, ignores_case=True)
 
     def shown(self, text: str) -> str:
         """`text` with the world's names."""
@@ -85,11 +83,11 @@ class WorldMaker:
         route = task.extra.get("entities")
         real = [*self._titles, *(map(str, route) if isinstance(route, list) else ())]
         unique = {folded_name(name): name for name in (*real, *task.verifier.gold)}
-        taken = {"", *unique}
+        taken = set(unique)
         others: dict[str, str] = {}
         for key, name in unique.items():
             if key and rng.random() < self._share:
-                others[name] = self._other(name, taken, rng)
+                others[name] = self._names.apart_from(taken, name, rng)
         names = OtherNames(others)
         prompt = tuple(
             message.model_copy(update={"content": names.shown(message.content)})
@@ -103,20 +101,6 @@ class WorldMaker:
                 "verifier": task.verifier.model_copy(update={"gold": gold}),
             }
         )
-
-    def _other(self, name: str, taken: set[str], rng: random.Random) -> str:
-        for _ in range(_MAX_DRAWS):
-            other = self._names.in_place_of(name, rng)
-            if (key := folded_name(other)) not in taken:
-                taken.add(key)
-                return other
-        return name
-
-
-def _any_of(names: Mapping[str, str]) -> re.Pattern[str]:
-    longest_first = sorted(names, key=len, reverse=True)
-    any_name = "|".join(map(re.escape, longest_first)) or r"(?!)"
-    return re.compile(rf"(?<!\w)(?:{any_name})(?!\w)", re.IGNORECASE)
 
 
 def _exchanged(found: re.Pattern[str], others: Mapping[str, str], text: str) -> str:

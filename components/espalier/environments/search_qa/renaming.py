@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import chain
 
 from espalier.environments.search_qa.invented_names import InventedNames
-from espalier.knowledge.folding import folded_name, words
+from espalier.knowledge.folding import folded_name, name_pattern, words
 from espalier.knowledge.search import NO_RESULTS
 from espalier.records import Message, Task
 from espalier.records.message import JsonObject
@@ -23,8 +23,6 @@ from espalier.records.trajectory import Trajectory
 from espalier.synthesis.search_wording import shown_hits
 
 _ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
-_MAX_DRAWS = 10
-"""Few titles soon give a name that stands in the demonstration already."""
 
 
 class NameExchange:
@@ -61,7 +59,7 @@ class NameExchange:
         for name in unique:
             if rng.random() >= self._share:
                 continue
-            others[name] = self._other(name, taken, rng)
+            others[name] = self._names.apart_from(taken, name, rng)
             if route is None:  # its queries are the question's own words, folded
                 others.setdefault(folded_name(name), folded_name(others[name]))
         if not others:
@@ -72,14 +70,6 @@ class NameExchange:
             return task, trajectory
         renamed = task.model_copy(update={"prompt": tuple(map(exchange, task.prompt))})
         return renamed, replace(trajectory, messages=messages)
-
-    def _other(self, name: str, taken: set[str], rng: random.Random) -> str:
-        for _ in range(_MAX_DRAWS):
-            other = self._names.in_place_of(name, rng)
-            if (key := folded_name(other)) and key not in taken:
-                taken.add(key)
-                return other
-        return name
 
 
 def _found_names(trajectory: Trajectory) -> list[str]:
@@ -109,8 +99,7 @@ def _unread_words(messages: Sequence[Message]) -> set[str]:
 
 
 def _exchange(others: Mapping[str, str]) -> Callable[[Message], Message]:
-    longest_first = sorted(others, key=len, reverse=True)
-    found = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
+    found = name_pattern(others)
 
     def in_text(text: str) -> str:
         return found.sub(lambda match: others[match.group()], text)
