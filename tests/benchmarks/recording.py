@@ -7,17 +7,19 @@ after 50 ms: the recording endpoint; the same one with everything that records l
 (`unrecorded`); and the one of `espalier serve` (`served`), which does not record either. Agents
 hold conversations of six calls, each with the tool calls and results before it; every call goes
 over a connection that stays open. The endpoints take turns, so that what else the machine does
-falls on all. Printed are the time of a call, median and p99, and the processor time that it takes
-in the endpoint's process. 64 answers are ready at the same moment and one process writes them all,
-so that of what a call takes there a part is waited for by the 63 others.
+falls on all; they have a core, and the agents another. Printed are the time of a call, median and
+p99, and the processor time that it takes in the endpoint's process. 64 answers are ready at the
+same moment and one process writes them all, so that of what a call takes there a part is waited
+for by the 63 others.
 
-What recording adds is `recorded` less `unrecorded`. It saves something as well: the answers in a
-history are kept as tokens, where the unrecorded endpoint encodes their text (`encoding_answers_ms`,
-within its processor time). To begin, reward and end an attempt are requests of their own, beside
-its calls: they take `attempt_processor_ms`.
+What recording adds is `recorded` less `unrecorded`; its 95 % interval (`added_between`) comes of
+drawing rounds anew, each with what both endpoints took in it. It saves something as well: the
+answers in a history are kept as tokens, where the unrecorded endpoint encodes their text
+(`encoding_answers_ms`, within its processor time). To begin, reward and end an attempt are requests
+of their own, beside its calls: they take `attempt_processor_ms`.
 
 Then 2,000 attempts are played, and what the process holds is compared before and after: ended
-attempts are forgotten. About two minutes; the last line is one JSON object, and the exit status is
+attempts are forgotten. About four minutes; the last line is one JSON object, and the exit status is
 1 where a bound does not hold: recording adds at most the larger of 1 % and 1 ms, median and p99.
 """
 
@@ -31,9 +33,10 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 from tests.benchmarks.keeping import provenance
@@ -43,6 +46,7 @@ from tests.benchmarks.recording_endpoints import (
     Server,
     Spent,
     answer,
+    leave_core_to_endpoints,
     record,
     serve,
     serving,
@@ -117,7 +121,8 @@ async def _converse(line: Line, url: str, number: int, calls: int) -> list[float
 class Measured:
     """What was measured at one endpoint."""
 
-    calls_s: list[float] = field(default_factory=list[float])
+    rounds_s: list[list[float]] = field(default_factory=list[list[float]])
+    """Of each call, by round."""
     calls: Spent = field(default_factory=lambda: Spent(0.0))
     attempts: int = 0
     attempts_processor_s: float = 0.0
@@ -125,15 +130,23 @@ class Measured:
 
     def figures(self) -> Figures:
         """Of a call."""
-        ordered = sorted(self.calls_s)
-        p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+        calls = sum(map(len, self.rounds_s))
         return {
-            "median_ms": round(1e3 * statistics.median(ordered), 3),
-            "p99_ms": round(1e3 * p99, 3),
-            "processor_ms": round(1e3 * self.calls.processor_s / len(ordered), 4),
-            "encoding_answers_ms": round(1e3 * self.calls.encoding_s / len(ordered), 4),
-            "calls": len(ordered),
+            **call_times(self.rounds_s),
+            "processor_ms": round(1e3 * self.calls.processor_s / calls, 4),
+            "encoding_answers_ms": round(1e3 * self.calls.encoding_s / calls, 4),
+            "calls": calls,
         }
+
+
+def call_times(rounds_s: Sequence[Sequence[float]]) -> Figures:
+    """Median and p99 of the calls of all rounds."""
+    ordered = sorted(chain.from_iterable(rounds_s))
+    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    return {
+        "median_ms": round(1e3 * statistics.median(ordered), 3),
+        "p99_ms": round(1e3 * p99, 3),
+    }
 
 
 async def _round(server: Server, number: int, found: Measured, *, calls: int = CALLS) -> None:
@@ -157,7 +170,7 @@ async def _round(server: Server, number: int, found: Measured, *, calls: int = C
             return await _converse(lines[agent], paths[agent], number * AGENTS + agent, calls)
 
         played, spent = await timed(converse)
-        found.calls_s += [seconds for one in played for seconds in one]
+        found.rounds_s.append([seconds for one in played for seconds in one])
         found.calls = Spent(*map(sum, zip(found.calls, spent, strict=True)))
 
         async def end(agent: int) -> None:
@@ -198,6 +211,23 @@ def compared(recorded: Figures, peer: Figures) -> dict[str, Figures]:
     }
 
 
+def added_between(
+    recorded: Measured, peer: Measured, *, resamples: int = 1000
+) -> dict[str, tuple[float, float]]:
+    """95 % intervals of what recording adds; a round of the one is drawn with that of the other."""
+    dice = random.Random(0)
+    drawn: list[Figures] = []
+    for _ in range(resamples):
+        picks = dice.choices(range(len(recorded.rounds_s)), k=len(recorded.rounds_s))
+        mine, theirs = (
+            call_times([one.rounds_s[pick] for pick in picks]) for one in (recorded, peer)
+        )
+        drawn.append({key: mine[key] - theirs[key] for key in mine})
+    low, high = int(0.025 * resamples), int(0.975 * resamples)
+    ordered = {key: sorted(one[key] for one in drawn) for key in drawn[0]}
+    return {key: (round(them[low], 3), round(them[high], 3)) for key, them in ordered.items()}
+
+
 def is_within(comparison: Mapping[str, Figures]) -> bool:
     """Whether recording adds no more than it may, median and p99."""
     added = comparison["added"]
@@ -220,11 +250,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--attempts", type=int, default=2000, help="for the memory")
     options = parser.parse_args()
     with ExitStack() as stack:
         servers = {name: stack.enter_context(serving(it)) for name, it in ENDPOINTS.items()}
+        leave_core_to_endpoints()
         _measured(servers, 1)  # warms caches
         found = _measured(servers, options.rounds)
         memory = _forgetting(servers["recorded"], options.attempts)
@@ -239,6 +270,7 @@ def main() -> None:
         "agents": AGENTS,
         **figures,
         **comparison,
+        "added_between": added_between(recorded, found["unrecorded"]),
         "added_to_served": compared(figures["recorded"], figures["served"])["added"],
         "attempt_processor_ms": round(1e3 * recorded.attempts_processor_s / recorded.attempts, 4),
         "memory": memory,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
 import random
 import time
 import uuid
@@ -88,12 +89,21 @@ class Server:
         return self._pipe.recv()
 
 
+def leave_core_to_endpoints() -> None:
+    """Keep this process off the last core, where there are several; see `serving`."""
+    others = sorted(os.sched_getaffinity(0))[:-1]
+    if others:
+        os.sched_setaffinity(0, others)
+
+
 @contextmanager
 def serving(main: Callable[[Connection], None]) -> Iterator[Server]:
-    """Run one of `record`, `answer` and `serve` as a process."""
+    """Run one of `record`, `answer` and `serve` as a process, on the last core."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=main, args=(theirs,))
     process.start()
+    assert process.pid is not None, "the process was started"
+    os.sched_setaffinity(process.pid, {max(os.sched_getaffinity(0))})
     theirs.close()
     try:
         yield Server(ours, records=main is record)

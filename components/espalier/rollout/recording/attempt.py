@@ -329,8 +329,8 @@ class Attempt:
         """The call with an id that no other call of the attempt has."""
         if not call.call_id or len(call.call_id) > _MAX_CALL_ID:
             return _with_new_id(call, place, answer_id)
-        known = {made.call_id for earlier in self.graph.calls for made in earlier.said.tool_calls}
-        return _with_new_id(call, place, answer_id) if call.call_id in known else call
+        is_taken = self.graph.has_call_id(call.call_id)
+        return _with_new_id(call, place, answer_id) if is_taken else call
 
 
 def _told_apart(calls: tuple[ToolCall, ...], answer_id: str) -> tuple[ToolCall, ...]:

@@ -97,6 +97,7 @@ class PrefixGraph:
         self._nodes: list[_Node] = []
         self._said: dict[Fingerprint, list[_Node]] = {}
         """Calls by what was answered, oldest first."""
+        self._call_ids: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -117,6 +118,11 @@ class PrefixGraph:
         node = _Node(call, prompt, whole, self._continued(prompt))
         self._nodes.append(node)
         self._said.setdefault(fingerprint(call.said), []).append(node)
+        self._call_ids.update(made.call_id for made in call.said.tool_calls)
+
+    def has_call_id(self, call_id: str) -> bool:
+        """Whether a call of a tool has this id."""
+        return call_id in self._call_ids
 
     def parents(self) -> list[int | None]:
         """Number of the call that each continues; None for a root."""
