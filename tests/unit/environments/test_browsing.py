@@ -1,4 +1,5 @@
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -135,6 +136,50 @@ def test_of_few_names_letters_are_changed_too():
     assert {name[0] for name in made} == set("ABCDEFUVWXYZ")
     changed = sum(name[0] not in "AU" for name in made) / len(made)
     assert changed == pytest.approx(0.3 * 10 / 12, abs=0.08)  # two letters of twelve are A and U
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("Jutrar Works", r"[A-Z][a-z]+ Works"),
+        ("the Bumral Museum", r"the [A-Z][a-z]+ Museum"),
+        ("Zordin Polpren", r"[A-Z][a-z]+ [A-Z][a-z]+"),
+        ("piano", r"[a-z]+"),
+        ("Route 66", r"[A-Z][a-z]+ [1-9]{2}"),
+        ("1450", r"[1-9]{4}"),
+        ("the Museum", r"[a-z]+ [A-Z][a-z]+"),
+        ("Lamvil - Works", r"[A-Z][a-z]+ - Works"),
+    ],
+)
+def test_of_few_names_an_invented_one_is_of_its_kind(name, shape):
+    towns = ("Bumral", "Trangron", "Kesdor", "Lamvil")
+    known = [f"the {town} Museum" for town in towns] + [f"{town}son Works" for town in towns]
+    names = InventedNames([*known, "Zordin Polpren"])
+    made = {names.in_place_of(name, random.Random(seed)) for seed in range(200)}
+    assert all(re.fullmatch(shape, one) for one in made)
+    assert len(made) > 40
+    assert name not in made
+
+
+def test_names_of_which_all_words_are_common_are_invented_too():
+    people = [f"{first} {last}" for first in ("Anna", "Otto", "Emma") for last in ("Berg", "Holm")]
+    names = InventedNames([*people * 3, "Notes", "Notes", "Notes"])
+    for name in (*people, "Notes"):
+        made = {names.in_place_of(name, random.Random(seed)) for seed in range(50)}
+        assert len(made) > 20
+
+
+def test_numbers_are_no_part_of_an_invented_name():
+    names = InventedNames(["Paris", "Lyon", *(f"{year} Tour" for year in range(1950, 2000))])
+    made = " ".join(names.in_place_of("Jacques", random.Random(seed)) for seed in range(200))
+    assert not any(map(str.isdigit, made))
+    assert re.fullmatch(r"[1-9]{4} Tour", names.in_place_of("1950 Tour", random.Random(0)))
+
+
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=8), st.text(max_size=20))
+def test_odd_names_are_invented_without_a_fault(known, name):
+    made = InventedNames(known).in_place_of(name, random.Random(0))
+    assert len(made.split()) <= max(1, len(name.split()))
 
 
 def test_the_prompt_holds_the_name_among_words_that_are_labels():
