@@ -10,6 +10,7 @@ Arms, each a run of the stage `train` on one thread, with 60 steps for the profi
                  place of groups of equal rewards
     patterns     the same, all patterns alike and then their tasks
     band         tasks inside the band of pass rates, by the preference of the profile, screened
+    kinds        the same, all kinds of questions alike
     predicted    tasks by what they are expected to tell, screened
     frontier     tasks never tried of the patterns that are solved now and then, screened
 
@@ -52,11 +53,12 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "dynamic": (*_EVEN, "curriculum.enabled=false"),
     "patterns": (*_EVEN, "curriculum.draw=patterns", "curriculum.screening_rollouts=0"),
     "band": ("curriculum.draw=band",),
+    "kinds": ("curriculum.draw=kinds",),
     "predicted": (*_EVEN, "curriculum.draw=predicted"),
     "frontier": (*_EVEN, "curriculum.draw=frontier"),
 }
 """Name -> overrides of the profile."""
-READS_PASS_RATES = ("band", "predicted", "frontier")
+READS_PASS_RATES = ("band", "kinds", "predicted", "frontier")
 """Arms to which the curriculum filter's rollouts are counted."""
 DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
 

@@ -203,14 +203,16 @@ class CurriculumConfig(Section):
     """Training tasks whose pass rate is estimated."""
     rollouts_per_task: int = Field(default=4, ge=2)
     """Attempts at each candidate, from which its pass rate is estimated."""
-    draw: Literal["band", "uniform", "patterns", "predicted", "frontier"] = Field(
-        default="band", exclude_if=lambda it: it == "band"
+    draw: Literal["band", "kinds", "uniform", "patterns", "predicted", "frontier"] | None = Field(
+        default=None, exclude_if=lambda it: it is None
     )
     """How training chooses tasks: "band" those whose estimated pass rate lies inside
-    `pass_rate_band`; "uniform" all alike; "patterns" all patterns alike and then their tasks;
-    "predicted" by the chance that their rollouts hold both outcomes, as a regression over pattern,
-    kind and lengths and the task's own attempts predict it; "frontier" tasks never tried, of the
-    patterns whose predicted pass rate is 0.2 to 0.8."""
+    `pass_rate_band`, the default; "kinds" the same, with each kind of question and number of steps
+    as often as any other, the default of `search_qa` over own knowledge; "uniform" all alike;
+    "patterns" all patterns alike and then their tasks; "predicted" by the chance that their
+    rollouts hold both outcomes, as a regression over pattern, kind and lengths and the task's own
+    attempts predict it; "frontier" tasks never tried, of the patterns whose predicted pass rate is
+    0.2 to 0.8."""
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
     """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
     screening_rollouts: int = Field(default=4, ge=0)
@@ -241,7 +243,7 @@ class CurriculumConfig(Section):
 
     @model_validator(mode="after")
     def _preference_is_of_the_band(self) -> Self:
-        if self.preference != "even" and self.draw != "band":
+        if self.preference != "even" and self.draw not in (None, "band", "kinds"):
             raise ValueError(
                 f'curriculum.preference="{self.preference}" weighs the tasks of the band, from '
                 f'which draw="{self.draw}" does not draw; leave one of them out'

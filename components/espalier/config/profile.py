@@ -89,7 +89,7 @@ class Profile(Section):
     rollout: RolloutConfig = RolloutConfig()
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
     warm_start: WarmStartConfig = Field(default=WarmStartConfig(), validate_default=True)
-    curriculum: CurriculumConfig = CurriculumConfig()
+    curriculum: CurriculumConfig = Field(default=CurriculumConfig(), validate_default=True)
     self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -117,6 +117,19 @@ class Profile(Section):
         if policy is None or policy.model or "optimizer" in warm_start.model_fields_set:
             return warm_start
         return warm_start.model_copy(update={"optimizer": EMBEDDED_WARM_START})
+
+    @field_validator("curriculum")
+    @classmethod
+    def _draw_all_kinds(
+        cls, curriculum: CurriculumConfig, info: ValidationInfo
+    ) -> CurriculumConfig:
+        """Of own questions most may be of one kind, and RL for it unlearned the others."""
+        environment, knowledge = info.data.get("environment"), info.data.get("knowledge")
+        if environment is None or knowledge is None or curriculum.draw is not None:
+            return curriculum
+        if environment.name != "search_qa" or knowledge.source == "geonames":
+            return curriculum
+        return curriculum.model_copy(update={"draw": "kinds"})
 
     @field_validator("kubernetes")
     @classmethod
@@ -417,7 +430,16 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
                 tables.setdefault(new_section, {}).setdefault(new_key, value)
             else:
                 tables.setdefault(new_section, value)
-    # what came later is off where a profile does not name it: then there was no choice
+    _keep_former_ways(tables)
+    if sandbox := _table(_table(tables, "environment"), "sandbox"):
+        # every backend had every key then, those of the others at their defaults
+        unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}
+        for key in unused.get(sandbox.get("backend", "local"), ("packages",)):
+            sandbox.pop(key, None)
+
+
+def _keep_former_ways(tables: dict[str, Any]) -> None:
+    """What came later is off where a profile does not name it: then there was no choice."""
     if prestage := _table(_table(tables, "policy"), "prestage"):
         prestage.setdefault("optimizer", "adamw")
         prestage.setdefault("join_share", 0.0)
@@ -425,11 +447,11 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
         warm_start.setdefault("renamed_share", 0.0)
     if training := _table(tables, "training"):
         training.setdefault("renamed_share", 0.0)
-    if sandbox := _table(_table(tables, "environment"), "sandbox"):
-        # every backend had every key then, those of the others at their defaults
-        unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}
-        for key in unused.get(sandbox.get("backend", "local"), ("packages",)):
-            sandbox.pop(key, None)
+    family = _table(tables, "environment").get("name", "search_qa")
+    is_own = _table(tables, "knowledge").get("source", "geonames") != "geonames"
+    curriculum = _table(tables, "curriculum")
+    if curriculum and is_own and family == "search_qa":
+        curriculum.setdefault("draw", "band")
 
 
 def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:

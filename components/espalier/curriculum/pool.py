@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,10 @@ _PRIOR_ATTEMPTS = 2.0
 
 _MEMORY = 0.5
 """Discount of earlier attempts with each new group, since the policy has changed."""
+
+_LEAST_SHARE = 0.05
+"""A kind with a smaller share of the tasks is drawn as if it had so many: else the one task of a
+kind would be in every step."""
 
 
 @dataclass(slots=True)
@@ -55,7 +59,8 @@ class TaskPool:
             tasks: of the pool.
             config: how they are drawn.
             group_size: rollouts of a task where there is no screening; predictions take 1 for 2.
-            describe: what the family says of a task; predictions learn from it.
+            describe: what the family says of a task; predictions learn from it, and kinds are drawn
+                by it.
             rename: gives a drawn task other names, and leaves its id as it is.
         """
         self._tasks = {task.task_id: task for task in tasks}
@@ -64,6 +69,8 @@ class TaskPool:
         self._kept: list[str] = list(self._tasks)
         self._others: list[str] = []
         self._rename = rename
+        self._describe = describe
+        self._kinds: dict[str, tuple[str, ...]] = {}
         self._rollouts = config.active_screening or max(2, group_size)
         is_predicted = config.enabled and config.draw in ("predicted", "frontier")
         self._predictor = PassRatePredictor(tasks, describe) if is_predicted else None
@@ -169,13 +176,29 @@ class TaskPool:
     def _weights(self) -> dict[str, float]:
         """Weights of the kept tasks by the profile's preference; {} if all weigh the same.
 
-        A function of the current estimates only: a resumed run draws the tasks of an unbroken one.
+        Where kinds are drawn alike, those of a kind are shared among its tasks. A function of the
+        current estimates only: a resumed run draws the tasks of an unbroken one.
         """
-        if self._config.preference == "even":
-            return {}
-        rates = self.estimates()
-        weigh = LEARNABILITY[self._config.preference]
-        return {task_id: weigh(rates[task_id]) for task_id in self._kept}
+        weights: dict[str, float] = {}
+        if self._config.preference != "even":
+            rates, weigh = self.estimates(), LEARNABILITY[self._config.preference]
+            weights = {task_id: weigh(rates[task_id]) for task_id in self._kept}
+        if self._config.draw != "kinds":
+            return weights
+        alike = Counter(map(self._kind, self._kept))
+        least = _LEAST_SHARE * len(self._kept)
+        return {
+            task_id: weights.get(task_id, 1.0) / max(least, alike[self._kind(task_id)])
+            for task_id in self._kept
+        }
+
+    def _kind(self, task_id: str) -> tuple[str, ...]:
+        """The groups that reports show the task in: its kind of question, its steps."""
+        kind = self._kinds.get(task_id)
+        if kind is None:
+            groups = self._describe(self._tasks[task_id]).groups
+            kind = self._kinds[task_id] = tuple(groups.values())
+        return kind
 
     def state(self) -> dict[str, Any]:
         """Records for a checkpoint, with what predictions learned; `restore` takes them back."""

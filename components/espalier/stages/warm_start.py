@@ -44,6 +44,7 @@ from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_demonstration, encode_negative
+from espalier.training.dev_questions import dev_questions
 from espalier.training.hindsight import (
     RelabelledStore,
     attempted_tasks,
@@ -80,7 +81,8 @@ def run(
     hindsight = None if config is None else material.hindsight
     with material.family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("dev"), profile)
-        judged = material.tasks("dev")[: profile.warm_start.dev_questions]
+        count = profile.warm_start.dev_questions
+        judged = dev_questions(profile, material.family, inputs, count=count)
         plan = _plan(profile, material, lambda: dev_exact_match(roller, judged))
         result = SupervisedLoop(policy.model, plan, CheckpointStore(work, identity)).run(tracker)
         if config is not None and hindsight is not None:

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,9 @@ from espalier.config import (
     SynthesisConfig,
     TemperatureSchedule,
     TrainingConfig,
+    read_saved_profile,
 )
+from espalier.steps.profiles import parsed_profile, stated_json
 
 
 @pytest.mark.parametrize(
@@ -83,9 +87,31 @@ def test_there_are_no_more_demonstrations_than_tasks(section, trajectories):
     assert SynthesisConfig.model_validate(section).trajectories == trajectories
 
 
+OWN = {"source": "folder", "path": "x"}
+MIXTURE = {
+    "name": "mixture",
+    "members": [{"environment": {"name": "search_qa"}}, {"environment": {"name": "shop"}}],
+}
+
+
 @pytest.mark.parametrize(
-    ("knowledge", "share"),
-    [({"source": "geonames"}, 0.0), ({"source": "folder", "path": "x"}, 0.6)],
+    ("tables", "share", "draw"),
+    [
+        ({}, 0.0, None),
+        ({"knowledge": OWN}, 1.0, "kinds"),
+        ({"knowledge": OWN, "curriculum": {"draw": "band"}}, 1.0, "band"),
+        ({"knowledge": OWN, "environment": MIXTURE}, 1.0, None),
+    ],
 )
-def test_rl_meets_other_names_over_own_knowledge_alone(knowledge, share):
-    assert Profile.model_validate({"knowledge": knowledge}).renamed_training_share == share
+def test_rl_over_own_knowledge_has_other_names_and_all_kinds(tables, share, draw):
+    profile = Profile.model_validate(tables)
+    assert profile.renamed_training_share == share
+    assert profile.curriculum.draw == draw
+    assert read_saved_profile(profile.model_dump_json()) == profile
+    assert parsed_profile(stated_json(profile)) == profile
+
+
+def test_a_run_of_before_goes_on_drawing_as_it_did():
+    tables = json.loads(Profile.model_validate({"knowledge": OWN}).model_dump_json())
+    del tables["curriculum"]["draw"]
+    assert read_saved_profile(json.dumps(tables)).curriculum.draw == "band"

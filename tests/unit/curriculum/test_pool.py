@@ -178,6 +178,20 @@ def test_patterns_are_drawn_alike_whatever_their_size():
     assert all(share == pytest.approx(0.25, abs=0.08) for share in shares.values())
 
 
+@pytest.mark.parametrize(("draw", "expected"), [("kinds", 0.5), ("band", 0.1)])
+def test_kinds_are_drawn_alike_within_the_band(draw, expected):
+    steps = [1] * 90 + [3] * 10
+    tasks = [make_task(f"t{n}", pattern=f"s{n}", hops=hops) for n, hops in enumerate(steps)]
+    pool = TaskPool(tasks, CurriculumConfig(draw=draw, explore_share=0.0))
+    for number, task in enumerate(tasks):
+        pool.observe(task.task_id, attempts=4, successes=0 if number < 10 else 2)
+    pool.refresh()
+    drawn = [task for seed in range(400) for task in pool.draw(1, random.Random(seed))]
+    assert all(int(task.task_id[1:]) >= 10 for task in drawn)
+    hard = sum(task.metadata.difficulty == 3 for task in drawn) / len(drawn)
+    assert hard == pytest.approx(expected, abs=0.08)
+
+
 def test_predicted_draws_what_is_solved_now_and_then():
     assert _shares(_pattern_pool("predicted"))["sometimes"] > 3 * 0.09
 
@@ -190,7 +204,7 @@ def test_the_frontier_gives_untried_tasks_of_its_patterns():
     }
 
 
-@pytest.mark.parametrize("draw", ["uniform", "patterns", "predicted", "frontier"])
+@pytest.mark.parametrize("draw", ["uniform", "kinds", "patterns", "predicted", "frontier"])
 def test_every_rule_draws_each_task_once_until_none_is_left(draw):
     pool = _pattern_pool(draw)
     gone = {task.task_id for task in ALIKE[:20]}

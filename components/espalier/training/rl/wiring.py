@@ -22,6 +22,7 @@ from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
 from espalier.rollout.stragglers import Stragglers
 from espalier.rollout.waits import hangs_after_s
 from espalier.training.checkpoint import CheckpointStore
+from espalier.training.dev_questions import dev_questions
 from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
 from espalier.training.rl.ledger import JOURNAL, DrawJournal
@@ -136,7 +137,7 @@ def build_run(
         sampling = _by_server(context, inputs, store.directory / "published")
     else:
         sampling = _in_turns(context)
-    dev_tasks = read_tasks(inputs["accepted"] / "tasks" / "dev.jsonl")[: config.dev_questions]
+    judged = dev_questions(profile, family_of(profile), inputs, count=config.dev_questions)
     epsilon = profile.rollout.exploration.kind_epsilon
     parts = LoopParts(
         models=models,
@@ -153,7 +154,7 @@ def build_run(
             models,
             layout,
         ),
-        dev_score=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
+        dev_score=lambda: dev_exact_match(sampling.dev_roller, judged),
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
         payment_figures=payments.figures,

@@ -1,0 +1,76 @@
+from collections import Counter
+
+import pytest
+
+from espalier.config import Profile
+from espalier.environments.search_qa import SearchQA, family
+from espalier.knowledge.graph import Document
+from espalier.records import Message, Task, TaskMetadata, Verifier, write_tasks
+from espalier.training.dev_questions import dev_questions
+
+DOCUMENTS = [
+    Document(f"d{n}", f"Town {name}", (f"The river of Town {name} is the Salm.",), "train")
+    for n, name in enumerate(("Lande", "Brersten", "Matrum", "Fusel"))
+]
+
+
+def task(split, n, name, hops=1):
+    return Task(
+        task_id=f"{split}-{n}",
+        prompt=(Message(role="user", content=f"Which river has Town {name}?"),),
+        environment="search_qa",
+        arguments={"index": split},
+        verifier=Verifier(kind="exact_match", gold=("Salm",)),
+        metadata=TaskMetadata(split=split, source="webshaper", extra={"hops": hops}),
+    )
+
+
+DEV = [task("dev", n, "Odo") for n in range(3)]
+TRAIN = [task("train", n, one.title.split()[1]) for n, one in enumerate(DOCUMENTS)]
+
+
+@pytest.fixture
+def inputs(tmp_path, monkeypatch):
+    monkeypatch.setattr(family, "load_documents", lambda path: DOCUMENTS)
+    (tmp_path / "accepted" / "tasks").mkdir(parents=True)
+    write_tasks(tmp_path / "accepted" / "tasks" / "dev.jsonl", DEV)
+    write_tasks(tmp_path / "accepted" / "tasks" / "train.jsonl", TRAIN)
+    return {"accepted": tmp_path / "accepted", "knowledge": tmp_path}
+
+
+def asked(inputs, *, count, **settings):
+    profile = Profile(**settings)
+    return dev_questions(profile, SearchQA(profile), inputs, count=count)
+
+
+OWN = {"knowledge": {"source": "folder", "path": "texts"}}
+
+
+def test_few_dev_questions_have_training_tasks_beside_them(inputs):
+    questions = asked(inputs, count=6, **OWN)
+    assert questions[:3] == DEV
+    assert {one.metadata.split for one in questions[3:]} == {"train"}
+    assert len({one.task_id for one in questions}) == 6
+    known = {one.task_id: one.question for one in TRAIN}
+    assert any(one.question != known[one.task_id] for one in questions[3:])
+    assert questions == asked(inputs, count=6, **OWN)
+    assert questions != asked(inputs, count=6, seed=1, **OWN)
+
+
+def test_training_tasks_are_asked_equally_many_of_each_kind(inputs):
+    tasks = [task("train", n, "Odo", hops) for n, hops in enumerate((4, 4, 4, 4, 2, 3, 3))]
+    write_tasks(inputs["accepted"] / "tasks" / "train.jsonl", tasks)
+    added = asked(inputs, count=9, **OWN)[3:]
+    assert Counter(one.extra["hops"] for one in added) == {2: 1, 3: 2, 4: 3}
+
+
+def test_there_are_no_more_than_there_are_tasks(inputs):
+    assert len(asked(inputs, count=100, **OWN)) == len(DEV) + len(TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"),
+    [(3, OWN), (2, OWN), (6, {}), (6, OWN | {"training": {"renamed_share": 0.0}})],
+)
+def test_real_names_alone_are_asked_otherwise(inputs, count, settings):
+    assert asked(inputs, count=count, **settings) == DEV[:count]
