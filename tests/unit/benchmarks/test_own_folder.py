@@ -35,7 +35,7 @@ def keep_result(options, arm, *, tasks=320, at=None, cpu_s=90.0):
 
 
 def test_sets_are_a_hundred_documents_that_their_seed_alone_decides(tmp_path):
-    folders = {name: ProseFolder(seed) for name, seed in SETS.items()}
+    folders = {name: ProseFolder(one.seed) for name, one in SETS.items()}
     for folder in folders.values():
         assert len(folder.documents) == 100
         assert len(folder.questions()) == 800
@@ -44,7 +44,7 @@ def test_sets_are_a_hundred_documents_that_their_seed_alone_decides(tmp_path):
         )
     assert folders["pairs"].documents.keys().isdisjoint(folders["triples"].documents.keys())
     write(folders["pairs"], tmp_path / "a")
-    write(ProseFolder(SETS["pairs"]), tmp_path / "b")
+    write(ProseFolder(SETS["pairs"].seed), tmp_path / "b")
     for path in sorted((tmp_path / "a").rglob("*.*")):
         twin = tmp_path / "b" / path.relative_to(tmp_path / "a")
         assert path.read_bytes() == twin.read_bytes()
