@@ -98,9 +98,9 @@ MIXTURE = {
     ("tables", "share", "draw"),
     [
         ({}, 0.0, None),
-        ({"knowledge": OWN}, 1.0, "kinds"),
-        ({"knowledge": OWN, "curriculum": {"draw": "band"}}, 1.0, "band"),
-        ({"knowledge": OWN, "environment": MIXTURE}, 1.0, None),
+        ({"knowledge": OWN}, 0.8, "kinds"),
+        ({"knowledge": OWN, "curriculum": {"draw": "band"}}, 0.8, "band"),
+        ({"knowledge": OWN, "environment": MIXTURE}, 0.8, None),
     ],
 )
 def test_rl_over_own_knowledge_has_other_names_and_all_kinds(tables, share, draw):
