@@ -105,8 +105,12 @@ class KnowledgeConfig(Section):
     @property
     def asks_documents_alone(self) -> bool:
         """Whether questions are made from the documents' sentences, as nothing else is given."""
-        asked = (self.triples, self.questions, self.triples_query, self.extraction)
-        return self.source != "geonames" and not any(asked)
+        return self.source != "geonames" and not self.questions and not self.has_triples
+
+    @property
+    def has_triples(self) -> bool:
+        """Whether the user's own source has triples, given or extracted."""
+        return any((self.triples, self.triples_query, self.extraction))
 
     def external_files(self) -> dict[str, Path | None]:
         """The user's own files, by the key that names them."""

@@ -107,7 +107,10 @@ class Profile(Section):
     @property
     def renamed_training_share(self) -> float:
         """Share of the names that RL's episodes meet under invented ones."""
-        return self.training.renamed_share if self.asks_own_knowledge else 0.0
+        if not self.asks_own_knowledge:
+            return 0.0
+        share = self.training.renamed_share
+        return share if share is not None else (1.0 if self.knowledge.has_triples else 0.6)
 
     @field_validator("warm_start")
     @classmethod

@@ -176,12 +176,12 @@ class TrainingConfig(Section):
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)
     """Dev questions that choose the best weights."""
-    renamed_share: float = Field(default=0.8, ge=0, le=1)
+    renamed_share: float | None = Field(default=None, ge=0, le=1)
     """Own knowledge: share of the names that become invented ones in an episode's question, search
     results and accepted answers, anew each time a task is drawn, where the family knows what is a
-    name and there are few of them. RL then cannot learn those of a small source. With 0.6 it still
-    learned plans by the names that were left; with 1 no answer is a word that it knows, such as
-    an instrument's, and what an answer should be is learned less."""
+    name and there are few of them. RL then cannot learn those of a small source. None is 1 where
+    there are triples: questions of several steps are planned by the names that are left. Else it is
+    0.6: where one search answers, it is learned what kind of word an answer is, by known words."""
     stop_after_idle_steps: int = Field(default=40, ge=0)
     """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
     credit (nearly none, see `idle_share`): all groups had equal rewards, or the screening or a

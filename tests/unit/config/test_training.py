@@ -98,9 +98,11 @@ MIXTURE = {
     ("tables", "share", "draw"),
     [
         ({}, 0.0, None),
-        ({"knowledge": OWN}, 0.8, "kinds"),
-        ({"knowledge": OWN, "curriculum": {"draw": "band"}}, 0.8, "band"),
-        ({"knowledge": OWN, "environment": MIXTURE}, 0.8, None),
+        ({"knowledge": OWN}, 0.6, "kinds"),
+        ({"knowledge": OWN | {"triples": "t.jsonl"}}, 1.0, "kinds"),
+        ({"knowledge": OWN, "training": {"renamed_share": 0.3}}, 0.3, "kinds"),
+        ({"knowledge": OWN, "curriculum": {"draw": "band"}}, 0.6, "band"),
+        ({"knowledge": OWN, "environment": MIXTURE}, 0.6, None),
     ],
 )
 def test_rl_over_own_knowledge_has_other_names_and_all_kinds(tables, share, draw):
