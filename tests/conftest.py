@@ -1,8 +1,11 @@
 """One thread a process: the policies of the tests are too small to share between cores."""
 
+import asyncio
 import inspect
 import os
 import sys
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -26,3 +29,17 @@ def _stack_without_sources(context=0):
 
 
 inspect.stack = _stack_without_sources
+
+
+@pytest.fixture(scope="session")
+def local_sandboxes():
+    """For tests that need them: skips where this machine has none."""
+    from espalier.sandbox import LocalBackend, SandboxUnavailable
+
+    async def tried():
+        await (await LocalBackend(packages=(), preimport=()).create()).close()
+
+    try:
+        asyncio.run(tried())
+    except SandboxUnavailable as error:
+        pytest.skip(f"no local sandboxes: {error}"[:200])

@@ -232,12 +232,13 @@ def test_a_script_that_ends_early_gives_up(tmp_path):
         ("python_math", "math/amc23/test.jsonl", 20),
     ],
 )
-def test_every_public_gold_is_right_and_no_other(name, path, tasks, tmp_path):
+def test_every_public_gold_is_right_and_no_other(name, path, tasks, tmp_path, request):
     played = family(name)
     read = played.read_benchmark(DATA / path)
     if name == "search_qa":  # a gold answer is given without a search
         found = check_golds(played, read, search_environments(Nothing(), played))
     else:
+        request.getfixturevalue("local_sandboxes")
         with played.benchmark_environments(DATA / path, tmp_path) as environments:
             found = check_golds(played, read, environments)
     means_the_same = [fault for fault in found.faults if fault.task_id in SAME_MEANING]
