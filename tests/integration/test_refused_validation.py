@@ -10,6 +10,7 @@ from tests.integration.commands import espalier, settings
 
 REFUSING = settings("validation.max_question_words=1", "validation.max_dropped_share=0.01")
 """No question has one word."""
+pytestmark = pytest.mark.usefixtures("local_sandboxes")  # its teacher's programs run in them
 
 
 @pytest.mark.slow
