@@ -12,14 +12,15 @@ p99, and the processor time that it takes in the endpoint's process. 64 answers 
 same moment and one process writes them all, so that of what a call takes there a part is waited
 for by the 63 others.
 
-What recording adds is `recorded` less `unrecorded`; its 95 % interval (`added_between`) comes of
-drawing rounds anew, each with what both endpoints took in it. It saves something as well: the
-answers in a history are kept as tokens, where the unrecorded endpoint encodes their text
-(`encoding_answers_ms`, within its processor time). To begin, reward and end an attempt are requests
-of their own, beside its calls: they take `attempt_processor_ms`.
+What recording adds is `recorded` less `unrecorded`. Two processes of one program differ as well, by
+how they happen to lie in memory: the endpoints are started anew eight times, and the 95 % interval
+of what recording adds (`added_between`) comes of drawing starts anew, each with both endpoints.
+Recording saves something too: the answers in a history are kept as tokens, where the unrecorded
+endpoint encodes their text (`encoding_answers_ms`, within its processor time). To begin, reward and
+end an attempt are requests of their own, beside its calls: they take `attempt_processor_ms`.
 
 Then 2,000 attempts are played, and what the process holds is compared before and after: ended
-attempts are forgotten. About four minutes; the last line is one JSON object, and the exit status is
+attempts are forgotten. About six minutes; the last line is one JSON object, and the exit status is
 1 where a bound does not hold: recording adds at most the larger of 1 % and 1 ms, median and p99.
 """
 
@@ -121,8 +122,8 @@ async def _converse(line: Line, url: str, number: int, calls: int) -> list[float
 class Measured:
     """What was measured at one endpoint."""
 
-    rounds_s: list[list[float]] = field(default_factory=list[list[float]])
-    """Of each call, by round."""
+    starts_s: list[list[float]] = field(default_factory=list[list[float]])
+    """Of each call, by the start of the endpoint."""
     calls: Spent = field(default_factory=lambda: Spent(0.0))
     attempts: int = 0
     attempts_processor_s: float = 0.0
@@ -130,18 +131,18 @@ class Measured:
 
     def figures(self) -> Figures:
         """Of a call."""
-        calls = sum(map(len, self.rounds_s))
+        calls = sum(map(len, self.starts_s))
         return {
-            **call_times(self.rounds_s),
+            **call_times(self.starts_s),
             "processor_ms": round(1e3 * self.calls.processor_s / calls, 4),
             "encoding_answers_ms": round(1e3 * self.calls.encoding_s / calls, 4),
             "calls": calls,
         }
 
 
-def call_times(rounds_s: Sequence[Sequence[float]]) -> Figures:
-    """Median and p99 of the calls of all rounds."""
-    ordered = sorted(chain.from_iterable(rounds_s))
+def call_times(starts_s: Sequence[Sequence[float]]) -> Figures:
+    """Median and p99 of the calls of all starts."""
+    ordered = sorted(chain.from_iterable(starts_s))
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
     return {
         "median_ms": round(1e3 * statistics.median(ordered), 3),
@@ -170,7 +171,7 @@ async def _round(server: Server, number: int, found: Measured, *, calls: int = C
             return await _converse(lines[agent], paths[agent], number * AGENTS + agent, calls)
 
         played, spent = await timed(converse)
-        found.rounds_s.append([seconds for one in played for seconds in one])
+        found.starts_s[-1] += [seconds for one in played for seconds in one]
         found.calls = Spent(*map(sum, zip(found.calls, spent, strict=True)))
 
         async def end(agent: int) -> None:
@@ -189,7 +190,7 @@ def _forgetting(server: Server, attempts: int) -> dict[str, object]:
     rounds = max(4, attempts // AGENTS)
     marks: list[Held] = []
     for number in range(rounds):
-        asyncio.run(_round(server, number, Measured(), calls=2))
+        asyncio.run(_round(server, number, Measured([[]]), calls=2))
         if number in (rounds // 4, rounds - 1):
             marks.append(server.held())
     grown = marks[-1].resident_bytes - marks[0].resident_bytes
@@ -214,13 +215,13 @@ def compared(recorded: Figures, peer: Figures) -> dict[str, Figures]:
 def added_between(
     recorded: Measured, peer: Measured, *, resamples: int = 1000
 ) -> dict[str, tuple[float, float]]:
-    """95 % intervals of what recording adds; a round of the one is drawn with that of the other."""
+    """95 % intervals of what recording adds; a start of the one is drawn with that of the other."""
     dice = random.Random(0)
     drawn: list[Figures] = []
     for _ in range(resamples):
-        picks = dice.choices(range(len(recorded.rounds_s)), k=len(recorded.rounds_s))
+        picks = dice.choices(range(len(recorded.starts_s)), k=len(recorded.starts_s))
         mine, theirs = (
-            call_times([one.rounds_s[pick] for pick in picks]) for one in (recorded, peer)
+            call_times([one.starts_s[pick] for pick in picks]) for one in (recorded, peer)
         )
         drawn.append({key: mine[key] - theirs[key] for key in mine})
     low, high = int(0.025 * resamples), int(0.975 * resamples)
@@ -234,15 +235,13 @@ def is_within(comparison: Mapping[str, Figures]) -> bool:
     return all(added[key] <= most for key, most in comparison["most"].items())
 
 
-def _measured(servers: Mapping[str, Server], rounds: int) -> dict[str, Measured]:
-    """Each endpoint, `rounds` times in turn."""
-    found = {name: Measured() for name in servers}
+def _play(servers: Mapping[str, Server], rounds: int, found: Mapping[str, Measured]) -> None:
+    """Ask each endpoint, `rounds` times in turn."""
     names = list(servers)
     for number in range(rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
             asyncio.run(_round(servers[name], number, found[name]))
-    return found
 
 
 def main() -> None:
@@ -250,15 +249,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--starts", type=int, default=8, help="of the endpoints")
+    parser.add_argument("--rounds", type=int, default=8, help="of a start")
     parser.add_argument("--attempts", type=int, default=2000, help="for the memory")
     options = parser.parse_args()
-    with ExitStack() as stack:
-        servers = {name: stack.enter_context(serving(it)) for name, it in ENDPOINTS.items()}
-        leave_core_to_endpoints()
-        _measured(servers, 1)  # warms caches
-        found = _measured(servers, options.rounds)
-        memory = _forgetting(servers["recorded"], options.attempts)
+    leave_core_to_endpoints()
+    found = {name: Measured() for name in ENDPOINTS}
+    memory: dict[str, object] = {}
+    for start in range(options.starts):
+        with ExitStack() as stack:
+            servers = {name: stack.enter_context(serving(it)) for name, it in ENDPOINTS.items()}
+            _play(servers, 1, {name: Measured([[]]) for name in servers})  # warms caches
+            for one in found.values():
+                one.starts_s.append([])
+            _play(servers, options.rounds, found)
+            if start == options.starts - 1:
+                memory = _forgetting(servers["recorded"], options.attempts)
     figures = {name: one.figures() for name, one in found.items()}
     print(f"{'':<12}{'median ms':>11}{'p99 ms':>10}{'processor ms a call':>21}")
     for name, one in figures.items():

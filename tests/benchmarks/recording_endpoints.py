@@ -49,6 +49,8 @@ _CONTEXT = 8192
 _LIMITS = CallLimits(max_tokens=_CONTEXT, max_answer_tokens=64, max_calls=64, call_timeout_s=30.0)
 _BOUNDS = ServingConfig()
 _PAGE_BYTES = 4096
+_CORES = sorted(os.sched_getaffinity(0))
+"""Of this machine, before any process is kept to some of them."""
 
 
 class Spent(NamedTuple):
@@ -91,8 +93,7 @@ class Server:
 
 def leave_core_to_endpoints() -> None:
     """Keep this process off the last core, where there are several; see `serving`."""
-    others = sorted(os.sched_getaffinity(0))[:-1]
-    if others:
+    if others := _CORES[:-1]:
         os.sched_setaffinity(0, others)
 
 
@@ -103,7 +104,7 @@ def serving(main: Callable[[Connection], None]) -> Iterator[Server]:
     process = multiprocessing.get_context("spawn").Process(target=main, args=(theirs,))
     process.start()
     assert process.pid is not None, "the process was started"
-    os.sched_setaffinity(process.pid, {max(os.sched_getaffinity(0))})
+    os.sched_setaffinity(process.pid, {_CORES[-1]})
     theirs.close()
     try:
         yield Server(ours, records=main is record)
