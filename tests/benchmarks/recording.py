@@ -20,8 +20,8 @@ endpoint encodes their text (`encoding_answers_ms`, within its processor time). 
 end an attempt are requests of their own, beside its calls: they take `attempt_processor_ms`.
 
 Then 2,000 attempts are played, and what the process holds is compared before and after: ended
-attempts are forgotten. About eight minutes; the last line is one JSON object, and the exit status is
-1 where a bound does not hold: recording adds at most the larger of 1 % and 1 ms, median and p99.
+attempts are forgotten. About eight minutes; the last line is one JSON object, and the exit status
+is 1 where a bound does not hold: recording adds at most the larger of 1 % and 1 ms, median and p99.
 """
 
 from __future__ import annotations
