@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.integration.conftest import local_sandboxes  # noqa: F401 (a fixture)
 from tests.interop.inspect_scores import causes
 from tests.interop.inspect_scores.__main__ import compared
 from tests.interop.inspect_scores.outputs import TASKS
