@@ -103,9 +103,14 @@ class KnowledgeConfig(Section):
     """Keep only the most populous cities; 0 keeps all."""
 
     @property
+    def is_own(self) -> bool:
+        """Whether the documents are the user's own."""
+        return self.source != "geonames"
+
+    @property
     def asks_documents_alone(self) -> bool:
         """Whether questions are made from the documents' sentences, as nothing else is given."""
-        return self.source != "geonames" and not self.questions and not self.has_triples
+        return self.is_own and not self.questions and not self.has_triples
 
     @property
     def has_triples(self) -> bool:

@@ -102,7 +102,7 @@ class Profile(Section):
     @property
     def asks_own_knowledge(self) -> bool:
         """Whether tasks are about documents of the user's own, of which there may be few."""
-        return reads_knowledge(self.environment) and self.knowledge.source != "geonames"
+        return reads_knowledge(self.environment) and self.knowledge.is_own
 
     @property
     def renamed_training_share(self) -> float:
@@ -130,7 +130,7 @@ class Profile(Section):
         environment, knowledge = info.data.get("environment"), info.data.get("knowledge")
         if environment is None or knowledge is None or curriculum.draw is not None:
             return curriculum
-        if environment.name != "search_qa" or knowledge.source == "geonames":
+        if environment.name != "search_qa" or not knowledge.is_own:
             return curriculum
         return curriculum.model_copy(update={"draw": "kinds"})
 

@@ -34,8 +34,10 @@ def dev_questions(
     tasks = inputs["accepted"] / "tasks"
     chosen = read_tasks(tasks / "dev.jsonl")[:count]
     share = profile.renamed_training_share
-    rename = family.task_renaming(inputs["knowledge"], share) if share else None
-    if rename is None or len(chosen) == count:
+    if not share or len(chosen) == count:  # else many documents are read to find that they are many
+        return chosen
+    rename = family.task_renaming(inputs["knowledge"], share)
+    if rename is None:
         return chosen
     rng = random.Random(f"dev questions/{profile.seed}")
     by_kind: dict[str, list[Task]] = defaultdict(list)

@@ -25,13 +25,13 @@ class InventedNames:
     halves are spelled with few of the tokenizer's tokens, and the policy never copied a name that
     is spelled with the others: over a hundred documents no unseen name of forty, and 37 of them
     with changed letters. Words that say of what kind a thing is stay: "Jutrar Works" becomes
-    "Dolsan Works". A policy that had met companies only under names of no kind planned a search
-    too many for those whose name it had not met.
+    "Dolsan Works". Under names of no kind questions were harder than under names that are real and
+    were never met: a warm start answered 84 % of three steps for 91.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         """Store what names are put together from: at least one name."""
-        self._names = names
+        self._parts = names
         self._letters = ""
         self._kind_words: frozenset[str] = frozenset()
         if len(names) < FEW_NAMES:
@@ -42,7 +42,7 @@ class InventedNames:
             self._kind_words = frozenset(word for word, n in counts.items() if n >= least)
             every = [word for found in spelled for word in found if _has_letters(word)]
             own = [word for word in every if word.casefold() not in self._kind_words]
-            self._names = own or every or names
+            self._parts = own or every or names
 
     def in_place_of(self, name: str, rng: random.Random) -> str:
         """Another name, or another number of as many digits, as the generator draws it."""
@@ -71,7 +71,7 @@ class InventedNames:
         return made[:1].upper() + made[1:] if word[:1].isupper() else made
 
     def _joined(self, rng: random.Random) -> str:
-        head, tail = rng.choice(self._names), rng.choice(self._names)
+        head, tail = rng.choice(self._parts), rng.choice(self._parts)
         return head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :]
 
     def apart_from(self, taken: set[str], name: str, rng: random.Random) -> str:
