@@ -12,11 +12,13 @@ and schemas, and in the arguments of calls, they are encoded as text (`control_t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
+from cachetools import LRUCache, cached
 from jinja2 import TemplateError
 
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
@@ -58,6 +60,11 @@ _PROBE = (
     {"role": "assistant", "content": "d"},
     {"role": "user", "content": "e"},
 )
+
+
+_REMEMBERED_TOKENS = 1 << 17
+"""Those of the texts that a group of rollouts, or of the groups of a step, reads alike."""
+_Encode: TypeAlias = Callable[[tuple[Message, ...]], tuple[int, ...]]
 
 
 class TurnPieces(NamedTuple):
@@ -141,8 +148,8 @@ class Dialect:
         ends = () if self.syntax.inline_results else [self.text([i]) for i in self.stop_ids]
         self._own_marks = frozenset(marks.difference(ends))
         """What a message of the policy has as control tokens, beside its end."""
-        self.result_ids = lru_cache(maxsize=65_536)(self._result_ids)
-        self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
+        self.result_ids = _remembering(self._result_ids)
+        self.prompt_ids = _remembering(self._prompt_ids)
         self._others = lru_cache(maxsize=256)(self._with_tools)
 
     def with_tools(self, tools: Sequence[ToolSpec]) -> Dialect:
@@ -485,6 +492,15 @@ class Dialect:
 
     def _encode(self, text: str) -> list[int]:
         return self._controls.encode(text)
+
+
+def _remembering(encode: _Encode) -> _Encode:
+    """Encodes a text that was met lately once.
+
+    Bounded by tokens: an endpoint meets new texts for as long as it runs, and long ones.
+    """
+    lately: LRUCache[Any, tuple[int, ...]] = LRUCache(_REMEMBERED_TOKENS, getsizeof=len)
+    return cached(lately, lock=Lock())(encode)
 
 
 def _behind_opened_thought(text: str, opened: str) -> str:

@@ -71,3 +71,19 @@ def test_a_tag_that_a_document_spells_stays_text(embedded, given_model):
 def test_prompts_of_equal_questions_are_encoded_once(embedded):
     again = (Message(role="user", content="country of Lyon?"),)
     assert embedded.prompt_ids(again) is embedded.prompt_ids(QUESTION)
+
+
+def test_texts_met_lately_are_encoded_once_and_others_forgotten(given_model, monkeypatch):
+    encoded = []
+    encode = given_model._encode
+    monkeypatch.setattr(
+        given_model, "_encode", lambda text: [encoded.append(text), *encode(text)][1:]
+    )
+    first, others = told("Lyon"), [told(f"{n}" * 10_000) for n in range(10, 20)]
+    ids = [given_model.result_ids(first) for _ in range(2)]
+    assert ids[0] == ids[1]
+    assert len(encoded) == 1
+    for messages in others:
+        given_model.result_ids(messages)
+    assert given_model.result_ids(first) == ids[0]
+    assert len(encoded) == 1 + len(others) + 1
