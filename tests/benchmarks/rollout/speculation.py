@@ -10,7 +10,8 @@ the share of the training's steps says. The drafting engine is a new one in ever
 
 dev             the dev questions, greedy, after those of the last look at them (evaluate_every
                 steps before): what every training does
-dev_hard        the same after the warm start's own answers: the whole training lies between
+dev_few         the first case with 8 rows, as a served policy has them whom a few agents ask
+dev_hard        the case dev after the warm start's own answers: the whole training lies between
 groups          16 tasks with 16 attempts each at temperature 1, after other attempts at them
                 (evaluate_every steps before): what a step of training samples again; such sessions
                 are drafted with rollout.speculation = "all" alone
@@ -51,6 +52,7 @@ from espalier.records.task import read_tasks
 from tests.benchmarks.finished_run import add_run_options, profile_of_run
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.rollout.shared_turns import (
+    ROWS,
     Compared,
     Contestant,
     Played,
@@ -76,6 +78,8 @@ class Case(NamedTuple):
     """How much of the training lies between both; None: other tasks were played before."""
     temperature_before: float
     samples_before: int = 1
+    rows: int = ROWS
+    """Episodes that are played at one time."""
 
 
 def cases_of(profile: Profile) -> dict[str, Case]:
@@ -85,6 +89,7 @@ def cases_of(profile: Profile) -> dict[str, Case]:
     questions = training.dev_questions
     return {
         "dev": Case(dev, questions, 1, 0.0, look, 0.0),
+        "dev_few": Case(dev, questions, 1, 0.0, look, 0.0, rows=8),
         "dev_hard": Case(dev, questions, 1, 0.0, 1.0, 0.0),
         "groups": Case(train, 16, 16, 1.0, look, 1.0, 16),
         "attempts": Case(dev, 64, 4, 1.0, 0.0, 0.0),
@@ -187,7 +192,7 @@ def measure(
     """Play the episodes on both engines, first on the one and next time first on the other."""
     found = Found(name)
     line, environments, profile = contestants
-    plain = Contestant.of(line.policy, environments, profile, shares_turns=True)
+    plain = Contestant.of(line.policy, environments, profile, rows=case.rows, shares_turns=True)
     for seed in range(-1, repetitions):
         start = (seed + 1) * case.questions % max(1, len(tasks) - case.questions + 1)
         chosen = tasks[start : start + case.questions]
@@ -196,6 +201,7 @@ def measure(
             line.policy,
             environments,
             profile,
+            rows=case.rows,
             shares_turns=True,
             speculation="all",
             dialect=plain.roller.dialect,  # which remembers the tokens of texts
