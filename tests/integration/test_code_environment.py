@@ -13,6 +13,7 @@ from espalier.config import Profile, load_profile
 from espalier.environments import EnvironmentLostError
 from espalier.environments.interpreter import SeparateRuns
 from espalier.environments.python_math import PythonMath
+from espalier.environments.python_math.calculating import CalculatingRuns, Calculations
 from espalier.environments.python_math.execution import Case, executed
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import RunState
@@ -161,6 +162,27 @@ def runs():
     math = family_with(sandbox={"packages": [], "size": 2})
     with sandbox_pool(math.settings.sandbox, math.profile.kubernetes) as sandboxes:
         yield SeparateRuns(sandboxes, math.settings.code_timeout_s)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 37\nx += 4 * 6\nprint(x)",
+        "print(1 / 0)",
+        "print(y)",
+        "print(9 ** 99, 1e999)",
+        "x = = 1",
+    ],
+)
+def test_calculations_print_what_they_print_alone(runs, code):
+    known = CalculatingRuns(runs._sandboxes, 5.0, Calculations())
+
+    async def played():
+        return [await one.run(code) for one in (runs, known, known)]
+
+    alone, first, again = asyncio.run(played())
+    assert (first.text, first.exit_status) == (alone.text, alone.exit_status)
+    assert again is first
 
 
 ORDERED_BY_HASH = """

@@ -6,7 +6,7 @@ The policy calls `python(code)`, reads what the program printed, and answers, in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from espalier.environments.interpreter import (
     python_tool,
 )
 from espalier.environments.python_math.benchmarks import read_problems
+from espalier.environments.python_math.calculating import CalculatingRuns, Calculations
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.execution import is_proven
 from espalier.environments.python_math.problems import deal_problems, save_problems
@@ -91,16 +92,19 @@ class PythonMath(Family[PythonMathConfig]):
 
     def environments_in(self, sandboxes: PoolThread) -> Environments:
         """Environments whose programs run in these sandboxes."""
-        return self.environments_by(self.tools(), lambda _task: self._rules_in(sandboxes))
+        known = Calculations()
+        return self.environments_by(self.tools(), lambda _task: self._rules_in(sandboxes, known))
 
-    def _rules_in(self, sandboxes: PoolThread) -> EpisodeRules:
+    def _rules_in(self, sandboxes: PoolThread, known: Calculations) -> EpisodeRules:
         within_s = self.settings.code_timeout_s
-        make: Callable[[PoolThread, float], PythonRuns] = (
-            SessionRuns if self.settings.session == "stateful" else SeparateRuns
+        runs: PythonRuns = (
+            SessionRuns(sandboxes, within_s)
+            if self.settings.session == "stateful"
+            else CalculatingRuns(sandboxes, within_s, known)
         )
         # programs that prove the answer never share a sandbox with the policy's
         checks = SeparateRuns(sandboxes, within_s, judging=True)
-        return self.rules_over(make(sandboxes, within_s), checks)
+        return self.rules_over(runs, checks)
 
     def rules_over(self, runs: PythonRuns, checks: PythonRuns) -> EpisodeRules:
         """One episode's rules: the policy's programs, and those that prove its answer."""

@@ -1,0 +1,161 @@
+"""Programs that can only calculate: which those are, and that each runs once."""
+
+import asyncio
+import contextlib
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from espalier.environments.python_math.calculating import (
+    CalculatingRuns,
+    Calculations,
+    only_calculates,
+)
+from espalier.sandbox import ExecResult, SandboxLost
+
+SUM = "x = 37\nx += 4 * 6\nprint(x)"
+PRINTED = ExecResult(
+    stdout=b"61\n",
+    stderr=b"",
+    exit_status=0,
+    signal=None,
+    killed_by=None,
+    truncated=False,
+    duration_s=0.01,
+    cpu_s=0.01,
+    max_rss_bytes=1,
+)
+ENDED = replace(PRINTED, exit_status=None, signal=9, killed_by="wall_time")
+
+
+class Sandboxes:
+    """A pool whose one sandbox answers as it is told, after a moment."""
+
+    def __init__(self, *answers):
+        self.answers = [*answers, PRINTED]
+        self.ran = []
+
+    async def run(self, work):
+        return await work
+
+    @asynccontextmanager
+    async def claim(self, *, judging=False):
+        assert not judging
+        yield self
+
+    async def run_python(self, code, *, timeout_s):
+        self.ran.append(code)
+        await asyncio.sleep(0.01)
+        answer = self.answers[min(len(self.ran), len(self.answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def episodes(sandboxes, *programs):
+    known = Calculations()
+
+    async def play():
+        runs = [CalculatingRuns(sandboxes, 5.0, known) for _ in programs]
+        together = zip(runs, programs, strict=True)
+        return await asyncio.gather(
+            *(one.run(code) for one, code in together), return_exceptions=True
+        )
+
+    return asyncio.run(play()), known
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        SUM,
+        "print(1)",
+        "",
+        "x = 7 // 2\nprint(max(x, 2.5), -x ** 2 % 5)",
+        "print(round(10 / 3))",
+        "print(y)",
+        "print(1 / 0)",
+    ],
+)
+def test_arithmetic_and_a_few_functions_only_calculate(code):
+    assert only_calculates(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import random\nprint(random.random())",
+        "print(id(1))",
+        "abs = id\nprint(abs(1))",
+        "print(hash(1.5))",
+        "print(input())",
+        "print(x.__class__)",
+        "print(1 .real)",
+        "print(1.real)",
+        "print(__builtins__)",
+        "f = lambda: 1\nprint(f)",
+        "def f():\n  return 1",
+        "(id)(1)",
+        "print((id)(1))",
+        "print(1or id(1))",
+        "print('a')",
+        "print({1, 2})",
+        "print([1])",
+        "while 1:\n  x = 1",
+        "x = 1; print(x)",
+        "print(\uff49d(1))",
+        "exec(1)",
+        "x = 1 " + "+ 1 " * 1000,
+    ],
+)
+def test_whatever_may_differ_the_next_time_does_not(code):
+    assert not only_calculates(code)
+
+
+def test_episodes_that_write_the_same_calculation_run_it_once():
+    sandboxes = Sandboxes()
+    results, known = episodes(sandboxes, *[SUM] * 8, "print(2)")
+    assert results == [PRINTED] * 9
+    assert sorted(sandboxes.ran) == ["print(2)", SUM]
+    assert not known.turns
+
+
+def test_other_programs_run_each_time():
+    code = "import time\nprint(time.time())"
+    sandboxes = Sandboxes()
+    episodes(sandboxes, code, code)
+    assert sandboxes.ran == [code, code]
+
+
+@pytest.mark.parametrize("answer", [ENDED, SandboxLost("gone", by_program=False)])
+def test_what_a_limit_or_a_loss_ended_runs_again(answer):
+    sandboxes = Sandboxes(answer)
+    (first, second, third), _ = episodes(sandboxes, SUM, SUM, SUM)
+    assert first != PRINTED
+    assert (second, third) == (PRINTED, PRINTED)
+    assert sandboxes.ran == [SUM, SUM]
+
+
+def test_an_episode_that_is_given_up_leaves_the_turn_to_the_next():
+    sandboxes, known = Sandboxes(), Calculations()
+
+    async def play():
+        first = asyncio.create_task(CalculatingRuns(sandboxes, 5.0, known).run(SUM))
+        second = asyncio.create_task(CalculatingRuns(sandboxes, 5.0, known).run(SUM))
+        await asyncio.sleep(0)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        return await second
+
+    assert asyncio.run(play()) == PRINTED
+    assert sandboxes.ran == [SUM, SUM]
+
+
+def test_printed_bytes_bound_what_is_remembered():
+    long = replace(PRINTED, stdout=bytes(1 << 20))
+    programs = [f"print({n})" for n in range(40)]
+    _, known = episodes(Sandboxes(*[long] * 40), *programs)
+    assert known.results.currsize <= 16 << 20
+    assert len(known.results) < len(programs)
