@@ -92,8 +92,9 @@ class SynthesisConfig(Section):
 
     train_tasks: int = Field(default=6000, ge=1)
     """Training questions."""
-    dev_tasks: int = Field(default=300, ge=1)
-    """Dev questions, for early stopping and the choice of the best weights."""
+    dev_tasks: int = Field(default=500, ge=1)
+    """Dev questions, which choose the best weights. Where there are as many as the warm start and
+    RL ask together, no question is asked by both."""
     heldout_tasks: int = Field(default=1000, ge=1)
     """Held-out questions: the suite of the final comparison."""
     trajectories: int = Field(default=_DEMONSTRATIONS, ge=1)

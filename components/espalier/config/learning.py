@@ -185,7 +185,7 @@ class WarmStartConfig(Section):
     evaluate_every: int = Field(default=50, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
-    """Dev questions that choose the best weights."""
+    """Dev questions that choose the best weights: the first of `synthesis.dev_tasks`."""
     renamed_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names in a demonstration that become invented ones, anew each time it is shown,
     where the family knows what is a name: a plan then follows from a question's words alone."""

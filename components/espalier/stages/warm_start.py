@@ -81,8 +81,7 @@ def run(
     hindsight = None if config is None else material.hindsight
     with material.family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("dev"), profile)
-        count = profile.warm_start.dev_questions
-        judged = dev_questions(profile, material.family, inputs, count=count)
+        judged = dev_questions(profile, material.family, inputs, training="warm_start")
         plan = _plan(profile, material, lambda: dev_exact_match(roller, judged))
         result = SupervisedLoop(policy.model, plan, CheckpointStore(work, identity)).run(tracker)
         if config is not None and hindsight is not None:

@@ -143,7 +143,7 @@ def test_a_value_where_a_section_belongs_is_named(write):
     [
         (["curriculum.candidates=7000"], r"curriculum\.candidates=7000 exceeds synthesis\.train"),
         (["curriculum.screening_rollouts=16"], r"at least 2 and below training\.group_size=16"),
-        (["training.dev_questions=301"], r"training\.dev_questions=301 exceeds synthesis\.dev"),
+        (["training.dev_questions=501"], r"training\.dev_questions=501 exceeds synthesis\.dev"),
         (["episode.max_turn_tokens=384"], r"max_turn_tokens must be smaller than episode\.max_tok"),
         (["synthesis.trajectories=6001"], r"trajectories=6001 exceeds synthesis\.train_tasks=6000"),
         (["synthesis.chain_weights=[1, -1, 0, 0]"], "must not be negative"),

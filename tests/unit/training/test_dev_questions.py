@@ -38,9 +38,10 @@ def inputs(tmp_path, monkeypatch):
     return {"accepted": tmp_path / "accepted", "knowledge": tmp_path}
 
 
-def asked(inputs, *, count, **settings):
-    profile = Profile(**settings)
-    return dev_questions(profile, SearchQA(profile), inputs, count=count)
+def asked(inputs, *, count, by="training", **settings):
+    section = {"dev_questions": count} | settings.pop(by, {})
+    profile = Profile(**settings, **{by: section})
+    return dev_questions(profile, SearchQA(profile), inputs, training=by)
 
 
 OWN = {"knowledge": {"source": "folder", "path": "texts"}}
@@ -73,4 +74,15 @@ def test_there_are_no_more_than_there_are_tasks(inputs):
     [(3, OWN), (2, OWN), (6, {}), (6, OWN | {"training": {"renamed_share": 0.0}})],
 )
 def test_real_names_alone_are_asked_otherwise(inputs, count, settings):
-    assert asked(inputs, count=count, **settings) == DEV[:count]
+    assert asked(inputs, count=count, **settings) == DEV[-count:]
+
+
+def test_the_warm_start_asks_the_first_and_rl_the_last(inputs):
+    first, last = (asked(inputs, count=1, by=one)[0] for one in ("warm_start", "training"))
+    assert (first, last) == (DEV[0], DEV[-1])
+
+
+def test_both_trainings_draw_worlds_of_their_own(inputs):
+    first, last = (asked(inputs, count=6, by=one, **OWN) for one in ("warm_start", "training"))
+    assert first[:3] == last[:3] == DEV
+    assert first[3:] != last[3:]

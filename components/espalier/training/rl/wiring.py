@@ -137,7 +137,7 @@ def build_run(
         sampling = _by_server(context, inputs, store.directory / "published")
     else:
         sampling = _in_turns(context)
-    judged = dev_questions(profile, family_of(profile), inputs, count=config.dev_questions)
+    judged = dev_questions(profile, family_of(profile), inputs, training="training")
     epsilon = profile.rollout.exploration.kind_epsilon
     parts = LoopParts(
         models=models,
