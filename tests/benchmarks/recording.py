@@ -255,7 +255,12 @@ def main() -> None:
     )
     parser.add_argument("--starts", type=int, default=8, help="of the endpoints")
     parser.add_argument("--rounds", type=int, default=8, help="of a start")
-    parser.add_argument("--attempts", type=int, default=12_000, help="for the memory")
+    parser.add_argument(
+        "--attempts",
+        type=int,
+        default=12_000,
+        help="for the memory; half of them fill what is remembered",
+    )
     options = parser.parse_args()
     leave_core_to_endpoints()
     found = {name: Measured() for name in ENDPOINTS}

@@ -121,7 +121,8 @@ def test_a_lost_sandbox_ends_one_episode_and_no_other():
         assert play(environments, program("print(84)"), ANSWER)[0][0] == "84"
 
 
-def test_every_looping_program_is_judged_however_many_wait():
+@pytest.mark.parametrize("code", ["while True: pass", "print(9 ** 9 ** 9)"])
+def test_every_looping_program_is_judged_however_many_wait(code):
     """48 episodes over 4 sandboxes wait longer, one after the other, than one call may take."""
     math = family_with(code_timeout_s=0.2, sandbox={"packages": [], "size": 4})
 
@@ -129,7 +130,7 @@ def test_every_looping_program_is_judged_however_many_wait():
         async def looped():
             environment = environments(TASK)
             environment.reset(TASK)
-            step = await tools.run(environment.step, program("while True: pass"))
+            step = await tools.run(environment.step, program(code))
             await tools.run(environment.step, FinalAnswer("85"))
             reward = await tools.run(environment.score)
             return step.messages[0].content, reward["outcome"]
@@ -170,7 +171,7 @@ def runs():
         "x = 37\nx += 4 * 6\nprint(x)",
         "print(1 / 0)",
         "print(y)",
-        "print(9 ** 99, 1e999)",
+        "print(9 ** 99, -7 // 2.5)",
         "x = = 1",
     ],
 )

@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from cachetools import LRUCache, cached
+from cachetools.keys import hashkey
 from jinja2 import TemplateError
 
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
@@ -62,9 +63,29 @@ _PROBE = (
 )
 
 
-_REMEMBERED_TOKENS = 1 << 17
-"""Those of the texts that a group of rollouts, or of the groups of a step, reads alike."""
+_KNOWN_TOKENS = 1 << 20
+"""Most tokens of the texts that are remembered, about 50 MB: what 64 conversations of 16,000 tokens
+read, whose turns are encoded one by one at every call."""
+_TOKENS_OF_A_KEY = 64
 _Encode: TypeAlias = Callable[[tuple[Message, ...]], tuple[int, ...]]
+
+
+class KnownTexts:
+    """Token ids of texts that were encoded lately; dialects with different tools may share it.
+
+    Bounded by tokens: an endpoint meets new texts for as long as it runs, and long ones.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._ids: LRUCache[Any, tuple[int, ...]] = LRUCache(
+            _KNOWN_TOKENS, getsizeof=lambda ids: len(ids) + _TOKENS_OF_A_KEY
+        )
+
+    def remembering(self, encode: _Encode) -> _Encode:
+        """`encode`, once for each text that is met again."""
+        whose = object()  # of equal messages another dialect, and the prompt, have other ids
+        return cached(self._ids, key=partial(hashkey, whose), lock=self._lock)(encode)
 
 
 class TurnPieces(NamedTuple):
@@ -103,6 +124,7 @@ class Dialect:
         *,
         name: DialectName | Literal["auto"] = "auto",
         instructions: str = "",
+        texts: KnownTexts | None = None,
     ) -> None:
         """Bind a dialect.
 
@@ -112,6 +134,7 @@ class Dialect:
             name: "auto" takes the dialect that the chat template teaches.
             instructions: of the family, prefixed to the question for a policy that was not trained
                 from scratch here.
+            texts: what was encoded lately, where others encode them too.
 
         Raises:
             PolicyError: the tokenizer has no chat template.
@@ -148,8 +171,9 @@ class Dialect:
         ends = () if self.syntax.inline_results else [self.text([i]) for i in self.stop_ids]
         self._own_marks = frozenset(marks.difference(ends))
         """What a message of the policy has as control tokens, beside its end."""
-        self.result_ids = _remembering(self._result_ids)
-        self.prompt_ids = _remembering(self._prompt_ids)
+        self._texts = texts or KnownTexts()
+        self.result_ids = self._texts.remembering(self._result_ids)
+        self.prompt_ids = self._texts.remembering(self._prompt_ids)
         self._others = lru_cache(maxsize=256)(self._with_tools)
 
     def with_tools(self, tools: Sequence[ToolSpec]) -> Dialect:
@@ -173,6 +197,7 @@ class Dialect:
             tools.specs,
             name=cast("DialectName", self.syntax.name),
             instructions=self._instructions,
+            texts=self._texts,
         )
 
     def action_ids(self, action: ToolCalls | FinalAnswer) -> tuple[int, ...]:
@@ -492,15 +517,6 @@ class Dialect:
 
     def _encode(self, text: str) -> list[int]:
         return self._controls.encode(text)
-
-
-def _remembering(encode: _Encode) -> _Encode:
-    """Encodes a text that was met lately once.
-
-    Bounded by tokens: an endpoint meets new texts for as long as it runs, and long ones.
-    """
-    lately: LRUCache[Any, tuple[int, ...]] = LRUCache(_REMEMBERED_TOKENS, getsizeof=len)
-    return cached(lately, lock=Lock())(encode)
 
 
 def _behind_opened_thought(text: str, opened: str) -> str:

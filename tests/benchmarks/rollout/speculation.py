@@ -10,7 +10,7 @@ the share of the training's steps says. The drafting engine is a new one in ever
 
 dev             the dev questions, greedy, after those of the last look at them (evaluate_every
                 steps before): what every training does
-dev_few         the first case with 8 rows, as a served policy has them whom a few agents ask
+dev_few         the first case with 8 rows, as when a few agents use a served policy
 dev_hard        the case dev after the warm start's own answers: the whole training lies between
 groups          16 tasks with 16 attempts each at temperature 1, after other attempts at them
                 (evaluate_every steps before): what a step of training samples again; such sessions

@@ -79,7 +79,7 @@ def test_texts_met_lately_are_encoded_once_and_others_forgotten(given_model, mon
     monkeypatch.setattr(
         given_model, "_encode", lambda text: [encoded.append(text), *encode(text)][1:]
     )
-    first, others = told("Lyon"), [told(f"{n}" * 10_000) for n in range(10, 20)]
+    first, others = told("Lyon"), [told(f"{n}" * 10_000) for n in range(10, 70)]
     ids = [given_model.result_ids(first) for _ in range(2)]
     assert ids[0] == ids[1]
     assert len(encoded) == 1

@@ -26,7 +26,6 @@ PRINTED = ExecResult(
     cpu_s=0.01,
     max_rss_bytes=1,
 )
-ENDED = replace(PRINTED, exit_status=None, signal=9, killed_by="wall_time")
 
 
 class Sandboxes:
@@ -35,6 +34,7 @@ class Sandboxes:
     def __init__(self, *answers):
         self.answers = [*answers, PRINTED]
         self.ran = []
+        self.running = self.most_at_once = 0
 
     async def run(self, work):
         return await work
@@ -46,8 +46,11 @@ class Sandboxes:
 
     async def run_python(self, code, *, timeout_s):
         self.ran.append(code)
-        await asyncio.sleep(0.01)
         answer = self.answers[min(len(self.ran), len(self.answers)) - 1]
+        self.running += 1
+        self.most_at_once = max(self.most_at_once, self.running)
+        await asyncio.sleep(0.01)
+        self.running -= 1
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -99,6 +102,8 @@ def test_arithmetic_and_a_few_functions_only_calculate(code):
         "(id)(1)",
         "print((id)(1))",
         "print(1or id(1))",
+        "print(1or 2)",
+        "x = print\n(0)\nprint(x)",
         "print('a')",
         "print({1, 2})",
         "print([1])",
@@ -118,7 +123,7 @@ def test_episodes_that_write_the_same_calculation_run_it_once():
     results, known = episodes(sandboxes, *[SUM] * 8, "print(2)")
     assert results == [PRINTED] * 9
     assert sorted(sandboxes.ran) == ["print(2)", SUM]
-    assert not known.turns
+    assert not known.locks
 
 
 def test_other_programs_run_each_time():
@@ -128,16 +133,27 @@ def test_other_programs_run_each_time():
     assert sandboxes.ran == [code, code]
 
 
-@pytest.mark.parametrize("answer", [ENDED, SandboxLost("gone", by_program=False)])
-def test_what_a_limit_or_a_loss_ended_runs_again(answer):
+NOT_FINAL = {
+    "wall time": replace(PRINTED, exit_status=None, signal=9, killed_by="wall_time"),
+    "memory": replace(PRINTED, exit_status=1, stderr=b"Traceback ...\nMemoryError\n"),
+    "never ran": replace(PRINTED, exit_status=126),
+    "cut": replace(PRINTED, truncated=True),
+    "lost": SandboxLost("gone", by_program=False),
+}
+
+
+@pytest.mark.parametrize("answer", NOT_FINAL.values(), ids=NOT_FINAL)
+def test_what_a_limit_or_a_loss_touched_runs_again_at_once(answer):
     sandboxes = Sandboxes(answer)
-    (first, second, third), _ = episodes(sandboxes, SUM, SUM, SUM)
+    (first, *others), known = episodes(sandboxes, *[SUM] * 8)
     assert first != PRINTED
-    assert (second, third) == (PRINTED, PRINTED)
-    assert sandboxes.ran == [SUM, SUM]
+    assert others == [PRINTED] * 7
+    assert sandboxes.ran == [SUM] * 8
+    assert sandboxes.most_at_once == 7
+    assert SUM not in known.results
 
 
-def test_an_episode_that_is_given_up_leaves_the_turn_to_the_next():
+def test_an_episode_that_is_given_up_lets_the_others_run():
     sandboxes, known = Sandboxes(), Calculations()
 
     async def play():

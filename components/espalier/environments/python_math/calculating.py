@@ -6,7 +6,7 @@
 
 A warm policy writes the same program in most attempts at a story, and running it is the slowest
 part of an episode. What may be otherwise the next time is run each time: whatever imports, looks up
-attributes, defines, reads, or calls any but a few functions, and what a limit ended.
+attributes, defines, reads, or calls any but a few functions, and what a limit touched.
 """
 
 from __future__ import annotations
@@ -28,26 +28,34 @@ from espalier.sandbox.choice import PoolThread
 _LONGEST = 2000
 """Characters of a program that is remembered."""
 _CALCULATION = re.compile(r"[\w \n=+\-*/%(),.<>]*", re.ASCII)
-_ATTRIBUTE_OR_CALL_OF_RESULT = re.compile(r"\.(?!\d)|(?<!\d)\.|\)\s*\(")
-_NAME = re.compile(r"\b[A-Za-z_]\w*\b(\s*\()?", re.ASCII)
+_MORE_THAN_CALCULATION = re.compile(
+    r"""\.(?!\d)|(?<!\d)\.   # an attribute
+    |\)\s*\(               # a call of what a call returned
+    |\d[A-Za-z]            # 1or x: a keyword that begins within a number
+    """,
+    re.VERBOSE,
+)
+_NAME = re.compile(r"\b[A-Za-z_]\w*\b( *\()?", re.ASCII)
 _FUNCTIONS = frozenset({"abs", "divmod", "float", "int", "max", "min", "pow", "print", "round"})
 _NOT_VARIABLES = frozenset((*dir(builtins), *keyword.kwlist, *keyword.softkwlist))
 _REMEMBERED_BYTES = 16 << 20
+"""Most that the printed bytes of remembered programs and these may take."""
 _OVERHEAD_BYTES = 4096
+"""Of a remembered program: its text, and the result but for what was printed."""
+_MOST_UNSETTLED = 1000
 
 
 def only_calculates(code: str) -> bool:
     """Whether a program prints the same each time, as far as its characters alone can prove it."""
     if len(code) > _LONGEST or not _CALCULATION.fullmatch(code):
         return False
-    if _ATTRIBUTE_OR_CALL_OF_RESULT.search(code):
+    if _MORE_THAN_CALCULATION.search(code):
         return False
     return all(map(_is_harmless, _NAME.finditer(code)))
 
 
 def _is_harmless(found: re.Match[str]) -> bool:
-    name, _, _ = found[0].partition("(")
-    name = name.strip()
+    name = found[0].rstrip(" (")
     if found[1]:
         return name in _FUNCTIONS
     return name not in _NOT_VARIABLES and "__" not in name
@@ -58,16 +66,26 @@ class Calculations:
 
     def __init__(self) -> None:
         self.results: LRUCache[str, ExecResult] = LRUCache(_REMEMBERED_BYTES, getsizeof=_num_bytes)
-        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by whoever runs a program, while others wait for what it prints."""
+        self.unsettled: LRUCache[str, None] = LRUCache(_MOST_UNSETTLED)
+        """Programs whose run brought nothing to remember: nobody waits for another's run of them,
+        or else all that write an endless one would wait for its limit in turn."""
 
 
 def _num_bytes(result: ExecResult) -> int:
     return _OVERHEAD_BYTES + len(result.stdout) + len(result.stderr)
 
 
+def _is_final(result: ExecResult) -> bool:
+    """Whether the program itself came to its end, by its last line or by an error."""
+    ended = result.exit_status in (0, 1) and result.killed_by is None
+    touched = result.truncated or result.stderr.rstrip().endswith(b"MemoryError")
+    return ended and not touched
+
+
 class CalculatingRuns(SeparateRuns):
-    """Runs programs as `SeparateRuns` does, but those that only calculate once.
+    """Runs programs as `SeparateRuns` does, but shares results of those that only calculate.
 
     Args:
         sandboxes: to borrow from.
@@ -80,18 +98,24 @@ class CalculatingRuns(SeparateRuns):
         self._known = known
 
     async def _run(self, code: str) -> ExecResult:
-        if not only_calculates(code):
+        if code in self._known.unsettled or not only_calculates(code):
             return await super()._run(code)
-        turn = self._known.turns.setdefault(code, asyncio.Lock())
-        call = current_call()
+        return await self._shared(code) or await super()._run(code)
+
+    async def _shared(self, code: str) -> ExecResult | None:
+        """The result of the program's first run; None where that left it unsettled."""
+        known, call = self._known, current_call()
+        lock = known.locks.setdefault(code, asyncio.Lock())
         with nullcontext() if call is None else call.waiting():
-            await turn.acquire()
+            await lock.acquire()
         try:
-            result = self._known.results.get(code)
-            if result is None:
-                result = await super()._run(code)
-                if result.exit_status is not None and result.killed_by is None:
-                    self._known.results[code] = result
+            if code in known.results or code in known.unsettled:
+                return known.results.get(code)
+            result = await super()._run(code)
+            if _is_final(result):
+                known.results[code] = result
             return result
         finally:
-            turn.release()
+            if code not in known.results:  # also where its sandbox was lost, or none was to be had
+                known.unsettled[code] = None
+            lock.release()
