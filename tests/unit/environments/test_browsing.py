@@ -129,6 +129,12 @@ def test_an_invented_name_joins_a_head_and_a_tail():
     assert made == {"Abcdef", "Abcxyz", "Uvwdef", "Uvwxyz"}
 
 
+def test_an_invented_name_has_single_blanks():
+    names = InventedNames(["San Jose", "Abc def"] * 500)
+    made = {names.in_place_of("Ghi", random.Random(seed)) for seed in range(50)}
+    assert made == {"San Jose", "San def", "Abc Jose", "Abc def"}
+
+
 def test_of_few_names_letters_are_changed_too():
     names = InventedNames(["Abcdef", "Uvwxyz"])
     made = [names.in_place_of("Ghi", random.Random(seed)) for seed in range(400)]

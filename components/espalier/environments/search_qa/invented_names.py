@@ -47,7 +47,9 @@ class InventedNames:
     def in_place_of(self, name: str, rng: random.Random) -> str:
         """Another name, or another number of as many digits, as the generator draws it."""
         if not self._letters:
-            return _digits(name, rng) if name.isdecimal() else self._joined(rng).strip(" -'")
+            if name.isdecimal():
+                return _digits(name, rng)
+            return " ".join(self._joined(rng).split()).strip(" -'")  # halves may meet at a blank
         words = name.split()
         kept = [word.casefold() in self._kind_words for word in words]
         if all(kept):  # many share both a first name and a surname: nothing would change
