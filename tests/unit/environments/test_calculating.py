@@ -143,7 +143,7 @@ NOT_FINAL = {
 
 
 @pytest.mark.parametrize("answer", NOT_FINAL.values(), ids=NOT_FINAL)
-def test_what_a_limit_or_a_loss_touched_runs_again_at_once(answer):
+def test_what_a_limit_or_loss_touched_runs_again_at_once(answer):
     sandboxes = Sandboxes(answer)
     (first, *others), known = episodes(sandboxes, *[SUM] * 8)
     assert first != PRINTED
