@@ -37,5 +37,5 @@ def test_no_case_violates_anything(name):
     report = asyncio.run(
         fuzz(target, seed=0, cases=CASES[name], seconds=600, say=said.append, max_failures=1)
     )
-    assert report.cases == CASES[name]
     assert not report.failures, "\n".join([*said, *(f.reason for f in report.failures)])
+    assert report.cases == CASES[name]
