@@ -1,4 +1,4 @@
-"""Programs that can only calculate run once, for all episodes that write them.
+"""Programs that can only calculate: their results are shared by the episodes that write them.
 
     x = 37
     x += 4 * 6        prints 61, whoever runs it and however often
