@@ -12,18 +12,16 @@ and schemas, and in the arguments of calls, they are encoded as text (`control_t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from cachetools import LRUCache, cached
-from cachetools.keys import hashkey
 from jinja2 import TemplateError
 
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
 from espalier.dialects.control_tokens import CUT, control_tokens, map_texts
+from espalier.dialects.known_texts import KnownTexts
 from espalier.dialects.mistral import Mistral
 from espalier.dialects.syntax import THINK
 from espalier.dialects.tags import Tags
@@ -61,31 +59,6 @@ _PROBE = (
     {"role": "assistant", "content": "d"},
     {"role": "user", "content": "e"},
 )
-
-
-_KNOWN_TOKENS = 1 << 20
-"""Most tokens of the texts that are remembered, about 50 MB: what 64 conversations of 16,000 tokens
-read, whose turns are encoded one by one at every call."""
-_TOKENS_OF_A_KEY = 64
-_Encode: TypeAlias = Callable[[tuple[Message, ...]], tuple[int, ...]]
-
-
-class KnownTexts:
-    """Token ids of texts that were encoded lately; dialects with different tools may share it.
-
-    Bounded by tokens: an endpoint meets new texts for as long as it runs, and long ones.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._ids: LRUCache[Any, tuple[int, ...]] = LRUCache(
-            _KNOWN_TOKENS, getsizeof=lambda ids: len(ids) + _TOKENS_OF_A_KEY
-        )
-
-    def remembering(self, encode: _Encode) -> _Encode:
-        """`encode`, once for each text that is met again."""
-        whose = object()  # of equal messages another dialect, and the prompt, have other ids
-        return cached(self._ids, key=partial(hashkey, whose), lock=self._lock)(encode)
 
 
 class TurnPieces(NamedTuple):

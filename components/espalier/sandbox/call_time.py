@@ -16,6 +16,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Self
@@ -26,6 +27,12 @@ _current: ContextVar[CallTime | None] = ContextVar("call_time", default=None)
 def current_call() -> CallTime | None:
     """The time of the call that is being made; None outside of one."""
     return _current.get()
+
+
+def call_waits() -> AbstractContextManager[None]:
+    """Within the block the call that is being made, where there is one, waits; see `waiting`."""
+    call = current_call()
+    return nullcontext() if call is None else call.waiting()
 
 
 class CallTime:

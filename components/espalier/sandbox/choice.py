@@ -13,12 +13,12 @@ import secrets
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from espalier.cluster.objects.names import labels_of_this_pod
 from espalier.config import MOST_PROGRAM_S, KubernetesConfig, SandboxConfig
-from espalier.sandbox.call_time import current_call
+from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.lent import LentSandbox
 from espalier.sandbox.local import LocalBackend
@@ -95,14 +95,13 @@ class PoolThread:
         Raises:
             SandboxError: see `SandboxPool.claim`.
         """
-        call = current_call()
         if self._is_closed:
             raise SandboxUnavailable(CLOSED)
         if judging and not self._judging.is_open:
             await self._judging.__aenter__()
         pool = self._judging if judging else self.pool
         async with AsyncExitStack() as loan:
-            with nullcontext() if call is None else call.waiting():
+            with call_waits():
                 sandbox = await loan.enter_async_context(pool.claim())
             yield LentSandbox(sandbox)
 

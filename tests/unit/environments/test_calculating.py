@@ -12,20 +12,11 @@ from espalier.environments.python_math.calculating import (
     Calculations,
     only_calculates,
 )
-from espalier.sandbox import ExecResult, SandboxLost
+from espalier.sandbox import SandboxLost
+from tests.factories.python_math import ended
 
 SUM = "x = 37\nx += 4 * 6\nprint(x)"
-PRINTED = ExecResult(
-    stdout=b"61\n",
-    stderr=b"",
-    exit_status=0,
-    signal=None,
-    killed_by=None,
-    truncated=False,
-    duration_s=0.01,
-    cpu_s=0.01,
-    max_rss_bytes=1,
-)
+PRINTED = ended(b"61\n")
 
 
 class Sandboxes:
@@ -134,9 +125,9 @@ def test_other_programs_run_each_time():
 
 
 NOT_FINAL = {
-    "wall time": replace(PRINTED, exit_status=None, signal=9, killed_by="wall_time"),
-    "memory": replace(PRINTED, exit_status=1, stderr=b"Traceback ...\nMemoryError\n"),
-    "never ran": replace(PRINTED, exit_status=126),
+    "wall time": ended(b"61\n", killed_by="wall_time"),
+    "memory": ended(b"61\n", b"Traceback ...\nMemoryError\n", status=1),
+    "never ran": ended(b"61\n", status=126),
     "cut": replace(PRINTED, truncated=True),
     "lost": SandboxLost("gone", by_program=False),
 }
@@ -170,7 +161,7 @@ def test_an_episode_that_is_given_up_lets_the_others_run():
 
 
 def test_printed_bytes_bound_what_is_remembered():
-    long = replace(PRINTED, stdout=bytes(1 << 20))
+    long = ended(bytes(1 << 20))
     programs = [f"print({n})" for n in range(40)]
     _, known = episodes(Sandboxes(*[long] * 40), *programs)
     assert known.results.currsize <= 16 << 20

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import json
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from espalier.environments.teaching import GaveUp, Script
 from espalier.environments.tools import Tool
 from espalier.records import DataError, Draft, FinalAnswer, Split, Task, ToolCalls, Tracker
 from espalier.records.trajectory import Trajectory
-from espalier.sandbox.call_time import current_call
+from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 
 INSTRUCTIONS = (
@@ -287,8 +287,7 @@ async def _in_its_own_time(work: Callable[[], Awaitable[dict[str, float]]]) -> d
     async def begun() -> dict[str, float]:
         return await work()
 
-    call = current_call()
-    with nullcontext() if call is None else call.waiting():
+    with call_waits():
         return await asyncio.create_task(begun(), context=contextvars.Context())
 
 

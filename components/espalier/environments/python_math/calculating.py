@@ -15,14 +15,13 @@ import asyncio
 import builtins
 import keyword
 import re
-from contextlib import nullcontext
 from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
 from espalier.environments.interpreter import SeparateRuns
 from espalier.sandbox import ExecResult
-from espalier.sandbox.call_time import current_call
+from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.choice import PoolThread
 
 _LONGEST = 2000
@@ -104,9 +103,9 @@ class CalculatingRuns(SeparateRuns):
 
     async def _shared(self, code: str) -> ExecResult | None:
         """The result of the program's first run; None where that left it unsettled."""
-        known, call = self._known, current_call()
+        known = self._known
         lock = known.locks.setdefault(code, asyncio.Lock())
-        with nullcontext() if call is None else call.waiting():
+        with call_waits():
             await lock.acquire()
         try:
             if code in known.results or code in known.unsettled:

@@ -7,7 +7,6 @@ import contextvars
 import json
 from collections import deque
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from espalier.environments.sql.databases import MAX_FILE_BYTES, Database
 from espalier.environments.sql.inside import ANSWERS
 from espalier.rewards.result_rows import Row
 from espalier.sandbox import ExecResult, Sandbox, SandboxError, SandboxLost
-from espalier.sandbox.call_time import current_call
+from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.choice import PoolThread
 
 RequestKind = Literal["query", "tables", "table"]
@@ -101,8 +100,7 @@ class QueryRuns:
             # a context of its own: the run is bounded by its queries, and not by the call that
             # happened to be the first
             self._workers.add(asyncio.create_task(self._work(), context=contextvars.Context()))
-        call = current_call()
-        with nullcontext() if call is None else call.waiting():
+        with call_waits():
             return await answer
 
     async def _work(self) -> None:
