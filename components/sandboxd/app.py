@@ -23,7 +23,7 @@ from sandboxd.wire import (
     RequestError,
     parse_run,
 )
-from sandboxd.workspace import Workspace, file_chunks, open_file, put_file
+from sandboxd.workspace import Workspace, file_chunks, open_file
 
 _OPEN = frozenset({"/healthz", "/metrics"})
 """Paths without a token: probes of the kubelet and Prometheus, with no data of an episode."""
@@ -71,7 +71,7 @@ class Server:
     async def put(self, request: Request) -> Response:
         """Write a file of the workspace."""
         self._check_use(request)
-        written = await put_file(self._workspace.root, _path(request), request.stream())
+        written = await self._workspace.put(_path(request), request.stream())
         return JSONResponse({"bytes": written})
 
     async def get(self, request: Request) -> Response:
@@ -92,7 +92,7 @@ class Server:
         self._check_use(request)
         to = request.query_params.get("to")
         async with self._runs.quiet():
-            await asyncio.to_thread(self._workspace.reset, to)
+            await self._workspace.reset(to)
             self._use = request.query_params.get("next")
         self._metrics.count("sandboxd_resets_total")
         return JSONResponse({"reset": to})

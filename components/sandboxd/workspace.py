@@ -34,13 +34,50 @@ class Workspace:
     """The workspace, and the other folders that a reset empties.
 
     Snapshots are sealed memfds of sandboxd, so that no job can change them. Restoring one deletes
-    those taken after it.
+    those taken after it. A file whose put meets a reset is refused, so that it cannot reach the
+    next user.
     """
 
     def __init__(self, root: Path, others: Sequence[Path]) -> None:
         self.root = root
         self._folders = (root, *others)
         self._snapshots: dict[str, int] = {}
+        self._resets = 0
+        self._is_resetting = False
+
+    async def put(self, path: str, content: AsyncIterable[bytes]) -> int:
+        """Write a file atomically, creating parent folders; returns its size in bytes.
+
+        Raises:
+            RequestError: the path leaves the workspace, is blocked, no space is left, or the
+                workspace is being reset.
+        """
+        *folders, name = names_of(path)
+        partial = f".put-{secrets.token_hex(8)}"
+        resets, written = self._resets, 0
+        self._check_no_reset(path, resets)
+        with _refusing(path), _folder(self.root, folders, make=True) as folder:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(partial, flags, 0o644, dir_fd=folder)
+            try:
+                async for data in content:
+                    written += len(data)
+                    if written > MAX_FILE_BYTES:
+                        raise RequestError(f"a file has at most {MAX_FILE_BYTES} bytes", status=413)
+                    await asyncio.to_thread(_write_all, file, data)
+                self._check_no_reset(path, resets)  # nothing awaits from here to the new name
+                os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(partial, dir_fd=folder)
+                raise
+            finally:
+                os.close(file)
+        return written
+
+    def _check_no_reset(self, path: str, resets: int) -> None:
+        if self._is_resetting or self._resets != resets:
+            raise RequestError(f"{path!r}: the workspace is being reset", status=409)
 
     def snapshot(self) -> str:
         """Save the workspace and return the snapshot's name.
@@ -66,14 +103,22 @@ class Workspace:
         self._snapshots[name] = kernel.sealed_file("snapshot", packed.getvalue())
         return name
 
-    def reset(self, to: str | None) -> None:
-        """Empty every folder, then restore a snapshot, if any.
+    async def reset(self, to: str | None) -> None:
+        """Empty every folder, then restore a snapshot, if any; one reset at a time.
 
         Raises:
             RequestError: there is no such snapshot.
         """
         if to is not None and to not in self._snapshots:
             raise RequestError(f"there is no snapshot {to!r}", status=404)
+        self._resets += 1
+        self._is_resetting = True
+        try:
+            await asyncio.to_thread(self._reset, to)
+        finally:
+            self._is_resetting = False
+
+    def _reset(self, to: str | None) -> None:
         for folder in self._folders:
             _empty(folder)
         names = list(self._snapshots)
@@ -144,7 +189,8 @@ def _clear(folder: Path, top: Path) -> list[Path]:
                 os.chmod(entry.path, stat.S_IRWXU)
                 os.rename(entry.path, moved[-1])
             else:
-                os.unlink(entry.path)
+                with contextlib.suppress(FileNotFoundError):  # of a put that was refused meanwhile
+                    os.unlink(entry.path)
     return moved
 
 
@@ -174,34 +220,6 @@ def names_of(path: str) -> list[str]:
     if not names or ".." in names:
         raise RequestError(f"a path names a file inside the workspace, without '..', not {path!r}")
     return names
-
-
-async def put_file(workspace: Path, path: str, content: AsyncIterable[bytes]) -> int:
-    """Write a file atomically, creating parent folders; returns its size in bytes.
-
-    Raises:
-        RequestError: the path leaves the workspace, is blocked, or no space is left.
-    """
-    *folders, name = names_of(path)
-    partial = f".put-{secrets.token_hex(8)}"
-    written = 0
-    with _refusing(path), _folder(workspace, folders, make=True) as folder:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(partial, flags, 0o644, dir_fd=folder)
-        try:
-            async for data in content:
-                written += len(data)
-                if written > MAX_FILE_BYTES:
-                    raise RequestError(f"a file has at most {MAX_FILE_BYTES} bytes", status=413)
-                await asyncio.to_thread(_write_all, file, data)
-            os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(partial, dir_fd=folder)
-            raise
-        finally:
-            os.close(file)
-    return written
 
 
 def open_file(workspace: Path, path: str) -> BinaryIO:

@@ -34,7 +34,7 @@ async def _read(workspace, path):
 
 
 def _put(workspace, path, *parts):
-    return asyncio.run(files.put_file(workspace, path, _chunks(*parts)))
+    return asyncio.run(files.Workspace(workspace, []).put(path, _chunks(*parts)))
 
 
 def _get(workspace, path):
@@ -75,7 +75,7 @@ def test_a_file_that_could_not_be_written_whole_leaves_nothing(workspace):
 
     before = sorted(os.listdir(workspace))
     with pytest.raises(RequestError):
-        asyncio.run(files.put_file(workspace, "x", breaks()))
+        asyncio.run(files.Workspace(workspace, []).put("x", breaks()))
     with pytest.raises(RequestError, match="at most"):
         _put(workspace, "x", *[bytes(2**20)] * (MAX_FILE_BYTES // 2**20), b"1")
     assert sorted(os.listdir(workspace)) == before

@@ -1,5 +1,6 @@
 """Snapshots and resets of a folder, traps included."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -47,14 +48,14 @@ def test_files_modes_links_and_folders_come_back(root, workspace):
     (root / "a" / "b" / "run").write_bytes(b"changed")
     (root / "new").mkdir()
     (root / "link").unlink()
-    workspace.reset(kept)
+    asyncio.run(workspace.reset(kept))
     assert _tree(root) == before
     assert os.readlink(root / "link") == "/nowhere"
 
 
 def test_a_reset_follows_no_link_out(root, workspace, tmp_path):
     (root / "way").symlink_to(tmp_path / "outside")
-    workspace.reset(None)
+    asyncio.run(workspace.reset(None))
     assert _tree(root) == {}
     assert (tmp_path / "outside" / "kept").read_bytes() == b"x"
 
@@ -62,7 +63,7 @@ def test_a_reset_follows_no_link_out(root, workspace, tmp_path):
 def test_other_folders_are_emptied_as_well(workspace, tmp_path):
     (tmp_path / "other" / "left").mkdir()
     (tmp_path / "other" / "left" / "file").write_bytes(b"x")
-    workspace.reset(None)
+    asyncio.run(workspace.reset(None))
     assert list((tmp_path / "other").iterdir()) == []
 
 
@@ -74,14 +75,14 @@ def test_trees_deeper_than_python_recurses_are_emptied(root, workspace):
         os.close(here)
         here = below
     os.close(here)
-    workspace.reset(None)
+    asyncio.run(workspace.reset(None))
     assert _tree(root) == {}
 
 
 def test_special_files_are_no_part_of_a_snapshot(root, workspace):
     os.mkfifo(root / "pipe")
     (root / "file").write_bytes(b"x")
-    workspace.reset(workspace.snapshot())
+    asyncio.run(workspace.reset(workspace.snapshot()))
     assert sorted(_tree(root)) == ["file"]
 
 
@@ -96,7 +97,7 @@ def test_too_large_a_snapshot_is_refused_before_it_is_read(root, workspace):
 def test_an_unknown_snapshot_is_refused_and_nothing_is_emptied(root, workspace):
     (root / "file").write_bytes(b"x")
     with pytest.raises(RequestError) as refusal:
-        workspace.reset("nothing")
+        asyncio.run(workspace.reset("nothing"))
     assert refusal.value.status == 404
     assert sorted(_tree(root)) == ["file"]
 
@@ -108,8 +109,61 @@ def test_snapshots_are_limited_in_number_and_forgotten_in_order(root, workspace)
         names.append(workspace.snapshot())
     with pytest.raises(RequestError, match="8 snapshots"):
         workspace.snapshot()
-    workspace.reset(names[2])
+    asyncio.run(workspace.reset(names[2]))
     assert (root / "file").read_bytes() == b"2"
     workspace.snapshot()
     with pytest.raises(RequestError):
-        workspace.reset(names[3])
+        asyncio.run(workspace.reset(names[3]))
+
+
+async def _put_while(workspace, step):
+    """A put whose last bytes come after a reset's step."""
+
+    async def content():
+        yield b"one"
+        await step()
+        yield b"two"
+
+    await workspace.put("folder/late", content())
+
+
+@pytest.mark.parametrize("to", [None, "kept"])
+def test_a_file_on_its_way_does_not_survive_a_reset(root, workspace, to):
+    (root / "first").write_bytes(b"x")
+    to = to and workspace.snapshot()
+    before = _tree(root) if to else {}
+    with pytest.raises(RequestError, match="'folder/late': the workspace is being reset") as error:
+        asyncio.run(_put_while(workspace, lambda: workspace.reset(to)))
+    assert error.value.status == 409
+    assert _tree(root) == before
+
+
+def test_no_file_is_put_while_a_reset_works(root, workspace):
+    async def reset_and_put():
+        resetting = asyncio.create_task(workspace.reset(None))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="being reset"):
+            await workspace.put("early", _chunks())
+        await resetting
+        assert await workspace.put("after", _chunks()) == 1
+
+    async def _chunks():
+        yield b"x"
+
+    asyncio.run(reset_and_put())
+    assert list(_tree(root)) == ["after"]
+
+
+def test_a_file_that_vanishes_does_not_end_a_reset(root, workspace, monkeypatch):
+    """As the start of a file whose put was refused does."""
+    (root / "one").write_bytes(b"x")
+    (root / "two").write_bytes(b"x")
+    unlink = os.unlink
+
+    def unlink_twice(path, **options):
+        unlink(path, **options)
+        unlink(path, **options)
+
+    monkeypatch.setattr("sandboxd.workspace.os.unlink", unlink_twice)
+    asyncio.run(workspace.reset(None))
+    assert _tree(root) == {}
