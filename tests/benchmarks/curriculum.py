@@ -150,8 +150,7 @@ def _trained(profile: Profile, arm: Arm, options: argparse.Namespace) -> dict[st
         stage.run(profile, {name: base / name for name in stage.inputs}, output, NullTracker())
     judged = json.loads((base / "curriculum" / "rollouts.json").read_bytes())["rollouts"]
     before = judged if arm.variant in READS_PASS_RATES else 0
-    warm = pq.read_table(base / "warm_policy" / "history.parquet", columns=["dev_em"])
-    warm_em = max(em for em in warm.column("dev_em").to_pylist() if em is not None)
+    warm_em = json.loads((output / "run.json").read_bytes())["start_dev_em"]
     rows = pq.read_table(output / "history.parquet").to_pylist()
     evaluated = [row for row in rows if row["dev_em"] is not None]
     sizes = [

@@ -146,8 +146,11 @@ def _history_chart(
         for curve in curves
         if curve.column in history and len(measured(history, "step", curve.column).y)
     )
-    best_step = run.measured(stage).get("best_step")
+    figures_of_stage = run.measured(stage)
+    best_step, before = (figures_of_stage.get(name) for name in ("best_step", "start_dev_em"))
     notes = [] if best_step is None else [f"Weights kept: step {best_step}, best on dev questions."]
+    if before is not None:
+        notes.append(f"Before the first step {before:.1%} of them were answered.")
     if phase_ends:
         notes.append("Dashed lines: self-play proposed tasks there, and the next phase began.")
     return Chart(figures, downloadable(history, f"{stage}_history.csv"), " ".join(notes))

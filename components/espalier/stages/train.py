@@ -96,7 +96,13 @@ def run(
         keep_relabelled_tasks(draft, inputs["warm_policy"])
         if run_.loop.self_play is not None:
             _write_posed(draft, run_.loop.self_play)
-        figures = {**measured, "best_step": run_.loop.best_step, "layout": run_.loop.layout}
+        loop = run_.loop
+        figures = {
+            **measured,
+            "best_step": loop.best_step,
+            "start_dev_em": loop.start_dev_em,
+            "layout": loop.layout,
+        }
         (draft.path / "run.json").write_text(json.dumps(figures))
     tracker.metrics(measured)
     return draft.published

@@ -301,6 +301,7 @@ def test_a_run_without_agent_texts_shows_none_of_their_kinds(tmp_path):
 
 def test_the_step_whose_weights_were_kept_is_named(html):
     assert "Weights kept: step 80" in html
+    assert "Before the first step 31.0% of them were answered." in html
 
 
 def test_a_failed_validation_is_shown_with_its_fault(tmp_path):

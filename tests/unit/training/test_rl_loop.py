@@ -117,6 +117,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(warm, tmp_path, killed
     assert _equal(resumed_model, unbroken_model)
     assert resumed.history == unbroken.history
     assert resumed.best_step == unbroken.best_step
+    assert resumed.start_dev_em == unbroken.start_dev_em is not None
     assert resumed.last_step == unbroken.last_step
 
 
@@ -148,7 +149,7 @@ def test_pass_rate_rises_by_more_than_ten_points(warm, tmp_path):
 def test_the_best_weights_are_kept_the_warm_start_included(warm, tmp_path):
     scores = iter([0.9, 0.1, 0.2, 0.3])
     loop, model = _run(warm, tmp_path, dev_score=lambda _: next(scores))
-    assert loop.best_step == 0
+    assert (loop.best_step, loop.start_dev_em) == (0, 0.9)
     assert _equal(model, warm_policy(warm).model)
 
 

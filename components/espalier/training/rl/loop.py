@@ -164,6 +164,11 @@ class RlLoop:
         return self._progress.best_step
 
     @property
+    def start_dev_em(self) -> float | None:
+        """Dev EM of the weights that training began with; None where an earlier release began."""
+        return self._progress.start_dev_em
+
+    @property
     def self_play(self) -> SelfPlay | None:
         """Self-play and its tasks so far; None where the profile asks for none."""
         return self._parts.self_play

@@ -49,6 +49,8 @@ class LoopProgress:
         self.rollouts = 0
         self.saved_step = 0
         """Steps of the newest checkpoint that this process has written; 0 before the first."""
+        self.start_dev_em: float | None = None
+        """Of the weights that training began with; None in checkpoints of earlier releases."""
         self._policy = policy
         self._update = update
         self._pool, self._ledger = drawing
@@ -106,6 +108,8 @@ class LoopProgress:
 
     def keep_best(self, step: int, dev_em: float) -> None:
         """Keep the weights of `step` if their dev EM is higher than of any before."""
+        if step == 0:
+            self.start_dev_em = dev_em
         if dev_em > self._best[0]:
             self._best = (dev_em, step, whole_weights(self._policy))
 
@@ -132,6 +136,7 @@ class LoopProgress:
                 optimizer=state.pop("optimizer"),
                 history=self.history,
                 extra={
+                    "start_dev_em": self.start_dev_em,
                     "best_em": best_em,
                     "best_step": best_step,
                     "best_weights": best_weights,
@@ -163,6 +168,7 @@ class LoopProgress:
         self._update.restore({**extra["update"], "optimizer": checkpoint.optimizer})
         self.history = checkpoint.history
         self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
+        self.start_dev_em = extra.get("start_dev_em")
         self.rollouts = extra["rollouts"]
         self._pool.restore(extra["pool"], extra["kept"])
         name, layout = extra["replay"]
