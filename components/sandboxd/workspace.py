@@ -35,7 +35,7 @@ class Workspace:
 
     Snapshots are sealed memfds of sandboxd, so that no job can change them. Restoring one deletes
     those taken after it. A file whose put meets a reset is refused, so that it cannot reach the
-    next user.
+    next user; until it is whole, it has a name that snapshots pass over.
     """
 
     def __init__(self, root: Path, others: Sequence[Path]) -> None:
@@ -44,6 +44,8 @@ class Workspace:
         self._snapshots: dict[str, int] = {}
         self._resets = 0
         self._is_resetting = False
+        self._partial = f".put-{secrets.token_hex(8)}-"
+        """What the names of files that are not whole yet begin with."""
 
     async def put(self, path: str, content: AsyncIterable[bytes]) -> int:
         """Write a file atomically, creating parent folders; returns its size in bytes.
@@ -53,7 +55,7 @@ class Workspace:
                 workspace is being reset.
         """
         *folders, name = names_of(path)
-        partial = f".put-{secrets.token_hex(8)}"
+        partial = self._partial + secrets.token_hex(8)
         resets, written = self._resets, 0
         self._check_no_reset(path, resets)
         with _refusing(path), _folder(self.root, folders, make=True) as folder:
@@ -64,6 +66,7 @@ class Workspace:
                     written += len(data)
                     if written > MAX_FILE_BYTES:
                         raise RequestError(f"a file has at most {MAX_FILE_BYTES} bytes", status=413)
+                    self._check_no_reset(path, resets)
                     await asyncio.to_thread(_write_all, file, data)
                 self._check_no_reset(path, resets)  # nothing awaits from here to the new name
                 os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -91,7 +94,7 @@ class Workspace:
         left = MAX_SNAPSHOT_BYTES
         try:
             with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for path in _below(self.root):
+                for path in _below(self.root, without=self._partial):
                     left -= path.lstat().st_size
                     if left < 0:
                         most = MAX_SNAPSHOT_BYTES
@@ -139,12 +142,17 @@ class Workspace:
             archive.extractall(self.root)
 
 
-def _below(root: Path) -> Iterator[Path]:
-    """Yield folders, files and links, parents first; iterative, as folders may be nested deep."""
+def _below(root: Path, *, without: str) -> Iterator[Path]:
+    """Yield folders, files and links, parents first; iterative, as folders may be nested deep.
+
+    Names that begin with `without` are left out.
+    """
     waiting = [root]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
+                if entry.name.startswith(without):
+                    continue
                 mode = entry.stat(follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
                     waiting.append(Path(entry.path))

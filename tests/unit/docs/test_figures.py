@@ -159,6 +159,10 @@ def test_the_tables_of_learning_are_their_baseline():
         found = (arm[by][group] for arm in learning["seeds"])
         said = ", ".join(f"{warm:.1f} -> {trained:.1f}" for warm, trained in found)
         assert f"{title:<22}{said}" in README
+    sampled = learning["pass_at_1"]
+    pairs = zip(sampled["warm_start"], sampled["trained"], strict=True)
+    said = ", ".join(f"{warm:.1f} -> {trained:.1f}" for warm, trained in pairs)
+    assert f"{'pass@1 (sampled)':<22}{said}" in README
     kept = learning["names_kept"]
     assert f"{kept['rl_steps']} steps of RL)\n{gain_line({**kept, 'seed': 0}, 'seed')}" in README
     former = learning["former"]

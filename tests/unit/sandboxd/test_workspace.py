@@ -138,6 +138,18 @@ def test_a_file_on_its_way_does_not_survive_a_reset(root, workspace, to):
     assert _tree(root) == before
 
 
+def test_a_snapshot_holds_no_file_that_is_not_whole(root, workspace):
+    kept = []
+
+    async def snapshot():
+        kept.append(await asyncio.to_thread(workspace.snapshot))
+
+    asyncio.run(_put_while(workspace, snapshot))
+    assert list(_tree(root)) == ["folder", "folder/late"]
+    asyncio.run(workspace.reset(kept[0]))
+    assert list(_tree(root)) == ["folder"]
+
+
 def test_no_file_is_put_while_a_reset_works(root, workspace):
     async def reset_and_put():
         resetting = asyncio.create_task(workspace.reset(None))
