@@ -116,12 +116,12 @@ def test_snapshots_are_limited_in_number_and_forgotten_in_order(root, workspace)
         asyncio.run(workspace.reset(names[3]))
 
 
-async def _put_while(workspace, step):
-    """A put whose last bytes come after a reset's step."""
+async def _put_while(workspace, request):
+    """A put whose last bytes come after another request."""
 
     async def content():
         yield b"one"
-        await step()
+        await request()
         yield b"two"
 
     await workspace.put("folder/late", content())

@@ -193,7 +193,7 @@ class RlLoop:
         start = progress.resume()
         self._parts.publisher.publish(start)
         if start == 0:
-            progress.keep_best(0, self._dev_score().em)
+            progress.begin(self._dev_score().em)
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):

@@ -106,10 +106,13 @@ class LoopProgress:
             "are kept"
         )
 
+    def begin(self, dev_em: float) -> None:
+        """Keep the weights that training begins with, and their dev EM."""
+        self.start_dev_em = dev_em
+        self.keep_best(0, dev_em)
+
     def keep_best(self, step: int, dev_em: float) -> None:
         """Keep the weights of `step` if their dev EM is higher than of any before."""
-        if step == 0:
-            self.start_dev_em = dev_em
         if dev_em > self._best[0]:
             self._best = (dev_em, step, whole_weights(self._policy))
 
