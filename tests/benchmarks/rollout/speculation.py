@@ -23,6 +23,9 @@ ratio       tokens sampled a second of the engine that drafts, over the other's;
             the tools' included; `engine_ratio` of the engine's steps alone
 equal       sampled tokens that are the same in both, of all; and the largest difference between the
             log-probs that they were recorded with: products round by their shape
+error       of one repetition's log-probs, greedy cases: the largest difference to those that the
+            policy has in double precision, of both engines and of transformers in single precision;
+            two engines that round differently can be as far apart as both are from there
 drafted     tokens that were read as drafts, for each token sampled, and how many of them were kept
 forwarded   tokens that went through the model, for each token sampled
 
@@ -32,6 +35,7 @@ The last line is one JSON object. About five minutes with one thread.
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import json
 import statistics
@@ -41,7 +45,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from espalier.config import Profile
 from espalier.determinism import prepare_torch
@@ -49,6 +57,7 @@ from espalier.environments import Environments, family_of
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import Task
 from espalier.records.task import read_tasks
+from espalier.records.trajectory import Trajectory
 from tests.benchmarks.finished_run import add_run_options, profile_of_run
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.rollout.shared_turns import (
@@ -127,6 +136,7 @@ class Found:
     compared: list[Compared] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
+    error: dict[str, float] = field(default_factory=dict)
 
     def summary(self) -> dict[str, object]:
         """Its figures."""
@@ -149,7 +159,41 @@ class Found:
             "drafted_per_sampled": round(self.drafted / sampled, 3),
             "accepted_share": round(self.accepted / self.drafted, 3) if self.drafted else None,
             **agreement_figures(self.compared),
+            "error": self.error,
         }
+
+
+class ExactPolicy:
+    """The policy in double precision, and in single precision as transformers has it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._single = policy.model
+        self._double = copy.deepcopy(policy.model).double()
+
+    def errors(self, played: dict[str, Played]) -> dict[str, float]:
+        """The largest difference to log-probs in double precision, nats, by who recorded them."""
+        largest = dict.fromkeys((*played, "transformers"), 0.0)
+        for name, one in played.items():
+            for trajectory in one.trajectories:
+                exact_T = _logprobs(self._double, trajectory)
+                found = {
+                    name: np.array(trajectory.behavior_logprobs)[1:],
+                    "transformers": _logprobs(self._single, trajectory),
+                }
+                is_sampled_T = np.array(trajectory.action_mask, bool)[1:]
+                for whose, found_T in found.items():
+                    error = float(abs(found_T - exact_T)[is_sampled_T].max())
+                    largest[whose] = max(largest[whose], error)
+        return largest
+
+
+@torch.inference_mode()
+def _logprobs(model: PreTrainedModel, trajectory: Trajectory) -> NDArray[np.float64]:
+    """Of all tokens but the first, at temperature 1."""
+    assert trajectory.window_starts == (0,), "an episode of one context"
+    ids_T = torch.tensor(trajectory.token_ids)
+    logprobs_TV = model(ids_T[None]).logits[0, :-1].double().log_softmax(-1)
+    return logprobs_TV.gather(1, ids_T[1:, None])[:, 0].numpy()
 
 
 def main() -> None:
@@ -193,6 +237,7 @@ def measure(
     found = Found(name)
     line, environments, profile = contestants
     plain = Contestant.of(line.policy, environments, profile, rows=case.rows, shares_turns=True)
+    played: dict[str, Played] = {}
     for seed in range(-1, repetitions):
         start = (seed + 1) * case.questions % max(1, len(tasks) - case.questions + 1)
         chosen = tasks[start : start + case.questions]
@@ -216,16 +261,18 @@ def measure(
             continue  # and everything is warm
         counters = ahead.engine.counters
         drafted_before, accepted_before = counters.drafted, counters.accepted
-        played: dict[str, Played] = {}
-        for name in ("ahead", "plain") if seed % 2 else ("plain", "ahead"):
+        played = {}
+        for name in ("drafted", "plain") if seed % 2 else ("plain", "drafted"):
             gc.collect()  # of the other's episodes
-            played[name] = (ahead if name == "ahead" else plain).play(*episodes)
-        found.compared.append(Compared.of(played["plain"], played["ahead"]))
+            played[name] = (ahead if name == "drafted" else plain).play(*episodes)
+        found.compared.append(Compared.of(played["plain"], played["drafted"]))
         found.pairs.append(
-            tuple(played[name]._replace(trajectories=[]) for name in ("plain", "ahead"))
+            tuple(played[name]._replace(trajectories=[]) for name in ("plain", "drafted"))
         )
         found.drafted += counters.drafted - drafted_before
         found.accepted += counters.accepted - accepted_before
+    if case.temperature == 0:
+        found.error = ExactPolicy(line.policy).errors(played)
     return found
 
 
