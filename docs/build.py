@@ -32,7 +32,7 @@ NAV: dict[str, Sequence[str]] = {
     "Do": (
         "docs/own-model.md", "docs/record-agent.md", "docs/interchange.md",
         "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
-        "docs/report.md", "docs/operations.md", "k8s/README.md", "examples/README.md",
+        "docs/learn-more.md", "docs/report.md", "docs/operations.md", "k8s/README.md", "examples/README.md",
     ),
     "Extend": (
         "docs/add-environment.md", "examples/own_environment/README.md",
@@ -54,7 +54,7 @@ NAV: dict[str, Sequence[str]] = {
         "docs/add-reward.md", "docs/judges.md", "docs/process-rewards.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",
     ),
-    "Look up": ("docs/profile.md", "docs/commands.md", "CHANGELOG.md"),
+    "Look up": ("docs/results.md", "docs/profile.md", "docs/commands.md", "CHANGELOG.md"),
 }  # fmt: skip
 """Pages by chapter, in order; README files of the repository are pages too."""
 INSERTS: dict[str, Callable[[], str]] = {

@@ -1,4 +1,4 @@
-"""The README's figures are those of tests/benchmarks/baselines, each with commit and command."""
+"""Figures of README and docs/results.md are tests/benchmarks/baselines', with commit and command."""
 
 import importlib.util
 import json
@@ -11,7 +11,8 @@ from tests.unit.docs.fences import ROOT
 FOLDER = ROOT / "tests" / "benchmarks" / "baselines"
 BASELINES = {path.stem: json.loads(path.read_text("utf-8")) for path in FOLDER.glob("*.json")}
 README = (ROOT / "README.md").read_text("utf-8")
-PROSE = " ".join(README.split())
+RESULTS = (ROOT / "docs" / "results.md").read_text("utf-8")
+PROSE = " ".join((README + RESULTS).split())
 QUICKSTART = (ROOT / "docs" / "index.md").read_text("utf-8")
 
 
@@ -112,7 +113,7 @@ def predicted_rates(predicted):
 def test_the_table_of_dialects_is_its_baseline():
     dialects = BASELINES["dialects"]
     for arm in (*dialects["arms"], *dialects["all_seeds"]):
-        assert dialect_line(arm) in README
+        assert dialect_line(arm) in RESULTS
         assert arm["ci95"][0] > 0
         assert arm["token_drift"] == 0
 
@@ -167,11 +168,11 @@ def test_the_tables_of_learning_are_their_baseline():
     assert f"{kept['rl_steps']} steps of RL)\n{gain_line({**kept, 'seed': 0}, 'seed')}" in README
     former = learning["former"]
     observed, long_sft = former["tool_output_in_the_loss"], former["three_times_the_sft_steps"]
-    assert f"paired {observed['gain']:+.1f} {interval(*observed['ci95'])}" in README
+    assert f"paired {observed['gain']:+.1f} {interval(*observed['ci95'])}" in RESULTS
     assert (
         f"dev EM {long_sft['best_dev_em']} at step {long_sft['best_step']} of {long_sft['steps']}, "
         f"{long_sft['last_dev_em']} at the end"
-    ) in README
+    ) in RESULTS
 
 
 def test_the_table_of_data_values_is_its_baseline():
@@ -244,9 +245,9 @@ def test_a_baseline_has_its_command_and_its_commit(name):
         assert (ROOT / "pipelines" / "profiles" / f"{program[3]}.toml").is_file()
     else:
         assert importlib.util.find_spec(program[2])
-        assert f"`{baseline['command']}" in README or f"python -m {program[2]}" in README
+        assert f"`{baseline['command']}" in PROSE or f"python -m {program[2]}" in PROSE
     if baseline["commit"]:
-        assert commit in README + QUICKSTART
+        assert commit in PROSE + QUICKSTART
 
 
 def test_a_figure_that_was_changed_is_noticed():
