@@ -32,7 +32,8 @@ NAV: dict[str, Sequence[str]] = {
     "Do": (
         "docs/own-model.md", "docs/record-agent.md", "docs/interchange.md",
         "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
-        "docs/learn-more.md", "docs/report.md", "docs/operations.md", "k8s/README.md", "examples/README.md",
+        "docs/learn-more.md", "docs/report.md", "docs/operations.md", "k8s/README.md",
+        "examples/README.md",
     ),
     "Extend": (
         "docs/add-environment.md", "examples/own_environment/README.md",

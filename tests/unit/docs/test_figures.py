@@ -1,4 +1,4 @@
-"""Figures of README and docs/results.md are tests/benchmarks/baselines', with commit and command."""
+"""Figures of README and docs/results.md are those of the baselines, with commit and command."""
 
 import importlib.util
 import json
