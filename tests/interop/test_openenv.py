@@ -53,7 +53,7 @@ def test_prompts_of_a_real_server_are_in_one_split_alone(parcels):
         {task.prompt for task in parcels.tasks(split, 10_000)}
         for split in ("train", "dev", "heldout")
     ]
-    assert [len(one) for one in prompts[1:]] == [60, 500]
+    assert [len(one) for one in prompts[1:]] == [260, 500]
     assert not prompts[0] & prompts[1] | prompts[0] & prompts[2] | prompts[1] & prompts[2]
 
 
