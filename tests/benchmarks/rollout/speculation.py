@@ -45,11 +45,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from espalier.config import Profile
 from espalier.determinism import prepare_torch
@@ -57,7 +54,6 @@ from espalier.environments import Environments, family_of
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import Task
 from espalier.records.task import read_tasks
-from espalier.records.trajectory import Trajectory
 from tests.benchmarks.finished_run import add_run_options, profile_of_run
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.rollout.shared_turns import (
@@ -68,6 +64,7 @@ from tests.benchmarks.rollout.shared_turns import (
     agreement_figures,
     ratio_figures,
 )
+from tests.unit.rollout.play import plain_logprobs
 
 Weights = dict[str, Tensor]
 
@@ -163,37 +160,23 @@ class Found:
         }
 
 
-class ExactPolicy:
-    """The policy in double precision, and in single precision as transformers has it."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._single = policy.model
-        self._double = copy.deepcopy(policy.model).double()
-
-    def errors(self, played: dict[str, Played]) -> dict[str, float]:
-        """The largest difference to log-probs in double precision, nats, by who recorded them."""
-        largest = dict.fromkeys((*played, "transformers"), 0.0)
-        for name, one in played.items():
-            for trajectory in one.trajectories:
-                exact_T = _logprobs(self._double, trajectory)
-                found = {
-                    name: np.array(trajectory.behavior_logprobs)[1:],
-                    "transformers": _logprobs(self._single, trajectory),
-                }
-                is_sampled_T = np.array(trajectory.action_mask, bool)[1:]
-                for whose, found_T in found.items():
-                    error = float(abs(found_T - exact_T)[is_sampled_T].max())
-                    largest[whose] = max(largest[whose], error)
-        return largest
-
-
-@torch.inference_mode()
-def _logprobs(model: PreTrainedModel, trajectory: Trajectory) -> NDArray[np.float64]:
-    """Of all tokens but the first, at temperature 1."""
-    assert trajectory.window_starts == (0,), "an episode of one context"
-    ids_T = torch.tensor(trajectory.token_ids)
-    logprobs_TV = model(ids_T[None]).logits[0, :-1].double().log_softmax(-1)
-    return logprobs_TV.gather(1, ids_T[1:, None])[:, 0].numpy()
+def errors(policy: Policy, played: dict[str, Played]) -> dict[str, float]:
+    """The largest difference to log-probs in double precision, nats, by who recorded them."""
+    exact_model = copy.deepcopy(policy.model).double()
+    largest = dict.fromkeys((*played, "transformers"), 0.0)
+    for name, one in played.items():
+        for trajectory in one.trajectories:
+            assert trajectory.window_starts == (0,), "an episode of one context"
+            context = (trajectory.token_ids, trajectory.action_mask)
+            exact = plain_logprobs(exact_model, *context)
+            is_sampled = torch.tensor(trajectory.action_mask, dtype=torch.bool)
+            found = {
+                name: torch.tensor(trajectory.behavior_logprobs)[is_sampled],
+                "transformers": plain_logprobs(policy.model, *context),
+            }
+            for whose, logprobs in found.items():
+                largest[whose] = max(largest[whose], float((logprobs - exact).abs().max()))
+    return largest
 
 
 def main() -> None:
@@ -272,7 +255,7 @@ def measure(
         found.drafted += counters.drafted - drafted_before
         found.accepted += counters.accepted - accepted_before
     if case.temperature == 0:
-        found.error = ExactPolicy(line.policy).errors(played)
+        found.error = errors(line.policy, played)
     return found
 
 
