@@ -87,7 +87,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--set", nargs="*", default=[], help="further settings of the profile")
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], help="further settings of the profile"
+    )
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--profile", type=Path, default=PROFILE)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/arithmetic"))
-    parser.add_argument("--set", nargs="*", default=[], help="section.key=value")
+    parser.add_argument("--set", nargs="*", action="extend", default=[], help="section.key=value")
     options = parser.parse_args()
     results = {seed: result_of(seed, options) for seed in range(options.seeds)}
     for seed, result in results.items():

@@ -76,7 +76,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--profile", type=Path, default=PROFILE)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/dialects"))
-    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], help="further settings, section.key=value"
+    )
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--profile", type=Path, default=PROFILE)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/process"))
-    parser.add_argument("--set", nargs="*", default=[], help="section.key=value")
+    parser.add_argument("--set", nargs="*", action="extend", default=[], help="section.key=value")
     options = parser.parse_args()
     from espalier.determinism import prepare_environment, prepare_torch
 

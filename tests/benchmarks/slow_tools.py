@@ -61,7 +61,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/slow_tools"))
-    parser.add_argument("--set", nargs="*", default=[], help="further settings of the profile")
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], help="further settings of the profile"
+    )
     options = parser.parse_args()
     results = []
     print(f"{'bound':>5}  {'seed':>4}  wait %  s/step  staleness  dev EM")

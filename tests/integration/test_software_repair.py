@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from espalier.environments import check_golds
+from espalier.environments.software_repair import leaks
 from espalier.environments.software_repair.leaks import LeakError, refuse_leaks_of_sandbox
 from espalier.environments.teaching import ScriptTeacher
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
@@ -179,3 +180,27 @@ def test_the_scan_of_a_sandbox_names_what_was_planted():
     asyncio.run(scanned("a.py"))
     with pytest.raises(LeakError, match="packed-refs"):
         asyncio.run(scanned("old/packed-refs"))
+
+
+@pytest.mark.slow
+def test_a_long_scan_goes_on_in_further_runs(monkeypatch):
+    monkeypatch.setattr(leaks, "_SKIPPED", ("/proc", "/sys", "/dev", "/usr", "/root", "/etc"))
+    monkeypatch.setattr(leaks, "_RUN_S", 0.0)
+
+    async def scanned(*planted):
+        sandbox = await LocalBackend(packages=(), preimport=()).create()
+        try:
+            for path in planted:
+                await sandbox.put(path, b"x")
+            runs, run_python = [], sandbox.run_python
+            monkeypatch.setattr(
+                sandbox, "run_python", lambda *a, **k: runs.append(1) or run_python(*a, **k)
+            )
+            await refuse_leaks_of_sandbox(sandbox, frozenset())
+        finally:
+            await sandbox.close()
+            assert len(runs) > 5
+
+    asyncio.run(scanned("a.py"))
+    with pytest.raises(LeakError, match=r"b/packed-refs .*c/packed-refs"):
+        asyncio.run(scanned("b/packed-refs", "c/packed-refs"))

@@ -152,6 +152,9 @@ class _NamedCalls:
             except CallTimeoutError:
                 self._context.waits.was_too_slow(self._task_id, name, tools.timeout_s)
                 raise
+            except EnvironmentLostError as error:
+                self._context.waits.was_lost(self._task_id, name, error)
+                raise
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
         """Within the block the episode waits for `what`."""

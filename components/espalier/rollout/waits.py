@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from espalier.config import Profile
+from espalier.environments import EnvironmentLostError
 from espalier.records import HungError
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Waits:
         self._numbers = itertools.count()
         self._progress_s = time.monotonic()
         self._slow: set[str] = set()
+        self._lost: set[str] = set()
 
     def progress(self) -> None:
         """Sampling begins, an episode has got what it waited for, or one has ended."""
@@ -91,6 +93,18 @@ class Waits:
                 task_id,
                 what,
                 limit_s,
+            )
+
+    def was_lost(self, task_id: str, what: str, why: EnvironmentLostError) -> None:
+        """Log why a call lost its environment, once for each kind of call."""
+        if what not in self._lost:
+            self._lost.add(what)
+            _log.warning(
+                "task %s: %s lost its environment: %s; such episodes are played again, and lost "
+                "(lost_episodes) after rollout.max_replays, this line is written once",
+                task_id,
+                what,
+                why,
             )
 
     async def by_the_deadline(self, played: asyncio.Future[T]) -> T:

@@ -78,5 +78,5 @@ class ParcelDesk(Environment[Desk, Said, State]):
 
 
 if __name__ == "__main__":
-    app = create_app(ParcelDesk, Desk, Said, env_name="parcels", max_concurrent_envs=256)
+    app = create_app(ParcelDesk, Desk, Said, env_name="parcels", max_concurrent_envs=1024)
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")

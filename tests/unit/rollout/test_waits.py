@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from espalier.config import Profile
+from espalier.environments import EnvironmentLostError
 from espalier.records import HungError, ToolCalls
 from espalier.rollout import waits as waits_module
 from espalier.rollout.episode import CallTimeoutError, ToolRunner, _NamedCalls
@@ -67,6 +68,19 @@ def test_a_call_that_was_given_up_is_named_once(caplog):
     late.set()
     (line,) = caplog.messages
     assert line.startswith("task lyon-0: the tool search took longer than rollout.tool_timeout_s")
+
+
+def test_why_an_environment_was_lost_is_said_once(caplog):
+    context = SimpleNamespace(tools=ToolRunner(workers=0, timeout_s=1.0), waits=Waits())
+
+    def reset(task):
+        raise EnvironmentLostError(f"http://desk: full at {task}")
+
+    for task_id in ("lyon-0", "paris-0"):
+        with pytest.raises(EnvironmentLostError):
+            asyncio.run(_NamedCalls(task_id, context).run(reset, task_id))
+    (line,) = caplog.messages
+    assert "lyon-0: the environment's reset lost its environment: http://desk: full at" in line
 
 
 def test_an_engine_that_never_answers_ends_the_rollout():

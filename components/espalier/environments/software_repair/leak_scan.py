@@ -187,28 +187,45 @@ def _is_read(path: str, beginnings: tuple[str, ...]) -> bool:
     return readable and path.startswith(beginnings) and os.path.isfile(path)
 
 
-def scan_disk(
-    root: str, skipped: Collection[str], pairs: Collection[str], read: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    """The same of every file below a folder of this machine.
+def scan_folder(
+    folder: str, skipped: Collection[str], pairs: Collection[str], read: Collection[str]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The same of the entries of one folder of this machine.
 
     Args:
-        root: the folder.
+        folder: its path.
         skipped: folders that are not entered: those of the kernel.
         pairs: digests of the lines that nobody may find.
         read: beginnings of the paths of files whose content is looked at; of the others the name.
+
+    Returns:
+        The folders in it that are to be entered, and path and meaning of what gives a fix away.
     """
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if os.path.join(folder, name) not in skipped]
-        for name in (*folders, *names):
-            path = os.path.join(folder, name)
-            if found := name_leak(path, own=False):
-                yield path, found
-            elif name in names and _is_read(path, tuple(read)):
-                try:
-                    with open(path, "rb") as stream:
-                        content = stream.read(MAX_READ)
-                except OSError:
-                    continue
-                if found := content_leak(content, pairs):
-                    yield path, found
+    below: list[str] = []
+    leaks: list[tuple[str, str]] = []
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # gone, or nobody in the sandbox may enter it
+        return below, leaks
+    for entry in entries:
+        path = os.path.join(folder, entry.name)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and path in skipped:
+            continue
+        if is_folder:
+            below.append(path)
+        found = name_leak(path, own=False)
+        if not found and not is_folder and _is_read(path, tuple(read)):
+            found = _file_leak(path, pairs)
+        if found:
+            leaks.append((path, found))
+    return below, leaks
+
+
+def _file_leak(path: str, pairs: Collection[str]) -> str:
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(MAX_READ)
+    except OSError:
+        return ""
+    return content_leak(content, pairs)
