@@ -27,7 +27,7 @@ from espalier.records import Message, Task, ToolCalls
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
-from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE, Waits
+from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE, NamedCall, Waits
 from espalier.sandbox.call_time import CallTime
 
 if TYPE_CHECKING:
@@ -145,15 +145,15 @@ class _NamedCalls:
         self, call: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """See `ToolRunner.run`."""
-        name, tools = _name_of(call, args), self._context.tools
-        with self.waiting(name):
+        named, tools, waits = _named(call, args), self._context.tools, self._context.waits
+        with self.waiting(named.name):
             try:
                 return await tools.run(call, *args, **kwargs)
             except CallTimeoutError:
-                self._context.waits.was_too_slow(self._task_id, name, tools.timeout_s)
+                waits.was_too_slow(self._task_id, named, tools.timeout_s)
                 raise
             except EnvironmentLostError as error:
-                self._context.waits.was_lost(self._task_id, name, error)
+                waits.was_lost(self._task_id, named, error)
                 raise
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
@@ -161,13 +161,12 @@ class _NamedCalls:
         return self._context.waits.wait(self._task_id, what)
 
 
-def _name_of(call: Callable[..., object], args: Sequence[object]) -> str:
-    """What a call of the environment is, for whoever waits for it."""
-    calls = [made.name for action in args if isinstance(action, ToolCalls) for made in action.calls]
-    if calls:
-        return f"the tool {', '.join(calls)}"
-    name = getattr(call, "__name__", "")
-    return f"the environment's {name}" if name else "a new environment"
+def _named(call: Callable[..., object], args: Sequence[object]) -> NamedCall:
+    tools = [made.name for action in args if isinstance(action, ToolCalls) for made in action.calls]
+    kind = getattr(call, "__name__", "")
+    if tools:
+        return NamedCall(kind, f"the tool {', '.join(tools)}")
+    return NamedCall(kind, f"the environment's {kind}" if kind else "a new environment")
 
 
 class FinishedEpisode(NamedTuple):

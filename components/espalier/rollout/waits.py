@@ -32,6 +32,9 @@ running all others do, and for longer: it is named before them."""
 _NAMED = 3
 """Waits that an error names: tools first, and of equal ones the longest."""
 
+_MAX_SAID = 500
+"""Characters of a warning."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +42,15 @@ def hangs_after_s(profile: Profile) -> float:
     """How long no episode may get what it waits for, or end, in seconds."""
     agent_s = profile.agent.deadline_s if profile.agent.plays else 0.0
     return profile.rollout.deadline_s + profile.rollout.tool_timeout_s + agent_s
+
+
+class NamedCall(NamedTuple):
+    """A call of an environment, for whoever waits for it."""
+
+    kind: str
+    """The method: one of a few."""
+    name: str
+    """With the tools that the policy asked for."""
 
 
 class Wait(NamedTuple):
@@ -60,8 +72,7 @@ class Waits:
         self._open: dict[int, Wait] = {}
         self._numbers = itertools.count()
         self._progress_s = time.monotonic()
-        self._slow: set[str] = set()
-        self._lost: set[str] = set()
+        self._said: set[str] = set()
 
     def progress(self) -> None:
         """Sampling begins, an episode has got what it waited for, or one has ended."""
@@ -83,28 +94,27 @@ class Waits:
         """Those that have begun and not ended."""
         return list(self._open.values())
 
-    def was_too_slow(self, task_id: str, what: str, limit_s: float) -> None:
+    def was_too_slow(self, task_id: str, call: NamedCall, limit_s: float) -> None:
         """Log that a call was given up, once for each kind of call."""
-        if what not in self._slow:
-            self._slow.add(what)
-            _log.warning(
-                "task %s: %s took longer than rollout.tool_timeout_s = %g; such episodes are lost "
-                "(lost_episodes), this line is written once",
-                task_id,
-                what,
-                limit_s,
-            )
+        self._say_once(
+            f"{call.kind} was too slow",
+            f"task {task_id}: {call.name} took longer than rollout.tool_timeout_s = {limit_s:g}",
+        )
 
-    def was_lost(self, task_id: str, what: str, why: EnvironmentLostError) -> None:
+    def was_lost(self, task_id: str, call: NamedCall, why: EnvironmentLostError) -> None:
         """Log why a call lost its environment, once for each kind of call."""
-        if what not in self._lost:
-            self._lost.add(what)
+        self._say_once(
+            f"{call.kind} was lost", f"task {task_id}: {call.name} lost its environment: {why}"
+        )
+
+    def _say_once(self, what: str, said: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            line = " ".join(said.split())  # tools are named by the policy, reasons by servers
+            line = line if len(line) <= _MAX_SAID else f"{line[:_MAX_SAID]} ..."
             _log.warning(
-                "task %s: %s lost its environment: %s; such episodes are played again, and lost "
-                "(lost_episodes) after rollout.max_replays, this line is written once",
-                task_id,
-                what,
-                why,
+                "%s; episodes that stay lost count as lost_episodes, this line is written once",
+                line,
             )
 
     async def by_the_deadline(self, played: asyncio.Future[T]) -> T:

@@ -230,7 +230,8 @@ class HttpTransport:
         raise self._lost("its stream ended before the answer")
 
     def _lost(self, why: str) -> EnvironmentLostError:
-        return EnvironmentLostError(f"{self._url}: {why}")
+        where = self._url.partition("?")[0]  # a query may hold a key, and reasons are logged
+        return EnvironmentLostError(f"{where}: {why}")
 
 
 class SessionEndings:

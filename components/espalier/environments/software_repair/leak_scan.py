@@ -165,6 +165,11 @@ _OPENERS: tuple[tuple[bytes, Callable[[bytes], Iterator[bytes]]], ...] = (
 """How packed content begins, and what reads it."""
 
 
+def is_ignored(path: str, ignored: Collection[str]) -> bool:
+    """Whether a person has looked at what has that path."""
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in ignored)
+
+
 def scanned(
     files: Iterable[tuple[str, bytes]], pairs: Collection[str], *, own: bool = True
 ) -> Iterator[tuple[str, str]]:
@@ -209,7 +214,7 @@ def scan_folder(
         return below, leaks
     for entry in entries:
         path = os.path.join(folder, entry.name)
-        is_folder = entry.is_dir(follow_symlinks=False)
+        is_folder = _is_folder(entry)
         if is_folder and path in skipped:
             continue
         if is_folder:
@@ -220,6 +225,13 @@ def scan_folder(
         if found:
             leaks.append((path, found))
     return below, leaks
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:  # where a listing has no kinds the disk is asked, which may refuse
+        return False
 
 
 def _file_leak(path: str, pairs: Collection[str]) -> str:

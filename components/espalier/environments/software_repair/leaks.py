@@ -10,11 +10,12 @@ the file as it was.
 
 from __future__ import annotations
 
-import fnmatch
+import base64
 import inspect
 import json
 import secrets
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -26,6 +27,8 @@ from espalier.sandbox import Sandbox
 _LEAST_CHARACTERS = 4
 """Of an added line that is looked for: `else:` and brackets stand everywhere."""
 _SHOWN = 8
+_MOST_FOUND = 50
+"""Of a run of the scan in a sandbox."""
 _SKIPPED = ("/proc", "/sys", "/dev")
 _READ = (
     "/workspace/", "/tmp/", "/home/", "/root/", "/opt/", "/srv/", "/var/", "/usr/local/src/",
@@ -99,7 +102,6 @@ async def refuse_leaks_of_sandbox(
         LeakError: naming what was found, or that the scan did not come to its end.
         SandboxError: the sandbox was lost.
     """
-    found: list[tuple[str, str]] = []
     pending = ["/"]
     ends = time.monotonic() + _SCAN_WITHIN_S
     while pending:
@@ -108,18 +110,17 @@ async def refuse_leaks_of_sandbox(
                 f"the sandbox {sandbox.name}: the scan for what gives a fix away took more than "
                 f"{_SCAN_WITHIN_S:g} s, and {pending[-1]} comes next. Use an image with fewer files"
             )
-        pending, leaks = await _scan_on(sandbox, pending, pairs)
-        found += leaks
-    _refuse(f"the sandbox {sandbox.name}", found, ignored)
+        pending, leaks = await _scan_on(sandbox, pending, pairs, ignored)
+        _refuse(f"the sandbox {sandbox.name}", leaks, ignored)
 
 
 async def _scan_on(
-    sandbox: Sandbox, pending: list[str], pairs: frozenset[str]
+    sandbox: Sandbox, pending: list[str], pairs: frozenset[str], ignored: Sequence[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Scan the folders of `pending` for a while: the folders that are left, and what was found."""
     mark = secrets.token_hex(8)
     given = {
-        "mark": mark, "pending": pending, "seconds": _RUN_S,
+        "mark": mark, "pending": pending, "seconds": _RUN_S, "ignored": list(ignored),
         "pairs": sorted(pairs), "skipped": _SKIPPED, "read": _READ,
     }  # fmt: skip
     result = await sandbox.run_python(
@@ -130,39 +131,40 @@ async def _scan_on(
     lines = result.stdout.decode(errors="replace").splitlines()
     if len(lines) < 2 or lines[-1] != mark:
         why = f"killed by its limit {result.killed_by}" if result.killed_by else "it failed"
+        why = "its output was cut" if result.truncated else why
         raise LeakError(
-            f"the sandbox {sandbox.name}: the scan for what gives a fix away did not end ({why}); "
-            f"it had come to {pending[-1]} {result.text[-300:]}".rstrip()
+            f"the sandbox {sandbox.name}: the scan for what gives a fix away did not end ({why}; "
+            f"this part of it began at {pending[-1]}): "
+            f"{result.stderr.decode(errors='replace')[-300:] or 'it wrote no error'}"
         )
-    return json.loads(lines[-2]), [(path, leak) for path, leak in map(json.loads, lines[:-2])]
+    left = json.loads(zlib.decompress(base64.b64decode(lines[-2])))
+    return left, [(path, leak) for path, leak in map(json.loads, lines[:-2])]
 
 
-_MAIN = """
+_MAIN = f"""
 def _main():
-    import json, sys, time
+    import base64, json, sys, time
     given = json.load(sys.stdin)
-    pending, pairs, shown = given["pending"], set(given["pairs"]), 0
+    pending, pairs, left = given["pending"], set(given["pairs"]), {_MOST_FOUND}
     ends = time.monotonic() + given["seconds"]
     while pending:
         below, leaks = scan_folder(pending.pop(), given["skipped"], pairs, given["read"])
         pending += reversed(below)
-        for leak in leaks[: 50 - shown]:
+        leaks = [leak for leak in leaks if not is_ignored(leak[0], given["ignored"])]
+        for leak in leaks[:left]:
             print(json.dumps(leak))
-            shown += 1
+        left = max(0, left - len(leaks))
         if time.monotonic() > ends:
             break
-    print(json.dumps(pending))
+    print(base64.b64encode(zlib.compress(json.dumps(pending).encode())).decode())
     print(given["mark"])
 _main()
 """
+"""The folders that are left are packed: a sandbox keeps a MiB of output."""
 
 
 def _refuse(where: str, found: list[tuple[str, str]], ignored: Sequence[str]) -> None:
-    told = [
-        f"{path} ({leak})"
-        for path, leak in found
-        if not any(fnmatch.fnmatchcase(path, pattern) for pattern in ignored)
-    ]
+    told = [f"{path} ({leak})" for path, leak in found if not leak_scan.is_ignored(path, ignored)]
     if told:
         more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
         raise LeakError(

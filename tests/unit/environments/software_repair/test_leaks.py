@@ -1,13 +1,23 @@
 """The scan for leaks names what was planted, and finds nothing in a clean tree."""
 
+import asyncio
 import io
+import os
 import tarfile
 import zlib
 
 import pytest
 
+from espalier.environments.software_repair import leaks
 from espalier.environments.software_repair.diffs import diff_of, parsed_diff
-from espalier.environments.software_repair.leaks import LeakError, fix_pairs, refuse_leaks
+from espalier.environments.software_repair.leak_scan import scan_folder
+from espalier.environments.software_repair.leaks import (
+    LeakError,
+    fix_pairs,
+    refuse_leaks,
+    refuse_leaks_of_sandbox,
+)
+from espalier.sandbox.protocol import ExecResult
 
 WRONG = "def area(r):\n    half = r / 2\n    value = 3 * r\n    return value + half\n"
 RIGHT = WRONG.replace("3 * r", "3 * r * r")
@@ -64,3 +74,52 @@ def test_a_planted_leak_is_named(path, content, meaning):
 def test_what_a_person_has_looked_at_is_passed_over():
     tree = {**TREE, "docs/fix.patch": ""}
     refuse_leaks("the tree", tree, PAIRS, ignored=["docs/*.patch"])
+
+
+def test_a_folder_is_scanned_without_those_below_it(tmp_path):
+    for path, text in (("b/x.patch", ""), ("old.py", RIGHT), ("other.bin", RIGHT)):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "skipped").mkdir()
+    (tmp_path / ".git").symlink_to("b")
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+    below, found = scan_folder(str(tmp_path), [f"{tmp_path}/skipped"], PAIRS, [f"{tmp_path}/"])
+    assert sorted(below) == [f"{tmp_path}/b", f"{tmp_path}/{os.fsdecode(bytes([255]))}"]
+    assert [os.path.basename(path) for path, _ in found] == [".git", "old.py"]
+    assert scan_folder(f"{tmp_path}/gone", [], PAIRS, []) == ([], [])
+
+
+class Silent:
+    """A sandbox whose runs end like this."""
+
+    name = "sandbox-1"
+
+    def __init__(self, **ended):
+        known = {"stdout": b"", "stderr": b"", "exit_status": 0, "signal": None, "killed_by": None}
+        known |= {"truncated": False, "duration_s": 1.0, "cpu_s": 1.0, "max_rss_bytes": 1}
+        self.ended = ExecResult(**known | ended)
+
+    async def run_python(self, code, *, stdin, timeout_s):
+        return self.ended
+
+
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        (
+            {"killed_by": "wall_time"},
+            r"killed by its limit wall_time; .* began at /\): it wrote no",
+        ),
+        ({"truncated": True, "killed_by": "output"}, "its output was cut"),
+        ({"exit_status": 1, "stderr": b"MemoryError"}, r"it failed; .*: MemoryError"),
+    ],
+)
+def test_a_scan_that_does_not_end_is_named(ended, why):
+    with pytest.raises(LeakError, match=why):
+        asyncio.run(refuse_leaks_of_sandbox(Silent(**ended), PAIRS))
+
+
+def test_a_scan_that_takes_too_long_ends(monkeypatch):
+    monkeypatch.setattr(leaks, "_SCAN_WITHIN_S", -1.0)
+    with pytest.raises(LeakError, match="and / comes next"):
+        asyncio.run(refuse_leaks_of_sandbox(Silent(), PAIRS))
