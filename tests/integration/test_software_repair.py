@@ -191,9 +191,14 @@ def test_the_scan_of_a_sandbox_names_what_was_planted(monkeypatch):
 def test_a_long_scan_goes_on_in_further_runs(monkeypatch):
     monkeypatch.setattr(leaks, "_SKIPPED", ("/proc", "/sys", "/dev", "/usr", "/root", "/etc"))
     monkeypatch.setattr(leaks, "_RUN_S", 0.0)
-    runs, scan_on = [], leaks._scan_on
-    monkeypatch.setattr(leaks, "_scan_on", lambda *how: runs.append(how[1]) or scan_on(*how))
+    began, scan_from = [], leaks._scan_from
+    monkeypatch.setattr(
+        leaks,
+        "_scan_from",
+        lambda position, *how: began.append(position) or scan_from(position, *how),
+    )
     asyncio.run(scanned("a.py"))
-    assert len(runs) > 5
+    assert len(began) > 5
+    assert began == sorted(set(began), key=lambda path: path.split("/"))
     with pytest.raises(LeakError, match="deep/packed-refs"):
         asyncio.run(scanned("b/deep/packed-refs"))

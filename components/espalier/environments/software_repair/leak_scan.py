@@ -204,15 +204,12 @@ def scan_folder(
         read: beginnings of the paths of files whose content is looked at; of the others the name.
 
     Returns:
-        The folders in it that are to be entered, and path and meaning of what gives a fix away.
+        The folders in it that are to be entered, sorted, and path and meaning of what gives a fix
+        away.
     """
     below: list[str] = []
     leaks: list[tuple[str, str]] = []
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:  # gone, or nobody in the sandbox may enter it
-        return below, leaks
-    for entry in entries:
+    for entry in _entries(folder):
         path = os.path.join(folder, entry.name)
         is_folder = _is_folder(entry)
         if is_folder and path in skipped:
@@ -225,6 +222,29 @@ def scan_folder(
         if found:
             leaks.append((path, found))
     return below, leaks
+
+
+def folders_from(position: str, skipped: Collection[str]) -> list[str]:
+    """What a depth-first scan of a disk has before it that has come to the folder `position`.
+
+    The next one is the last. A scan in parts so remembers its position alone.
+    """
+    pending: list[str] = []
+    folder = "/"
+    for part in filter(None, position.split("/")):
+        after = [e.name for e in _entries(folder) if e.name > part and _is_folder(e)]
+        paths = [os.path.join(folder, name) for name in reversed(after)]
+        pending += [path for path in paths if path not in skipped]
+        folder = os.path.join(folder, part)
+    return [*pending, folder]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as listed:
+            return sorted(listed, key=lambda entry: entry.name)
+    except OSError:  # gone, or nobody in the sandbox may enter it
+        return []
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

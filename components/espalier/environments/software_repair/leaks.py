@@ -10,12 +10,10 @@ the file as it was.
 
 from __future__ import annotations
 
-import base64
 import inspect
 import json
 import secrets
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -102,25 +100,25 @@ async def refuse_leaks_of_sandbox(
         LeakError: naming what was found, or that the scan did not come to its end.
         SandboxError: the sandbox was lost.
     """
-    pending = ["/"]
+    position = "/"
     ends = time.monotonic() + _SCAN_WITHIN_S
-    while pending:
+    while position:
         if time.monotonic() > ends:
             raise LeakError(
                 f"the sandbox {sandbox.name}: the scan for what gives a fix away took more than "
-                f"{_SCAN_WITHIN_S:g} s, and {pending[-1]} comes next. Use an image with fewer files"
+                f"{_SCAN_WITHIN_S:g} s, and {position} comes next. Use an image with fewer files"
             )
-        pending, leaks = await _scan_on(sandbox, pending, pairs, ignored)
+        position, leaks = await _scan_from(position, sandbox, pairs, ignored)
         _refuse(f"the sandbox {sandbox.name}", leaks, ignored)
 
 
-async def _scan_on(
-    sandbox: Sandbox, pending: list[str], pairs: frozenset[str], ignored: Sequence[str]
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """Scan the folders of `pending` for a while: the folders that are left, and what was found."""
+async def _scan_from(
+    position: str, sandbox: Sandbox, pairs: frozenset[str], ignored: Sequence[str]
+) -> tuple[str, list[tuple[str, str]]]:
+    """Scan for a while: the folder that comes next, empty for none, and what was found."""
     mark = secrets.token_hex(8)
     given = {
-        "mark": mark, "pending": pending, "seconds": _RUN_S, "ignored": list(ignored),
+        "mark": mark, "position": position, "seconds": _RUN_S, "ignored": list(ignored),
         "pairs": sorted(pairs), "skipped": _SKIPPED, "read": _READ,
     }  # fmt: skip
     result = await sandbox.run_python(
@@ -134,21 +132,21 @@ async def _scan_on(
         why = "its output was cut" if result.truncated else why
         raise LeakError(
             f"the sandbox {sandbox.name}: the scan for what gives a fix away did not end ({why}; "
-            f"this part of it began at {pending[-1]}): "
+            f"this part of it began at {position}): "
             f"{result.stderr.decode(errors='replace')[-300:] or 'it wrote no error'}"
         )
-    left = json.loads(zlib.decompress(base64.b64decode(lines[-2])))
-    return left, [(path, leak) for path, leak in map(json.loads, lines[:-2])]
+    return json.loads(lines[-2]), [(path, leak) for path, leak in map(json.loads, lines[:-2])]
 
 
 _MAIN = f"""
 def _main():
-    import base64, json, sys, time
+    import json, sys, time
     given = json.load(sys.stdin)
-    pending, pairs, left = given["pending"], set(given["pairs"]), {_MOST_FOUND}
+    skipped, pairs, left = given["skipped"], set(given["pairs"]), {_MOST_FOUND}
+    pending = folders_from(given["position"], skipped)
     ends = time.monotonic() + given["seconds"]
     while pending:
-        below, leaks = scan_folder(pending.pop(), given["skipped"], pairs, given["read"])
+        below, leaks = scan_folder(pending.pop(), skipped, pairs, given["read"])
         pending += reversed(below)
         leaks = [leak for leak in leaks if not is_ignored(leak[0], given["ignored"])]
         for leak in leaks[:left]:
@@ -156,11 +154,10 @@ def _main():
         left = max(0, left - len(leaks))
         if time.monotonic() > ends:
             break
-    print(base64.b64encode(zlib.compress(json.dumps(pending).encode())).decode())
+    print(json.dumps(pending[-1] if pending else ""))
     print(given["mark"])
 _main()
 """
-"""The folders that are left are packed: a sandbox keeps a MiB of output."""
 
 
 def _refuse(where: str, found: list[tuple[str, str]], ignored: Sequence[str]) -> None:

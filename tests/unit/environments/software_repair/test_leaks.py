@@ -10,7 +10,7 @@ import pytest
 
 from espalier.environments.software_repair import leaks
 from espalier.environments.software_repair.diffs import diff_of, parsed_diff
-from espalier.environments.software_repair.leak_scan import scan_folder
+from espalier.environments.software_repair.leak_scan import folders_from, scan_folder
 from espalier.environments.software_repair.leaks import (
     LeakError,
     fix_pairs,
@@ -87,6 +87,27 @@ def test_a_folder_is_scanned_without_those_below_it(tmp_path):
     assert sorted(below) == [f"{tmp_path}/b", f"{tmp_path}/{os.fsdecode(bytes([255]))}"]
     assert [os.path.basename(path) for path, _ in found] == [".git", "old.py"]
     assert scan_folder(f"{tmp_path}/gone", [], PAIRS, []) == ([], [])
+
+
+def test_a_scan_goes_on_from_where_it_was(tmp_path):
+    for path in ("a/a", "a/b b", "a.b", "b/c/d", f"b/{os.fsdecode(bytes([255]))}/e"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "skipped").mkdir()
+    skipped = [f"{tmp_path}/skipped"]
+
+    def walked(pending):
+        seen = []
+        while pending:
+            folder = pending.pop()
+            if folder.startswith(str(tmp_path)):
+                seen.append(folder)
+                pending += reversed(scan_folder(folder, skipped, PAIRS, [])[0])
+        return seen
+
+    whole = walked([str(tmp_path)])
+    assert len(whole) == 10
+    for number, position in enumerate(whole):
+        assert walked(folders_from(position, skipped)) == whole[number:]
 
 
 class Silent:
