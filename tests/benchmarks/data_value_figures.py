@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 
 LOSS_TAIL = 20
 """Last steps of the warm start whose loss is told."""
+_POWER = 2.8
+"""Standard errors of a difference that is found in four cases of five."""
 RESAMPLES = 2000
 _TAG = re.compile(r"</?([a-zA-Z_]+)")
 
@@ -140,7 +142,11 @@ FIGURES = (
 
 
 def print_report(results: dict[tuple[str, int], dict[str, object]]) -> dict[str, object]:
-    """The table of arms, and the figures behind it."""
+    """The table of arms, and the figures behind it.
+
+    Below each arm, and as `detectable`, stands the true difference that as many seeds and questions
+    find in four cases of five: an interval of 95 % with a power of 80 %.
+    """
     arms = list(dict.fromkeys(arm for arm, _ in results))
     seeds = sorted({seed for _, seed in results})
     print(f"{'arm':>10} {'SFT loss':>9} " + " ".join(f"{title:>26}" for _, title in FIGURES))
@@ -152,10 +158,14 @@ def print_report(results: dict[tuple[str, int], dict[str, object]]) -> dict[str,
         for key, _ in FIGURES:
             rates = [fmean(row[key]) for row in rows]
             plain = [results["plain", seed][key] for seed in seeds] if "plain" in arms else []
-            low, high = _difference([row[key] for row in rows], plain) if plain else (0.0, 0.0)
+            low, high, error = _difference([row[key] for row in rows], plain or None)
             told[key] = {"by_seed": rates, "mean": fmean(rates), "difference_ci95": [low, high]}
+            told[key]["detectable"] = _POWER * error
             cells.append(f"{f'{fmean(rates):.3f} ({low:+.3f}..{high:+.3f})':>26}")
         print(f"{arm:>10} {fmean(told['sft_loss']):>9.4f} " + " ".join(cells))
+        if arm != "plain":
+            found = [f"+-{told[key]['detectable']:.3f}" for key, _ in FIGURES]
+            print(f"{'':>10} {'found':>9} " + " ".join(f"{one:>26}" for one in found))
         report[arm] = told | {
             "sft_tokens": [row["sft_tokens"] for row in rows],
             "read_tokens": [row["read_tokens"] for row in rows],
@@ -163,8 +173,14 @@ def print_report(results: dict[tuple[str, int], dict[str, object]]) -> dict[str,
     return report
 
 
-def _difference(arm: list[list[int]], plain: list[list[int]]) -> tuple[float, float]:
-    """95 % bootstrap of the mean paired difference, over seeds and the questions in them."""
+def _difference(arm: list[list[int]], plain: list[list[int]] | None) -> tuple[float, float, float]:
+    """Bootstrap of the mean paired difference, over seeds and the questions in them.
+
+    Returns:
+        The bounds of 95 %, and the standard error; 0.0 each without anything to compare with.
+    """
+    if plain is None:
+        return 0.0, 0.0, 0.0
     paired = [
         [a - b for a, b in zip(one, other, strict=True)]
         for one, other in zip(arm, plain, strict=True)
@@ -174,4 +190,4 @@ def _difference(arm: list[list[int]], plain: list[list[int]]) -> tuple[float, fl
         fmean(fmean(rng.choices(seed, k=len(seed))) for seed in rng.choices(paired, k=len(paired)))
         for _ in range(RESAMPLES)
     )
-    return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
+    return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)], pstdev(means)
