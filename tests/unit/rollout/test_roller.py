@@ -14,6 +14,7 @@ from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.roller import Roller
 from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
+from tests.unit.rollout.play import plain_logprobs
 
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
 
@@ -36,21 +37,14 @@ def _roll(samples=4, **overrides):
     )
 
 
-def _plain_logprobs(model, token_ids):
-    ids = torch.tensor([token_ids])
-    with torch.no_grad():
-        logprobs = model(ids).logits[0, :-1].log_softmax(-1)
-    return logprobs.gather(1, ids[0, 1:, None])[:, 0]
-
-
 @pytest.mark.slow
 def test_recorded_logprobs_equal_a_plain_forward_pass():
     model = tiny_policy().model
     for trajectory in _roll():
         sampled = torch.tensor(trajectory.action_mask[1:], dtype=torch.bool)
         recorded = torch.tensor(trajectory.behavior_logprobs[1:])
-        expected = _plain_logprobs(model, trajectory.token_ids)
-        torch.testing.assert_close(recorded[sampled], expected[sampled], rtol=1e-4, atol=1e-4)
+        expected = plain_logprobs(model, trajectory.token_ids, trajectory.action_mask)
+        torch.testing.assert_close(recorded[sampled], expected, rtol=1e-4, atol=1e-4)
         assert not recorded[~sampled].any()
 
 
