@@ -204,7 +204,8 @@ def misspelled(name: str, rng: random.Random) -> str:
     """The name with two letters of its longest word swapped, or one left out."""
     word = max(_LETTERS.findall(name), key=len, default=name)
     start = name.index(word)
-    position = start + rng.randrange(min(1, len(word) - 1), max(len(word) - 1, 1))
+    first = 1 if len(word) > 2 else 0  # the first letter stays, where there are enough
+    position = start + rng.randrange(first, max(len(word) - 1, 1))
     before, here, after = name[:position], name[position], name[position + 1 :]
     return before + after if rng.random() < 0.5 else before + after[:1] + here + after[1:]
 

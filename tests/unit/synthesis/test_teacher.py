@@ -142,5 +142,11 @@ def test_a_misspelling_changes_the_longest_word_alone():
     assert misspelled("A", random.Random(0)) in ("", "A")
 
 
+@pytest.mark.parametrize("name", ["U2", "Po", "É-2", "42", "A 1", "Ur of 3"])
+def test_the_shortest_names_can_be_misspelled(name):
+    wrong = {misspelled(name, random.Random(seed)) for seed in range(50)}
+    assert any(one != name for one in wrong)
+
+
 def _without_one(word):
     return [sorted(word[:place] + word[place + 1 :]) for place in range(len(word))]
