@@ -138,12 +138,12 @@ class LocalPlace:
             StorageError: `destination` cannot be written.
         """
         for _ in range(_ATTEMPTS):
-            before = _manifest_bytes(self._folder)
+            before = _state(self._folder)
             try:
                 return _copied(self._folder, destination)
             except (ArtifactError, FileNotFoundError):
                 # the folder was replaced while it was copied, or it is damaged
-                if _manifest_bytes(self._folder) == before:
+                if _state(self._folder) == before:
                     raise
         raise ArtifactError(f"{self._folder}: replaced while it was read, again and again")
 
@@ -172,7 +172,7 @@ class LocalPlace:
             draft.replace(path)
 
 
-_ATTEMPTS = 3
+_ATTEMPTS = 10
 """Copies before an artifact that is replaced all the time counts as an error."""
 _CHUNK_BYTES = 1 << 20
 WRITER_WAIT_S = 3600.0
@@ -227,9 +227,13 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _manifest_bytes(folder: Path) -> bytes | None:
-    path = folder / MANIFEST_NAME
-    return path.read_bytes() if path.is_file() else None
+def _state(folder: Path) -> tuple[int, int] | None:
+    """What changes where a folder is replaced, also twice and by the same content."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:  # between two renames, or nothing is there
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 @contextmanager

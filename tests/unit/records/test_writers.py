@@ -13,6 +13,7 @@ from espalier.records import ArtifactError, open_artifact, replace_directory, wo
 from espalier.records import artifact as module
 from espalier.records.artifact import only_writer
 from espalier.storage import open_place
+from espalier.storage import place as place_module
 from tests.factories.storage import artifact, files
 
 
@@ -130,6 +131,20 @@ def test_two_writers_and_a_reader_of_one_folder(tmp_path):
         assert writer.exitcode == 0
     assert open_artifact(target) in made
     assert len(read) > 3
+
+
+def test_a_folder_replaced_by_its_like_is_read_again(tmp_path, monkeypatch):
+    published = artifact(tmp_path / "first")
+    place, copied = open_place(str(tmp_path / "knowledge"), {}), place_module._copied
+    place.publish(tmp_path / "first")
+
+    def raced(source, destination):
+        monkeypatch.setattr(place_module, "_copied", copied)
+        place.publish(tmp_path / "first")
+        raise ArtifactError("a file is not there")
+
+    monkeypatch.setattr(place_module, "_copied", raced)
+    assert place.fetch(tmp_path / "read") == published
 
 
 def test_two_fetches_into_one_folder_take_turns(tmp_path):
