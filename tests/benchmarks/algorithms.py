@@ -29,7 +29,7 @@ from typing import Any
 
 from espalier.algorithms.presets import PRESETS, WITH_CRITIC
 from espalier.evaluation.estimates import paired_difference
-from tests.benchmarks.arms import Arm
+from tests.benchmarks.arms import Arm, add_settings
 from tests.benchmarks.keeping import keep, kept, provenance
 
 RESAMPLES = 10_000
@@ -87,9 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--set", nargs="*", action="extend", default=[], help="further settings of the profile"
-    )
+    add_settings(parser)
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from espalier.evaluation.estimates import Interval, paired_difference
+from tests.benchmarks.arms import add_settings
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--profile", type=Path, default=PROFILE)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/arithmetic"))
-    parser.add_argument("--set", nargs="*", action="extend", default=[], help="section.key=value")
+    add_settings(parser)
     options = parser.parse_args()
     results = {seed: result_of(seed, options) for seed in range(options.seeds)}
     for seed, result in results.items():

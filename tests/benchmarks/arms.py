@@ -44,13 +44,18 @@ class Arm(NamedTuple):
         return cls(variant, int(seed))
 
 
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add `--set`, whose repetitions add up."""
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], help="further settings, section.key=value"
+    )
+
+
 def add_arm_options(parser: argparse.ArgumentParser, out: str) -> None:
     """Add what every benchmark of arms is asked: where to, how many at one time, what counts."""
     parser.add_argument("--workers", type=int, default=1, help="arms at one time")
     parser.add_argument("--out", type=Path, default=Path(out))
-    parser.add_argument(
-        "--set", nargs="*", action="extend", default=[], help="further settings, section.key=value"
-    )
+    add_settings(parser)
     parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
     parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
     parser.add_argument("--arm", help=argparse.SUPPRESS)

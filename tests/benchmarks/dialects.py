@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from espalier.evaluation.estimates import Interval
-from tests.benchmarks.arms import POLICIES, Arm, result_of, run_all, together
+from tests.benchmarks.arms import POLICIES, Arm, add_settings, result_of, run_all, together
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
@@ -76,9 +76,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--profile", type=Path, default=PROFILE)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/dialects"))
-    parser.add_argument(
-        "--set", nargs="*", action="extend", default=[], help="further settings, section.key=value"
-    )
+    add_settings(parser)
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.benchmarks.arms import asked, run_all
+from tests.benchmarks.arms import add_settings, asked, run_all
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
@@ -109,9 +109,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("profiles", nargs="*", help=f"names of profiles in {PROFILES}")
     parser.add_argument("--shortened", action="store_true", help="the profiles of SHORTENED")
     parser.add_argument("--kept", type=Path, help="folder of tests.benchmarks.families, as it is")
-    parser.add_argument(
-        "--set", nargs="*", action="extend", default=[], help="settings, section.key=value"
-    )
+    add_settings(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes at one time")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/plan"))
     parser.add_argument("--arm", help=argparse.SUPPRESS)

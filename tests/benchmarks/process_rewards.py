@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from tests.benchmarks.arms import add_settings
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--profile", type=Path, default=PROFILE)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/process"))
-    parser.add_argument("--set", nargs="*", action="extend", default=[], help="section.key=value")
+    add_settings(parser)
     options = parser.parse_args()
     from espalier.determinism import prepare_environment, prepare_torch
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from tests.benchmarks.arms import add_settings
 from tests.benchmarks.keeping import keep, kept, provenance
 
 QUICKEST_S, SLOWEST_S = 0.01, 2.0
@@ -61,9 +62,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/slow_tools"))
-    parser.add_argument(
-        "--set", nargs="*", action="extend", default=[], help="further settings of the profile"
-    )
+    add_settings(parser)
     options = parser.parse_args()
     results = []
     print(f"{'bound':>5}  {'seed':>4}  wait %  s/step  staleness  dev EM")

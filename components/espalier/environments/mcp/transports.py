@@ -153,6 +153,7 @@ class HttpTransport:
         self, server: ServerConfig, environment: Mapping[str, str], endings: SessionEndings
     ) -> None:
         self._url = server.url
+        self._where = server.url.partition("?")[0]  # a query may hold a key, and errors are logged
         self._endings = endings
         self._headers = {
             "Accept": "application/json, text/event-stream",
@@ -161,7 +162,9 @@ class HttpTransport:
         if key := environment.get(server.key_variable):
             self._headers["Authorization"] = f"Bearer {key}"
         elif server.key_variable:
-            raise DataError(f"{server.url}: the variable {server.key_variable} of its key is unset")
+            raise DataError(
+                f"{self._where}: the variable {server.key_variable} of its key is unset"
+            )
         self._session: str | None = None
 
     def speak(self, protocol: str) -> None:
@@ -230,8 +233,7 @@ class HttpTransport:
         raise self._lost("its stream ended before the answer")
 
     def _lost(self, why: str) -> EnvironmentLostError:
-        where = self._url.partition("?")[0]  # a query may hold a key, and reasons are logged
-        return EnvironmentLostError(f"{where}: {why}")
+        return EnvironmentLostError(f"{self._where}: {why}")
 
 
 class SessionEndings:

@@ -88,7 +88,7 @@ def refuse_leaks(
             if call in text
             and any(call in line and result in line.replace(call, "") for line in text.split("\n"))
         ]
-    _refuse(where, found, ignored)
+    _refuse(where, [leak for leak in found if not leak_scan.is_ignored(leak[0], ignored)])
 
 
 async def refuse_leaks_of_sandbox(
@@ -109,7 +109,7 @@ async def refuse_leaks_of_sandbox(
                 f"{_SCAN_WITHIN_S:g} s, and {position} comes next. Use an image with fewer files"
             )
         position, leaks = await _scan_from(position, sandbox, pairs, ignored)
-        _refuse(f"the sandbox {sandbox.name}", leaks, ignored)
+        _refuse(f"the sandbox {sandbox.name}", leaks)
 
 
 async def _scan_from(
@@ -160,8 +160,8 @@ _main()
 """
 
 
-def _refuse(where: str, found: list[tuple[str, str]], ignored: Sequence[str]) -> None:
-    told = [f"{path} ({leak})" for path, leak in found if not leak_scan.is_ignored(path, ignored)]
+def _refuse(where: str, found: list[tuple[str, str]]) -> None:
+    told = [f"{path} ({leak})" for path, leak in found]
     if told:
         more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
         raise LeakError(
