@@ -139,6 +139,7 @@ def test_reading_keeps_numbers_in_their_order():
         assert answer == FinalAnswer("15", "4 - 1 = 3 , 3 + 12 = 15")
 
 
+@NEEDS_GENERATORS
 def test_questions_are_demonstrated_and_judged(tmp_path):
     played = family(
         SUMS,
