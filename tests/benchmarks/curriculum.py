@@ -13,6 +13,11 @@ Arms, each a run of the stage `train` on one thread, with 60 steps for the profi
     kinds        the same, all kinds of questions alike
     predicted    tasks by what they are expected to tell, screened
     frontier     tasks never tried of the patterns that are solved now and then, screened
+    eased        uniform, with a learning rate that rises over a fifth of the steps
+    half         eased, with half of the tasks in a step
+    pairs        eased, with two rollouts a task, and as many rollouts in a step as half has
+    single       eased, with one rollout a task and as many in a step; paid by what was predicted
+                 of the task (SPO, arXiv:2509.13232)
 
 The stages up to the curriculum filter are run once a seed. Rollouts are all that were sampled:
 screened and dropped groups, and the curriculum filter's where the arm reads its pass rates. The
@@ -48,17 +53,27 @@ BASE = "base"
 """The stages that a seed's arms share."""
 _EVEN = ("curriculum.preference=even",)
 """A preference is the band's alone."""
+_UNIFORM = (*_EVEN, "curriculum.enabled=false", "training.algorithm.filters=[]")
+_EASED = (*_UNIFORM, "training.optimizer.warmup_share=0.2")
+"""Small steps are noisy, and Adam's first ones have no estimate of that yet."""
 ARMS: Mapping[str, tuple[str, ...]] = {
-    "uniform": (*_EVEN, "curriculum.enabled=false", "training.algorithm.filters=[]"),
+    "uniform": _UNIFORM,
     "dynamic": (*_EVEN, "curriculum.enabled=false"),
     "patterns": (*_EVEN, "curriculum.draw=patterns", "curriculum.screening_rollouts=0"),
     "band": ("curriculum.draw=band",),
     "kinds": ("curriculum.draw=kinds",),
     "predicted": (*_EVEN, "curriculum.draw=predicted"),
     "frontier": (*_EVEN, "curriculum.draw=frontier"),
+    "eased": _EASED,
+    "half": _EASED,
+    "pairs": _EASED,
+    "single": (*_EASED, "training.algorithm.preset=spo"),
 }
 """Name -> overrides of the profile."""
-READS_PASS_RATES = ("band", "kinds", "predicted", "frontier")
+GROUP_SIZES: Mapping[str, int | None] = {"half": None, "pairs": 2, "single": 1}
+"""Rollouts of a task in arms whose steps have half of the profile's rollouts; None is the
+profile's own."""
+READS_PASS_RATES = ("band", "kinds", "predicted", "frontier", "single")
 """Arms to which the curriculum filter's rollouts are counted."""
 DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
 
@@ -114,8 +129,20 @@ def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
     from espalier.config import load_profile
 
     fixed = [f"seed={arm.seed}", "threads=1", f"training.steps={options.steps}"]
-    own = [] if arm.variant == BASE else ARMS[arm.variant]
+    own = [] if arm.variant == BASE else [*ARMS[arm.variant], *_sizes(arm, options)]
     return load_profile(options.profile, [*fixed, "training.evaluate_every=5", *own, *options.set])
+
+
+def _sizes(arm: Arm, options: argparse.Namespace) -> list[str]:
+    """Overrides of an arm of `GROUP_SIZES`."""
+    from espalier.config import load_profile
+
+    if arm.variant not in GROUP_SIZES:
+        return []
+    training = load_profile(options.profile, options.set).training
+    members = GROUP_SIZES[arm.variant] or training.group_size
+    tasks = training.tasks_per_step * training.group_size // (2 * members)
+    return [f"training.tasks_per_step={tasks}", f"training.group_size={members}"]
 
 
 def run_arm(arm: Arm, options: argparse.Namespace) -> None:

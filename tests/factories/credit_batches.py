@@ -52,6 +52,7 @@ def with_outcomes(outcomes_B, mask_BT, groups_B, noise):
         turns_BT=(begins_BT.cumsum(dim=1) - 1).masked_fill(~mask_BT, -1),
         values_BT=noise_BT(),
         baseline_rewards_B=torch.randn(len(mask_BT), generator=noise, dtype=torch.float64),
+        expected_rewards_B=torch.rand(len(mask_BT), generator=noise, dtype=torch.float64),
         behavior_logprobs_BT=-noise_BT().abs(),
         proximal_logprobs_BT=-noise_BT().abs(),
         sum_pi_squared_BT=noise_BT().sigmoid(),

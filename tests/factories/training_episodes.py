@@ -57,6 +57,7 @@ def mixed_groups(sizes=(4, 4, 3), seed=0, turns=(1, 2, 3)):
                 for n in range(size)
             ),
             baseline_reward=0.5,
+            expected_reward=0.25,
         )
         for number, size in enumerate(sizes)
     ]

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.algorithms.advantages import AdvantageRule, ReinforcePlusPlus, ReMax
+from espalier.algorithms.advantages import AdvantageRule, ReinforcePlusPlus, ReMax, Spo
 from espalier.algorithms.advantages.rules import CriticRule
 from espalier.algorithms.aggregation import Aggregation
 from espalier.algorithms.batch import AlgorithmRule, LossBatch, PolicyLoss
@@ -79,7 +79,7 @@ class Algorithm(AlgorithmRule):
         """Whether advantages compare the trajectories of one task with each other."""
         if isinstance(self.material, PreferencePairs):
             return True
-        alone = (CriticRule, VTrace, ReinforcePlusPlus, ReMax)
+        alone = (CriticRule, VTrace, ReinforcePlusPlus, ReMax, Spo)
         return self.advantage is not None and not isinstance(self.advantage, alone)
 
     @property
@@ -100,6 +100,11 @@ class Algorithm(AlgorithmRule):
     def needs_reference(self) -> bool:
         """Whether a frozen copy of the initial policy is needed."""
         return "reference_logprobs_BT" in self.needs
+
+    @property
+    def predicts_rewards(self) -> bool:
+        """Whether advantages compare with what the curriculum predicts of a task."""
+        return "expected_rewards_B" in self.needs
 
     @property
     def scores_before_update(self) -> bool:
@@ -134,7 +139,7 @@ class Algorithm(AlgorithmRule):
 
 
 _KNOWN_WHEN_SAMPLED = frozenset(
-    {"turns_BT", "total_tokens_B", "reward_terms_BK", "baseline_rewards_B"}
+    {"turns_BT", "total_tokens_B", "reward_terms_BK", "baseline_rewards_B", "expected_rewards_B"}
 )
 """Fields of a `CreditBatch` that are known without scoring rows by a model."""
 

@@ -171,6 +171,10 @@ CRITIC_FREE: Mapping[str, Preset] = {
             "kl": {**_KL_IN_REWARD, "coefficient": 1e-2},
         },
     ),
+    "spo": Preset(
+        "arXiv:2509.13232: one rollout of many tasks each, against what is predicted of them",
+        {"advantage": {"name": "spo"}, "loss": _WIDE_CLIP, "aggregation": "token_mean"},
+    ),
     "opo": Preset(
         "Hao et al. 2025, arXiv:2505.23585: exactly on-policy, neither clip nor penalty",
         {"advantage": {"name": "opo"}, "loss": _REINFORCE, "aggregation": "token_mean"},

@@ -50,6 +50,7 @@ class TaskPool:
         config: CurriculumConfig,
         *,
         group_size: int = 16,
+        predicts: bool = False,
         describe: Describe = undescribed,
         rename: Callable[[Task, random.Random], Task] | None = None,
     ) -> None:
@@ -59,6 +60,7 @@ class TaskPool:
             tasks: of the pool.
             config: how they are drawn.
             group_size: rollouts of a task where there is no screening; predictions take 1 for 2.
+            predicts: whether pass rates are predicted however tasks are drawn.
             describe: what the family says of a task; predictions learn from it, and kinds are drawn
                 by it.
             rename: gives a drawn task other names, and leaves its id as it is.
@@ -72,8 +74,12 @@ class TaskPool:
         self._describe = describe
         self._kinds: dict[str, tuple[str, ...]] = {}
         self._rollouts = config.active_screening or max(2, group_size)
-        is_predicted = config.enabled and config.draw in ("predicted", "frontier")
-        self._predictor = PassRatePredictor(tasks, describe) if is_predicted else None
+        predicts |= self._draws_by_prediction
+        self._predictor = PassRatePredictor(tasks, describe) if predicts else None
+
+    @property
+    def _draws_by_prediction(self) -> bool:
+        return self._config.enabled and self._config.draw in ("predicted", "frontier")
 
     @property
     def num_kept(self) -> int:
@@ -120,7 +126,7 @@ class TaskPool:
 
     def estimates(self) -> dict[str, float]:
         """Pass rate of every task: predicted, or shrunk towards the mean of its signature."""
-        if self._predictor is not None:
+        if self._predictor is not None and self._draws_by_prediction:
             return self._predictor.rates()
         attempts: dict[str, float] = defaultdict(float)
         successes: dict[str, float] = defaultdict(float)
@@ -139,6 +145,11 @@ class TaskPool:
             )
         return rates
 
+    def predicted_rate(self, task_id: str) -> float:
+        """Expected pass rate of a task, in a pool that predicts."""
+        assert self._predictor is not None, "the pool was made to predict"
+        return self._predictor.rate(task_id)
+
     def draw(self, count: int, rng: random.Random, *, without: Iterable[str] = ()) -> list[Task]:
         """Draw `count` distinct tasks (fewer where the pool is smaller), none of `without`."""
         used = set(without)
@@ -154,15 +165,15 @@ class TaskPool:
 
     def _chooser(self, rng: random.Random) -> Choose:
         config, everything = self._config, list(self._tasks)
-        if self._predictor is not None and config.draw == "predicted":
+        if self._predictor is not None and self._draws_by_prediction:
+            if config.draw == "frontier":
+                return from_frontier(self._predictor, config.explore_share)
             return by_prediction(
                 self._predictor,
                 rollouts=self._rollouts,
                 explore_share=config.explore_share,
                 rng=rng,
             )
-        if self._predictor is not None:
-            return from_frontier(self._predictor, config.explore_share)
         if not config.enabled or config.draw == "uniform":
             return uniform(everything)
         if config.draw == "patterns":

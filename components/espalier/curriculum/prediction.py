@@ -151,6 +151,14 @@ class PassRatePredictor:
         rates_N = wins_N / (wins_N + losses_N)
         return dict(zip(self._places, rates_N.tolist(), strict=True))
 
+    def rate(self, task_id: str) -> float:
+        """Expected pass rate of one task."""
+        place = self._places[task_id]
+        columns, values = self._rows[place]
+        rate = _sigmoid(float(self._mean_D[columns] @ np.array(values)))
+        [wins], [losses] = self._posteriors(np.array([rate]), self._own_N3[place : place + 1])
+        return float(wins / (wins + losses))
+
     def posteriors(self, rng: random.Random | None = None) -> tuple[FloatArray, FloatArray]:
         """[N] each: the parameters of every task's Beta, in the order in which they were added.
 
@@ -163,9 +171,13 @@ class PassRatePredictor:
             dice = np.random.default_rng(rng.getrandbits(64))
             weights_D = weights_D + np.sqrt(self._variance_D) * dice.standard_normal(len(weights_D))
         rates_N = 1 / (1 + np.exp(-np.clip(self.logits(weights_D), -30, 30)))
+        return self._posteriors(rates_N, self._own_N3)
+
+    def _posteriors(self, rates_N: FloatArray, own_N3: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """[N] each: Beta parameters of tasks of these predicted rates and own attempts."""
         wins_N = _PRIOR_ATTEMPTS * np.clip(rates_N, 1e-3, 1 - 1e-3)
         losses_N = _PRIOR_ATTEMPTS - wins_N
-        attempts_N, successes_N, counted_N = self._own_N3.T
+        attempts_N, successes_N, counted_N = own_N3.T
         shares_N = 0.5 ** ((self._groups - counted_N) / _HALF_LIFE_GROUPS)
         return (
             wins_N + shares_N * successes_N,

@@ -26,6 +26,7 @@ from espalier.algorithms.advantages import (
     ReinforcePlusPlusBaseline,
     ReMax,
     Rloo,
+    Spo,
 )
 from espalier.algorithms.batch import CreditBatch
 
@@ -159,6 +160,16 @@ def test_remax_subtracts_the_greedy_reward():
     assert credit.advantages_BT[1].tolist() == [0.5, 0, -0.5]
     assert credit.advantages_BT[3].tolist() == [-1.0, -1.0, 0]
     assert credit.returns_BT[1].tolist() == [1.0, 0, 0]
+
+
+def test_spo_compares_with_the_prediction_and_the_siblings():
+    expected_B = torch.tensor([0.5, 0.5, 0.5, 1.0, 1.0, 0.0], dtype=torch.float64)
+    found = advantages(Spo(prediction_weight=2.0), batch_of(expected_rewards_B=expected_B))
+    # two attempts' worth of prediction and the others: (1 + 2) / 4, (1 + 5) / 4, (2 + 2) / 3 ...
+    above = [4 - 3 / 4, 1 - 6 / 4, 1 - 6 / 4, 0 - 4 / 3, 2 - 2 / 3, 3 - 0]
+    mean = sum(above) / 6
+    deviation = sqrt(sum((one - mean) ** 2 for one in above) / 5)
+    assert found == pytest.approx([(one - mean) / deviation for one in above], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.benchmarks.arms import Arm
-from tests.benchmarks.curriculum import ARMS, BASE, profile_of
+from tests.benchmarks.curriculum import ARMS, BASE, GROUP_SIZES, profile_of
 from tests.benchmarks.curriculum_figures import (
     level_of,
     ratio_over_levels,
@@ -75,12 +75,28 @@ def test_the_report_leaves_curves_and_a_plot(tmp_path, capsys):
     assert (tmp_path / "curves.svg").read_text().count("</svg>") == 1
 
 
+@pytest.mark.parametrize(
+    ("way", "tasks", "members"), [("half", 8, 16), ("pairs", 64, 2), ("single", 128, 1)]
+)
+def test_arms_of_half_a_step_differ_in_its_groups_alone(tmp_path, way, tasks, members):
+    options = argparse.Namespace(
+        profile=ROOT / "pipelines/profiles/laptop.toml", steps=60, set=[], out=tmp_path
+    )
+    eased, own = (profile_of(Arm(name, 1), options).training for name in ("eased", way))
+    assert (own.tasks_per_step, own.group_size) == (tasks, members)
+    sizes = {"tasks_per_step": eased.tasks_per_step, "group_size": eased.group_size}
+    alike = own.model_copy(update={**sizes, "algorithm": eased.algorithm})
+    assert alike == eased
+    assert (own.algorithm == eased.algorithm) == (way != "single")
+    assert not own.algorithm.filters
+
+
 def test_arms_differ_in_how_they_choose_tasks_alone(tmp_path):
     options = argparse.Namespace(
         profile=ROOT / "pipelines/profiles/laptop.toml", steps=60, set=[], out=tmp_path
     )
     base = profile_of(Arm(BASE, 1), options)
-    for way in ARMS:
+    for way in set(ARMS) - {"eased", *GROUP_SIZES}:
         profile = profile_of(Arm(way, 1), options)
         algorithm = profile.training.algorithm
         alike = profile.training.model_copy(

@@ -243,6 +243,15 @@ def test_a_curriculum_that_is_off_has_no_preference():
     assert _shares(pool)["never"] == pytest.approx(0.6, abs=0.08)
 
 
+def test_a_pool_may_predict_and_draw_all_tasks_alike():
+    pool = TaskPool(ALIKE, CurriculumConfig(enabled=False), predicts=True)
+    for number in range(30):
+        pool.observe(f"always{number}", attempts=1, successes=1)
+        pool.observe(f"never{number}", attempts=1, successes=0)
+    assert pool.predicted_rate("never40") < 0.3 < pool.predicted_rate("once0")
+    assert _shares(pool)["never"] == pytest.approx(0.6, abs=0.08)
+
+
 def test_added_tasks_are_drawn_by_prediction_too():
     pool = TaskPool(ALIKE[:60], CurriculumConfig(draw="predicted", explore_share=0.0))
     pool.add(ALIKE[60:])

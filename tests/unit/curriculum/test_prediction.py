@@ -120,6 +120,14 @@ def test_tasks_that_come_later_are_predicted_too():
     assert not predictor.untried()[39]
 
 
+def test_the_rate_of_one_task_is_that_among_all():
+    predictor = PassRatePredictor(TASKS)
+    predictor.observe(TASKS[0].task_id, attempts=4, successes=3)
+    rates = predictor.rates()
+    assert all(predictor.rate(task_id) == pytest.approx(rate) for task_id, rate in rates.items())
+    assert rates[TASKS[0].task_id] > 0.5
+
+
 def test_a_group_without_attempts_changes_nothing():
     predictor = _predictor()
     before = predictor.state()

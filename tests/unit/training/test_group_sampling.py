@@ -43,8 +43,8 @@ def _played(task, reward):
 class RecordingPool(TaskPool):
     """A pool that records what was drawn and observed."""
 
-    def __init__(self):
-        super().__init__(TASKS, CurriculumConfig())
+    def __init__(self, **options):
+        super().__init__(TASKS, CurriculumConfig(), **options)
         self.observed = {}
         self.drawn = []
 
@@ -245,6 +245,26 @@ def test_a_filter_of_advantages_is_given_those_of_the_algorithm():
 def test_remax_samples_every_task_greedily_too():
     _, sampler = _sampler([MIXED], filters=[], algorithm={"preset": "remax"})
     assert {group.baseline_reward for group in sampler.sample(0).groups} == {0.5}
+
+
+def test_spo_is_told_what_was_predicted_without_the_group():
+    spo = {"filters": [], "algorithm": {"preset": "spo"}, "pool": RecordingPool(predicts=True)}
+    _, sampler = _sampler([ALWAYS, NEVER], tasks_per_step=2, **spo)
+    first, second = sampler.sample(0).groups
+    assert first.expected_reward == 0.5  # nothing was seen before
+    assert second.expected_reward > 0.5  # another of its kind was solved
+
+
+def test_groups_of_one_agree_when_their_rewards_are_the_same():
+    spo = {"filters": [], "algorithm": {"preset": "spo"}, "group_size": 1, "tasks_per_step": 4}
+    for script, share in (([(1,), (1,), (1,), (0,)], 0.75), ([(0,)], 1.0)):
+        _, sampler = _sampler(script, pool=RecordingPool(predicts=True), **spo)
+        result = sampler.sample(0)
+        assert result.agreeing_share == share
+        assert result.zero_variance_share == 0
+        assert result.informative == 4
+    _, sampler = _sampler([MIXED, NEVER], filters=[], tasks_per_step=2)
+    assert sampler.sample(0).agreeing_share == 0.5
 
 
 def test_the_temperature_follows_its_schedule():

@@ -74,7 +74,7 @@ def branching_groups(seed=0):
                     reward=other.reward,
                 )
             )
-        groups.append(Group(trajectories=tuple(made), baseline_reward=0.5))
+        groups.append(Group(trajectories=tuple(made), baseline_reward=0.5, expected_reward=0.25))
     return groups
 
 

@@ -114,13 +114,14 @@ def test_a_group_shrunk_to_one_is_replayed_only_uncompared(compares_groups):
     assert sizes == ([] if compares_groups else [1])
 
 
-def test_a_silenced_group_is_silenced_after_a_restart(tmp_path):
+def test_what_is_known_of_a_group_outlives_a_restart(tmp_path):
     buffer = _buffer(share=0.25)
-    buffer.add([replace(_group(1), is_silenced=True), _group(2)], version=0)
+    buffer.add([replace(_group(1), is_silenced=True, expected_reward=0.25), _group(2)], version=0)
     layout = buffer.save(tmp_path / "replay.parquet")
     restored = _buffer(share=0.25)
     restored.restore(tmp_path / "replay.parquet", layout)
-    assert sorted(group.is_silenced for group in _drawn(restored)) == [False, True]
+    known = {(group.is_silenced, group.expected_reward) for group in _drawn(restored)}
+    assert known == {(True, 0.25), (False, None)}
 
 
 def test_a_layout_of_three_numbers_is_of_groups_not_silenced(tmp_path):
@@ -131,6 +132,7 @@ def test_a_layout_of_three_numbers_is_of_groups_not_silenced(tmp_path):
     restored.restore(tmp_path / "replay.parquet", layout)
     [group] = _drawn(restored)
     assert not group.is_silenced
+    assert group.expected_reward is None
 
 
 def test_a_restored_buffer_draws_what_the_saved_one_would(tmp_path):

@@ -66,7 +66,8 @@ def _loop(warm, directory, profile=PROFILE, dev_score=_greedy, tasks=TASKS):
     )
     hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, profile.training, hardware, Processes())
-    pool = TaskPool(tasks, profile.curriculum)
+    predicts = profile.training.algorithm.predicts_rewards
+    pool = TaskPool(tasks, profile.curriculum, predicts=predicts)
     parts = LoopParts(
         models=models,
         layout=build_layout(policy.model, profile, hardware, Processes()),

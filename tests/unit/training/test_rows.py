@@ -87,11 +87,12 @@ def test_the_ablation_trains_all_after_the_prompt_without_padding():
 def test_groups_may_be_ragged_and_know_their_baseline_and_silence():
     groups = [
         Group(trajectories=(_short(), _short()), baseline_reward=0.5, is_silenced=True),
-        Group(trajectories=(_two_turns(),), baseline_reward=1.0),
+        Group(trajectories=(_two_turns(),), baseline_reward=1.0, expected_reward=0.25),
     ]
     rows = dense_rows(groups, with_observations=False)
     assert rows.groups_B.tolist() == [0, 0, 1]
     assert rows.baseline_rewards_B.tolist() == [0.5, 0.5, 1.0]
+    assert rows.expected_rewards_B is None
     assert rows.silenced_B.tolist() == [True, True, False]
 
 

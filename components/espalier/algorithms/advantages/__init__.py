@@ -20,6 +20,7 @@ from espalier.algorithms.advantages.reinforce_plus_plus import ReinforcePlusPlus
 from espalier.algorithms.advantages.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
 from espalier.algorithms.advantages.remax import ReMax
 from espalier.algorithms.advantages.rloo import Rloo
+from espalier.algorithms.advantages.spo import Spo
 from espalier.algorithms.advantages.turn_discounted import TurnDiscounted
 from espalier.algorithms.advantages.turn_gae import TurnGae
 from espalier.algorithms.off_policy import VTrace
@@ -41,6 +42,7 @@ AdvantageRule = Annotated[
     | ReinforcePlusPlus
     | ReinforcePlusPlusBaseline
     | Rloo
+    | Spo
     | TurnDiscounted
     | TurnGae
     | VTrace,
@@ -65,6 +67,7 @@ __all__ = [
     "ReinforcePlusPlus",
     "ReinforcePlusPlusBaseline",
     "Rloo",
+    "Spo",
     "TurnDiscounted",
     "TurnGae",
 ]

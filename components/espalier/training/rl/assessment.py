@@ -151,6 +151,7 @@ class Assessor:
                 turns_BT=rows.turns_BT,
                 values_BT=scores.values_BT,
                 baseline_rewards_B=rows.baseline_rewards_B,
+                expected_rewards_B=rows.expected_rewards_B,
                 behavior_logprobs_BT=rows.behavior_logprobs_BT,
                 reference_logprobs_BT=scores.reference_BT,
                 proximal_logprobs_BT=proximal_BT,

@@ -141,12 +141,12 @@ class AsynchronousSampler:
         if not kept:
             self.ledger.settle([group.draw], Outcome.LOST)
             return []
-        paid = self._admission.count(kept, result)
+        counted = self._admission.count(kept, result)
         if not group.passed_screening:
             self.ledger.settle([group.draw], Outcome.SCREENED)
             return []
         admitted = self._admission.apply_refill_filters(
-            self._admission.comparable_group(paid, group.greedy, draw=group.draw)
+            self._admission.comparable_group(counted, group.greedy, draw=group.draw)
         )
         self._admitted += len(admitted)
         return admitted

@@ -84,7 +84,13 @@ class ReplayBuffer:
         """Write the trajectories to `path`; returns what else `restore` needs, as plain data."""
         write_trajectories(path, [t for e in self._entries for t in e.group.trajectories])
         return [
-            [len(e.group.trajectories), e.version, e.group.baseline_reward, e.group.is_silenced]
+            [
+                len(e.group.trajectories),
+                e.version,
+                e.group.baseline_reward,
+                e.group.is_silenced,
+                e.group.expected_reward,
+            ]
             for e in self._entries
         ]
 
@@ -93,16 +99,22 @@ class ReplayBuffer:
 
         Args:
             path: of the trajectories.
-            layout: of each group its size, version, baseline reward and whether it is silenced;
-                checkpoints of earlier releases have three numbers, and no silenced group.
+            layout: of each group its size, version, baseline reward, whether it is silenced, and
+                its expected reward; checkpoints of earlier releases have less.
         """
         trajectories = iter(read_trajectories(path))
         self._entries = []
-        for size, version, baseline, *silenced in layout:
+        for size, version, baseline, *rest in layout:
+            silenced, expected = (*rest, None, None)[:2]
             assert size is not None
             assert version is not None
             members = tuple(next(trajectories) for _ in range(int(size)))
-            group = Group(trajectories=members, baseline_reward=baseline, is_silenced=any(silenced))
+            group = Group(
+                trajectories=members,
+                baseline_reward=baseline,
+                is_silenced=bool(silenced),
+                expected_reward=expected,
+            )
             self._entries.append(_Entry(group, int(version)))
 
     def _eviction_order(self) -> list[int]:

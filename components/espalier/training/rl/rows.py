@@ -41,6 +41,8 @@ class Group:
     trajectories: tuple[Trajectory, ...]
     baseline_reward: float | None = None
     """Reward of the greedy trajectory, where the advantages need one (ReMax)."""
+    expected_reward: float | None = None
+    """Predicted pass rate of the task before the group was sampled, where they need it (SPO)."""
     is_silenced: bool = False
     """Whether a filter set its advantages to 0; its tokens still count in the loss's normaliser."""
     draw: int | None = None
@@ -72,6 +74,7 @@ class Rows:
     behavior_logprobs_BT: Tensor
     """Nats; NaN on loss tokens that no engine sampled."""
     baseline_rewards_B: Tensor | None
+    expected_rewards_B: Tensor | None
     silenced_B: Tensor
     """Bool, see `Group.is_silenced`."""
 
@@ -104,8 +107,6 @@ def dense_rows(groups: Sequence[Group], *, with_observations: bool) -> Rows:
         loss_BT = (action_BT.cumsum(dim=1) > 0) & inside_BT
     names = tuple(sorted({name for t in trajectories for name in t.reward}))
     terms = [[t.reward.get(name, math.nan) for name in names] for t in trajectories]
-    baselines = [group.baseline_reward for group in groups for _ in group.trajectories]
-    known = [value for value in baselines if value is not None]
     sizes = torch.tensor([len(group.trajectories) for group in groups])
     return Rows(
         sequences=tuple(
@@ -129,9 +130,16 @@ def dense_rows(groups: Sequence[Group], *, with_observations: bool) -> Rows:
         behavior_logprobs_BT=behavior_BT.masked_fill(~action_BT, 0.0).masked_fill(
             loss_BT & ~action_BT, math.nan
         ),
-        baseline_rewards_B=torch.tensor(known) if len(known) == len(baselines) else None,
+        baseline_rewards_B=_of_groups([group.baseline_reward for group in groups], sizes),
+        expected_rewards_B=_of_groups([group.expected_reward for group in groups], sizes),
         silenced_B=torch.tensor([group.is_silenced for group in groups]).repeat_interleave(sizes),
     )
+
+
+def _of_groups(values: Sequence[float | None], sizes: Tensor) -> Tensor | None:
+    """[B]: each group's value for each of its trajectories; None where a group has none."""
+    known = [value for value in values if value is not None]
+    return torch.tensor(known).repeat_interleave(sizes) if len(known) == len(values) else None
 
 
 def _padded(values: Sequence[Sequence[float]], width: int, dtype: torch.dtype) -> Tensor:

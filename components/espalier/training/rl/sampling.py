@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from espalier.algorithms import Algorithm
 from espalier.algorithms.batch import CreditBatch
@@ -34,7 +35,7 @@ class StepRollouts:
     sampled: list[Trajectory] = field(default_factory=list)
     groups_sampled: int = 0
     zero_variance: int = 0
-    """Sampled groups whose rewards were all equal."""
+    """Sampled groups of two or more whose rewards were all equal."""
     informative: int = 0
     """Trajectories of the other groups: a filter that knew them before would sample these alone."""
     lost: int = 0
@@ -45,6 +46,14 @@ class StepRollouts:
     def zero_variance_share(self) -> float:
         """Share of the sampled groups whose rewards were all equal."""
         return self.zero_variance / max(1, self.groups_sampled)
+
+    @property
+    def agreeing_share(self) -> float:
+        """Share of the sampled groups of equal rewards; of groups of one, of the commonest one."""
+        if len(self.sampled) > self.groups_sampled:
+            return self.zero_variance_share
+        rewards = Counter(t.total_reward for t in self.sampled)
+        return max(rewards.values(), default=0) / max(1, len(self.sampled))
 
 
 class StepSampler(Protocol):
@@ -60,6 +69,15 @@ class StepSampler(Protocol):
     def close(self) -> None:
         """Stop sampling ahead; `sample` is not called any more."""
         ...
+
+
+class CountedGroup(NamedTuple):
+    """A group that the curriculum has been told of."""
+
+    trajectories: list[Trajectory]
+    """With all terms of their rewards."""
+    expected: float | None
+    """Pass rate that was predicted without them, where the algorithm reads it (SPO)."""
 
 
 class GroupAdmission:
@@ -78,39 +96,46 @@ class GroupAdmission:
         """How often other tasks may be drawn in place of groups that are not admitted."""
         self.wants_baselines = "baseline_rewards_B" in config.algorithm.needs
         """Whether the algorithm compares with a greedy rollout of each task (ReMax)."""
+        self._wants_predictions = config.algorithm.predicts_rewards
 
-    def count(self, group: Sequence[Trajectory], result: StepRollouts) -> list[Trajectory]:
-        """Pay and count a group, without its lost episodes, whether or not it is admitted later.
-
-        Returns:
-            The group, with all terms of its rewards.
-        """
+    def count(self, group: Sequence[Trajectory], result: StepRollouts) -> CountedGroup:
+        """Pay and count a group, without its lost episodes, whether or not it is admitted later."""
         group = self._pay(group)
         result.sampled.extend(group)
         result.groups_sampled += 1
         rewards = [t.total_reward for t in group]
-        is_flat = max(rewards) == min(rewards)
+        is_flat = len(group) > 1 and max(rewards) == min(rewards)
         result.zero_variance += is_flat
         result.informative += 0 if is_flat else len(group)
-        self._tasks.observe(group[0].task_id, attempts=len(group), successes=successes(group))
-        return group
+        task_id = group[0].task_id
+        expected = self._tasks.predicted_rate(task_id) if self._wants_predictions else None
+        self._tasks.observe(task_id, attempts=len(group), successes=successes(group))
+        return CountedGroup(group, expected)
 
     def comparable_group(
-        self, group: Sequence[Trajectory], greedy: Trajectory | None, *, draw: int
+        self, counted: CountedGroup, greedy: Trajectory | None, *, draw: int
     ) -> list[Group]:
         """The group; [] where lost episodes left it without siblings or without a baseline.
 
         Args:
-            group: paid.
+            counted: what `count` returned.
             greedy: the rollout that it is compared with, not paid yet, where there is one.
             draw: its number in the ledger.
         """
+        group = tuple(counted.trajectories)
         is_alone = len(group) == 1 < self._config.group_size
         if is_alone or (self.wants_baselines and greedy is None):
             self.ledger.settle([draw], Outcome.LOST)
             return []
         baseline = None if greedy is None else self._pay([greedy])[0].total_reward
-        return [Group(trajectories=tuple(group), baseline_reward=baseline, draw=draw)]
+        return [
+            Group(
+                trajectories=group,
+                baseline_reward=baseline,
+                expected_reward=counted.expected,
+                draw=draw,
+            )
+        ]
 
     def apply_refill_filters(self, groups: list[Group]) -> list[Group]:
         """Apply the filters that have dropped groups replaced by further draws."""
@@ -165,6 +190,7 @@ def filter_values(
             groups_B=rows.groups_B,
             turns_BT=rows.turns_BT,
             baseline_rewards_B=rows.baseline_rewards_B,
+            expected_rewards_B=rows.expected_rewards_B,
             total_tokens_B=rows.total_tokens_B,
             reward_terms_BK=rows.reward_terms_BK,
         )
@@ -287,10 +313,10 @@ class GroupSampler:
         baselines = self._baselines([task for task in tasks if task.task_id in sampled])
         groups: list[Group] = []
         for task_id, group in sampled.items():
-            paid = self._admission.count(group, result)
+            counted = self._admission.count(group, result)
             draw = self._draws[task_id]
             self.ledger.close(draw)
-            groups += self._admission.comparable_group(paid, baselines.get(task_id), draw=draw)
+            groups += self._admission.comparable_group(counted, baselines.get(task_id), draw=draw)
         return groups
 
     def _baselines(self, tasks: Sequence[Task]) -> dict[str, Trajectory]:

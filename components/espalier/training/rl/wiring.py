@@ -312,6 +312,7 @@ def _task_pool(profile: Profile, inputs: Mapping[str, Path]) -> TaskPool:
         read_tasks(curriculum / "tasks.jsonl"),
         profile.curriculum,
         group_size=profile.training.group_size,
+        predicts=profile.training.algorithm.predicts_rewards,
         describe=lambda task: Description(
             family.of(task).report_groups(task), family.of(task).names_of(task)
         ),
