@@ -44,6 +44,7 @@ ONE_UPDATE = ("training.minibatches=1",)
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(WITH_CRITIC, CRITIC_FIRST),
     **dict.fromkeys(("gpg", "opo", "remax"), ONE_UPDATE),
+    "spo": ("training.group_size=1", "training.tasks_per_step=128"),
     "v_trace": (*CRITIC_FIRST, *ONE_UPDATE),
     "vapo": (*CRITIC_FIRST, "training.algorithm.advantage.alpha=0.5"),
     "dpo": ("training.optimizer.learning_rate=2e-5",),

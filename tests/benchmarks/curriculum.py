@@ -129,8 +129,9 @@ def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
     from espalier.config import load_profile
 
     fixed = [f"seed={arm.seed}", "threads=1", f"training.steps={options.steps}"]
-    own = [] if arm.variant == BASE else [*ARMS[arm.variant], *_sizes(arm, options)]
-    return load_profile(options.profile, [*fixed, "training.evaluate_every=5", *own, *options.set])
+    own = [] if arm.variant == BASE else ARMS[arm.variant]
+    settings = ["training.evaluate_every=5", *own, *options.set, *_sizes(arm, options)]
+    return load_profile(options.profile, [*fixed, *settings])
 
 
 def _sizes(arm: Arm, options: argparse.Namespace) -> list[str]:

@@ -76,7 +76,7 @@ class Algorithm(AlgorithmRule):
 
     @property
     def compares_groups(self) -> bool:
-        """Whether advantages compare the trajectories of one task with each other."""
+        """Whether advantages need several trajectories of one task, to compare them."""
         if isinstance(self.material, PreferencePairs):
             return True
         alone = (CriticRule, VTrace, ReinforcePlusPlus, ReMax, Spo)

@@ -55,7 +55,7 @@ class CreditBatch:
     baseline_rewards_B: Tensor | None = None
     """ReMax: reward of the greedy trajectory of the same task."""
     expected_rewards_B: Tensor | None = None
-    """SPO: what was predicted of the task before the group was sampled, as a pass rate."""
+    """SPO: outcome that was predicted of the task without the group, reward units."""
     behavior_logprobs_BT: Tensor | None = None
     """Log-probs of the sampled tokens under the policy that sampled them, nats."""
     reference_logprobs_BT: Tensor | None = None

@@ -134,7 +134,8 @@ class TrainingConfig(Section):
     tasks_per_step: int = Field(default=16, ge=1)
     """Tasks that a step draws: P of the notation."""
     group_size: int = Field(default=16, ge=1)
-    """Trajectories of each task: G. Credit comes from their differences."""
+    """Trajectories of each task: G. Credit comes from their differences; of one, from a critic or a
+    prediction (presets `ppo`, `spo`)."""
     algorithm: Algorithm = Algorithm.model_validate({})
     minibatches: int = Field(default=2, ge=1)
     """Optimizer updates of an epoch, each on a part of the step's trajectories. From the second on
@@ -189,8 +190,8 @@ class TrainingConfig(Section):
     band has been drawn anew in between, and its tasks were tried for as long. 0 never stops."""
     idle_share: float = Field(default=0.97, gt=0, le=1, exclude_if=lambda it: it == 0.97)
     """A step gives no credit, for that count, if so many of the groups that it sampled had equal
-    rewards, or of groups of one had the same reward: of a few hundred tasks known by heart one is
-    missed now and then. 1 counts only steps without any credit."""
+    rewards, or of groups of one were right: of a few hundred tasks known by heart one is missed now
+    and then. 1 counts only steps without any credit."""
 
     def temperature_at(self, step: int) -> float:
         """The sampling temperature of optimizer step `step`, counted from 0."""
@@ -220,11 +221,6 @@ class TrainingConfig(Section):
                 f"training.group_size=1 leaves nothing to compare, and preset "
                 f'"{algorithm.preset}" learns from differences inside a group; raise it, or choose '
                 'preset = "spo", "reinforce_pp" or "ppo"'
-            )
-        if self.group_size == 1 and any(rule.name == "zero_variance" for rule in algorithm.filters):
-            raise ValueError(
-                "training.group_size=1 has no group whose rewards differ, and the filter "
-                '"zero_variance" admits no other; raise it, or set training.algorithm.filters = []'
             )
         if replay.capacity and replay.successes_only and algorithm.compares_groups:
             raise ValueError(

@@ -50,7 +50,7 @@ class TaskPool:
         config: CurriculumConfig,
         *,
         group_size: int = 16,
-        predicts: bool = False,
+        reward_span: tuple[float, float] | None = None,
         describe: Describe = undescribed,
         rename: Callable[[Task, random.Random], Task] | None = None,
     ) -> None:
@@ -60,7 +60,8 @@ class TaskPool:
             tasks: of the pool.
             config: how they are drawn.
             group_size: rollouts of a task where there is no screening; predictions take 1 for 2.
-            predicts: whether pass rates are predicted however tasks are drawn.
+            reward_span: of an outcome, wrong and right, where rewards are predicted, however tasks
+                are drawn.
             describe: what the family says of a task; predictions learn from it, and kinds are drawn
                 by it.
             rename: gives a drawn task other names, and leaves its id as it is.
@@ -74,7 +75,8 @@ class TaskPool:
         self._describe = describe
         self._kinds: dict[str, tuple[str, ...]] = {}
         self._rollouts = config.active_screening or max(2, group_size)
-        predicts |= self._draws_by_prediction
+        self._reward_span = reward_span
+        predicts = reward_span is not None or self._draws_by_prediction
         self._predictor = PassRatePredictor(tasks, describe) if predicts else None
 
     @property
@@ -145,10 +147,12 @@ class TaskPool:
             )
         return rates
 
-    def predicted_rate(self, task_id: str) -> float:
-        """Expected pass rate of a task, in a pool that predicts."""
-        assert self._predictor is not None, "the pool was made to predict"
-        return self._predictor.rate(task_id)
+    def predicted_reward(self, task_id: str) -> float:
+        """Outcome to be expected of a task, in a pool with a `reward_span`."""
+        assert self._predictor is not None, "a pool with a span predicts"
+        assert self._reward_span is not None, "the pool was made to predict rewards"
+        low, high = self._reward_span
+        return low + (high - low) * self._predictor.rate(task_id)
 
     def draw(self, count: int, rng: random.Random, *, without: Iterable[str] = ()) -> list[Task]:
         """Draw `count` distinct tasks (fewer where the pool is smaller), none of `without`."""

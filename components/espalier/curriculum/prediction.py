@@ -37,7 +37,8 @@ _PRIOR_ATTEMPTS = 3.0
 _MEMORY = 0.5
 """Discount of a task's earlier attempts with each new group of it."""
 _HALF_LIFE_GROUPS = 400
-"""Groups of any tasks after which a task's attempts count half: 10 to 20 steps of 16 tasks."""
+"""Groups of any tasks after which a task's attempts count half: 10 to 20 steps of 16 tasks, and
+three of 128 groups of one."""
 _FORGETTING = 0.001
 """Share of the way back to its prior that a weight's variance goes with each group."""
 _LEAST_VARIANCE = 0.02

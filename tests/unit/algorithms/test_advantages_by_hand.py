@@ -172,6 +172,11 @@ def test_spo_compares_with_the_prediction_and_the_siblings():
     assert found == pytest.approx([(one - mean) / deviation for one in above], rel=1e-5)
 
 
+def test_spo_gives_no_credit_where_all_rewards_are_equal():
+    expected_B = torch.linspace(0, 1, 6, dtype=torch.float64)
+    assert advantages(Spo(), batch_of([1.0] * 6, expected_rewards_B=expected_B)) == [0] * 6
+
+
 @pytest.mark.parametrize(
     ("at_observations", "first"), [("carry", 0.5 * 6), ("reset", 0.0)], ids=["carry", "reset"]
 )

@@ -52,18 +52,10 @@ def test_one_setting_of_the_optimizer_leaves_the_others():
     assert asked.model_copy(update={"learning_rate": untouched.learning_rate}) == untouched
 
 
-def test_the_filter_of_equal_rewards_is_refused_for_groups_of_one():
-    alone = {"preset": "spo", "filters": [{"name": "zero_variance"}]}
-    with pytest.raises(
-        ValueError, match=r"training\.group_size=1 has no group whose rewards differ"
-    ):
-        TrainingConfig.model_validate({"group_size": 1, "algorithm": alone})
-    TrainingConfig.model_validate({"group_size": 1, "algorithm": alone | {"filters": []}})
-
-
-def test_a_group_of_one_is_enough_with_a_critic():
+@pytest.mark.parametrize("preset", ["ppo", "spo"])
+def test_a_group_of_one_is_enough_with_a_critic_or_a_prediction(preset):
     config = TrainingConfig.model_validate(
-        {"group_size": 1, "minibatches": 1, "algorithm": {"preset": "ppo"}}
+        {"group_size": 1, "minibatches": 1, "algorithm": {"preset": preset}}
     )
     assert config.group_size == 1
 

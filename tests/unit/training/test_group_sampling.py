@@ -248,23 +248,31 @@ def test_remax_samples_every_task_greedily_too():
 
 
 def test_spo_is_told_what_was_predicted_without_the_group():
-    spo = {"filters": [], "algorithm": {"preset": "spo"}, "pool": RecordingPool(predicts=True)}
+    spo = {
+        "filters": [],
+        "algorithm": {"preset": "spo"},
+        "pool": RecordingPool(reward_span=(-1, 1)),
+    }
     _, sampler = _sampler([ALWAYS, NEVER], tasks_per_step=2, **spo)
     first, second = sampler.sample(0).groups
-    assert first.expected_reward == 0.5  # nothing was seen before
-    assert second.expected_reward > 0.5  # another of its kind was solved
+    assert first.expected_reward == 0  # nothing was seen before, and 0 is the middle of the span
+    assert second.expected_reward > 0  # another of its kind was solved
 
 
-def test_groups_of_one_agree_when_their_rewards_are_the_same():
-    spo = {"filters": [], "algorithm": {"preset": "spo"}, "group_size": 1, "tasks_per_step": 4}
-    for script, share in (([(1,), (1,), (1,), (0,)], 0.75), ([(0,)], 1.0)):
-        _, sampler = _sampler(script, pool=RecordingPool(predicts=True), **spo)
-        result = sampler.sample(0)
-        assert result.agreeing_share == share
-        assert result.zero_variance_share == 0
-        assert result.informative == 4
-    _, sampler = _sampler([MIXED, NEVER], filters=[], tasks_per_step=2)
-    assert sampler.sample(0).agreeing_share == 0.5
+@pytest.mark.parametrize("preset", ["spo", "ppo"])
+def test_of_groups_of_one_what_is_right_leaves_nothing_to_learn(preset):
+    pool = RecordingPool(reward_span=(0, 1))
+    alone = {"algorithm": {"preset": preset}, "group_size": 1, "tasks_per_step": 4}
+    _, sampler = _sampler([(1,), (1,), (1,), (0,)], filters=[], pool=pool, **alone)
+    result = sampler.sample(0)
+    assert result.zero_variance_share == 0.75
+    assert result.informative == 4
+
+
+def test_spo_learns_from_what_lost_its_siblings():
+    spo = {"filters": [], "algorithm": {"preset": "spo"}, "pool": RecordingPool(reward_span=(0, 1))}
+    _, sampler = _sampler([(1, None, None, None)], **spo)
+    assert [len(group.trajectories) for group in sampler.sample(0).groups] == [1, 1, 1]
 
 
 def test_the_temperature_follows_its_schedule():

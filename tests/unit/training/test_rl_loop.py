@@ -66,8 +66,8 @@ def _loop(warm, directory, profile=PROFILE, dev_score=_greedy, tasks=TASKS):
     )
     hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, profile.training, hardware, Processes())
-    predicts = profile.training.algorithm.predicts_rewards
-    pool = TaskPool(tasks, profile.curriculum, predicts=predicts)
+    span = (0.0, 1.0) if profile.training.algorithm.predicts_rewards else None
+    pool = TaskPool(tasks, profile.curriculum, reward_span=span)
     parts = LoopParts(
         models=models,
         layout=build_layout(policy.model, profile, hardware, Processes()),

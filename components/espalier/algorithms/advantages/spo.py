@@ -1,4 +1,4 @@
-"""SPO: rewards less what was predicted of the task, before it was tried (arXiv:2509.13232)."""
+"""SPO: rewards less what was predicted of the task without them (arXiv:2509.13232)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Spo(OutcomeRule):
     """Reward less its expectation, standardised over the batch.
 
     Single-stream policy optimization (arXiv:2509.13232, sec. 3): a group needs no siblings, so that
-    a step's rollouts are spread over more tasks, and one of equal rewards still tells whether they
-    were expected. The paper tracks each prompt's pass rate from epoch to epoch; here it is that of
-    `PassRatePredictor`, which knows tasks that were never tried. Where a group has siblings, their
-    rewards count beside the prediction, each as much as one of its `prediction_weight` attempts
-    (leave-one-out means shrunk towards a prior, arXiv:2511.03710).
+    a step's rollouts are spread over more tasks. The paper tracks each prompt's pass rate from
+    epoch to epoch; here it is that of `PassRatePredictor`, which knows tasks that were never tried,
+    and tells tasks of one description apart by little more than their last attempts. Where a group
+    has siblings, their rewards count beside the prediction, each as much as one of its
+    `prediction_weight` attempts. A step of equal rewards gives no credit: standardised, the error
+    of its predictions would be as large as any surprise.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"expected_rewards_B"})
@@ -42,4 +43,5 @@ class Spo(OutcomeRule):
         weight = self.prediction_weight
         known_B = weight * batch.expected_rewards_B + of_siblings_B
         expected_B = known_B / (weight + siblings_B)
-        return batch.spread(standardize(outcomes_B - expected_B, eps=_STD_EPS))
+        above_B = standardize(outcomes_B - expected_B, eps=_STD_EPS)
+        return batch.spread(above_B * bool(outcomes_B.max() > outcomes_B.min()))

@@ -258,7 +258,7 @@ class RlLoop:
         idle_steps = self._progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0,
             has_credit=figures.get("credited_share", 0) > 0
-            and rollouts.agreeing_share < config.idle_share,
+            and rollouts.zero_variance_share < config.idle_share,
         )
         self._parts.publisher.publish(step + 1)
         self._replay.add(rollouts.groups, version=step)

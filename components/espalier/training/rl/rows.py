@@ -42,7 +42,7 @@ class Group:
     baseline_reward: float | None = None
     """Reward of the greedy trajectory, where the advantages need one (ReMax)."""
     expected_reward: float | None = None
-    """Predicted pass rate of the task before the group was sampled, where they need it (SPO)."""
+    """Outcome that was predicted of the task without the group, where they need it (SPO)."""
     is_silenced: bool = False
     """Whether a filter set its advantages to 0; its tokens still count in the loss's normaliser."""
     draw: int | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -35,7 +34,8 @@ class StepRollouts:
     sampled: list[Trajectory] = field(default_factory=list)
     groups_sampled: int = 0
     zero_variance: int = 0
-    """Sampled groups of two or more whose rewards were all equal."""
+    """Sampled groups whose rewards were all equal; of groups of one, those that were right, which
+    leave as little to learn."""
     informative: int = 0
     """Trajectories of the other groups: a filter that knew them before would sample these alone."""
     lost: int = 0
@@ -44,16 +44,8 @@ class StepRollouts:
 
     @property
     def zero_variance_share(self) -> float:
-        """Share of the sampled groups whose rewards were all equal."""
+        """Share of the sampled groups that `zero_variance` counts."""
         return self.zero_variance / max(1, self.groups_sampled)
-
-    @property
-    def agreeing_share(self) -> float:
-        """Share of the sampled groups of equal rewards; of groups of one, of the commonest one."""
-        if len(self.sampled) > self.groups_sampled:
-            return self.zero_variance_share
-        rewards = Counter(t.total_reward for t in self.sampled)
-        return max(rewards.values(), default=0) / max(1, len(self.sampled))
 
 
 class StepSampler(Protocol):
@@ -77,7 +69,7 @@ class CountedGroup(NamedTuple):
     trajectories: list[Trajectory]
     """With all terms of their rewards."""
     expected: float | None
-    """Pass rate that was predicted without them, where the algorithm reads it (SPO)."""
+    """Outcome that was predicted without them, where the algorithm reads it (SPO)."""
 
 
 class GroupAdmission:
@@ -104,11 +96,12 @@ class GroupAdmission:
         result.sampled.extend(group)
         result.groups_sampled += 1
         rewards = [t.total_reward for t in group]
-        is_flat = len(group) > 1 and max(rewards) == min(rewards)
-        result.zero_variance += is_flat
-        result.informative += 0 if is_flat else len(group)
+        is_alone = self._config.group_size == 1
+        is_flat = max(rewards) == min(rewards)
+        result.zero_variance += group[0].is_right if is_alone else is_flat
+        result.informative += 0 if is_flat and not is_alone else len(group)
         task_id = group[0].task_id
-        expected = self._tasks.predicted_rate(task_id) if self._wants_predictions else None
+        expected = self._tasks.predicted_reward(task_id) if self._wants_predictions else None
         self._tasks.observe(task_id, attempts=len(group), successes=successes(group))
         return CountedGroup(group, expected)
 
@@ -123,7 +116,8 @@ class GroupAdmission:
             draw: its number in the ledger.
         """
         group = tuple(counted.trajectories)
-        is_alone = len(group) == 1 < self._config.group_size
+        compares = self._config.algorithm.compares_groups
+        is_alone = compares and len(group) == 1 < self._config.group_size
         if is_alone or (self.wants_baselines and greedy is None):
             self.ledger.settle([draw], Outcome.LOST)
             return []
