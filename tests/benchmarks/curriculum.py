@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.curriculum --seeds 3 --workers 2
     python -m tests.benchmarks.curriculum --seeds 1 --arms uniform predicted     (two arms)
+    python -m tests.benchmarks.curriculum --seeds 2 --first-seed 3 --arms uniform single --steps 40
 
 Arms, each a run of the stage `train` on one thread, with 60 steps for the profile's:
 
@@ -84,7 +85,8 @@ def main() -> None:
     if options.arm:
         run_arm(Arm.named(options.arm), options)
         return
-    arms = [Arm(way, seed) for seed in range(options.seeds) for way in (BASE, *options.arms)]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    arms = [Arm(way, seed) for seed in seeds for way in (BASE, *options.arms)]
     missing = [arm for arm in arms if kept_result(arm, options) is None]
     by_name = {arm.name: arm for arm in missing}
     run_all(
@@ -100,7 +102,7 @@ def main() -> None:
     }
     by_seed = {
         seed: {arm.variant: result for arm, result in results.items() if arm.seed == seed}
-        for seed in range(options.seeds)
+        for seed in seeds
     }
     report(by_seed, options.out)
 
@@ -111,6 +113,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=DEFAULT_ARMS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="the others follow it")
     parser.add_argument("--steps", type=int, default=60, help="of RL, in an arm")
     parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
     add_arm_options(parser, "runs/benchmarks/curriculum")
