@@ -53,7 +53,7 @@ def test_one_setting_of_the_optimizer_leaves_the_others():
 
 
 @pytest.mark.parametrize("preset", ["ppo", "spo"])
-def test_a_group_of_one_is_enough_with_a_critic_or_a_prediction(preset):
+def test_a_group_of_one_is_enough_with_some_baseline(preset):
     config = TrainingConfig.model_validate(
         {"group_size": 1, "minibatches": 1, "algorithm": {"preset": preset}}
     )

@@ -260,7 +260,7 @@ def test_spo_is_told_what_was_predicted_without_the_group():
 
 
 @pytest.mark.parametrize("preset", ["spo", "ppo"])
-def test_of_groups_of_one_what_is_right_leaves_nothing_to_learn(preset):
+def test_a_right_group_of_one_counts_as_learned(preset):
     pool = RecordingPool(reward_span=(0, 1))
     alone = {"algorithm": {"preset": preset}, "group_size": 1, "tasks_per_step": 4}
     _, sampler = _sampler([(1,), (1,), (1,), (0,)], filters=[], pool=pool, **alone)
