@@ -98,12 +98,11 @@ def started(run_dir, *arguments):
 
 
 def statuses(run_dir):
-    """Status of the parent run and of each stage, by name."""
+    """Status of the parent run and of each stage, by name; {} before the experiment is there."""
     client = MlflowClient(f"sqlite:///{run_dir.parent / 'mlflow.db'}")
-    (experiment,) = client.search_experiments(filter_string="name = 'espalier'")
-    return {
-        run.info.run_name: run.info.status for run in client.search_runs([experiment.experiment_id])
-    }
+    found = client.search_experiments(filter_string="name = 'espalier'")
+    runs = client.search_runs([experiment.experiment_id for experiment in found]) if found else []
+    return {run.info.run_name: run.info.status for run in runs}
 
 
 def wait_for_stage(run_dir, stage, process):

@@ -39,7 +39,7 @@ def test_a_key_has_its_type_bounds_default_and_description(keys):
     row = rows(section(keys, "[training]"))["group_size"]
     assert row == (
         "| `group_size` | integer >= 1 | `16` | Trajectories of each task: G. Credit comes from "
-        "their differences. |"
+        "their differences; of one, from a critic or a prediction (presets `ppo`, `spo`). |"
     )
     assert "`seed` | integer >= 0, < 2^63 | `0`" in keys
     assert "path or none | unset" in rows(section(keys, "[policy]"))["model"]
