@@ -88,7 +88,6 @@ class GroupAdmission:
         """How often other tasks may be drawn in place of groups that are not admitted."""
         self.wants_baselines = "baseline_rewards_B" in config.algorithm.needs
         """Whether the algorithm compares with a greedy rollout of each task (ReMax)."""
-        self._wants_predictions = config.algorithm.predicts_rewards
 
     def count(self, group: Sequence[Trajectory], result: StepRollouts) -> CountedGroup:
         """Pay and count a group, without its lost episodes, whether or not it is admitted later."""
@@ -96,12 +95,12 @@ class GroupAdmission:
         result.sampled.extend(group)
         result.groups_sampled += 1
         rewards = [t.total_reward for t in group]
-        is_alone = self._config.group_size == 1
         is_flat = max(rewards) == min(rewards)
-        result.zero_variance += group[0].is_right if is_alone else is_flat
-        result.informative += 0 if is_flat and not is_alone else len(group)
-        task_id = group[0].task_id
-        expected = self._tasks.predicted_reward(task_id) if self._wants_predictions else None
+        has_siblings = self._config.group_size > 1
+        result.zero_variance += is_flat if has_siblings else group[0].is_right
+        result.informative += 0 if is_flat and has_siblings else len(group)
+        task_id, predicts = group[0].task_id, self._config.algorithm.predicts_rewards
+        expected = self._tasks.predicted_reward(task_id) if predicts else None
         self._tasks.observe(task_id, attempts=len(group), successes=successes(group))
         return CountedGroup(group, expected)
 
