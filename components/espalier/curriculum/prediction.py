@@ -7,7 +7,8 @@
 The regression is followed on line by an extended Kalman filter with a diagonal covariance (West and
 Harrison 1997, ch. 14): one update for each group, in which older groups count less and less, since
 the policy moves. Tasks of one description differ by far more than chance (`_TASK_SPREAD`), so that
-a group of 16 tells hardly more of the features than one of 4.
+a group of 16 tells hardly more of the features than one of 4. How fast the policy moves is counted
+in attempts, whatever the size of the groups that they come in.
 
 All is a function of the observed groups in their order.
 """
@@ -34,13 +35,12 @@ _TASK_SPREAD = 4.0
 by tests.benchmarks.curriculum_prediction on two runs of the demo."""
 _PRIOR_ATTEMPTS = 3.0
 """Weight of the regression in a task's posterior, in attempts; that spread, as a Beta's."""
-_MEMORY = 0.5
-"""Discount of a task's earlier attempts with each new group of it."""
-_HALF_LIFE_GROUPS = 400
-"""Groups of any tasks after which a task's attempts count half: 10 to 20 steps of 16 tasks, and
-three of 128 groups of one."""
-_FORGETTING = 0.001
-"""Share of the way back to its prior that a weight's variance goes with each group."""
+_OWN_HALF_LIFE = 16
+"""New attempts at a task after which its earlier ones count half."""
+_HALF_LIFE = 6_400
+"""Attempts at any tasks after which a task's own count half: 25 steps of 256 rollouts."""
+_FORGETTING = 6e-5
+"""Share of the way back to its prior that a weight's variance goes with each attempt."""
 _LEAST_VARIANCE = 0.02
 """Of one outcome, as at a rate of 0.02: closer to 0 and 1 an odd one would move too much."""
 _MOST_SURPRISE = 8.0
@@ -101,9 +101,9 @@ class PassRatePredictor:
         self._mean_D = np.zeros(0)
         self._variance_D = np.zeros(0)
         self._prior_D = np.zeros(0)
-        self._groups = 0
+        self._attempts = 0.0
         self._own_N3 = np.zeros((0, 3))
-        """[N, 3]: each task's attempts and successes, and the groups when they were counted."""
+        """[N, 3]: each task's attempts and successes, and all attempts when they were counted."""
         self.add(tasks)
 
     def add(self, tasks: Sequence[Task]) -> None:
@@ -137,14 +137,16 @@ class PassRatePredictor:
         surprise = (successes - attempts * rate) / information
         surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
         gains_F = self._variance_D[columns] * values_F
-        spread = float(gains_F @ values_F) + 1 / information + _TASK_SPREAD
+        between_tasks = _TASK_SPREAD * max(0.0, 1 - 1 / attempts)  # one attempt has it already
+        spread = float(gains_F @ values_F) + 1 / information + between_tasks
         self._mean_D[columns] += gains_F * (surprise / spread)
         self._variance_D[columns] -= gains_F**2 / spread
-        self._variance_D += _FORGETTING * (self._prior_D - self._variance_D)
-        self._groups += 1
-        self._own_N3[place, :2] *= _MEMORY
+        forgotten = 1 - (1 - _FORGETTING) ** attempts
+        self._variance_D += forgotten * (self._prior_D - self._variance_D)
+        self._attempts += attempts
+        self._own_N3[place, :2] *= 0.5 ** (attempts / _OWN_HALF_LIFE)
         self._own_N3[place] += (attempts, successes, 0)
-        self._own_N3[place, 2] = self._groups
+        self._own_N3[place, 2] = self._attempts
 
     def rates(self) -> dict[str, float]:
         """Expected pass rate of every task."""
@@ -179,7 +181,7 @@ class PassRatePredictor:
         wins_N = _PRIOR_ATTEMPTS * np.clip(rates_N, 1e-3, 1 - 1e-3)
         losses_N = _PRIOR_ATTEMPTS - wins_N
         attempts_N, successes_N, counted_N = own_N3.T
-        shares_N = 0.5 ** ((self._groups - counted_N) / _HALF_LIFE_GROUPS)
+        shares_N = 0.5 ** ((self._attempts - counted_N) / _HALF_LIFE)
         return (
             wins_N + shares_N * successes_N,
             losses_N + shares_N * (attempts_N - successes_N),
@@ -226,7 +228,7 @@ class PassRatePredictor:
                 for task_id, place in self._places.items()
                 if self._own_N3[place, 2]
             },
-            "groups": self._groups,
+            "attempts": self._attempts,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -237,7 +239,7 @@ class PassRatePredictor:
         for task_id, own in state["tasks"].items():
             if (place := self._places.get(task_id)) is not None:
                 self._own_N3[place] = own
-        self._groups = state["groups"]
+        self._attempts = state["attempts"]
 
     def _features(self, task: Task) -> dict[str, float]:
         pattern = task.metadata.pattern

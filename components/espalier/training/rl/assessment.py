@@ -89,6 +89,7 @@ class Assessor:
                 ),
             )
         figures |= {name: float(value) for name, value in correction.metrics.items()}
+        figures |= _explained_variance(rows)
         loss_mask_BT = correction.mask_BT
         for rule in self._algorithm.token_filters:
             loss_mask_BT = rule.masked(loss_mask_BT, _present(scores.entropy_BT))
@@ -162,6 +163,22 @@ class Assessor:
         )
         silenced_B1 = rows.silenced_B[:, None]
         return credit._replace(advantages_BT=credit.advantages_BT.masked_fill(silenced_B1, 0.0))
+
+
+def _explained_variance(rows: Rows) -> dict[str, float]:
+    """`explained_variance`: how much of the outcomes' variance was predicted without them.
+
+    1 - Var[outcome - expected] / Var[outcome], as trainers report it of a critic; {} where nothing
+    was predicted, or all outcomes are equal.
+    """
+    if rows.expected_rewards_B is None:
+        return {}
+    outcomes_B = rows.reward_terms_BK[:, rows.reward_names.index("outcome")]
+    variance = float(outcomes_B.var(correction=0))
+    if variance == 0:
+        return {}
+    unexplained = float((outcomes_B - rows.expected_rewards_B).var(correction=0))
+    return {"explained_variance": 1 - unexplained / variance}
 
 
 def _all_of(scores: Scores) -> list[Tensor]:
