@@ -225,14 +225,15 @@ class TaskPool:
     def restore(self, state: Mapping[str, Any], kept: Sequence[str]) -> None:
         """Continue from a checkpoint: the records, and the tasks inside the band.
 
-        A checkpoint without predictions, of another release, leaves its records to learn from.
+        A checkpoint without predictions, or with those of a release that counted groups and not
+        attempts, leaves its records to learn from.
         """
-        learned: dict[str, Any] | None = state.get("predictor")
-        records: Mapping[str, Sequence[float]] = state if learned is None else state["records"]
+        learned: Mapping[str, Any] = state.get("predictor", {})
+        records: Mapping[str, Sequence[float]] = state["records"] if learned else state
         self._records.clear()
         for task_id, (attempts, successes) in records.items():
             self._records[task_id] = TaskRecord(attempts, successes)
-        if self._predictor is not None and learned is not None:
+        if self._predictor is not None and "attempts" in learned:
             self._predictor.restore(learned)
         elif self._predictor is not None:
             for task_id, record in self._records.items():

@@ -78,6 +78,19 @@ def test_older_groups_count_less():
     assert predictor.rates()["t38"] > 0.6
 
 
+def test_attempts_count_alike_in_groups_of_one():
+    together, apart = PassRatePredictor(TASKS), PassRatePredictor(TASKS)
+    for number in range(0, 32, 2):
+        together.observe(f"t{number}", attempts=16, successes=12)
+    outcomes = [(number, int(n < 12)) for number in range(0, 32, 2) for n in range(16)]
+    random.Random(0).shuffle(outcomes)
+    for number, success in outcomes:
+        apart.observe(f"t{number}", attempts=1, successes=success)
+    own, untried = "t0", "t38"
+    assert apart.rates()[own] == pytest.approx(together.rates()[own], abs=0.05)
+    assert apart.rates()[untried] == pytest.approx(together.rates()[untried], abs=0.1)
+
+
 def test_numbers_of_a_task_are_features():
     tasks = [make_task(f"t{n}", gold=("x" * (1 + 10 * (n % 2)),)) for n in range(40)]
     rates = _predictor(tasks=tasks).rates()
