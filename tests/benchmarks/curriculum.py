@@ -4,7 +4,8 @@
     python -m tests.benchmarks.curriculum --seeds 1 --arms uniform predicted     (two arms)
     python -m tests.benchmarks.curriculum --seeds 2 --first-seed 3 --arms uniform single --steps 40
 
-Arms, each a run of the stage `train` on one thread, with 60 steps for the profile's:
+Arms, each a run of the stage `train` on one thread, of as many steps (--steps), which are half as
+large in the last three arms:
 
     uniform      all tasks alike, the default algorithm with `filters = []`
     dynamic      all tasks alike, the default algorithm as it is, which draws other tasks in the
@@ -38,7 +39,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
@@ -69,29 +70,15 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "half": _EASED,
     "pairs": _EASED,
     "single": (*_EASED, "training.algorithm.preset=spo"),
-    "small": (*_EASED, "training.algorithm.preset=spo"),
 }
 """Name -> overrides of the profile."""
 
-
-class Sizes(NamedTuple):
-    """Of an arm whose steps are smaller than the profile's, and as many more."""
-
-    steps: int
-    """For each of the profile's: a step has so many times fewer rollouts."""
-    members: int | None
-    """Rollouts of a task; None is the profile's number."""
-
-
-SIZES: Mapping[str, Sizes] = {
-    "half": Sizes(2, None),
-    "pairs": Sizes(2, 2),
-    "single": Sizes(2, 1),
-    "small": Sizes(4, 1),
-}
+GROUP_SIZES: Mapping[str, int | None] = {"half": None, "pairs": 2, "single": 1}
+"""Rollouts of a task in arms whose steps have half of the profile's rollouts; None is the
+profile's own."""
 EVALUATE_EVERY = 5
-"""Of the profile's steps: all arms are evaluated after as many rollouts."""
-READS_PASS_RATES = ("band", "kinds", "predicted", "frontier", "single", "small")
+"""Steps of the profile's size: all arms are evaluated after as many rollouts."""
+READS_PASS_RATES = ("band", "kinds", "predicted", "frontier", "single")
 """Arms to which the curriculum filter's rollouts are counted."""
 DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
 
@@ -151,26 +138,22 @@ def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
     fixed = [f"seed={arm.seed}", "threads=1", f"training.steps={options.steps}"]
     own = [] if arm.variant == BASE else ARMS[arm.variant]
     every = f"training.evaluate_every={EVALUATE_EVERY}"
-    return load_profile(
-        options.profile, [*fixed, every, *own, *options.set, *_sizes(arm, options)]
-    )
+    return load_profile(options.profile, [*fixed, every, *own, *options.set, *_sizes(arm, options)])
 
 
 def _sizes(arm: Arm, options: argparse.Namespace) -> list[str]:
-    """Overrides of an arm of `SIZES`."""
+    """Overrides of an arm of `GROUP_SIZES`."""
     from espalier.config import load_profile
 
-    if arm.variant not in SIZES:
+    if arm.variant not in GROUP_SIZES:
         return []
-    sizes = SIZES[arm.variant]
     training = load_profile(options.profile, options.set).training
-    members = sizes.members or training.group_size
-    rollouts = training.tasks_per_step * training.group_size
+    members = GROUP_SIZES[arm.variant] or training.group_size
+    tasks = training.tasks_per_step * training.group_size // (2 * members)
     return [
-        f"training.tasks_per_step={rollouts // (sizes.steps * members)}",
+        f"training.tasks_per_step={tasks}",
         f"training.group_size={members}",
-        f"training.steps={options.steps * sizes.steps}",
-        f"training.evaluate_every={EVALUATE_EVERY * sizes.steps}",
+        f"training.evaluate_every={2 * EVALUATE_EVERY}",
     ]
 
 

@@ -84,7 +84,10 @@ def test_arms_of_half_a_step_differ_in_its_groups_alone(tmp_path, way, tasks, me
     )
     eased, own = (profile_of(Arm(name, 1), options).training for name in ("eased", way))
     assert (own.tasks_per_step, own.group_size) == (tasks, members)
-    sizes = {"tasks_per_step": eased.tasks_per_step, "group_size": eased.group_size}
+    assert own.evaluate_every == 2 * eased.evaluate_every, "after as many rollouts"
+    sizes = {
+        name: getattr(eased, name) for name in ("tasks_per_step", "group_size", "evaluate_every")
+    }
     alike = own.model_copy(update={**sizes, "algorithm": eased.algorithm})
     assert alike == eased
     assert (own.algorithm == eased.algorithm) == (way != "single")
