@@ -305,3 +305,27 @@ def test_bfloat16_stays_near_float32(policy, groups):
     figures = _apply(update, profile, groups)
     assert 1e-7 < figures["mismatch_kl"] < 1e-2
     assert all(p.dtype == torch.float32 for p in policy.model.parameters())
+
+
+def _explained(policy, groups, rewards, expected):
+    """`explained_variance` of a step whose groups have these rewards and predictions."""
+    paid = [
+        Group(
+            trajectories=tuple(replace(t, reward={"outcome": reward}) for t in group),
+            expected_reward=guess,
+        )
+        for group, reward, guess in zip(groups, rewards, expected, strict=True)
+    ]
+    profile = _profile({"preset": "spo"})
+    update, _ = make_update(policy.model, profile)
+    material = learning_batch(paid, profile.training.algorithm.material)
+    rows = dense_rows(material.groups, with_observations=False)
+    figures = update.apply(rows, material.units, step_of(profile))
+    return figures.get("explained_variance")
+
+
+def test_predictions_of_outcomes_are_judged_by_explained_variance(policy, groups):
+    # half of each surprise is left: a quarter of the variance
+    assert _explained(policy, groups, [1.0, 0.0], [0.75, 0.25]) == pytest.approx(0.75)
+    assert _explained(policy, groups, [1.0, 0.0], [0.4, 0.4]) == pytest.approx(0.0, abs=1e-6)
+    assert _explained(policy, groups, [1.0, 1.0], [0.75, 0.25]) is None, "nothing to explain"
