@@ -77,7 +77,7 @@ GROUP_SIZES: Mapping[str, int | None] = {"half": None, "pairs": 2, "single": 1}
 """Rollouts of a task in arms whose steps have half of the profile's rollouts; None is the
 profile's own."""
 EVALUATE_EVERY = 5
-"""Steps of the profile's size: all arms are evaluated after as many rollouts."""
+"""Steps of the profile's size; twice as many in arms whose steps are half as large."""
 READS_PASS_RATES = ("band", "kinds", "predicted", "frontier", "single")
 """Arms to which the curriculum filter's rollouts are counted."""
 DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
@@ -147,13 +147,14 @@ def _sizes(arm: Arm, options: argparse.Namespace) -> list[str]:
 
     if arm.variant not in GROUP_SIZES:
         return []
-    training = load_profile(options.profile, options.set).training
+    every = f"training.evaluate_every={EVALUATE_EVERY}"
+    training = load_profile(options.profile, [every, *options.set]).training
     members = GROUP_SIZES[arm.variant] or training.group_size
     tasks = training.tasks_per_step * training.group_size // (2 * members)
     return [
         f"training.tasks_per_step={tasks}",
         f"training.group_size={members}",
-        f"training.evaluate_every={2 * EVALUATE_EVERY}",
+        f"training.evaluate_every={2 * training.evaluate_every}",
     ]
 
 

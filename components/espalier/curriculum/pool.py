@@ -225,8 +225,8 @@ class TaskPool:
     def restore(self, state: Mapping[str, Any], kept: Sequence[str]) -> None:
         """Continue from a checkpoint: the records, and the tasks inside the band.
 
-        A checkpoint without predictions, or with those of a release that counted groups and not
-        attempts, leaves its records to learn from.
+        A checkpoint without predictions, or with those of an earlier version, which counted groups
+        and not attempts, leaves its records to learn from.
         """
         learned: Mapping[str, Any] = state.get("predictor", {})
         records: Mapping[str, Sequence[float]] = state["records"] if learned else state

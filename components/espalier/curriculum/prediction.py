@@ -31,12 +31,12 @@ FloatArray = NDArray[np.float64]
 # axis suffixes: N tasks, F features of a task, D features of all tasks
 
 _TASK_SPREAD = 4.0
-"""Variance between tasks of one description, logits squared. This and the next figures were chosen
-by tests.benchmarks.curriculum_prediction on two runs of the demo."""
+"""Variance between tasks of one description, logits squared. This, the prior's weight and variances
+were chosen by tests.benchmarks.curriculum_prediction on two runs of the demo."""
 _PRIOR_ATTEMPTS = 3.0
 """Weight of the regression in a task's posterior, in attempts; that spread, as a Beta's."""
 _OWN_HALF_LIFE = 16
-"""New attempts at a task after which its earlier ones count half."""
+"""New attempts at a task after which its earlier ones count half: a group of the profiles."""
 _HALF_LIFE = 6_400
 """Attempts at any tasks after which a task's own count half: 25 steps of 256 rollouts."""
 _FORGETTING = 6e-5
@@ -45,7 +45,8 @@ _LEAST_VARIANCE = 0.02
 """Of one outcome, as at a rate of 0.02: closer to 0 and 1 an odd one would move too much."""
 _MOST_SURPRISE = 8.0
 """Logits by which a group is at most held to differ from what was expected: far from it the
-logistic curve is flat, and its tangent promises too much."""
+logistic curve is flat, and its tangent promises too much. One attempt may differ by more: cutting
+off its rarer outcome alone would draw low rates to 0 and high ones to 1."""
 
 _VARIANCES = {"all": 4.0, "group": 0.5, "pattern": 0.3, "part": 0.3, "number": 0.3}
 """Prior variance of a weight by the kind of its feature, logits squared."""
@@ -135,9 +136,11 @@ class PassRatePredictor:
         rate = _sigmoid(float(self._mean_D[columns] @ values_F))
         information = attempts * max(rate * (1 - rate), _LEAST_VARIANCE)
         surprise = (successes - attempts * rate) / information
-        surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
+        most = max(_MOST_SURPRISE, 1 / information)
+        surprise = min(max(surprise, -most), most)
         gains_F = self._variance_D[columns] * values_F
-        between_tasks = _TASK_SPREAD * max(0.0, 1 - 1 / attempts)  # one attempt has it already
+        # the variance of a single outcome, p (1 - p), includes the spread between tasks
+        between_tasks = _TASK_SPREAD * max(0.0, 1 - 1 / attempts)
         spread = float(gains_F @ values_F) + 1 / information + between_tasks
         self._mean_D[columns] += gains_F * (surprise / spread)
         self._variance_D[columns] -= gains_F**2 / spread

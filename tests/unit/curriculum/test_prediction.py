@@ -78,17 +78,36 @@ def test_older_groups_count_less():
     assert predictor.rates()["t38"] > 0.6
 
 
-def test_attempts_count_alike_in_groups_of_one():
-    together, apart = PassRatePredictor(TASKS), PassRatePredictor(TASKS)
-    for number in range(0, 32, 2):
-        together.observe(f"t{number}", attempts=16, successes=12)
-    outcomes = [(number, int(n < 12)) for number in range(0, 32, 2) for n in range(16)]
-    random.Random(0).shuffle(outcomes)
-    for number, success in outcomes:
-        apart.observe(f"t{number}", attempts=1, successes=success)
-    own, untried = "t0", "t38"
-    assert apart.rates()[own] == pytest.approx(together.rates()[own], abs=0.05)
-    assert apart.rates()[untried] == pytest.approx(together.rates()[untried], abs=0.1)
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_memory_counts_attempts_whatever_the_groups(size):
+    predictor = PassRatePredictor(TASKS)
+    for start in range(0, 16, size):  # twelve successes, then four failures
+        successes = sum(n < 12 for n in range(start, start + size))
+        predictor.observe("t0", attempts=size, successes=successes)
+    assert predictor.rate("t0") == pytest.approx(0.68, abs=0.1)
+
+
+def test_attempts_at_other_tasks_age_a_task_alike_in_groups_of_one():
+    aged = {}
+    for size in (1, 16):
+        predictor = PassRatePredictor(TASKS)
+        predictor.observe("t0", attempts=16, successes=16)
+        for group in range(3200 // size):
+            predictor.observe(f"t{1 + group % 39}", attempts=size, successes=0.5 * size)
+        wins_N, losses_N = predictor.posteriors()
+        aged[size] = float(wins_N[0] + losses_N[0])
+    assert aged[1] == pytest.approx(aged[16]) == pytest.approx(3 + 16 * 0.5**0.5)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.9, 0.95])
+def test_single_outcomes_draw_no_rate_to_its_end(rate):
+    dice, predictor = random.Random(0), PassRatePredictor(TASKS)
+    late = []
+    for draw in range(4000):
+        predictor.observe(f"t{draw % 30}", attempts=1, successes=int(dice.random() < rate))
+        if draw >= 2000:
+            late.append(predictor.rate("t38"))  # never tried: the regression alone
+    assert np.mean(late) == pytest.approx(rate, abs=0.03)
 
 
 def test_numbers_of_a_task_are_features():

@@ -23,10 +23,9 @@ class Spo(OutcomeRule):
     Single-stream policy optimization (arXiv:2509.13232, sec. 3): a group needs no siblings, so that
     a step's rollouts are spread over more tasks. The paper tracks each prompt's pass rate from
     epoch to epoch; here it is that of `PassRatePredictor`, which knows tasks that were never tried,
-    and tells tasks of one description apart by little more than their last attempts. Where a group
-    has siblings, their rewards count beside the prediction, each as much as one of its
-    `prediction_weight` attempts. A step of equal rewards gives no credit: standardised, the error
-    of its predictions would be as large as any surprise.
+    too. Where a group has siblings, their rewards count beside the prediction, each as much as one
+    of its `prediction_weight` attempts. A step of equal rewards gives no credit: standardised, the
+    error of its predictions would be as large as any surprise.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"expected_rewards_B"})

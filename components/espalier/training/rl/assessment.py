@@ -174,11 +174,10 @@ def _explained_variance(rows: Rows) -> dict[str, float]:
     if rows.expected_rewards_B is None:
         return {}
     outcomes_B = rows.reward_terms_BK[:, rows.reward_names.index("outcome")]
-    variance = float(outcomes_B.var(correction=0))
-    if variance == 0:
+    if outcomes_B.max() == outcomes_B.min():
         return {}
-    unexplained = float((outcomes_B - rows.expected_rewards_B).var(correction=0))
-    return {"explained_variance": 1 - unexplained / variance}
+    unexplained = (outcomes_B - rows.expected_rewards_B).var(correction=0)
+    return {"explained_variance": float(1 - unexplained / outcomes_B.var(correction=0))}
 
 
 def _all_of(scores: Scores) -> list[Tensor]:

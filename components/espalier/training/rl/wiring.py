@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedModel
 
-from espalier.config import Profile, outcome_span
+from espalier.config import Profile, term_context
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.prediction import Description
 from espalier.environments import EnvironmentsOver, family_of
@@ -308,12 +308,12 @@ def _task_pool(profile: Profile, inputs: Mapping[str, Path]) -> TaskPool:
     """The pool of the curriculum artifact: every candidate with its measured pass rate."""
     family, curriculum = family_of(profile), inputs["curriculum"]
     share = profile.renamed_training_share
-    predicts = profile.training.algorithm.predicts_rewards
+    predicts, paid = profile.training.algorithm.predicts_rewards, term_context(profile)
     pool = TaskPool(
         read_tasks(curriculum / "tasks.jsonl"),
         profile.curriculum,
         group_size=profile.training.group_size,
-        reward_span=outcome_span(profile) if predicts else None,
+        reward_span=(paid.outcome_low, paid.outcome_high) if predicts else None,
         describe=lambda task: Description(
             family.of(task).report_groups(task), family.of(task).names_of(task)
         ),
