@@ -438,3 +438,23 @@ def test_a_run_is_wired_from_its_inputs(tmp_path, asynchronous):
     assert speed["update_tokens_per_s"] == pytest.approx(row["update_tokens"] / speed["update_s"])
     assert 0 < speed["update_matmul_share"] < 1
     assert sorted(views) == ["dev", "train"]
+
+
+def test_predicted_rewards_are_what_an_outcome_pays(tmp_path):
+    inputs, expected = inputs_in(tmp_path), {}
+    for outcome in (1.0, 2.0):
+        profile = Profile.model_validate(
+            {
+                "reward": {"outcome": outcome},
+                "curriculum": {"screening_rollouts": 0},
+                "training": {"group_size": 1, "algorithm": {"preset": "spo"}},
+            }
+        )
+        store = CheckpointStore(tmp_path / f"work{outcome:g}", "run")
+        run = build_run(
+            profile, inputs, store, Processes(), lambda _, p=profile: lookup_environments(SEARCH, p)
+        )
+        pool = run.loop._parts.pool
+        expected[outcome] = pool.predicted_reward(TASKS[-1].task_id)
+    assert expected[2.0] == pytest.approx(2 * expected[1.0])
+    assert 0.3 < expected[1.0] < 0.7
