@@ -87,7 +87,7 @@ def test_memory_counts_attempts_whatever_the_groups(size):
     assert predictor.rate("t0") == pytest.approx(0.68, abs=0.1)
 
 
-def test_attempts_at_other_tasks_age_a_task_alike_in_groups_of_one():
+def test_attempts_at_other_tasks_age_one_whatever_the_groups():
     aged = {}
     for size in (1, 16):
         predictor = PassRatePredictor(TASKS)
