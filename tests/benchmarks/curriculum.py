@@ -76,8 +76,8 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 GROUP_SIZES: Mapping[str, int | None] = {"half": None, "pairs": 2, "single": 1}
 """Rollouts of a task in arms whose steps have half of the profile's rollouts; None is the
 profile's own."""
-EVALUATE_EVERY = 5
-"""Steps of the profile's size; twice as many in arms whose steps are half as large."""
+_EVALUATED = "training.evaluate_every=5"
+"""Of steps of the profile's size; twice as many in arms whose steps are half as large."""
 READS_PASS_RATES = ("band", "kinds", "predicted", "frontier", "single")
 """Arms to which the curriculum filter's rollouts are counted."""
 DEFAULT_ARMS = ("uniform", "dynamic", "patterns", "band", "predicted")
@@ -139,8 +139,8 @@ def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
 
     fixed = [f"seed={arm.seed}", "threads=1", f"training.steps={options.steps}"]
     own = [] if arm.variant == BASE else ARMS[arm.variant]
-    every = f"training.evaluate_every={EVALUATE_EVERY}"
-    return load_profile(options.profile, [*fixed, every, *own, *options.set, *_sizes(arm, options)])
+    settings = [_EVALUATED, *own, *options.set, *_sizes(arm, options)]
+    return load_profile(options.profile, [*fixed, *settings])
 
 
 def _sizes(arm: Arm, options: argparse.Namespace) -> list[str]:
@@ -149,8 +149,7 @@ def _sizes(arm: Arm, options: argparse.Namespace) -> list[str]:
 
     if arm.variant not in GROUP_SIZES:
         return []
-    every = f"training.evaluate_every={EVALUATE_EVERY}"
-    training = load_profile(options.profile, [every, *options.set]).training
+    training = load_profile(options.profile, [_EVALUATED, *options.set]).training
     members = GROUP_SIZES[arm.variant] or training.group_size
     tasks = training.tasks_per_step * training.group_size // (2 * members)
     return [

@@ -48,7 +48,12 @@ def _profile(algorithm=None, *, hardware=None, **changes):
 def _apply(update, profile, groups, step=0):
     """One step of learning from plain lists of trajectories."""
     whole = [Group(trajectories=tuple(group)) for group in groups]
-    material = learning_batch(whole, profile.training.algorithm.material)
+    return _apply_whole(update, profile, whole, step)
+
+
+def _apply_whole(update, profile, groups, step=0):
+    """One step of learning from groups."""
+    material = learning_batch(groups, profile.training.algorithm.material)
     observed = profile.training.train_on_observations
     rows = dense_rows(material.groups, with_observations=observed)
     return update.apply(rows, material.units, step_of(profile, step))
@@ -318,10 +323,7 @@ def _explained(policy, groups, rewards, expected):
     ]
     profile = _profile({"preset": "spo"})
     update, _ = make_update(policy.model, profile)
-    material = learning_batch(paid, profile.training.algorithm.material)
-    rows = dense_rows(material.groups, with_observations=False)
-    figures = update.apply(rows, material.units, step_of(profile))
-    return figures.get("explained_variance")
+    return _apply_whole(update, profile, paid).get("explained_variance")
 
 
 def test_predictions_of_outcomes_are_judged_by_explained_variance(policy, groups):
