@@ -131,6 +131,9 @@ _AFTER_NAME = "\nState:"
 """gVisor does not escape names, which programs choose: only what follows the name is trusted."""
 _KIB = 1024
 _UNKNOWN_STATE = "? (of threads that are not listed)"
+_FROM_ACTIVE_TO_ENDED = "DTtZX"
+"""States behind those that `str.find` puts first: running, sleeping, unknown."""
+_SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _TIMES = slice(11, 13)
 """utime and stime, counted from what follows the name."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -249,17 +252,31 @@ def own_threads() -> list[int]:
 
 
 def stillness(pid: int) -> tuple[str, int] | None:
-    """State of a process and how often it was switched; None if it is gone.
+    """State of a process's most active thread and how often all were switched; None if it is gone.
 
     A stopped process has state "T" (gVisor too), and the number grows whenever it ran since; it is
-    0 where the kernel does not tell.
+    0 where the kernel does not tell. One thread may wait in the kernel ("D"), where no signal
+    reaches it, while those beside it stop or run.
     """
     shown = _shown_by(pid)
     if shown is None:
         return None
-    _, named = shown
-    switches = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
-    return named["State"].split()[0], sum(_number(named.get(name, "0")) for name in switches)
+    first, named = shown
+    threads = [named, *_further_threads(pid, first, named)]
+    state = min((thread["State"].split()[0] for thread in threads), key=_FROM_ACTIVE_TO_ENDED.find)
+    return state, sum(_number(thread.get(name, "0")) for thread in threads for name in _SWITCHES)
+
+
+def _further_threads(pid: int, first: int, named: Mapping[str, str]) -> list[dict[str, str]]:
+    """Statuses of a process's threads besides one; none where they are not listed."""
+    if _number(named.get("Threads", "1")) < 2:
+        return []
+    try:
+        names = os.listdir(_PROC / str(pid) / "task")
+    except OSError:
+        return []
+    found = (_status_lines(f"{pid}/task/{name}") for name in names if name != str(first))
+    return [status for status in found if status is not None]
 
 
 def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, int]:

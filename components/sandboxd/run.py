@@ -15,6 +15,7 @@ from typing import Any
 
 from sandboxd import kernel
 from sandboxd.interpreter import CALL, REPLY
+from sandboxd.standstill import Standstill, states_below
 from sandboxd.wire import Killer, Limits, RequestError, RunEnd, RunRequest, output_frame
 
 _CHUNK_BYTES = 64 * 1024
@@ -272,11 +273,7 @@ _CONTROL = 3
 """The interpreter's descriptor of its channel."""
 _STATUSES = (0, 1)
 _STOPPING_ROUNDS = 20
-_STOPPED_WITHIN_S = 1.0
-"""In which the last process of a session stops, on a busy machine."""
 _FIRST_LOOK_S, _LOOKS_EVERY_S = 0.02, 0.5
-_STILL = "TtDZX"
-"""States of a process that runs nothing: stopped, in the kernel until it stops, ended."""
 
 
 class Session:
@@ -299,7 +296,7 @@ class Session:
         self._run: Run | None = None
         self._is_busy = False
         self._calls = 0
-        self._seen: dict[int, tuple[str, int]] = {}
+        self._standstill = Standstill()
         self._looking: asyncio.Task[None] | None = None
 
     async def begin(self) -> Run:
@@ -349,6 +346,7 @@ class Session:
         finally:
             stop.set_result(None)
             await asyncio.gather(*pumps)
+            self._standstill = Standstill()
             self._looking = asyncio.create_task(self._look_between_calls(run))
             self._is_busy = False
         return run.end(truncated=output.truncated, exit_status=status)
@@ -359,42 +357,26 @@ class Session:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
             self._looking = None
-        if self._run is not None and self._has_moved(self._run):
+        if self._run is not None and self._standstill.was_seen and self._has_moved(self._run):
             self._run.kill("sandbox")
             await _wait_for_end(self._run)
-        self._seen = {}
 
     async def _look_between_calls(self, run: Run) -> None:
-        until, pause_s = time.monotonic() + _STOPPED_WITHIN_S, _FIRST_LOOK_S
+        pause_s = _FIRST_LOOK_S
         while not run.ended.is_set():
             await asyncio.sleep(pause_s)
-            if self._seen:
-                if self._has_moved(run):
-                    break
-                pause_s = min(2 * pause_s, _LOOKS_EVERY_S)
-                continue
-            states = _states(run)
-            if all(state in _STILL for state, _ in states.values()):
-                self._seen = states
-            elif time.monotonic() > until:
+            if self._has_moved(run):
                 break
+            if self._standstill.is_complete:
+                pause_s = min(2 * pause_s, _LOOKS_EVERY_S)
             else:
                 _stop(run)
         run.kill("sandbox")
 
     def _has_moved(self, run: Run) -> bool:
-        """Whether a process ran, came or left; one that waits in the kernel may yet stop."""
-        if not self._seen or run.ended.is_set():
-            return False
-        now = _states(run)
-        return now.keys() - self._seen.keys() != set() or any(
-            now.get(pid) != seen for pid, seen in self._seen.items() if seen[0] == "T"
+        return not run.ended.is_set() and self._standstill.is_broken_by(
+            states_below(run.runner_pid)
         )
-
-
-def _states(run: Run) -> dict[int, tuple[str, int]]:
-    found = {pid: kernel.stillness(pid) for pid in kernel.pids_below(run.runner_pid)}
-    return {pid: state for pid, state in found.items() if state is not None}
 
 
 async def _exchange(run: Run, number: int, source: bytes, cpu_s: float) -> int | None:

@@ -112,6 +112,16 @@ vector = Vector(ctypes.addressof(ctypes.c_char.from_buffer(page)), 4096)
 print(libc.vmsplice(write, ctypes.byref(vector), ctypes.c_ulong(1), 8), ctypes.get_errno())
 """
 
+WAITS_FOR_ITS_CHILD = """
+import ctypes, os, platform, signal, time
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}[platform.machine()], 0x4000
+if os.fork() == 0:
+    if libc.syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+        while True: libc.sleep(100)
+time.sleep(0.3)
+"""
+
 WAKES_ITSELF = """
 import ctypes, os, signal, struct, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -124,6 +134,27 @@ if os.fork() == 0:
     while True:
         open("/workspace/awake", "w").write(str(time.time()))
         time.sleep(0.001)
+time.sleep(0.3)
+"""
+
+WAKES_WHILE_ANOTHER_WAITS = """
+import ctypes, os, platform, signal, struct, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}[platform.machine()], 0x4000
+def wakes():
+    timer = ctypes.c_void_p()
+    event = struct.pack("qiii44x", 0, signal.SIGCONT, 4, threading.get_native_id())
+    libc.timer_create(1, event, ctypes.byref(timer))
+    libc.timer_settime(timer, 0, struct.pack("qqqq", 0, 10**7, 0, 10**7), 0)
+    while True:
+        open("/workspace/awake", "w").write(str(time.time()))
+        time.sleep(0.001)
+if os.fork() == 0:
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    threading.Thread(target=wakes).start()
+    if libc.syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+        while True: libc.sleep(100)  # and so the first thread waits in the kernel
 time.sleep(0.3)
 """
 

@@ -19,10 +19,13 @@ from tests.integration.sandbox.dodges import (
     SOCKET_BUFFERS,
     SPLICED_PAGES,
     TELLS_BY_A_TERMINAL,
+    WAITS_FOR_ITS_CHILD,
     WAKES_ITSELF,
+    WAKES_WHILE_ANOTHER_WAITS,
 )
 
 pytestmark = pytest.mark.contract
+_STOPPED_WITHIN_S = 5.0
 
 
 @pytest.mark.parametrize("kind", ["exec", "run_python", "python"])
@@ -107,12 +110,21 @@ def test_a_session_stands_still_between_its_calls(run, sandbox):
     assert run(sandbox.get("alive")) != before
 
 
-def test_a_session_cannot_wake_itself(run, sandbox):
-    run(sandbox.python(WAKES_ITSELF))
-    time.sleep(1.5)
-    before = run(sandbox.get("awake"))
-    time.sleep(0.5)
-    assert run(sandbox.get("awake")) == before
+@pytest.mark.parametrize("code", [WAKES_ITSELF, WAKES_WHILE_ANOTHER_WAITS])
+def test_a_session_cannot_wake_itself(run, sandbox, code):
+    run(sandbox.python(code))
+    until = time.monotonic() + _STOPPED_WITHIN_S
+    before, now = b"", run(sandbox.get("awake"))
+    while now != before:
+        assert time.monotonic() < until
+        time.sleep(0.5)
+        before, now = now, run(sandbox.get("awake"))
+
+
+def test_a_program_that_waits_for_its_child_stands_still(run, sandbox):
+    run(sandbox.python(f"kept = 1\n{WAITS_FOR_ITS_CHILD}"))
+    time.sleep(2.0)
+    assert run(sandbox.python("kept")).stdout == b"1\n"
 
 
 def test_a_session_keeps_still_and_its_names(run, sandbox):

@@ -84,6 +84,28 @@ def test_a_process_whose_threads_are_not_listed_is_live(monkeypatch, tmp_path):
     assert kernel.stillness(7) == ("?", 0)
 
 
+@pytest.mark.parametrize(
+    ("states", "stillness"),
+    [
+        ("TTT", ("T", 9)),
+        ("DTT", ("D", 9)),
+        ("TDT", ("D", 9)),
+        ("DTS", ("S", 9)),
+        ("TRD", ("R", 9)),
+        ("TtT", ("T", 9)),
+    ],
+)
+def test_a_process_is_as_still_as_its_least_still_thread(monkeypatch, tmp_path, states, stillness):
+    switched = f"{_LINUX}voluntary_ctxt_switches:\t2\nnonvoluntary_ctxt_switches:\t1\n"
+    for thread, state in zip(("7", "8", "9"), states, strict=True):
+        text = switched.replace("S (sleeping)", f"{state} (so)")
+        for folder in ("7", "7/task/7") if thread == "7" else (f"7/task/{thread}",):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / "status").write_text(text, encoding="ascii")
+    monkeypatch.setattr(kernel, "_PROC", tmp_path)
+    assert kernel.stillness(7) == stillness
+
+
 def test_a_list_of_mappings_without_end_is_not_read(monkeypatch, tmp_path):
     (tmp_path / "7").mkdir()
     line = "7f0000000000-7f0000001000 r--p 00000000 00:01 5 /" + "x" * 300_000 + "\n"
