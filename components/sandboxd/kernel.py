@@ -227,12 +227,15 @@ def has_own_users() -> bool:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process, all its threads together; 0.0 if it is gone."""
+    return _cpu_ticks(pid) / _TICKS_PER_S
+
+
+def _cpu_ticks(pid: int) -> int:
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return 0.0
-    ticks = text.rpartition(")")[2].split()[_TIMES]
-    return sum(map(int, ticks)) / _TICKS_PER_S
+        return 0
+    return sum(map(int, text.rpartition(")")[2].split()[_TIMES]))
 
 
 def is_reading(pid: int, descriptor: int) -> bool | None:
@@ -252,11 +255,11 @@ def own_threads() -> list[int]:
 
 
 def stillness(pid: int) -> tuple[str, int] | None:
-    """State of a process's most active thread and how often all were switched; None if it is gone.
+    """State of a process's most active thread and a count of its running; None if it is gone.
 
-    A stopped process has state "T" (gVisor too), and the number grows whenever it ran since; it is
-    0 where the kernel does not tell. One thread may wait in the kernel ("D"), where no signal
-    reaches it, while those beside it stop or run.
+    A stopped process has state "T" (gVisor too). One thread may wait in the kernel ("D"), where no
+    signal reaches it, while those beside it stop or run. The count grows whenever a thread ran
+    since: of switches, which gVisor does not count, and of ticks of processor time beside "D".
     """
     shown = _shown_by(pid)
     if shown is None:
@@ -264,7 +267,8 @@ def stillness(pid: int) -> tuple[str, int] | None:
     first, named = shown
     threads = [named, *_further_threads(pid, first, named)]
     state = min((thread["State"].split()[0] for thread in threads), key=_FROM_ACTIVE_TO_ENDED.find)
-    return state, sum(_number(thread.get(name, "0")) for thread in threads for name in _SWITCHES)
+    switches = sum(_number(thread.get(name, "0")) for thread in threads for name in _SWITCHES)
+    return state, switches + (_cpu_ticks(pid) if state == "D" else 0)
 
 
 def _further_threads(pid: int, first: int, named: Mapping[str, str]) -> list[dict[str, str]]:

@@ -25,8 +25,8 @@ class Standstill:
 
     A process that stopped can have been left something that wakes it, a timer that sends SIGCONT.
     Such a timer also takes back a stop that has not reached a process that waits in the kernel. So
-    one that waits counts as still only while the count of its switches (Linux shows it) says that
-    it has not been back since: a program whose child of vfork is stopped waits for ever.
+    one that waits counts as still only while it has not run since the look before: a program whose
+    child of vfork is stopped waits for ever.
     """
 
     def __init__(self) -> None:
@@ -58,6 +58,5 @@ class Standstill:
 
 
 def _is_settled(before: tuple[str, int] | None, now: tuple[str, int]) -> bool:
-    state, switches = now
-    still_waits = state == _WAITING and switches > 0 and before == now
-    return state in _STOPPED + _ENDED or still_waits
+    state, _ = now
+    return state in _STOPPED + _ENDED or (state == _WAITING and before == now)

@@ -88,8 +88,8 @@ def test_a_process_whose_threads_are_not_listed_is_live(monkeypatch, tmp_path):
     ("states", "stillness"),
     [
         ("TTT", ("T", 9)),
-        ("DTT", ("D", 9)),
-        ("TDT", ("D", 9)),
+        ("DTT", ("D", 9 + 12)),
+        ("TDT", ("D", 9 + 12)),
         ("DTS", ("S", 9)),
         ("TRD", ("R", 9)),
         ("TtT", ("T", 9)),
@@ -102,6 +102,7 @@ def test_a_process_is_as_still_as_its_least_still_thread(monkeypatch, tmp_path, 
         for folder in ("7", "7/task/7") if thread == "7" else (f"7/task/{thread}",):
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
             (tmp_path / folder / "status").write_text(text, encoding="ascii")
+    (tmp_path / "7" / "stat").write_text(f"7 (a) b) S 1{' 0' * 9} 8 4 0 0\n", encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     assert kernel.stillness(7) == stillness
 
