@@ -9,9 +9,11 @@ import fcntl
 import mmap
 import os
 import re
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -131,8 +133,6 @@ _AFTER_NAME = "\nState:"
 """gVisor does not escape names, which programs choose: only what follows the name is trusted."""
 _KIB = 1024
 _UNKNOWN_STATE = "? (of threads that are not listed)"
-_FROM_ACTIVE_TO_ENDED = "DTtZX"
-"""States behind those that `str.find` puts first: running, sleeping, unknown."""
 _SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _TIMES = slice(11, 13)
 """utime and stime, counted from what follows the name."""
@@ -172,6 +172,20 @@ class Process:
     table_bytes: int
     address_bytes: int = 0
     shown_by: int = 0
+
+
+class Thread(NamedTuple):
+    """What a thread does, and how much it ever did; equal as long as it does not run.
+
+    Attributes:
+        state: "T" of a stopped one (gVisor too), "D" of one that waits in the kernel.
+        switches: from it to others; gVisor counts none.
+        ticks: processor time, in hundredths of a second; gVisor samples them.
+    """
+
+    state: str
+    switches: int = 0
+    ticks: int = 0
 
 
 def all_processes() -> dict[int, Process]:
@@ -227,12 +241,13 @@ def has_own_users() -> bool:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process, all its threads together; 0.0 if it is gone."""
-    return _cpu_ticks(pid) / _TICKS_PER_S
+    return _cpu_ticks(str(pid)) / _TICKS_PER_S
 
 
-def _cpu_ticks(pid: int) -> int:
+def _cpu_ticks(entry: str) -> int:
+    """Of a process, or of one thread by `PID/task/TID`."""
     try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        text = (_PROC / entry / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
     return sum(map(int, text.rpartition(")")[2].split()[_TIMES]))
@@ -254,33 +269,38 @@ def own_threads() -> list[int]:
     return [number for number in ids if number != os.getpid()]
 
 
-def stillness(pid: int) -> tuple[str, int] | None:
-    """State of a process's most active thread and a count of its running; None if it is gone.
+def stop_thread(pid: int, thread: int) -> None:
+    """Send SIGSTOP to one thread, whose process then stops; nothing if it is gone.
 
-    A stopped process has state "T" (gVisor too). One thread may wait in the kernel ("D"), where no
-    signal reaches it, while those beside it stop or run. The count grows whenever a thread ran
-    since: of switches, which gVisor does not count, and of ticks of processor time beside "D".
+    A signal to the process may be left to a thread that waits in the kernel, and not reach others.
+    """
+    _libc.tgkill(pid, thread, signal.SIGSTOP)
+
+
+def threads_of(pid: int) -> dict[int, Thread]:
+    """Thread id -> thread, for all live threads of a process; empty if it is gone.
+
+    On gVisor, a process whose first thread ended has one of an unknown state.
     """
     shown = _shown_by(pid)
     if shown is None:
-        return None
+        return {}
     first, named = shown
-    threads = [named, *_further_threads(pid, first, named)]
-    state = min((thread["State"].split()[0] for thread in threads), key=_FROM_ACTIVE_TO_ENDED.find)
-    switches = sum(_number(thread.get(name, "0")) for thread in threads for name in _SWITCHES)
-    return state, switches + (_cpu_ticks(pid) if state == "D" else 0)
-
-
-def _further_threads(pid: int, first: int, named: Mapping[str, str]) -> list[dict[str, str]]:
-    """Statuses of a process's threads besides one; none where they are not listed."""
-    if _number(named.get("Threads", "1")) < 2:
-        return []
-    try:
-        names = os.listdir(_PROC / str(pid) / "task")
-    except OSError:
-        return []
-    found = (_status_lines(f"{pid}/task/{name}") for name in names if name != str(first))
-    return [status for status in found if status is not None]
+    found = {first: named}
+    if _number(named.get("Threads", "1")) > 1:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(_PROC / str(pid) / "task"):
+                of_thread = None if int(name) == first else _status_lines(f"{pid}/task/{name}")
+                if of_thread is not None and not _has_ended(of_thread):
+                    found[int(name)] = of_thread
+    return {
+        thread: Thread(
+            state=status["State"].split()[0],
+            switches=sum(_number(status.get(name, "0")) for name in _SWITCHES),
+            ticks=_cpu_ticks(f"{pid}/task/{thread}"),
+        )
+        for thread, status in found.items()
+    }
 
 
 def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sandboxd import kernel
 from sandboxd.interpreter import CALL, REPLY
-from sandboxd.standstill import Standstill, states_below
+from sandboxd.standstill import Standstill, threads_below
 from sandboxd.wire import Killer, Limits, RequestError, RunEnd, RunRequest, output_frame
 
 _CHUNK_BYTES = 64 * 1024
@@ -357,26 +357,24 @@ class Session:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
             self._looking = None
-        if self._run is not None and self._standstill.was_seen and self._has_moved(self._run):
+        if self._run is None or self._run.ended.is_set() or not self._standstill.was_seen:
+            return
+        self._standstill.look(threads_below(self._run.runner_pid))
+        if self._standstill.is_broken:
             self._run.kill("sandbox")
             await _wait_for_end(self._run)
 
     async def _look_between_calls(self, run: Run) -> None:
-        pause_s = _FIRST_LOOK_S
-        while not run.ended.is_set():
-            await asyncio.sleep(pause_s)
-            if self._has_moved(run):
-                break
-            if self._standstill.is_complete:
-                pause_s = min(2 * pause_s, _LOOKS_EVERY_S)
-            else:
-                _stop(run)
+        standstill, pause_s = self._standstill, _FIRST_LOOK_S
+        with contextlib.suppress(OSError):  # what cannot be looked at does not go on either
+            while not (run.ended.is_set() or standstill.is_broken):
+                await asyncio.sleep(pause_s)
+                standstill.look(threads_below(run.runner_pid))
+                for process, thread in standstill.moving:
+                    kernel.stop_thread(process, thread)
+                is_close = standstill.is_running
+                pause_s = _FIRST_LOOK_S if is_close else min(2 * pause_s, _LOOKS_EVERY_S)
         run.kill("sandbox")
-
-    def _has_moved(self, run: Run) -> bool:
-        return not run.ended.is_set() and self._standstill.is_broken_by(
-            states_below(run.runner_pid)
-        )
 
 
 async def _exchange(run: Run, number: int, source: bytes, cpu_s: float) -> int | None:

@@ -2,61 +2,72 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Mapping
 
 from sandboxd import kernel
 
-_STOPPED, _ENDED, _WAITING = "Tt", "ZX", "D"
-_STOPPED_WITHIN_S = 1.0
-"""In which the last process stops, on a busy machine."""
-_WAITED_WITHIN_S = 30.0
-"""In which one that waits in the kernel, for a disk say, comes back from there and stops."""
+_STOPPED, _WAITING = "Tt", "D"
+_MOST_LOOKS = 50
+"""That may find a thread moving: a second of one that runs, on a busy machine, since looks then
+follow each other closely; half a minute of one that waits for a disk."""
 
 
-def states_below(pid: int) -> dict[int, tuple[str, int]]:
-    """Pid -> `kernel.stillness`, of all live descendants."""
-    found = {each: kernel.stillness(each) for each in kernel.pids_below(pid)}
-    return {each: state for each, state in found.items() if state is not None}
+def threads_below(pid: int) -> dict[tuple[int, int], kernel.Thread]:
+    """(process, thread) -> thread, for all live descendants."""
+    return {
+        (process, number): thread
+        for process in kernel.pids_below(pid)
+        for number, thread in kernel.threads_of(process).items()
+    }
 
 
 class Standstill:
-    """What was seen of processes since they were told to stop, and what that says of them.
+    """What looks at threads found since their processes were told to stop.
 
-    A process that stopped can have been left something that wakes it, a timer that sends SIGCONT.
-    Such a timer also takes back a stop that has not reached a process that waits in the kernel. So
-    one that waits counts as still only while it has not run since the look before: a program whose
-    child of vfork is stopped waits for ever.
+    A thread that was seen stopped must not run again, as by a timer that sends SIGCONT. Such a
+    timer also takes back a stop that has not reached a thread in the kernel: one that waits there
+    stands still only while it has not run since the look before. So a program whose child of vfork
+    is stopped may wait for ever, and one that never stops may not.
+
+    Attributes:
+        moving: (process, thread) of those that did not stand still at the last look.
+        is_broken: whether a look found what must end the session.
     """
 
     def __init__(self) -> None:
-        self._since_s = time.monotonic()
-        self._seen: Mapping[int, tuple[str, int]] = {}
-        self.was_seen = self.is_complete = False
-        """Whether anybody looked; whether all processes stood still then."""
+        self._seen: Mapping[tuple[int, int], kernel.Thread] = {}
+        self._looks = Counter[tuple[int, int]]()
+        self.moving: list[tuple[int, int]] = []
+        self.is_broken = False
 
-    def is_broken_by(self, now: Mapping[int, tuple[str, int]]) -> bool:
-        """Look again: whether one ran, came or left that must not, or has not stopped in time.
+    @property
+    def was_seen(self) -> bool:
+        """Whether there was a look."""
+        return bool(self._seen)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one of those that move does not wait in the kernel."""
+        return any(self._seen[key].state != _WAITING for key in self.moving)
+
+    def look(self, now: Mapping[tuple[int, int], kernel.Thread]) -> None:
+        """Compare threads with what the look before found.
 
         Args:
-            now: as `states_below` finds it.
+            now: as `threads_below` finds them.
         """
-        before, self._seen, self.was_seen = self._seen, now, True
-        for_s = time.monotonic() - self._since_s
-        came = now.keys() - before.keys() if self.is_complete else ()
-        moved = [pid for pid, was in before.items() if was[0] in _STOPPED and now.get(pid) != was]
-        unsettled = {pid for pid in now if not _is_settled(before.get(pid), now[pid])}
-        active = [pid for pid in unsettled if now[pid][0] != _WAITING]
-        late = [pid for pid in active if pid not in before or before[pid][0] != _WAITING]
-        self.is_complete = not unsettled
-        return bool(
-            came
-            or moved
-            or (late and for_s > _STOPPED_WITHIN_S)
-            or (unsettled and for_s > _WAITED_WITHIN_S)
-        )
+        before, was_complete = self._seen, self.was_seen and not self.moving
+        stopped = {key: was for key, was in before.items() if was.state in _STOPPED}
+        self._seen = now
+        self.moving = [key for key in now if not _stands_still(before.get(key), now[key])]
+        self._looks.update(self.moving)
+        ran = any(now.get(key, was) != was for key, was in stopped.items())
+        came_or_left = now.keys() - before.keys() or stopped.keys() - now.keys()
+        never_stops = any(self._looks[key] > _MOST_LOOKS for key in self.moving)
+        if ran or never_stops or (came_or_left and was_complete):
+            self.is_broken = True
 
 
-def _is_settled(before: tuple[str, int] | None, now: tuple[str, int]) -> bool:
-    state, _ = now
-    return state in _STOPPED + _ENDED or (state == _WAITING and before == now)
+def _stands_still(before: kernel.Thread | None, now: kernel.Thread) -> bool:
+    return now.state in _STOPPED or (now.state == _WAITING and now == before)

@@ -113,10 +113,12 @@ print(libc.vmsplice(write, ctypes.byref(vector), ctypes.c_ulong(1), 8), ctypes.g
 """
 
 WAITS_FOR_ITS_CHILD = """
-import ctypes, os, platform, signal, time
+import ctypes, os, platform, signal, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}[platform.machine()], 0x4000
 if os.fork() == 0:
+    for _ in range(3):
+        threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
     if libc.syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
         while True: libc.sleep(100)
 time.sleep(0.3)

@@ -72,7 +72,7 @@ def test_a_process_goes_on_when_its_first_thread_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     (found,) = kernel.all_processes().values()
     assert (found.pid, found.shown_by, found.held_bytes) == (7, 9, 1024 * 20_500)
-    assert kernel.stillness(7) == ("S", 0)
+    assert kernel.threads_of(7) == {9: kernel.Thread("S")}
 
 
 def test_a_process_whose_threads_are_not_listed_is_live(monkeypatch, tmp_path):
@@ -81,30 +81,25 @@ def test_a_process_whose_threads_are_not_listed_is_live(monkeypatch, tmp_path):
     (tmp_path / "7" / "status").write_text(text, encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     assert list(kernel.all_processes()) == [7]
-    assert kernel.stillness(7) == ("?", 0)
+    assert kernel.threads_of(7) == {7: kernel.Thread("?")}
+    assert kernel.threads_of(8) == {}
 
 
-@pytest.mark.parametrize(
-    ("states", "stillness"),
-    [
-        ("TTT", ("T", 9)),
-        ("DTT", ("D", 9 + 12)),
-        ("TDT", ("D", 9 + 12)),
-        ("DTS", ("S", 9)),
-        ("TRD", ("R", 9)),
-        ("TtT", ("T", 9)),
-    ],
-)
-def test_a_process_is_as_still_as_its_least_still_thread(monkeypatch, tmp_path, states, stillness):
-    switched = f"{_LINUX}voluntary_ctxt_switches:\t2\nnonvoluntary_ctxt_switches:\t1\n"
-    for thread, state in zip(("7", "8", "9"), states, strict=True):
-        text = switched.replace("S (sleeping)", f"{state} (so)")
+def test_threads_are_told_apart(monkeypatch, tmp_path):
+    for thread, state in (("7", "D"), ("8", "T"), ("9", "S"), ("10", "Z")):
+        text = _LINUX.replace("S (sleeping)", f"{state} (so)")
         for folder in ("7", "7/task/7") if thread == "7" else (f"7/task/{thread}",):
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            text += f"voluntary_ctxt_switches:\t{thread}\nnonvoluntary_ctxt_switches:\t1\n"
             (tmp_path / folder / "status").write_text(text, encoding="ascii")
-    (tmp_path / "7" / "stat").write_text(f"7 (a) b) S 1{' 0' * 9} 8 4 0 0\n", encoding="ascii")
+            stat = f"{thread} (a) b) {state} 1{' 0' * 9} 8 {thread} 0 0\n"
+            (tmp_path / folder / "stat").write_text(stat, encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
-    assert kernel.stillness(7) == stillness
+    assert kernel.threads_of(7) == {
+        7: kernel.Thread("D", switches=8, ticks=15),
+        8: kernel.Thread("T", switches=9, ticks=16),
+        9: kernel.Thread("S", switches=10, ticks=17),
+    }
 
 
 def test_a_list_of_mappings_without_end_is_not_read(monkeypatch, tmp_path):
