@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from sandboxd.syscalls import ALLOWED
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _PR_SET_PDEATHSIG = 1
@@ -141,6 +143,8 @@ _READING = {"x86_64": (b"0", b"45", b"47"), "aarch64": (b"63", b"207", b"212")}.
     os.uname().machine, ()
 )
 """read, recvfrom and recvmsg as /proc/pid/syscall numbers them."""
+_TGKILL = ALLOWED.get(os.uname().machine, {}).get("tgkill", -1)
+"""As a number, since older C libraries lack the function."""
 _MAPPING_BYTES = 256
 """What the kernel needs for a mapping, which is counted for nobody."""
 _MANY_MAPPINGS, _MOST_MAPPINGS = 16_384, 65_530
@@ -174,18 +178,18 @@ class Process:
     shown_by: int = 0
 
 
-class Thread(NamedTuple):
-    """What a thread does, and how much it ever did; equal as long as it does not run.
+class Activity(NamedTuple):
+    """What a thread or a process does, and how much it ever did: the same while it does not run.
 
     Attributes:
-        state: "T" of a stopped one (gVisor too), "D" of one that waits in the kernel.
-        switches: from it to others; gVisor counts none.
-        ticks: processor time, in hundredths of a second; gVisor samples them.
+        state: of /proc: "T" if stopped (gVisor too), "D" if it waits in the kernel, "Z" if it has
+            ended, "?" if that is not known.
+        count: of a thread its switches to others (gVisor counts none), of a process the ticks of
+            processor time of all threads that it had (gVisor samples them).
     """
 
     state: str
-    switches: int = 0
-    ticks: int = 0
+    count: int = 0
 
 
 def all_processes() -> dict[int, Process]:
@@ -241,13 +245,12 @@ def has_own_users() -> bool:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process, all its threads together; 0.0 if it is gone."""
-    return _cpu_ticks(str(pid)) / _TICKS_PER_S
+    return _cpu_ticks(pid) / _TICKS_PER_S
 
 
-def _cpu_ticks(entry: str) -> int:
-    """Of a process, or of one thread by `PID/task/TID`."""
+def _cpu_ticks(pid: int) -> int:
     try:
-        text = (_PROC / entry / "stat").read_text(encoding="utf-8", errors="replace")
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
     return sum(map(int, text.rpartition(")")[2].split()[_TIMES]))
@@ -274,33 +277,35 @@ def stop_thread(pid: int, thread: int) -> None:
 
     A signal to the process may be left to a thread that waits in the kernel, and not reach others.
     """
-    _libc.tgkill(pid, thread, signal.SIGSTOP)
+    _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
 
 
-def threads_of(pid: int) -> dict[int, Thread]:
-    """Thread id -> thread, for all live threads of a process; empty if it is gone.
+def activity(pid: int) -> dict[int, Activity]:
+    """What a process does (key 0), and what its live threads do, by their ids.
 
-    On gVisor, a process whose first thread ended has one of an unknown state.
+    One that ended, and is not waited for yet, has no threads left. gVisor lists none where the
+    first one ended; neither those nor a process that is gone by now have a known state.
     """
     shown = _shown_by(pid)
     if shown is None:
-        return {}
+        return {0: Activity("?" if _status_lines(str(pid)) is None else "Z")}
     first, named = shown
-    found = {first: named}
+    statuses = {first: named}
     if _number(named.get("Threads", "1")) > 1:
         with contextlib.suppress(OSError):
             for name in os.listdir(_PROC / str(pid) / "task"):
                 of_thread = None if int(name) == first else _status_lines(f"{pid}/task/{name}")
                 if of_thread is not None and not _has_ended(of_thread):
-                    found[int(name)] = of_thread
-    return {
-        thread: Thread(
-            state=status["State"].split()[0],
-            switches=sum(_number(status.get(name, "0")) for name in _SWITCHES),
-            ticks=_cpu_ticks(f"{pid}/task/{thread}"),
+                    statuses[int(name)] = of_thread
+    threads = {
+        thread: Activity(
+            status["State"].split()[0],
+            sum(_number(status.get(name, "0")) for name in _SWITCHES),
         )
-        for thread, status in found.items()
+        for thread, status in statuses.items()
     }
+    state = next((each.state for each in threads.values() if each.state != "T"), "T")
+    return {0: Activity(state, _cpu_ticks(pid)), **threads}
 
 
 def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, int]:

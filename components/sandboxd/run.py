@@ -15,7 +15,7 @@ from typing import Any
 
 from sandboxd import kernel
 from sandboxd.interpreter import CALL, REPLY
-from sandboxd.standstill import Standstill, threads_below
+from sandboxd.standstill import Standstill, activities_below
 from sandboxd.wire import Killer, Limits, RequestError, RunEnd, RunRequest, output_frame
 
 _CHUNK_BYTES = 64 * 1024
@@ -286,9 +286,9 @@ class Session:
     most, as `sys.exit` does.
 
     Between calls the session stands still: every process in it is stopped. So nothing runs without
-    a limit, and a call's result does not depend on how long the caller waited before it. A stopped
-    process can have been left something that wakes it (a timer that sends SIGCONT): it is stopped
-    again, and a session that moves all the same is ended.
+    a limit, and a call's result does not depend on how long the caller waited before it.
+    A process has a moment to stop after each call; a session in which one does not, or wakes by a
+    signal that it arranged, is ended (`Standstill`).
     """
 
     def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
@@ -359,7 +359,7 @@ class Session:
             self._looking = None
         if self._run is None or self._run.ended.is_set() or not self._standstill.was_seen:
             return
-        self._standstill.look(threads_below(self._run.runner_pid))
+        self._standstill.look(activities_below(self._run.runner_pid))
         if self._standstill.is_broken:
             self._run.kill("sandbox")
             await _wait_for_end(self._run)
@@ -369,11 +369,12 @@ class Session:
         with contextlib.suppress(OSError):  # what cannot be looked at does not go on either
             while not (run.ended.is_set() or standstill.is_broken):
                 await asyncio.sleep(pause_s)
-                standstill.look(threads_below(run.runner_pid))
+                standstill.look(activities_below(run.runner_pid))
                 for process, thread in standstill.moving:
-                    kernel.stop_thread(process, thread)
-                is_close = standstill.is_running
-                pause_s = _FIRST_LOOK_S if is_close else min(2 * pause_s, _LOOKS_EVERY_S)
+                    if thread:
+                        kernel.stop_thread(process, thread)
+                longer_s = min(2 * pause_s, _LOOKS_EVERY_S)
+                pause_s = longer_s if standstill.may_take_long else _FIRST_LOOK_S
         run.kill("sandbox")
 
 

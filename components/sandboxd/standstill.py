@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from sandboxd import kernel
+from sandboxd.kernel import Activity
 
-_STOPPED, _WAITING = "Tt", "D"
+_STOPPED, _WAITING, _ENDED = "TDZ"
 _MOST_LOOKS = 50
-"""That may find a thread moving: a second of one that runs, on a busy machine, since looks then
-follow each other closely; half a minute of one that waits for a disk."""
+"""May find something moving: a second of close looks, on a busy machine, and half a minute of those
+at what waits in the kernel, for a disk say."""
+
+Key = tuple[int, int]
+"""A process and its thread; thread 0 stands for the whole process, with those that ended."""
 
 
-def threads_below(pid: int) -> dict[tuple[int, int], kernel.Thread]:
-    """(process, thread) -> thread, for all live descendants."""
+def activities_below(pid: int) -> dict[Key, Activity]:
+    """What all descendants and their threads do."""
     return {
-        (process, number): thread
+        (process, thread): activity
         for process in kernel.pids_below(pid)
-        for number, thread in kernel.threads_of(process).items()
+        for thread, activity in kernel.activity(process).items()
     }
 
 
 class Standstill:
-    """What looks at threads found since their processes were told to stop.
+    """Judges looks at a session's threads since its processes were told to stop.
 
-    A thread that was seen stopped must not run again, as by a timer that sends SIGCONT. Such a
-    timer also takes back a stop that has not reached a thread in the kernel: one that waits there
-    stands still only while it has not run since the look before. So a program whose child of vfork
-    is stopped may wait for ever, and one that never stops may not.
+    What did not run between two looks stands still. What was stopped then must never run, as it
+    would by a timer that sends SIGCONT. Such a timer also takes back a stop that has not reached a
+    thread in the kernel: hence one that waits there stands still only while it has not run, as does
+    a program whose child of vfork is stopped. What ran may still be about to stop, so it is stopped
+    again, but not for more than a number of looks in all: a program could hand on to a child.
 
     Attributes:
-        moving: (process, thread) of those that did not stand still at the last look.
-        is_broken: whether a look found what must end the session.
+        moving: what did not stand still at the last look.
+        is_broken: whether the session must end.
     """
 
     def __init__(self) -> None:
-        self._seen: Mapping[tuple[int, int], kernel.Thread] = {}
-        self._looks = Counter[tuple[int, int]]()
-        self.moving: list[tuple[int, int]] = []
+        self._seen: Mapping[Key, Activity] = {}
+        self._stopped: Mapping[Key, Activity] = {}
+        self._looks = 0
+        self.moving: list[Key] = []
         self.is_broken = False
 
     @property
@@ -47,27 +52,31 @@ class Standstill:
         return bool(self._seen)
 
     @property
-    def is_running(self) -> bool:
-        """Whether one of those that move does not wait in the kernel."""
-        return any(self._seen[key].state != _WAITING for key in self.moving)
+    def may_take_long(self) -> bool:
+        """Whether nothing moves but what waits in the kernel."""
+        return all(self._seen[key].state == _WAITING for key in self.moving)
 
-    def look(self, now: Mapping[tuple[int, int], kernel.Thread]) -> None:
-        """Compare threads with what the look before found.
+    def look(self, now: Mapping[Key, Activity]) -> None:
+        """Compare what is done with what was done at the look before.
 
         Args:
-            now: as `threads_below` finds them.
+            now: as `activities_below` finds it.
         """
-        before, was_complete = self._seen, self.was_seen and not self.moving
-        stopped = {key: was for key, was in before.items() if was.state in _STOPPED}
+        before, stopped, stood_still = self._seen, self._stopped, self.was_seen and not self.moving
         self._seen = now
         self.moving = [key for key in now if not _stands_still(before.get(key), now[key])]
-        self._looks.update(self.moving)
-        ran = any(now.get(key, was) != was for key, was in stopped.items())
-        came_or_left = now.keys() - before.keys() or stopped.keys() - now.keys()
-        never_stops = any(self._looks[key] > _MOST_LOOKS for key in self.moving)
-        if ran or never_stops or (came_or_left and was_complete):
+        self._looks += bool(self.moving)
+        self._stopped = {
+            key: activity
+            for key, activity in now.items()
+            if activity.state == _STOPPED and key not in self.moving
+        }
+        left = {key for key in stopped if key not in now or now[key].state == _ENDED}
+        ran = any(now[key] != was for key, was in stopped.items() if key not in left)
+        came = now.keys() - before.keys()
+        if ran or (stood_still and (came or left)) or self._looks > _MOST_LOOKS:
             self.is_broken = True
 
 
-def _stands_still(before: kernel.Thread | None, now: kernel.Thread) -> bool:
-    return now.state in _STOPPED or (now.state == _WAITING and now == before)
+def _stands_still(before: Activity | None, now: Activity) -> bool:
+    return now.state in (_STOPPED, _WAITING, _ENDED) and now == before

@@ -112,51 +112,74 @@ vector = Vector(ctypes.addressof(ctypes.c_char.from_buffer(page)), 4096)
 print(libc.vmsplice(write, ctypes.byref(vector), ctypes.c_ulong(1), 8), ctypes.get_errno())
 """
 
-WAITS_FOR_ITS_CHILD = """
-import ctypes, os, platform, signal, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
+_VFORKS = """
+import ctypes, os, platform, signal, struct, threading, time
+libc = ctypes.CDLL(None)
 CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}[platform.machine()], 0x4000
+def waits_for_its_child():
+    if libc.syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+        while True: libc.sleep(100)
+"""
+
+WAITS_FOR_ITS_CHILD = f"""{_VFORKS}
 if os.fork() == 0:
     for _ in range(3):
         threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
-    if libc.syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
-        while True: libc.sleep(100)
+    waits_for_its_child()
 time.sleep(0.3)
 """
 
-WAKES_ITSELF = """
-import ctypes, os, signal, struct, time
-libc = ctypes.CDLL(None, use_errno=True)
-if os.fork() == 0:
-    signal.signal(signal.SIGCONT, lambda *_: None)
-    timer = ctypes.c_void_p()
-    event = struct.pack("qii48x", 0, signal.SIGCONT, 0)
-    libc.timer_create(1, event, ctypes.byref(timer))
-    libc.timer_settime(timer, 0, struct.pack("qqqq", 0, 10**7, 0, 10**7), 0)
-    while True:
-        open("/workspace/awake", "w").write(str(time.time()))
-        time.sleep(0.001)
-time.sleep(0.3)
-"""
-
-WAKES_WHILE_ANOTHER_WAITS = """
-import ctypes, os, platform, signal, struct, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall.restype = ctypes.c_long
-CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}[platform.machine()], 0x4000
-def wakes():
-    timer = ctypes.c_void_p()
+_WAKES = f"""{_VFORKS}
+timers = []
+signal.signal(signal.SIGCONT, lambda *_: None)
+def arms():
+    timers.clear()
     event = struct.pack("qiii44x", 0, signal.SIGCONT, 4, threading.get_native_id())
-    libc.timer_create(1, event, ctypes.byref(timer))
-    libc.timer_settime(timer, 0, struct.pack("qqqq", 0, 10**7, 0, 10**7), 0)
-    while True:
-        open("/workspace/awake", "w").write(str(time.time()))
-        time.sleep(0.001)
+    for _ in range(6):
+        timers.append(ctypes.c_void_p())
+        libc.timer_create(1, event, ctypes.byref(timers[-1]))
+def tells():  # once each, since a stop takes a timer's pending signal, and with it a periodic timer
+    for number, timer in enumerate(timers):
+        later = struct.pack("qqqq", 0, 0, 0, (6 + 2 * number) * 10**6)
+        libc.timer_settime(timer, 0, later, 0)
+    with open("/workspace/partial", "w") as file: file.write(str(time.time()))
+    os.replace("/workspace/partial", "/workspace/awake")
+    time.sleep(0.003)
+"""
+
+WAKES_ITSELF = f"""{_WAKES}
 if os.fork() == 0:
-    signal.signal(signal.SIGCONT, lambda *_: None)
+    arms()
+    while True: tells()
+time.sleep(0.3)
+"""
+
+WAKES_WHILE_ANOTHER_WAITS = f"""{_WAKES}
+def wakes():
+    arms()
+    while True: tells()
+if os.fork() == 0:
     threading.Thread(target=wakes).start()
-    if libc.syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
-        while True: libc.sleep(100)  # and so the first thread waits in the kernel
+    waits_for_its_child()
+time.sleep(0.3)
+"""
+
+HANDS_ON = f"""{_WAKES}
+if os.fork() == 0:
+    arms()
+    while True:
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until: tells()
+        ready, says = os.pipe()
+        os.set_blocking(ready, False)
+        child = os.fork()
+        while child:
+            os.kill(child, signal.SIGCONT)
+            try: os.read(ready, 1); os._exit(0)
+            except OSError: tells()
+        arms()
+        os.write(says, b".")
+        os.close(ready); os.close(says)
 time.sleep(0.3)
 """
 

@@ -10,6 +10,7 @@ from tests.integration.sandbox.backends import is_on_gvisor
 from tests.integration.sandbox.dodges import (
     DRAIN,
     FIRST_THREADS_END,
+    HANDS_ON,
     LOCKS,
     MAPPINGS,
     NAMES_THE_CHANNEL,
@@ -110,11 +111,11 @@ def test_a_session_stands_still_between_its_calls(run, sandbox):
     assert run(sandbox.get("alive")) != before
 
 
-@pytest.mark.parametrize("code", [WAKES_ITSELF, WAKES_WHILE_ANOTHER_WAITS])
+@pytest.mark.parametrize("code", [WAKES_ITSELF, WAKES_WHILE_ANOTHER_WAITS, HANDS_ON])
 def test_a_session_cannot_wake_itself(run, sandbox, code):
     run(sandbox.python(code))
     until = time.monotonic() + _STOPPED_WITHIN_S
-    before, now = b"", run(sandbox.get("awake"))
+    before, now = None, run(sandbox.get("awake"))
     while now != before:
         assert time.monotonic() < until
         time.sleep(0.5)

@@ -59,6 +59,7 @@ def test_ended_processes_are_not_listed(monkeypatch, tmp_path):
         (tmp_path / pid / "status").write_text(text, encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     assert kernel.all_processes() == {}
+    assert kernel.activity(7) == {0: kernel.Activity("Z")}
 
 
 def test_a_process_goes_on_when_its_first_thread_ended(monkeypatch, tmp_path):
@@ -72,7 +73,7 @@ def test_a_process_goes_on_when_its_first_thread_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     (found,) = kernel.all_processes().values()
     assert (found.pid, found.shown_by, found.held_bytes) == (7, 9, 1024 * 20_500)
-    assert kernel.threads_of(7) == {9: kernel.Thread("S")}
+    assert kernel.activity(7) == {0: kernel.Activity("S"), 9: kernel.Activity("S")}
 
 
 def test_a_process_whose_threads_are_not_listed_is_live(monkeypatch, tmp_path):
@@ -81,24 +82,27 @@ def test_a_process_whose_threads_are_not_listed_is_live(monkeypatch, tmp_path):
     (tmp_path / "7" / "status").write_text(text, encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     assert list(kernel.all_processes()) == [7]
-    assert kernel.threads_of(7) == {7: kernel.Thread("?")}
-    assert kernel.threads_of(8) == {}
+    assert kernel.activity(7) == {0: kernel.Activity("?"), 7: kernel.Activity("?")}
+    assert kernel.activity(8) == {0: kernel.Activity("?")}
 
 
-def test_threads_are_told_apart(monkeypatch, tmp_path):
-    for thread, state in (("7", "D"), ("8", "T"), ("9", "S"), ("10", "Z")):
+@pytest.mark.parametrize(
+    ("states", "of_process"), [("DTS", "D"), ("TST", "S"), ("TTT", "T"), ("TTD", "D")]
+)
+def test_threads_and_their_process_are_told_apart(monkeypatch, tmp_path, states, of_process):
+    for thread, state in zip(("7", "8", "9", "10"), f"{states}Z", strict=True):
         text = _LINUX.replace("S (sleeping)", f"{state} (so)")
+        text += f"voluntary_ctxt_switches:\t{thread}\nnonvoluntary_ctxt_switches:\t1\n"
         for folder in ("7", "7/task/7") if thread == "7" else (f"7/task/{thread}",):
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-            text += f"voluntary_ctxt_switches:\t{thread}\nnonvoluntary_ctxt_switches:\t1\n"
             (tmp_path / folder / "status").write_text(text, encoding="ascii")
-            stat = f"{thread} (a) b) {state} 1{' 0' * 9} 8 {thread} 0 0\n"
-            (tmp_path / folder / "stat").write_text(stat, encoding="ascii")
+    (tmp_path / "7" / "stat").write_text(f"7 (a) b) S 1{' 0' * 9} 8 4 0 0\n", encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
-    assert kernel.threads_of(7) == {
-        7: kernel.Thread("D", switches=8, ticks=15),
-        8: kernel.Thread("T", switches=9, ticks=16),
-        9: kernel.Thread("S", switches=10, ticks=17),
+    assert kernel.activity(7) == {
+        0: kernel.Activity(of_process, 12),
+        7: kernel.Activity(states[0], 8),
+        8: kernel.Activity(states[1], 9),
+        9: kernel.Activity(states[2], 10),
     }
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from sandboxd.kernel import Thread
+from sandboxd.kernel import Activity
 from sandboxd.standstill import Standstill
 
-RUNS, SLEEPS, UNKNOWN = Thread("R", 5), Thread("S", 5), Thread("?")
-STOPPED, STOPPED_AGAIN, STOPPED_LATER = Thread("T", 5), Thread("T", 7), Thread("T", 5, ticks=1)
-WAITS, WAITS_AGAIN = Thread("D", 5), Thread("D", 7)
-ONE, OTHER = (7, 7), (7, 8)
+RUNS, SLEEPS, UNKNOWN, ENDED = Activity("R", 5), Activity("S", 5), Activity("?"), Activity("Z")
+STOPPED, STOPPED_AGAIN = Activity("T", 5), Activity("T", 7)
+WAITS, WAITS_AGAIN = Activity("D", 5), Activity("D", 7)
+ONE, OTHER = (7, 7), (8, 8)
 
 
 def broken_by(*looks):
@@ -24,55 +24,63 @@ def broken_by(*looks):
 @pytest.mark.parametrize(
     "moving",
     [
-        *(STOPPED_AGAIN, STOPPED_LATER, RUNS, SLEEPS, WAITS, {}),
-        {ONE: STOPPED, OTHER: STOPPED},
+        *(STOPPED_AGAIN, RUNS, SLEEPS, WAITS, ENDED, {}),
+        *({ONE: STOPPED, OTHER: state} for state in (STOPPED, ENDED, RUNS)),
         {OTHER: STOPPED},
     ],
 )
 def test_what_has_stopped_must_not_change(moving):
-    assert broken_by(STOPPED, STOPPED, moving, STOPPED) == 3
+    assert broken_by(STOPPED, STOPPED, moving, STOPPED, STOPPED) == 3
 
 
 @pytest.mark.parametrize("beside", [RUNS, WAITS])
-def test_a_stopped_thread_stays_so_beside_a_moving_one(beside):
-    looks = [{ONE: beside, OTHER: STOPPED}, {ONE: WAITS, OTHER: STOPPED_AGAIN}]
-    assert broken_by(*looks) == 2
+def test_what_has_stopped_stays_so_beside_others(beside):
+    looks = [{ONE: beside, OTHER: state} for state in (STOPPED, STOPPED, STOPPED_AGAIN)]
+    assert broken_by(*looks) == 3
 
 
-@pytest.mark.parametrize("state", [STOPPED, Thread("t", 5), Thread("T"), WAITS])
+@pytest.mark.parametrize("state", [STOPPED, Activity("T"), WAITS, ENDED])
 def test_what_never_changes_stands_still(state):
     assert broken_by(*[state] * 1000) is None
 
 
 @pytest.mark.parametrize("state", [RUNS, SLEEPS, UNKNOWN])
 def test_what_runs_has_some_looks_to_stop(state):
-    assert broken_by(*[state] * 50, STOPPED, STOPPED) is None
+    assert broken_by(*[state] * 49, *[STOPPED] * 9) is None
     assert broken_by(*[state] * 60) == 51
 
 
-def test_what_forks_before_it_stops_stands_still():
-    both = {ONE: STOPPED, OTHER: STOPPED}
-    assert broken_by(RUNS, {ONE: RUNS, OTHER: STOPPED}, both, both) is None
-    assert broken_by({ONE: RUNS, OTHER: STOPPED}, STOPPED, STOPPED) is None, "it killed its child"
+@pytest.mark.parametrize("state", [RUNS, WAITS, STOPPED, ENDED])
+def test_a_chain_of_programs_has_no_more_looks_than_one(state):
+    assert broken_by(*({(number, number): state} for number in range(60))) == 51
+
+
+def test_what_forks_or_kills_before_it_stops_is_well():
+    both, parent = {ONE: STOPPED, OTHER: STOPPED}, {ONE: RUNS, OTHER: STOPPED}
+    assert broken_by(RUNS, parent, both, both) is None
+    assert broken_by(parent, parent, STOPPED, STOPPED) is None
+    assert broken_by(parent, parent, {ONE: STOPPED, OTHER: ENDED}, STOPPED, STOPPED) is None
 
 
 def test_a_wait_may_end_in_a_stop_late():
     assert broken_by(*[WAITS] * 100, WAITS_AGAIN, RUNS, *[STOPPED_AGAIN] * 100) is None
 
 
-@pytest.mark.parametrize("other", [WAITS_AGAIN, RUNS])
-def test_who_waits_anew_each_time_ends(other):
+@pytest.mark.parametrize("other", [WAITS_AGAIN, RUNS, STOPPED])
+def test_what_is_different_each_time_ends(other):
     assert broken_by(*[WAITS, other] * 100) == 51
 
 
-def test_a_look_is_close_to_the_next_while_something_runs():
+def test_only_a_wait_may_take_long():
     standstill = Standstill()
     assert not standstill.was_seen
-    for threads, moving, is_running in (
-        ({ONE: RUNS, OTHER: WAITS}, [ONE, OTHER], True),
-        ({ONE: STOPPED, OTHER: WAITS_AGAIN}, [OTHER], False),
-        ({ONE: STOPPED, OTHER: WAITS_AGAIN}, [], False),
+    for threads, moving, may_take_long in (
+        ({ONE: RUNS, OTHER: WAITS}, [ONE, OTHER], False),
+        ({ONE: STOPPED, OTHER: WAITS}, [ONE], False),
+        ({ONE: STOPPED, OTHER: WAITS_AGAIN}, [OTHER], True),
+        ({ONE: STOPPED, OTHER: WAITS_AGAIN}, [], True),
     ):
         standstill.look(threads)
-        assert (standstill.moving, standstill.is_running) == (moving, is_running)
+        assert (standstill.moving, standstill.may_take_long) == (moving, may_take_long)
     assert standstill.was_seen
+    assert not standstill.is_broken
