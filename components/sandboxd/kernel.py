@@ -184,12 +184,12 @@ class Activity(NamedTuple):
     Attributes:
         state: of /proc: "T" if stopped (gVisor too), "D" if it waits in the kernel, "Z" if it has
             ended, "?" if that is not known.
-        count: of a thread its switches to others (gVisor counts none), of a process the ticks of
+        ran: of a thread its switches to others (gVisor counts none), of a process the ticks of
             processor time of all threads that it had (gVisor samples them).
     """
 
     state: str
-    count: int = 0
+    ran: int = 0
 
 
 def all_processes() -> dict[int, Process]:
