@@ -10,7 +10,7 @@ import mmap
 import os
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -139,11 +139,12 @@ _SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _TIMES = slice(11, 13)
 """utime and stime, counted from what follows the name."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_READING = {"x86_64": (b"0", b"45", b"47"), "aarch64": (b"63", b"207", b"212")}.get(
-    os.uname().machine, ()
-)
-"""read, recvfrom and recvmsg as /proc/pid/syscall numbers them."""
-_TGKILL = ALLOWED.get(os.uname().machine, {}).get("tgkill", -1)
+_NUMBERS = ALLOWED.get(os.uname().machine, {})
+_READING = [
+    str(_NUMBERS[name]).encode() for name in ("read", "recvfrom", "recvmsg") if name in _NUMBERS
+]
+"""As /proc/pid/syscall numbers them."""
+_TGKILL = _NUMBERS.get("tgkill", -1)
 """As a number, since older C libraries lack the function."""
 _MAPPING_BYTES = 256
 """What the kernel needs for a mapping, which is counted for nobody."""
@@ -293,10 +294,7 @@ def activity(pid: int) -> dict[int, Activity]:
     statuses = {first: named}
     if _number(named.get("Threads", "1")) > 1:
         with contextlib.suppress(OSError):
-            for name in os.listdir(_PROC / str(pid) / "task"):
-                of_thread = None if int(name) == first else _status_lines(f"{pid}/task/{name}")
-                if of_thread is not None and not _has_ended(of_thread):
-                    statuses[int(name)] = of_thread
+            statuses |= _live_threads(pid)
     threads = {
         thread: Activity(
             status["State"].split()[0],
@@ -427,14 +425,21 @@ def _shown_by(pid: int) -> tuple[int, dict[str, str]] | None:
     if _number(named.get("Threads", "1")) < 2:
         return None
     try:
-        threads = [int(name) for name in os.listdir(_PROC / str(pid) / "task")]
+        return next(_live_threads(pid), None)
     except OSError:
         return pid, named | {"State": _UNKNOWN_STATE}
-    for thread in threads:
-        of_thread = _status_lines(f"{pid}/task/{thread}")
-        if of_thread is not None and not _has_ended(of_thread):
-            return thread, of_thread
-    return None
+
+
+def _live_threads(pid: int) -> Iterator[tuple[int, dict[str, str]]]:
+    """Ids and statuses of a process's threads that have not ended.
+
+    Raises:
+        OSError: they are not listed.
+    """
+    for name in os.listdir(_PROC / str(pid) / "task"):
+        status = _status_lines(f"{pid}/task/{name}")
+        if status is not None and not _has_ended(status):
+            yield int(name), status
 
 
 def _has_ended(named: Mapping[str, str]) -> bool:

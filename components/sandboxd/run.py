@@ -286,9 +286,9 @@ class Session:
     most, as `sys.exit` does.
 
     Between calls the session stands still: every process in it is stopped. So nothing runs without
-    a limit, and a call's result does not depend on how long the caller waited before it.
-    A process has a moment to stop after each call; a session in which one does not, or wakes by a
-    signal that it arranged, is ended (`Standstill`).
+    a limit, and a call's result does not depend on how long the caller waited before it. A process
+    has a moment to stop after each call; a session in which one does not, or wakes by a signal that
+    it arranged, is ended (`Standstill`).
     """
 
     def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
@@ -367,8 +367,10 @@ class Session:
     async def _look_between_calls(self, run: Run) -> None:
         standstill, pause_s = self._standstill, _FIRST_LOOK_S
         with contextlib.suppress(OSError):  # what cannot be looked at does not go on either
-            while not (run.ended.is_set() or standstill.is_broken):
+            while not standstill.is_broken:
                 await asyncio.sleep(pause_s)
+                if run.ended.is_set():  # another process may have the runner's pid by now
+                    return
                 standstill.look(activities_below(run.runner_pid))
                 for process, thread in standstill.moving:
                     if thread:

@@ -41,7 +41,6 @@ class Standstill:
 
     def __init__(self) -> None:
         self._seen: Mapping[Key, Activity] = {}
-        self._stopped: Mapping[Key, Activity] = {}
         self._looks = 0
         self.moving: list[Key] = []
         self.is_broken = False
@@ -62,15 +61,13 @@ class Standstill:
         Args:
             now: as `activities_below` finds it.
         """
-        before, stopped, stood_still = self._seen, self._stopped, self.was_seen and not self.moving
+        before, moved, stood_still = self._seen, self.moving, self.was_seen and not self.moving
+        stopped = {
+            key: was for key, was in before.items() if was.state == _STOPPED and key not in moved
+        }
         self._seen = now
         self.moving = [key for key in now if not _stands_still(before.get(key), now[key])]
         self._looks += bool(self.moving)
-        self._stopped = {
-            key: activity
-            for key, activity in now.items()
-            if activity.state == _STOPPED and key not in self.moving
-        }
         left = {key for key in stopped if key not in now or now[key].state == _ENDED}
         ran = any(now[key] != was for key, was in stopped.items() if key not in left)
         came = now.keys() - before.keys()
