@@ -90,6 +90,11 @@ def mistral_with_a_window():
 
 
 @cache
+def mistral():
+    return _built(MistralForCausalLM, MistralConfig(sliding_window=None, **_SIZES))
+
+
+@cache
 def gpt2():
     config = GPT2Config(
         vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=256, **_NO_SPECIALS

@@ -155,8 +155,9 @@ class TrainingConfig(Section):
     )
     """How the update forwards a step's trajectories. "prefix_tree" forwards what several begin with
     alike once, with the same gradients up to rounding: prompts of a group, and the turns that its
-    trajectories have in common. It is for one process and LFM2 policies, as the embedded one;
-    others are packed. The last step of a run of `customer_service` took a third of the packed
+    trajectories have in common. It is for one process, and for models
+    whose tokens meet in plain attention (Llama, Qwen, Mistral) or that are LFM2, as the embedded
+    one; others are packed. The last step of a run of `customer_service` took a third of the packed
     update's processor time."""
     train_on_observations: bool = False
     """Ablation only: leaves the tool's tokens in the loss."""

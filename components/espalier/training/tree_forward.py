@@ -1,11 +1,13 @@
-"""LFM2's forward pass over the nodes of a prefix tree, with gradient.
+"""A model's forward pass over the nodes of a prefix tree, with gradient.
 
-Same weights and same arithmetic as transformers' model, but for two things: a short convolution
-reads a node's ancestors and not the columns before it, and the queries of a branch attend to the
-keys of its whole path. Norms, projections and feed-forward blocks are the model's own modules.
+Same weights and same arithmetic as transformers' model, but that the queries of a branch attend to
+the keys of its whole path. Where tokens meet in plain attention alone (Llama, Qwen, Mistral and
+their like), the model itself is called with all nodes as one sequence, each at its own position,
+and with an attention that is registered with transformers here. LFM2's short convolutions read a
+node's ancestors and not the columns before it, so its layers are called one by one.
 
 Axes: M nodes, N predicting nodes, C branches, Q nodes of a branch, K nodes of a path; H width, A
-heads, D head width, J kernel taps.
+query heads, G key heads, D head width, J kernel taps.
 """
 
 from __future__ import annotations
@@ -17,15 +19,110 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 from transformers.models.lfm2.modeling_lfm2 import Lfm2Model, apply_rotary_pos_emb
 
-from espalier.training.prefix_tree import PrefixTree
+from espalier.policy.plain_attention import (
+    NotPlainAttentionError,
+    has_plain_attention,
+    require_plain_attention,
+)
+from espalier.training.packing import TrainingSequence
+from espalier.training.prefix_tree import PrefixTree, prefix_tree_of
+
+_IMPLEMENTATION = "espalier_tree"
 
 
 def forwards_trees(model: PreTrainedModel) -> bool:
-    """Whether `hidden_before_nodes` is the forward pass of `model`."""
-    return isinstance(model.base_model, Lfm2Model)
+    """Whether `hidden_before_nodes` is the forward pass of `model`.
+
+    A config does not say all that layers do: those that are not written out here are compared with
+    the model's own pass over a short text.
+    """
+    if isinstance(model.base_model, Lfm2Model):
+        return True
+    rates = (getattr(model.config, name, None) for name in ("attention_dropout", "attn_pdrop"))
+    return has_plain_attention(model) and not any(rates) and _agrees(model)
+
+
+@torch.no_grad()
+def _agrees(model: PreTrainedModel) -> bool:
+    ids = tuple(number % model.config.vocab_size for number in range(12))
+    tree = prefix_tree_of([TrainingSequence(token_ids=ids, loss_mask=(0, *[1] * 11))])
+    was_training = model.training
+    model.eval()
+    row = torch.tensor(ids, device=model.device)[None]
+    expected_TH = model.base_model(input_ids=row, use_cache=False).last_hidden_state[0]
+    try:
+        found_NH = hidden_before_nodes(model.base_model, tree.to(model.device))
+    except NotPlainAttentionError:
+        return False
+    finally:
+        model.train(was_training)
+    return torch.allclose(found_NH, expected_TH[:-1], rtol=1e-2, atol=1e-2)
+
+
+def hidden_before_nodes(base_model: nn.Module, tree: PrefixTree) -> Tensor:
+    """[N, H]: the last hidden state at the parent of each scored node.
+
+    Args:
+        base_model: of a model for which `forwards_trees` holds. Of LFM2, not sharded: its
+            submodules are called one by one.
+        tree: on the model's device.
+    """
+    if isinstance(base_model, Lfm2Model):
+        return _lfm2_hidden(base_model, tree)
+    model = cast("PreTrainedModel", base_model)
+    if model.config._attn_implementation != _IMPLEMENTATION:
+        AttentionInterface.register(_IMPLEMENTATION, _attend_tree)
+        AttentionMaskInterface.register(_IMPLEMENTATION, sdpa_mask)
+        model.set_attn_implementation(_IMPLEMENTATION)
+    hidden_1MH = model(
+        input_ids=tree.token_ids_M[None],
+        position_ids=tree.depths_M[None],
+        attention_mask=tree.token_ids_M.new_zeros(1, 1, 1, 1),  # of four axes: none is made
+        use_cache=False,
+        prefix_tree=tree,
+    ).last_hidden_state
+    return hidden_1MH[0].index_select(0, tree.predicting_N)
+
+
+# transformers calls it with a layer's module, and with whatever the model was called with
+def _attend_tree(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    prefix_tree: PrefixTree | None = None,
+    **asked: Any,  # noqa: ANN401
+) -> tuple[Tensor, Tensor | None]:
+    """Attend along the tree that the model was called with; without one, as torch does.
+
+    Args:
+        module: the attention layer.
+        query: [1, A, M, D], already rotated.
+        key: [1, G, M, D], already rotated.
+        value: [1, G, M, D]
+        mask: read without a tree.
+        prefix_tree: of the call.
+        asked: the `scaling` of products, and options of other implementations.
+
+    Returns:
+        [1, M, A, D], and no weights.
+
+    Raises:
+        NotPlainAttentionError: the layer asks for more than causal attention.
+    """
+    if prefix_tree is None:
+        return sdpa_attention_forward(module, query, key, value, mask, **asked)
+    require_plain_attention(asked)
+    parts_MXD = (part[0].transpose(0, 1) for part in (query, key, value))
+    attended_MX = _attended(prefix_tree, *parts_MXD, scaling=asked["scaling"])
+    return attended_MX.view(1, len(attended_MX), query.shape[1], -1), None
 
 
 class _Places(NamedTuple):
@@ -38,14 +135,7 @@ class _Places(NamedTuple):
     """Cosines and sines."""
 
 
-def hidden_before_nodes(base_model: nn.Module, tree: PrefixTree) -> Tensor:
-    """[N, H]: the last hidden state at the parent of each scored node.
-
-    Args:
-        base_model: of a model for which `forwards_trees` holds; not sharded, because its submodules
-            are called one by one.
-        tree: on the model's device.
-    """
+def _lfm2_hidden(base_model: Lfm2Model, tree: PrefixTree) -> Tensor:
     model = cast("Any", base_model)
     hidden_MH = model.embed_tokens(tree.token_ids_M)
     cos_1MD, sin_1MD = model.rotary_emb(hidden_MH[None], position_ids=tree.depths_M[None])
@@ -66,7 +156,7 @@ def hidden_before_nodes(base_model: nn.Module, tree: PrefixTree) -> Tensor:
 def _layer(layer: Any, hidden_MH: Tensor, places: _Places, wanted: Tensor | None) -> Tensor:  # noqa: ANN401
     normed_MH = layer.operator_norm(hidden_MH)
     if layer.is_attention_layer:
-        mixed = _attended(layer.self_attn, normed_MH, places, wanted)
+        mixed = _self_attended(layer.self_attn, normed_MH, places, wanted)
     else:
         mixed = _convolved(layer.conv, normed_MH, places, wanted)
     hidden = mixed + (hidden_MH if wanted is None else hidden_MH.index_select(0, wanted))
@@ -88,31 +178,51 @@ def _convolved(conv: Any, normed_MH: Tensor, places: _Places, wanted: Tensor | N
     return conv.out_proj(gated_MH if wanted is None else gated_MH.index_select(0, wanted))
 
 
-def _attended(attn: Any, normed_MH: Tensor, places: _Places, wanted: Tensor | None) -> Tensor:  # noqa: ANN401
+def _self_attended(
+    attn: Any,  # noqa: ANN401
+    normed_MH: Tensor,
+    places: _Places,
+    wanted: Tensor | None,
+) -> Tensor:
     heads = (len(normed_MH), -1, attn.head_dim)
     queries_MAD = attn.q_layernorm(attn.q_proj(normed_MH).view(heads))
-    keys_MAD = attn.k_layernorm(attn.k_proj(normed_MH).view(heads))
-    values_MAD = attn.v_proj(normed_MH).view(heads)
-    queries_MAD, keys_MAD = apply_rotary_pos_emb(queries_MAD, keys_MAD, *places.rotations_MD)
+    keys_MGD = attn.k_layernorm(attn.k_proj(normed_MH).view(heads))
+    values_MGD = attn.v_proj(normed_MH).view(heads)
+    queries_MAD, keys_MGD = apply_rotary_pos_emb(queries_MAD, keys_MGD, *places.rotations_MD)
+    attended = _attended(
+        places.tree, queries_MAD, keys_MGD, values_MGD, scaling=attn.scaling, wanted=wanted
+    )
+    return attn.out_proj(attended)
+
+
+def _attended(
+    tree: PrefixTree,
+    queries_MAD: Tensor,
+    keys_MGD: Tensor,
+    values_MGD: Tensor,
+    *,
+    scaling: float,
+    wanted: Tensor | None = None,
+) -> Tensor:
+    """[M, A * D]: what each node reads on its path; of the `wanted` nodes alone where given."""
     # keys and values in one tensor: one gather forward, and one scatter backward
-    both_MAD = torch.cat((keys_MAD, values_MAD.to(keys_MAD.dtype)), dim=1)
-    key_heads = keys_MAD.shape[1]
+    both_MXD = torch.cat((keys_MGD, values_MGD.to(keys_MGD.dtype)), dim=1)
+    key_heads = keys_MGD.shape[1]
+    group = queries_MAD.shape[1] // key_heads
     parts: list[Tensor] = []
-    for queries_CQ, keys_CK, attends_C1QK in places.tree.branches:
+    for queries_CQ, keys_CK, attends_C1QK in tree.branches:
         queries_CAQD = _gathered(queries_MAD, queries_CQ)
-        keys_CAKD, values_CAKD = _gathered(both_MAD, keys_CK).split(key_heads, dim=1)
+        keys_CGKD, values_CGKD = _gathered(both_MXD, keys_CK).split(key_heads, dim=1)
         # torch's own grouping of heads has, beside a mask, no fused kernel on a GPU
-        if attn.num_key_value_groups > 1:
-            keys_CAKD = keys_CAKD.repeat_interleave(attn.num_key_value_groups, dim=1)
-            values_CAKD = values_CAKD.repeat_interleave(attn.num_key_value_groups, dim=1)
+        if group > 1:
+            keys_CGKD = keys_CGKD.repeat_interleave(group, dim=1)
+            values_CGKD = values_CGKD.repeat_interleave(group, dim=1)
         attended_CAQD = F.scaled_dot_product_attention(
-            queries_CAQD, keys_CAKD, values_CAKD, attn_mask=attends_C1QK, scale=attn.scaling
+            queries_CAQD, keys_CGKD, values_CGKD, attn_mask=attends_C1QK, scale=scaling
         )
         parts.append(attended_CAQD.transpose(1, 2).flatten(0, 1).flatten(1))
-    outputs = places.tree.outputs_M
-    if wanted is not None:
-        outputs = outputs[wanted]
-    return attn.out_proj(torch.cat(parts).index_select(0, outputs))
+    outputs = tree.outputs_M if wanted is None else tree.outputs_M[wanted]
+    return torch.cat(parts).index_select(0, outputs)
 
 
 def _gathered(values_MAD: Tensor, nodes_CX: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A batch laid out as a tree of prefixes: what it is, and that it changes no figure."""
 
+import copy
 import random
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import Lfm2Config, Lfm2ForCausalLM
 
 from espalier.config import Profile
 from espalier.policy.hardware import Hardware
@@ -17,6 +18,7 @@ from espalier.training.prefix_tree import PrefixTree, prefix_tree_of
 from espalier.training.rl.models import build_layout
 from espalier.training.rl.rows import Group, dense_rows, learning_batch, tree_micro_batches
 from espalier.training.scoring import PLAIN, ScoreRequest, score
+from tests.factories import causal_models
 from tests.factories.tiny import tiny_policy
 from tests.factories.training_episodes import (
     CPU,
@@ -261,10 +263,47 @@ def test_grouped_heads_and_biases_are_the_models_own(precision, gap):
     torch.testing.assert_close(tree_BT, apart_BT, rtol=gap, atol=gap)
 
 
-def test_a_policy_of_another_architecture_is_packed():
-    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
-    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    model = Qwen3ForCausalLM(Qwen3Config(**sizes, **heads))
-    profile = Profile.model_validate({"training": {"layout": "prefix_tree"}})
-    assert not build_layout(model, profile, CPU, Processes()).prefix_tree
-    assert build_layout(tiny_policy().model, profile, CPU, Processes()).prefix_tree
+@pytest.mark.parametrize(
+    "build",
+    [causal_models.llama, causal_models.mistral, causal_models.qwen2, causal_models.qwen3],
+)
+def test_models_of_plain_attention_are_forwarded_as_trees(build):
+    model = copy.deepcopy(build()).double()
+    assert build_layout(model, Profile(), CPU, Processes()).prefix_tree
+    sequences = branching(random.Random(3), 8)
+    found = []
+    for as_tree in (False, True):
+        model.zero_grad(set_to_none=True)
+        [scores_BT] = scores_of(model, sequences, PLAIN, as_tree=as_tree)
+        (
+            scores_BT * torch.rand(scores_BT.shape, generator=torch.Generator().manual_seed(0))
+        ).sum().backward()
+        found.append((scores_BT, {n: p.grad.clone() for n, p in model.named_parameters()}))
+    # norms are computed in single precision, whatever the weights are
+    (apart_BT, gradients), (tree_BT, of_tree) = found
+    torch.testing.assert_close(tree_BT, apart_BT, rtol=1e-9, atol=1e-9)
+    for name, gradient in gradients.items():
+        gap = (of_tree[name] - gradient).abs().max() / gradient.abs().max()
+        assert gap < 1e-5, name
+
+
+def test_a_model_forwards_rows_as_before_after_a_tree():
+    model = copy.deepcopy(causal_models.llama())
+    row = torch.arange(3, 12)[None]
+    before = model(row, use_cache=False).logits
+    scores_of(model, branching(random.Random(0), 4), PLAIN, as_tree=True)
+    torch.testing.assert_close(model(row, use_cache=False).logits, before)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        causal_models.gemma2_with_capped_logits,
+        causal_models.gpt2,  # drops weights in training
+        causal_models.mamba,
+        causal_models.mistral_with_a_window,
+    ],
+)
+def test_models_of_other_attention_are_packed(build):
+    model = copy.deepcopy(build())
+    assert not build_layout(model, Profile(), CPU, Processes()).prefix_tree

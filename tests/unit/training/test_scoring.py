@@ -76,22 +76,37 @@ def test_squares_of_the_probabilities_are_summed_over_the_vocabulary():
     assert float(scores.sum_pi_squared_N) == pytest.approx(0.25 + 0.09 + 0.0225 + 0.0025)
 
 
-def test_logits_in_pieces_give_the_same_scores_and_gradient(monkeypatch):
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ScoreRequest(entropy=True, entropy_gradient=True),
+        ScoreRequest(temperature=0.7, entropy=True, sum_pi_squared=True),
+        ScoreRequest(top_k=5, top_p=0.8, entropy=True, entropy_gradient=True),
+    ],
+)
+def test_logits_in_pieces_give_the_same_scores_and_gradient(monkeypatch, request_):
     policy = exact_policy()
     rows = dense_rows(mixed_groups(), with_observations=False)
     batch = pack(rows.sequences, row_tokens=64, gap=2)
-    request = ScoreRequest(entropy=True, entropy_gradient=True)
 
     def scored():
         policy.zero_grad(set_to_none=True)
-        scores = scoring.score(policy, batch, request)
-        (scores.logprobs_N.sum() + scores.entropy_N.sum()).backward()
-        return scores, policy.get_output_embeddings().weight.grad.clone()
+        scores = scoring.score(policy, batch, request_)
+        weighted = scores.logprobs_N * torch.linspace(-1, 1, len(scores.logprobs_N))
+        if request_.entropy_gradient:
+            weighted = weighted + scores.entropy_N
+        weighted.sum().backward()
+        return scores, {n: p.grad for n, p in policy.named_parameters() if p.grad is not None}
 
-    whole, gradient = scored()
+    whole, gradients = scored()
     vocabulary = policy.get_output_embeddings().weight.shape[0]
     monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", 5 * vocabulary)
-    parts, same_gradient = scored()
-    torch.testing.assert_close(parts.logprobs_N, whole.logprobs_N)
-    torch.testing.assert_close(parts.entropy_N, whole.entropy_N)
-    torch.testing.assert_close(same_gradient, gradient)
+    parts, in_pieces = scored()
+    for found, expected in zip(parts, whole, strict=True):
+        assert (found is None) == (expected is None)
+        if found is not None:
+            torch.testing.assert_close(found, expected)
+            assert found.requires_grad == expected.requires_grad
+    assert in_pieces.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(in_pieces[name], gradient, msg=name)

@@ -19,19 +19,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from espalier.policy.hardware import Hardware
+from espalier.policy.plain_attention import require_plain_attention
 from espalier.rollout.engines.accelerator import to_device
 from espalier.rollout.engines.paged_attention import PageMoves, PagePool, StepPlan, plan_step
 from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
 
 _IMPLEMENTATION = "espalier_paged"
-
-
-_MORE_THAN_PLAIN = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""Arguments of layers with a window, capped logits, an attention sink, or relative positions."""
-
-
-class NotPlainAttentionError(Exception):
-    """A layer asks for something that `paged_attention` does not compute."""
 
 
 class _AttentionStep:
@@ -47,7 +40,7 @@ class _AttentionStep:
 
 
 class HfDecoder:
-    """Decodes any model for which `is_pageable` holds."""
+    """Decodes any model for which `has_plain_attention` holds."""
 
     rewinds = True
 
@@ -143,18 +136,6 @@ def _linear_pairs(model: nn.Module, other: nn.Module) -> list[tuple[nn.Linear, n
     return [(a, b) for a, b in pairs if isinstance(a, nn.Linear) and isinstance(b, nn.Linear)]
 
 
-def is_pageable(model: PreTrainedModel) -> bool:
-    """Whether tokens of `model` interact only in causal attention, as far as its config says.
-
-    Other state of an architecture shows in `lockstep.decoder_for`, which compares both decodings.
-    """
-    config = model.config
-    kinds = set(getattr(config, "layer_types", None) or ())
-    has_window = not kinds and getattr(config, "sliding_window", None) is not None
-    attends = bool(getattr(model, "_supports_attention_backend", False))
-    return attends and not has_window and kinds <= {"full_attention"}
-
-
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **asked: object
 ) -> tuple[Tensor, None]:
@@ -175,9 +156,7 @@ def _attend(
         NotPlainAttentionError: the layer asks for more than causal attention.
     """
     del mask
-    more = [name for name in _MORE_THAN_PLAIN if asked.get(name) is not None]
-    if more:
-        raise NotPlainAttentionError(", ".join(more))
+    require_plain_attention(asked)
     step = cast("_AttentionStep", asked["paged_step"])
     pool = step.pools[cast("int", module.layer_idx)]
     if step.rounded is not None:

@@ -24,13 +24,14 @@ from transformers import Lfm2ForCausalLM, PreTrainedModel
 from espalier.config import HardwareConfig
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_weights_into
+from espalier.policy.plain_attention import NotPlainAttentionError, has_plain_attention
 from espalier.rollout.engines.accelerator import unsorted_writes
 from espalier.rollout.engines.contexts import SharedContexts
 from espalier.rollout.engines.decoder import Decoder, RowwiseDecoder
 from espalier.rollout.engines.drawing import DrawnTokens, draw
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling, StopRule
 from espalier.rollout.engines.fused_decoder import FusedDecoder, is_fusible
-from espalier.rollout.engines.hf_decoder import HfDecoder, NotPlainAttentionError, is_pageable
+from espalier.rollout.engines.hf_decoder import HfDecoder
 from espalier.rollout.engines.pages import Ints
 from espalier.rollout.engines.rows import DraftedPositions, Prompt, RowState, Slots
 from espalier.rollout.engines.speculation import SpeculatedSessions, Speculation
@@ -301,7 +302,7 @@ def decoder_for(model: PreTrainedModel, autocast: torch.dtype | None = None) -> 
     is_small = model.num_parameters() < _FUSED_BELOW or isinstance(model, Lfm2ForCausalLM)
     if is_small and is_fusible(model) and _agrees(FusedDecoder(model), model):
         return FusedDecoder(model)
-    if is_pageable(model) and _agrees(HfDecoder(model), model):
+    if has_plain_attention(model) and _agrees(HfDecoder(model), model):
         return HfDecoder(model, autocast)
     return RowwiseDecoder(model)
 
