@@ -39,7 +39,7 @@ class Disk(NamedTuple):
 
 def disk_of(profile: Profile, size: PolicySize, figures: Figures) -> Disk:
     """The disk of a run; the logs of MLflow are a few MiB more."""
-    weights = _F32 * size.parameters
+    weights, trained = _F32 * size.parameters, _F32 * size.trained
     episodes = 2 * profile.synthesis.trajectories * figures.demonstration_tokens
     rows = num_tasks(profile) * _TASK_COPIES * _TASK_BYTES + episodes * _TRAJECTORY_BYTES
     kept = (_POLICY_COPIES * weights + rows) / _MIB + _REPORT_MIB
@@ -48,4 +48,4 @@ def disk_of(profile: Profile, size: PolicySize, figures: Figures) -> Disk:
     numbers = 4.0  # weights, AdamW's two moments (Muon keeps one), the best weights so far
     if profile.training.algorithm.critic is not None:
         numbers += 3.0
-    return Disk(kept, _CHECKPOINTS * numbers * weights / _MIB)
+    return Disk(kept, _CHECKPOINTS * numbers * trained / _MIB)

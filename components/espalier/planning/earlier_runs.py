@@ -30,7 +30,13 @@ from espalier.planning.figures import (
     median,
     rescaled,
 )
-from espalier.planning.memory import Placement, kept_mib, live_mib, stage_memory
+from espalier.planning.memory import (
+    MOST_FITTED_MIB,
+    Placement,
+    kept_mib,
+    live_mib,
+    stage_memory,
+)
 from espalier.planning.sharing import (
     common_share_behind_prompts,
     common_share_of_groups,
@@ -425,7 +431,8 @@ def _memory(made: _Made, measured: Measured) -> dict[str, float]:
     resident = seen[low] - parts[low]
     excess = highest_mib - resident - (parts[high] - live)
     if live > _LEAST_LIVE_MIB and excess > live:
-        unfragmented = found["unfragmented_mib"] = live**2 / excess
+        fitted = min(live, MOST_FITTED_MIB)
+        unfragmented = found["unfragmented_mib"] = fitted**2 / (excess - live + fitted)
     kept = kept_mib(live, unfragmented)
     found["policy_mib"] = max(highest_mib - parts[high] - kept, 0.0)
     return found

@@ -22,7 +22,7 @@ _MIB = 1 << 20
 _F32, _BF16 = 4, 2
 _PAGE = 32  # tokens of a page of the engine's cache: rollout.engines.pages
 _STEP_TOKENS = 4096  # most that a step of the engine forwards: rollout.engines.lockstep
-_LOGITS_AT_ONCE = 1 << 26  # most logits that the trainer has at one time: training.scoring
+_LOGITS_AT_ONCE = 1 << 24  # most logits that the trainer has at one time: training.scoring
 _FUSED_BELOW = 200_000_000  # parameters; below, the engine has weights of its own
 _ATTENTION_FLOATS = 14
 """Widths that an attention block has of a token in its backward pass: its input, the input's norm
@@ -64,6 +64,10 @@ _POOL_GROWTH = 1.5
 was written to take no memory."""
 
 
+MOST_FITTED_MIB = 530.0
+"""Live memory of the largest run that `kept_mib` was fitted on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
     """Parts of one stage's memory, MiB, by name."""
@@ -101,12 +105,13 @@ def stage_memory(
     shards = profile.training.processes if profile.training.sharded else 1
     trainer: dict[str, float] = {}
     if trains:
-        trainer["gradients and optimizer"] = 3 * _F32 * size.parameters / shards
+        trainer["gradients and optimizer"] = 3 * _F32 * size.trained / shards
         algorithm = profile.training.algorithm
-        if work.rollout_tokens and algorithm.needs_reference:
+        if work.rollout_tokens and algorithm.needs_reference and profile.policy.lora is None:
             trainer["reference"] = _F32 * size.parameters / shards
         if work.rollout_tokens and algorithm.critic:
-            trainer["critic"] = 4 * _F32 * size.parameters / shards
+            # what an adapter leaves as it is, both hold once
+            trainer["critic"] = 4 * _F32 * size.trained / shards
     working = _working(work, profile, size, figures, place) if trains else {}
     engine = _engine(work, profile, size, figures, place)
     weights = {"weights": _F32 * size.parameters}
@@ -118,7 +123,7 @@ def stage_memory(
     else:
         host = {**weights, **trainer, **working, **engine}
     if trains:
-        host["best weights"] = _F32 * size.parameters
+        host["best weights"] = _F32 * size.trained
     host["trajectories"] = _TRAJECTORY_BYTES * work.kept_episodes * figures.episode_tokens
     host = _in_mib(host)
     pieces = sum(host.get(name, 0.0) for name in (*working, *engine))
@@ -150,11 +155,13 @@ def kept_mib(live: float, unfragmented: float) -> float:
     Fitted on twelve runs of code, customer_service, function_calling, shop and web (packed updates,
     100 steps and more, glibc, one machine): their peak, less what is resident without a policy, was
     live ** 2 / 165 MiB within 12 %, where 250 to 530 MiB were alive. A constant factor had missed
-    long episodes by a third. Outside of that range it is an extrapolation; earlier runs replace the
-    165 (`Figures.unfragmented_mib`). `python -m tests.benchmarks.plan --kept FOLDER` tries it on
-    other runs.
+    long episodes by a third. Above that range what is kept no longer grows: by the rule, a model of
+    135 M parameters in 9 GiB would keep 160. Earlier runs replace the 165
+    (`Figures.unfragmented_mib`). `python -m tests.benchmarks.plan --kept FOLDER` tries it on other
+    runs.
     """
-    return live * max(0.0, live / unfragmented - 1)
+    fitted = min(live, MOST_FITTED_MIB)
+    return fitted * max(0.0, fitted / unfragmented - 1)
 
 
 def _working(

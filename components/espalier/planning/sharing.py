@@ -12,9 +12,11 @@ step's groups was 0.53 to 0.95 (median 0.87), and within 0.05 the same for halve
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
+from pathlib import Path
 from statistics import fmean
 
 from espalier.config import Profile
@@ -26,14 +28,25 @@ _COMMON_BEHIND_PROMPT = 0.7
 """Of what follows the prompt: c by that was within 0.13 of those runs' median for each profile."""
 
 
+_TREES = frozenset({"lfm2", "llama", "mistral", "qwen2", "qwen3"})
+"""Kinds of models that `training.tree_forward` takes, by the name in their config.json."""
+
+
 def forwards_trees(profile: Profile) -> bool:
     """Whether the update forwards what several trajectories begin with once.
 
-    A given model counts as packed: its architecture is known only to who loads it.
+    A given model counts by the kind that its config.json names; of other kinds some do, too.
     """
     config = profile.training
-    is_tree = config.layout == "prefix_tree" and config.processes == 1
-    return is_tree and profile.policy.model is None
+    if config.layout != "prefix_tree" or config.processes > 1:
+        return False
+    model = profile.policy.model
+    if model is None:
+        return True
+    config_json = Path(model) / "config.json"
+    return (
+        config_json.is_file() and json.loads(config_json.read_bytes()).get("model_type") in _TREES
+    )
 
 
 def positions_per_token(profile: Profile, common_share: float) -> float:

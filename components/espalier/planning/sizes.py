@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from espalier.config import PolicyConfig
+from espalier.config import LoraConfig, PolicyConfig
 from espalier.records import PolicyError
 from espalier.steps.given_model import stored_parameters
 
@@ -18,6 +18,8 @@ class PolicySize:
     """Numbers of a decoder-only transformer that its memory and its work depend on."""
 
     parameters: int
+    trained: int
+    """Those of the adapter, where one is trained in the place of the weights."""
     vocabulary: int
     hidden: int
     feed_forward: int
@@ -52,7 +54,25 @@ def policy_size(config: PolicyConfig) -> PolicySize:
     Raises:
         PolicyError: the given directory has no readable config.json or safetensors.
     """
-    return _embedded(config) if config.model is None else _given(config.model)
+    size = _embedded(config) if config.model is None else _given(config.model)
+    if config.lora is None:
+        return size
+    return replace(size, trained=_adapter_parameters(size, config.lora))
+
+
+def _adapter_parameters(size: PolicySize, config: LoraConfig) -> int:
+    """Two factors for each targeted layer; of names that are not known here, none."""
+    width, forward, cached = size.hidden, size.feed_forward, size.key_value_width
+    both = {
+        "q_proj": 2 * width,
+        "k_proj": width + cached,
+        "v_proj": width + cached,
+        "o_proj": 2 * width,
+        "gate_proj": width + forward,
+        "up_proj": width + forward,
+        "down_proj": width + forward,
+    }
+    return size.layers * config.rank * sum(both.get(name, 0) for name in config.target)
 
 
 def _embedded(config: PolicyConfig) -> PolicySize:
@@ -72,6 +92,7 @@ def _embedded(config: PolicyConfig) -> PolicySize:
     )
     return PolicySize(
         parameters=parameters,
+        trained=parameters,
         vocabulary=config.vocab_size,
         hidden=width,
         feed_forward=forward,
@@ -96,6 +117,7 @@ def _given(directory: Path) -> PolicySize:
         cached = sum(kind != "conv" for kind in kinds)
         return PolicySize(
             parameters=parameters,
+            trained=parameters,
             vocabulary=int(config["vocab_size"]),
             hidden=hidden,
             feed_forward=int(config.get("intermediate_size") or 4 * hidden),

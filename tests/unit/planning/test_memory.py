@@ -11,8 +11,8 @@ from espalier.planning.work import StageWork
 HOST = Placement(accelerator=False, half_precision=False)
 GPU = Placement(accelerator=True, half_precision=True)
 SIZE = PolicySize(
-    parameters=1 << 20, vocabulary=1024, hidden=128, feed_forward=256, attention_layers=2,
-    other_layers=2, key_value_width=128,
+    parameters=1 << 20, trained=1 << 20, vocabulary=1024, hidden=128, feed_forward=256,
+    attention_layers=2, other_layers=2, key_value_width=128,
 )  # fmt: skip
 TRAINING = StageWork(
     trained_tokens=1e6, rollout_tokens=1e5, micro_batch_tokens=4096, rows=64, kept_episodes=100
