@@ -19,6 +19,7 @@ from espalier.records import (
     Manifest,
     Provenance,
     Tracker,
+    content_digest,
     json_digest,
     open_artifact,
     tree_digest,
@@ -307,6 +308,12 @@ def opened(inputs: Mapping[str, Path]) -> dict[str, Manifest]:
         ArtifactError: naming the artifact, and the file of it, that is missing or damaged.
     """
     return {name: open_artifact(path) for name, path in inputs.items()}
+
+
+def policy_digest(manifest: Manifest) -> str:
+    """Digest of the model directory inside a policy artifact: equal weights, equal digest."""
+    files = {name: digest for name, digest in manifest.files.items() if name.startswith("policy/")}
+    return content_digest(files)
 
 
 def provenance(stage: str, profile: Profile, manifests: Mapping[str, Manifest]) -> Provenance:

@@ -34,6 +34,20 @@ class PrestageConfig(Section):
     least the million tokens that reading takes to learn: in smaller steps, then in fewer."""
 
 
+class LoraConfig(Section):
+    """A low-rank adapter (arXiv:2106.09685), trained in the place of the weights."""
+
+    rank: int = Field(default=32, ge=1)
+    """Columns of its two factors."""
+    alpha: float = Field(default=64.0, gt=0)
+    """Their product is scaled by alpha / rank."""
+    target: tuple[str, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+    )
+    """Names of the linear layers that get one; the default is all of a block."""
+
+
 class PolicyConfig(Section):
     """The base policy: a given model directory, or the embedded one trained from scratch."""
 
@@ -54,6 +68,10 @@ class PolicyConfig(Section):
     """LFM2 blocks (short convolutions and attention), in order."""
     feed_forward_size: int = Field(default=256, ge=16)
     """Embedded policy: width of the feed-forward layers."""
+    lora: LoraConfig | None = Field(default=None, exclude_if=lambda it: it is None)
+    """Trains an adapter instead of all weights, in every stage that trains; optimizer state and
+    checkpoints are then those of a few percent of the parameters. Learning rates are ten times
+    those of all weights, and more."""
     prestage: PrestageConfig = PrestageConfig()
 
     @model_validator(mode="after")

@@ -117,7 +117,12 @@ class Profile(Section):
     def _teach_by_muon(cls, warm_start: WarmStartConfig, info: ValidationInfo) -> WarmStartConfig:
         """The embedded policy is young: Muon teaches it more in as many steps."""
         policy = info.data.get("policy")
-        if policy is None or policy.model or "optimizer" in warm_start.model_fields_set:
+        if (
+            policy is None
+            or policy.model
+            or policy.lora
+            or "optimizer" in warm_start.model_fields_set
+        ):
             return warm_start
         return warm_start.model_copy(update={"optimizer": EMBEDDED_WARM_START})
 
@@ -182,6 +187,27 @@ class Profile(Section):
                 f"curriculum.screening_rollouts={self.curriculum.screening_rollouts} must be 0, or "
                 f"at least 2 and below training.group_size={self.training.group_size}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _an_adapter_can_be_trained(self) -> Self:
+        if self.policy.lora is None:
+            return self
+        if self.training.sharded:
+            raise ValueError(
+                "training.sharded splits weights that policy.lora leaves as they are; an adapter "
+                "is small: leave training.sharded out, or train all weights without policy.lora"
+            )
+        optimizers = {
+            "warm_start.optimizer": self.warm_start.optimizer,
+            "training.optimizer": self.training.optimizer,
+        }
+        for name, optimizer in optimizers.items():
+            if optimizer.kind == "muon":
+                raise ValueError(
+                    f'{name}.kind = "muon" makes whole matrices orthogonal, and policy.lora trains '
+                    f'two thin factors of each: set {name}.kind = "adamw", or leave policy.lora out'
+                )
         return self
 
     @model_validator(mode="after")

@@ -16,9 +16,16 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from espalier.config import HardwareConfig
+from espalier.config import HardwareConfig, Profile
 from espalier.policy.hardware import Hardware
+from espalier.policy.lora import (
+    add_adapter,
+    continue_adapter,
+    merged_weights,
+    save_adapter,
+)
 from espalier.records import PolicyError
+from espalier.records.adapter import ADAPTER_FOLDER, AdapterBase, read_base
 
 _NAMED_TENSORS = 5
 """Tensors of each kind of fault that an error names; a damaged shard may lack hundreds."""
@@ -29,6 +36,8 @@ class Policy(NamedTuple):
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    base: AdapterBase | None = None
+    """What its adapter is an adapter of; None where all weights are trained."""
 
 
 def load_policy(directory: Path) -> Policy:
@@ -69,6 +78,32 @@ def load_policy_for_sampling(directory: Path, config: HardwareConfig) -> Policy:
     policy = load_policy(directory)
     Hardware.for_sampling(config).move(policy.model)
     return policy
+
+
+def load_policy_to_train(directory: Path, profile: Profile, *, digest: str) -> Policy:
+    """Load a policy directory onto the device that this process samples on, to be trained there.
+
+    With `policy.lora` it has an adapter: that of the directory, if it is of the same shape, or else
+    a fresh one, of which the directory is the base.
+
+    Args:
+        directory: of the policy.
+        profile: hardware, adapter and seed.
+        digest: of the directory, by which a fresh adapter names its base.
+
+    Raises:
+        PolicyError: as `load_policy` does; or the adapter is damaged, or does not fit.
+    """
+    policy, config = load_policy(directory), profile.policy.lora
+    base = None
+    if config is not None:
+        if continue_adapter(policy.model, directory, config):
+            base = read_base(directory)
+        else:
+            add_adapter(policy.model, config, seed=profile.seed)
+            base = AdapterBase(str(profile.policy.model or "embedded"), digest)
+    Hardware.for_sampling(profile.hardware).move(policy.model)
+    return policy._replace(base=base)
 
 
 def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> None:
@@ -123,8 +158,15 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 
 
 def save_policy(policy: Policy, directory: Path) -> None:
-    """Write a directory that `load_policy` (and plain transformers) reads."""
-    policy.model.save_pretrained(directory)
+    """Write a directory that `load_policy` (and plain transformers) reads.
+
+    Of a policy with an adapter: its merged weights, and the adapter beside them.
+    """
+    if policy.base is None:
+        policy.model.save_pretrained(directory)
+    else:
+        policy.model.save_pretrained(directory, state_dict=merged_weights(policy.model))
+        save_adapter(policy.model, directory / ADAPTER_FOLDER, policy.base)
     policy.tokenizer.save_pretrained(directory)
 
 

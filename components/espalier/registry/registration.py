@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from espalier.records import RegistryError
+from espalier.records.adapter import read_base
 from espalier.registry.connection import reaching
 from espalier.registry.model import (
     FILES_NAME,
@@ -100,7 +101,7 @@ def _register(
             identity.model_name,
             f"{artifacts}/{folder}/{POLICY_FOLDER}",
             run_id,
-            tags=_tags(target, identity, payload.result),
+            tags=_tags(target, identity, payload.result, payload.policy),
             description=_description(payload.result),
         )
     return model.version(str(created.version))
@@ -132,7 +133,9 @@ def _upload(target: RunHandle, folder: str, identity: Identity, payload: Payload
             )
 
 
-def _tags(target: RunHandle, identity: Identity, result: EvaluationResult) -> dict[str, str]:
+def _tags(
+    target: RunHandle, identity: Identity, result: EvaluationResult, policy: Path
+) -> dict[str, str]:
     figures = {
         "espalier.em": result.figure(TRAINED, "em"),
         "espalier.em_ci95": result.figure(TRAINED, "ci95"),
@@ -149,7 +152,16 @@ def _tags(target: RunHandle, identity: Identity, result: EvaluationResult) -> di
         PARENT_RUN: _parent(target),
         GATE: PENDING,
         **{key: json.dumps(value) for key, value in figures.items() if value is not None},
+        **_adapter_tags(policy),
     }
+
+
+def _adapter_tags(policy: Path) -> dict[str, str]:
+    """What the adapter beside the merged weights is an adapter of; {} where there is none."""
+    base = read_base(policy)
+    if base is None:
+        return {}
+    return {"espalier.adapter_base": base.name, "espalier.adapter_base_digest": base.digest}
 
 
 def _description(result: EvaluationResult) -> str:

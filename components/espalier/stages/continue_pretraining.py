@@ -16,11 +16,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from espalier.chain import opened, provenance
+from espalier.chain import opened, policy_digest, provenance
 from espalier.config import Profile
 from espalier.environments import family_of, policy_dialect
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy, load_policy_for_sampling, save_policy
+from espalier.policy.loading import Policy, load_policy_to_train, save_policy
 from espalier.records import (
     DataError,
     Draft,
@@ -53,7 +53,9 @@ def run(
         with publishing(output_dir, origin) as draft:
             _copy_base_policy(inputs["base_policy"], manifests["base_policy"], draft)
         return draft.published
-    policy = load_policy_for_sampling(inputs["base_policy"] / "policy", profile.hardware)
+    policy = load_policy_to_train(
+        inputs["base_policy"] / "policy", profile, digest=policy_digest(manifests["base_policy"])
+    )
     sequences = _sequences(profile, inputs, policy, tracker)
     store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
     result = SupervisedLoop(policy.model, _plan(profile, sequences), store).run(tracker)

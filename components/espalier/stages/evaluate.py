@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from espalier.chain import STAGES, opened, provenance
+from espalier.chain import STAGES, opened, policy_digest, provenance
 from espalier.config import Profile
 from espalier.environments import Environments
 from espalier.environments.memory import remembering
@@ -28,7 +28,6 @@ from espalier.records import (
     Draft,
     Manifest,
     Tracker,
-    content_digest,
     json_digest,
     publishing,
     read_tasks,
@@ -116,12 +115,6 @@ def _judge_suites(
         rows += [row for of_policy in found.rows.values() for row in of_policy]
     draft.rows["suite_tasks"] = write_rows(draft.path / "suites.parquet", rows)
     return figures
-
-
-def policy_digest(manifest: Manifest) -> str:
-    """Digest of the model directory inside a policy artifact: equal weights, equal digest."""
-    files = {name: digest for name, digest in manifest.files.items() if name.startswith("policy/")}
-    return content_digest(files)
 
 
 def results_of(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from espalier.records import (
     read_tasks,
     work_dir,
 )
+from espalier.records.adapter import ADAPTER_FOLDER
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.packing import TrainingSequence
@@ -55,8 +57,9 @@ def run(
     family = family_of(profile)
     history: list[dict[str, float]] = []
     run_figures: dict[str, float] = {}
-    if profile.policy.model is not None:
-        policy = load_policy(profile.policy.model)
+    given = profile.policy.model
+    if given is not None:
+        policy = load_policy(given)
         # refuses a tokenizer without a chat template
         policy_dialect(family, policy.tokenizer)
     else:
@@ -70,6 +73,9 @@ def run(
         run_figures = {"prestage_tokens_per_s": result.tokens_per_s}
     with publishing(output_dir, origin) as draft:
         save_policy(policy, draft.path / "policy")
+        if given is not None and (given / ADAPTER_FOLDER).is_dir():
+            # merged into those weights already; kept, to be trained further
+            shutil.copytree(given / ADAPTER_FOLDER, draft.path / "policy" / ADAPTER_FOLDER)
         write_history(draft.path / "history.parquet", history, HISTORY_COLUMNS)
         (draft.path / "run.json").write_text(json.dumps(run_figures))
         draft.rows["parameters"] = policy.model.num_parameters()

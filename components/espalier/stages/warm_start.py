@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from espalier.chain import opened, provenance
+from espalier.chain import opened, policy_digest, provenance
 from espalier.config import HindsightConfig, Profile
 from espalier.dialects.dialect import Dialect
 from espalier.environments import EnvironmentsOver, Family, policy_dialect
@@ -26,7 +26,7 @@ from espalier.environments.hindsight import Hindsight, Relabelled, relabelled
 from espalier.environments.memory import recalled_prompt, remembering
 from espalier.environments.teaching import ScriptTeacher
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy, load_policy_for_sampling, save_policy
+from espalier.policy.loading import Policy, load_policy_to_train, save_policy
 from espalier.records import (
     SPLITS,
     Manifest,
@@ -73,7 +73,11 @@ def run(
     """Train, keep the weights that answer most dev questions, publish them."""
     manifests = opened(inputs)
     origin = provenance("warm_start", profile, manifests)
-    policy = load_policy_for_sampling(inputs["pretrained_policy"] / "policy", profile.hardware)
+    policy = load_policy_to_train(
+        inputs["pretrained_policy"] / "policy",
+        profile,
+        digest=policy_digest(manifests["pretrained_policy"]),
+    )
     material = _Material(profile, inputs, policy)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
     config, found = profile.warm_start.hindsight, None

@@ -20,6 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from espalier.policy.lora import has_adapter
+
 Item = TypeVar("Item")
 
 
@@ -125,17 +127,22 @@ def shard(model: nn.Module, processes: Processes, device: torch.device) -> None:
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the weights on the host, unsharded, that later updates do not change."""
-    weights = model.state_dict().items()
+    """A copy of what is trained, on the host and unsharded, that later updates do not change.
+
+    All weights, buffers included; of a model with an adapter, the adapter.
+    """
+    if has_adapter(model):
+        weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    else:
+        weights = model.state_dict().items()
     return {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in weights}
 
 
 def load_whole_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Load weights that `whole_weights` returned into `model`."""
     held = model.state_dict()
-    model.load_state_dict(
-        {name: _sharded_like(held[name], tensor) for name, tensor in weights.items()}
-    )
+    split = {name: _sharded_like(held[name], tensor) for name, tensor in weights.items()}
+    model.load_state_dict(split, strict=not has_adapter(model))
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

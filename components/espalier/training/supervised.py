@@ -23,8 +23,10 @@ from espalier.training.checkpoint import (
 )
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
-from espalier.training.parallel import whole_weights
-from espalier.training.scoring import score
+from espalier.training.parallel import load_whole_weights, whole_weights
+from espalier.training.prefix_tree import prefix_tree_of
+from espalier.training.scoring import Batch, score
+from espalier.training.tree_forward import forwards_trees
 
 T = TypeVar("T")
 
@@ -95,6 +97,10 @@ class SupervisedResult:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
+_TREE_BELOW = 0.8
+"""Nodes for each token, below which a tree is forwarded: its attention takes longer than rows."""
+
+
 class SupervisedLoop:
     """Trains `model` in place; ends with the best weights where the plan has a `dev_score`."""
 
@@ -107,6 +113,7 @@ class SupervisedLoop:
         self._store = store
         self._updater = Updater(self._model, plan.optimizer, plan.steps)
         self._gap = convolution_reach(model)
+        self._forwards_trees = forwards_trees(self._model)
         self._history: list[dict[str, float]] = []
         score = -1.0 if plan.score_before is None else plan.score_before
         self._best = (score, plan.steps_before, whole_weights(model))
@@ -140,7 +147,7 @@ class SupervisedLoop:
                 shown = {name: row[name] for name in ("loss", "dev_em") if name in row}
                 progress.advance(1, **shown)
         if plan.dev_score is not None:
-            self._model.load_state_dict(self._best[2])
+            load_whole_weights(self._model, self._best[2])
         copy_weights(self._model, self._sampled)
         score, step, _ = self._best
         best_score = None if plan.dev_score is None else score
@@ -155,13 +162,13 @@ class SupervisedLoop:
         loss_sum = 0.0
         tokens = 0
         for part in micro_batches(sequences, max_tokens=plan.micro_batch_tokens):
-            batch = pack(part, row_tokens=plan.row_tokens, gap=self._gap)
+            batch = self._laid_out(part)
             with plan.hardware.precision():
                 scores = score(self._model, batch.to(plan.hardware.device))
             loss = -scores.logprobs_N.sum() / scored_total
             loss.backward()
             loss_sum += float(loss.detach())
-            tokens += batch.num_tokens
+            tokens += sum(len(one.token_ids) for one in part)
         norm = self._updater.apply(step)
         self._model.eval()
         self._tokens += tokens
@@ -178,6 +185,14 @@ class SupervisedLoop:
         # loss and norm of a skipped update are not finite
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
+    def _laid_out(self, sequences: Sequence[TrainingSequence]) -> Batch:
+        """A tree where sequences have much in common, as instructions before every question."""
+        if self._forwards_trees:
+            tree = prefix_tree_of(sequences)
+            if tree.num_tokens < _TREE_BELOW * sum(len(one.token_ids) for one in sequences):
+                return tree
+        return pack(sequences, row_tokens=self._plan.row_tokens, gap=self._gap)
+
     def _evaluate(self, step: int, row: dict[str, float]) -> None:
         if self._plan.dev_score is None:
             return
@@ -191,7 +206,7 @@ class SupervisedLoop:
         checkpoint = self._store.load()
         if checkpoint is None:
             return 0
-        self._model.load_state_dict(checkpoint.model)
+        load_whole_weights(self._model, checkpoint.model)
         self._updater.optimizer.load_state_dict(checkpoint.optimizer)
         self._history = checkpoint.history
         extra = checkpoint.extra
@@ -207,7 +222,7 @@ class SupervisedLoop:
         self._store.save(
             Checkpoint(
                 step=step,
-                model=self._model.state_dict(),
+                model=whole_weights(self._model),
                 optimizer=self._updater.optimizer.state_dict(),
                 history=self._history,
                 extra={

@@ -200,6 +200,11 @@ def test_a_value_where_a_section_belongs_is_named(write):
         ),
         (["policy.hidden_size=100"], "must be an even multiple of policy.attention_heads=4"),
         (["policy.model=DIR", "policy.start=champion"], "exclude each other"),
+        (["policy.lora.rank=8", "training.optimizer.kind=muon"], "two thin factors"),
+        (
+            ["policy.lora.rank=8", "training.sharded=true", "training.processes=2"],
+            "leave training.sharded out",
+        ),
         (["knowledge.source=folder"], r'needs knowledge\.path = "DIR"'),
         (["knowledge.path=D"], r'go with knowledge\.source = "folder"'),
     ],

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import Lfm2ForCausalLM, PreTrainedModel
 from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
 
+from espalier.policy.lora import merged_weight
 from espalier.rollout.engines.pages import Ints
 
 
@@ -104,11 +105,11 @@ class ShortConvolution:
 
     def __init__(self, conv: Lfm2ShortConv, norm_H: Tensor) -> None:
         # the norm before the projection is folded into it
-        self._project = conv.in_proj.weight * norm_H
+        self._project = merged_weight(conv.in_proj) * norm_H
         self._project_bias = conv.in_proj.bias
         self._taps_JH = conv.conv.weight.squeeze(1).T.contiguous()
         self._taps_bias = conv.conv.bias
-        self._out = conv.out_proj.weight.T
+        self._out = merged_weight(conv.out_proj).T
         self._out_bias = conv.out_proj.bias
         taps, width = self._taps_JH.shape
         self._recent_SJH = self._taps_JH.new_zeros(0, taps - 1, width)
@@ -207,19 +208,19 @@ def _lfm2_layer(layer: Any) -> LayerWeights:  # noqa: ANN401 (transformers types
     block = layer.feed_forward
     return LayerWeights(
         mixer=mixer,
-        gates=torch.cat((block.w1.weight, block.w3.weight)) * layer.ffn_norm.weight,
-        down=block.w2.weight.T,
+        gates=torch.cat((merged_weight(block.w1), merged_weight(block.w3))) * layer.ffn_norm.weight,
+        down=merged_weight(block.w2).T,
     )
 
 
 def _llama_layer(layer: Any) -> LayerWeights:  # noqa: ANN401 (transformers types layers as modules)
     attn, block = layer.self_attn, layer.mlp
     norms = (attn.q_norm.weight, attn.k_norm.weight) if hasattr(attn, "q_norm") else None
-    gates = torch.cat((block.gate_proj.weight, block.up_proj.weight))
+    gates = torch.cat((merged_weight(block.gate_proj), merged_weight(block.up_proj)))
     return LayerWeights(
         mixer=_attention(attn, attn.o_proj, layer.input_layernorm.weight, norms),
         gates=gates * layer.post_attention_layernorm.weight,
-        down=block.down_proj.weight.T,
+        down=merged_weight(block.down_proj).T,
     )
 
 
@@ -247,7 +248,7 @@ def _attention(
         project=torch.cat([part.weight_NDH for part in parts]).flatten(0, 1) * input_norm_H,
         project_bias=torch.cat(biases) if biases else None,
         qk_norm_ND=qk_norm_ND,
-        out=out.weight.T,
+        out=merged_weight(out).T,
         out_bias=out.bias,
     )
 
@@ -262,7 +263,7 @@ class _Heads:
     @classmethod
     def of(cls, projection: nn.Linear, width: int) -> _Heads:
         bias = projection.bias
-        weight_NDH = projection.weight.view(-1, width, projection.in_features)
+        weight_NDH = merged_weight(projection).view(-1, width, projection.in_features)
         return cls(weight_NDH, None if bias is None else bias.view(-1, width))
 
     def interleaved(self) -> _Heads:

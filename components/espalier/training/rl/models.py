@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from espalier.algorithms.masking import row_means
 from espalier.config import Profile, TrainingConfig
 from espalier.policy.hardware import Hardware
+from espalier.policy.lora import adapter_off, has_adapter
 from espalier.records.trajectory import Trajectory
 from espalier.training.packing import TrainingSequence, convolution_reach, pack
 from espalier.training.parallel import Processes, shard
@@ -28,8 +29,21 @@ from espalier.training.rl.rows import (
     rows_of,
     tree_micro_batches,
 )
-from espalier.training.scoring import Batch, Scorer, ScoreRequest, hidden_before
+from espalier.training.scoring import Batch, Scorer, ScoreRequest, Scores, hidden_before
 from espalier.training.tree_forward import forwards_trees
+
+
+class BaseScorer(Scorer):
+    """The base of a policy with an adapter: the same weights, the adapter off."""
+
+    def forward(self, batch: Batch, request: ScoreRequest) -> Scores:
+        """See `Scorer`."""
+        was_training = self.model.training
+        self.model.eval()
+        with adapter_off(self.model):
+            found = super().forward(batch, request)
+        self.model.train(was_training)
+        return found
 
 
 class Critic(nn.Module):
@@ -37,7 +51,9 @@ class Critic(nn.Module):
 
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
-        self.body = copy.deepcopy(policy.base_model)
+        # what an adapter leaves as it is, is held once
+        shared = {id(p): p for p in policy.parameters() if not p.requires_grad}
+        self.body = copy.deepcopy(policy.base_model, dict(shared))
         width = int(policy.config.hidden_size)
         self.head = nn.Linear(width, 1, device=policy.device, dtype=policy.dtype)
         # the first values are 0, and not noise that the advantages would carry
@@ -148,8 +164,11 @@ def build_models(
     critic = Critic(policy) if algorithm.critic else None
     reference = None
     if algorithm.needs_reference:
-        frozen = copy.deepcopy(policy).eval().requires_grad_(requires_grad=False)
-        reference = Scorer(frozen)
+        if has_adapter(policy):
+            reference = BaseScorer(policy)
+        else:
+            frozen = copy.deepcopy(policy).eval().requires_grad_(requires_grad=False)
+            reference = Scorer(frozen)
     models = Models(policy=Scorer(policy), reference=reference, critic=critic)
     if config.sharded:
         for model in (models.policy, models.reference, models.critic):

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedModel
 
+from espalier.chain import policy_digest
 from espalier.config import Profile, term_context
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.prediction import Description
 from espalier.environments import EnvironmentsOver, family_of
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import Policy, load_policy
-from espalier.records import read_tasks
+from espalier.policy.loading import Policy, load_policy_to_train
+from espalier.records import open_artifact, read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
 from espalier.rollout.stragglers import Stragglers
 from espalier.rollout.waits import hangs_after_s
@@ -112,7 +113,10 @@ def build_run(
         environments_over: makes the environments of a view ("train", "dev").
     """
     config = profile.training
-    policy = load_policy(inputs["warm_policy"] / "policy")
+    warm = inputs["warm_policy"]
+    policy = load_policy_to_train(
+        warm / "policy", profile, digest=policy_digest(open_artifact(warm))
+    )
     hardware = Hardware.from_config(profile.hardware)
     models = _placed_models(policy.model, profile, hardware, processes)
     pool = _task_pool(profile, inputs)
