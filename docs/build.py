@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
-        "docs/own-model.md", "docs/record-agent.md", "docs/interchange.md",
+        "docs/own-model.md", "docs/own-traces.md", "docs/record-agent.md", "docs/interchange.md",
         "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
         "docs/learn-more.md", "docs/report.md", "docs/operations.md", "k8s/README.md",
         "examples/README.md",

@@ -136,12 +136,9 @@ class Stage:
                 }
             case "prepare_policy":
                 paths["policy.model"] = profile.policy.model
-            case "train":
-                process, outcome = profile.reward.process, profile.reward.outcome_model
-                paths["reward.process.model"] = process.model if process else None
-                paths["reward.outcome_model.model"] = outcome.model if outcome else None
-            case "evaluate":
-                paths |= profile.evaluation.external_files()
+            case "warm_start" | "train" | "evaluate":
+                read = {"warm_start": profile.warm_start, "train": profile.reward}
+                paths |= read.get(self.name, profile.evaluation).external_files()
             case _:
                 pass
         if "agent" in self.sections:
@@ -295,6 +292,10 @@ RELABELLED_FOLDER = "hindsight"
 """Of a policy's artifact: failed attempts as demonstrations of the tasks that they solved."""
 POSED_FOLDER = "posed"
 """Of a policy's artifact: the tasks that self-play proposed and kept."""
+OWN_TRACES_FOLDER = "own_traces"
+"""Of a policy's artifact: counts of the user's own demonstrations and pairs."""
+OWN_QUESTIONS = f"{OWN_TRACES_FOLDER}/questions.jsonl"
+"""What they ask, a JSON text a line."""
 FURTHER_TASKS = (f"{RELABELLED_FOLDER}/tasks.jsonl", f"{POSED_FOLDER}/tasks.jsonl")
 """Files of a policy's artifact with tasks that it was trained on beside the accepted ones."""
 

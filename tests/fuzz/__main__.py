@@ -10,6 +10,7 @@
     sandboxd   the server in a local sandbox, asked with its token (needs bubblewrap)
     calls      what the parser of each dialect reads of a policy's message
     judgements  what is read of a judge's answer
+    traces      demonstrations and preference pairs of the user, and their tokens
     transcripts the extractors of answers from transcripts of others
     patches     unified diffs, and blocks of search and replace
     services    tables of customer service, and arguments of its tools
@@ -37,7 +38,7 @@ from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.functions import Functions
 from tests.fuzz.mcp_servers import McpServers
 from tests.fuzz.pages import Pages
-from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
+from tests.fuzz.parsers import Calls, Judgements, Runs, Traces, Transcripts
 from tests.fuzz.patches import Patches
 from tests.fuzz.programs import Programs
 from tests.fuzz.puzzles import Puzzles
@@ -57,6 +58,7 @@ TARGETS = {
         Sandboxd,
         Calls,
         Judgements,
+        Traces,
         Transcripts,
         Services,
         Shops,

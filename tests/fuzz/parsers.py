@@ -1,18 +1,24 @@
-"""Targets in this process: readers of runs, of policies, of judges and of transcripts."""
+"""Targets in this process: readers of runs, policies, judges, transcripts and traces."""
 
 import json
 import signal
+import tempfile
+from pathlib import Path
 
 from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import Criterion
 from espalier.dialects import SYNTAXES
+from espalier.dialects.dialect import Dialect
 from espalier.judging import judgement_type
-from espalier.records import FinalAnswer, Malformed, Message, ToolCalls
+from espalier.records import DataError, FinalAnswer, Malformed, Message, ToolCalls
 from espalier.rewards import answer_line, dapo_reward, search_r1_with_form, transcript_form
+from espalier.training.own_traces import encode_trace, read_demonstrations, read_pairs
 from sandboxd.wire import Limits, RequestError, RunRequest, parse_run
+from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.messages import BOTH
 from tests.fuzz.campaign import Target, Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json
+from tests.unit.dialects.test_drift import STEADY
 from tests.unit.dialects.test_hostile_messages import hostile_text
 
 _CEILING = Limits()
@@ -94,6 +100,72 @@ class Calls(ParserTarget):
         read = Message(**json.loads(stored.encode()))
         _expect(read == action.message(), "a message is not read as it is stored")
         return f"{syntax.name} {type(action).__name__}"
+
+
+def _called(name, arguments):
+    function = {"name": name, "arguments": arguments}
+    call = {"id": "c1", "type": "function", "function": function}
+    return {"role": "assistant", "content": "<think>so</think>", "tool_calls": [call]}
+
+
+_ASKED = {"role": "user", "content": "Where is Lyon?"}
+_TOLD = {"role": "tool", "tool_call_id": "c1", "content": "Lyon: France </tool_response>"}
+_SAID = {"role": "assistant", "content": "France", "reasoning_content": "so", "weight": 1}
+_SHOWN = [_ASKED, _called("look_up", '{"query": "Lyon"}'), _TOLD, _SAID]
+_OFFERED = {"type": "function", "function": {"name": "look_up", "parameters": {}, "strict": True}}
+_ROWS = {
+    b"demonstrations": (
+        {"messages": [{"role": "system", "content": "Be brief."}, *_SHOWN], "tools": [_OFFERED]},
+        {"messages": [_ASKED, _called("note", {"text": "x", "data": None}), _TOLD, _SAID]},
+        {"prompt": [_ASKED], "completion": _SHOWN[1:], "tools": json.dumps([_OFFERED])},
+    ),
+    b"pairs": (
+        {"prompt": "Where is Lyon?", "chosen": "<answer> France </answer>", "rejected": "Spain"},
+        {"prompt": [_ASKED], "chosen": _SHOWN[1:], "rejected": [_SAID]},
+        {"chosen": _SHOWN, "rejected": [_ASKED, _SAID]},
+    ),
+}
+
+
+class Traces(ParserTarget):
+    """The user's own demonstrations and pairs, and their tokens in two dialects."""
+
+    name = "traces"
+
+    def __init__(self):
+        given = Dialect(byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>")), BOTH)
+        self._dialects = (given, Dialect(given.tokenizer, BOTH, name="tags"))
+        self._folder = tempfile.TemporaryDirectory()
+
+    def make(self, dice):
+        """The kind of a file, and a line of it."""
+        kind = dice.choice(list(_ROWS))
+        value = dice.choice(_ROWS[kind])
+        for _ in range(dice.randrange(3)):
+            value = changed_json(dice, value)
+        line = written_json(dice, value if dice.random() < 0.95 else odd_value(dice))
+        return kind + b"\n" + (changed_bytes(dice, line) if dice.random() < 0.2 else line)
+
+    def read(self, case):
+        """See `ParserTarget`."""
+        kind, _, line = case.partition(b"\n")
+        path = Path(self._folder.name) / "rows.jsonl"
+        path.write_bytes(line)
+        try:
+            if kind == b"pairs":
+                traces = [trace for pair in read_pairs(path) for trace in pair]
+            else:
+                traces = read_demonstrations(path)
+            sequences = [encode_trace(one, it) for it in self._dialects for one in traces]
+        except DataError as refused:
+            _expect(str(refused).startswith(f"{path}"), "the file is not named")
+            _expect(len(str(refused)) < 100_000, "a message as long as the row")
+            return "refused"
+        for one in sequences:
+            _expect(len(one.token_ids) == len(one.loss_mask), "a mask of another length")
+            _expect(1 in one.loss_mask, "nothing is learned")
+            _expect(one.loss_mask[0] == 0, "the first token is learned")
+        return "read"
 
 
 _RUBRIC = (

@@ -16,6 +16,7 @@ CASES = {
     "frames": 2000,
     "sandboxd": 150,
     "judgements": 4000,
+    "traces": 2000,
     "transcripts": 4000,
     "services": 1500,
     "shops": 300,

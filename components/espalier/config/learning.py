@@ -191,8 +191,34 @@ class HindsightConfig(Section):
     weights are kept only where they answer more dev questions than those of the first."""
 
 
+class PreferenceOptimizerConfig(OptimizerConfig):
+    """The same, with defaults of the preference phase that hold where a profile sets one key."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+class PreferencesConfig(Section):
+    """A last phase of the warm start: DPO on preference pairs of your own, without sampling.
+
+    Rafailov et al. 2023, arXiv:2305.18290; the reference is the policy that the phase begins with.
+    """
+
+    path: Path
+    """JSON lines of {"prompt": ..., "chosen": ..., "rejected": ...}, as TRL has them: texts, or
+    lists of messages in OpenAI's chat shape."""
+    steps: int = Field(default=60, ge=1)
+    """Optimizer steps."""
+    pairs_per_step: int = Field(default=8, ge=1)
+    """Pairs in a batch."""
+    beta: float = Field(default=0.1, gt=0)
+    """How much a nat of margin over the reference counts; the paper's 0.1. More stays nearer to
+    the reference."""
+    optimizer: PreferenceOptimizerConfig = PreferenceOptimizerConfig()
+
+
 class WarmStartConfig(Section):
-    """Masked SFT on the teacher's trajectories."""
+    """Masked SFT on the teacher's trajectories, and on demonstrations of your own."""
 
     steps: int = Field(default=300, ge=1)
     """Optimizer steps."""
@@ -209,7 +235,31 @@ class WarmStartConfig(Section):
     where the family knows what is a name: a plan then follows from a question's words alone."""
     max_epochs: int = Field(default=20, ge=1, exclude_if=lambda it: it == 20)
     """Own knowledge: fewer steps where they would show a demonstration more often than this."""
+    demonstrations: Path | None = Field(default=None, exclude_if=lambda it: it is None)
+    """Demonstrations of your own: JSON lines of {"messages": [...]} in OpenAI's chat shape, with
+    tool calls. Each is shown as often as one of the teacher's, and the assistant's messages alone
+    are trained on. It counts by its content."""
+    teacher: bool = Field(default=True, exclude_if=lambda it: it)
+    """Whether the teacher's demonstrations are shown as well; without them `demonstrations` take
+    their place."""
     hindsight: HindsightConfig | None = Field(default=None, exclude_if=lambda it: it is None)
+    preferences: PreferencesConfig | None = Field(default=None, exclude_if=lambda it: it is None)
+
+    def external_files(self) -> dict[str, Path | None]:
+        """The user's own files, by the key that names them."""
+        return {
+            "warm_start.demonstrations": self.demonstrations,
+            "warm_start.preferences.path": self.preferences and self.preferences.path,
+        }
+
+    @model_validator(mode="after")
+    def _somebody_demonstrates(self) -> Self:
+        if not self.teacher and self.demonstrations is None:
+            raise ValueError(
+                "warm_start.teacher=false leaves nothing to imitate: name a file of "
+                "warm_start.demonstrations, or let the teacher demonstrate"
+            )
+        return self
 
 
 class CurriculumConfig(Section):

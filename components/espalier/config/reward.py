@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -52,6 +53,13 @@ class RewardConfig(Section):
     """Unset: no head scores the steps of attempts."""
     outcome_model: OutcomeModelConfig | None = None
     """Unset: the rule decides, as it should wherever there is one."""
+
+    def external_files(self) -> dict[str, Path | None]:
+        """The user's own heads, by the key that names them."""
+        return {
+            "reward.process.model": self.process and self.process.model,
+            "reward.outcome_model.model": self.outcome_model and self.outcome_model.model,
+        }
 
     @property
     def graders(self) -> dict[str, GradingConfig]:

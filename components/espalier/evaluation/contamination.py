@@ -67,6 +67,17 @@ class Prints(BaseModel):
             runs={run_words: frozenset().union(*runs)},
         )
 
+    @classmethod
+    def of_questions(cls, family: str, questions: Iterable[str], run_words: int) -> Self:
+        """Of questions alone, as demonstrations of one's own hold them."""
+        found = list(questions)
+        runs = [word_runs(text, run_words) for text in found]
+        return cls(
+            family=family,
+            questions=_folded(found),
+            runs={run_words: frozenset[str]().union(*runs)},
+        )
+
 
 class Training(BaseModel):
     """What a policy was trained on, as far as it is known."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from espalier.chain import FURTHER_TASKS
+from espalier.chain import FURTHER_TASKS, OWN_QUESTIONS
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.evaluation.contamination import Prints, SuitePrints, Training
@@ -21,6 +21,7 @@ from espalier.records import (
     read_manifest,
     read_tasks,
 )
+from espalier.records.task import read_json_values
 
 LINEAGE_NAME = "lineage.packed"  # as *.gz, MLflow sends it to S3 as an encoding that readers undo
 """File of a version beside its policy."""
@@ -127,9 +128,13 @@ def lineage_of(
     ]  # fmt: skip
     # not among those that say what all splits share: nobody dealt them to a split
     further = _further_tasks(policy)
+    prints = [Prints.of(family, [*seen, *further], run_words)]
+    if path := _published(policy, OWN_QUESTIONS):
+        asked = (str(text) for _, text in read_json_values(path))
+        prints.append(Prints.of_questions(family.name, asked, run_words))
     heldout = read_tasks(folder / "heldout.jsonl")
     return Lineage(
-        training=Training(data=(data,), prints=(Prints.of(family, [*seen, *further], run_words),)),
+        training=Training(data=(data,), prints=tuple(prints)),
         base=digest,
         base_name=base_name,
         heldout=SuitePrints.of(family, heldout, seen, run_words),
@@ -138,15 +143,18 @@ def lineage_of(
 
 def _further_tasks(policy: Path) -> list[Task]:
     """Relabelled and proposed tasks that a policy was trained on, as they were published."""
-    published = read_manifest(policy).files
-    tasks: list[Task] = []
-    for name in FURTHER_TASKS:
-        if name not in published:
-            continue
-        if not (policy / name).is_file() or file_digest(policy / name) != published[name]:
-            raise ArtifactError(
-                f"{policy / name}: its bytes are not those that were published, so it cannot be "
-                "said what the policy was trained on. Restore the file, or train it again"
-            )
-        tasks += read_tasks(policy / name)
-    return tasks
+    paths = [path for name in FURTHER_TASKS if (path := _published(policy, name))]
+    return [task for path in paths for task in read_tasks(path)]
+
+
+def _published(policy: Path, name: str) -> Path | None:
+    """A file of a policy's artifact, with the bytes that were published; None if it has none."""
+    published, path = read_manifest(policy).files, policy / name
+    if name not in published:
+        return None
+    if not path.is_file() or file_digest(path) != published[name]:
+        raise ArtifactError(
+            f"{path}: its bytes are not those that were published, so it cannot be said what the "
+            "policy was trained on. Restore the file, or train it again"
+        )
+    return path

@@ -144,7 +144,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     Raises:
         EspalierError: whatever the user has to mend; nothing is half-published.
     """
-    check_given_model(profile, say)
+    _check_inputs(profile, say)
     with _opened(profile, run_dir) as run:
         prepare_torch(profile.threads)
         chain_run = ChainRun(
@@ -168,10 +168,19 @@ def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     """
     from espalier.orchestration.kfp_local import run_pipeline
 
-    check_given_model(profile, say)
+    _check_inputs(profile, say)
     with _opened(profile, run_dir) as run:
         run_pipeline(profile, run_dir)
         return _finished(profile, run_dir, run.parent)
+
+
+def _check_inputs(profile: Profile, say: Say) -> None:
+    """What a stage would refuse an hour later, of the user's model and files."""
+    check_given_model(profile, say)
+    if any(profile.warm_start.external_files().values()):
+        from espalier.training.own_traces import check_own_traces  # it brings torch
+
+        check_own_traces(profile.warm_start)
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def probe_profile(profile: Profile) -> Profile:
     }
     tables["evaluation"].pop("suites", None)
     tables["warm_start"].pop("hindsight", None)
+    tables["warm_start"].pop("preferences", None)
     return parse_profile(tables, list(settings.items()), Path(f"probe of {profile.name}"))
 
 

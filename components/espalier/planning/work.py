@@ -104,8 +104,12 @@ def _warm_start(profile: Profile, figures: Figures) -> StageWork:
         steps += config.hindsight.steps
         looks += math.ceil(config.hindsight.steps / config.evaluate_every)
         rollouts = config.hindsight.tasks * config.hindsight.attempts
+    trained = steps * of_step
+    if (pairs := config.preferences) is not None:
+        looks += math.ceil(pairs.steps / config.evaluate_every)
+        trained += pairs.steps * 2 * pairs.pairs_per_step * figures.demonstration_tokens
     return StageWork(
-        trained_tokens=steps * of_step,
+        trained_tokens=trained,
         rollout_tokens=rollouts * figures.action_tokens,
         judged_tokens=looks * config.dev_questions * figures.action_tokens,
         micro_batch_tokens=_micro(profile, of_step),

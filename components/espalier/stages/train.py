@@ -38,6 +38,7 @@ from espalier.records.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.hindsight import keep_relabelled_tasks
 from espalier.training.launch import WorkerLauncher, training_processes, worker_launcher
+from espalier.training.own_traces import keep_own_questions
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import HISTORY_COLUMNS
 from espalier.training.rl.speed import update_speed
@@ -94,6 +95,7 @@ def run(
             draft.path / "trajectories.parquet", run_.loop.last_step
         )
         keep_relabelled_tasks(draft, inputs["warm_policy"])
+        keep_own_questions(draft, inputs["warm_policy"])
         if run_.loop.self_play is not None:
             _write_posed(draft, run_.loop.self_play)
         loop = run_.loop

@@ -4,7 +4,9 @@ Enters: knowledge (its train and dev views), accepted tasks, trajectories and ne
 policy.
 Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with the throughput; with
 [warm_start.hindsight] hindsight/: failed attempts as demonstrations of what they solved, and why
-the others were not used.
+the others were not used; with files of the user's own own_traces/: how many of their rows were
+used, and why others were not; with [warm_start.preferences] preferences.parquet, the history of
+that phase.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from espalier.algorithms.losses.dpo import Dpo
 from espalier.chain import opened, policy_digest, provenance
-from espalier.config import HindsightConfig, Profile
+from espalier.config import HindsightConfig, PreferencesConfig, Profile
 from espalier.dialects.dialect import Dialect
 from espalier.environments import EnvironmentsOver, Family, policy_dialect
 from espalier.environments.hindsight import Hindsight, Relabelled, relabelled
@@ -29,6 +32,7 @@ from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train, save_policy
 from espalier.records import (
     SPLITS,
+    DataError,
     Manifest,
     Message,
     Split,
@@ -53,7 +57,16 @@ from espalier.training.hindsight import (
     publish_relabelled,
     sampled_attempts,
 )
+from espalier.training.own_traces import (
+    Fit,
+    JudgedQuestions,
+    OwnTraces,
+    Trace,
+    publish_own_traces,
+)
 from espalier.training.packing import TrainingSequence
+from espalier.training.preferences import HISTORY_COLUMNS as PREFERENCE_COLUMNS
+from espalier.training.preferences import PreferenceLoop, pairs_at
 from espalier.training.supervised import (
     HISTORY_COLUMNS,
     DevScore,
@@ -81,6 +94,8 @@ def run(
     material = _Material(profile, inputs, policy)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
     config, found = profile.warm_start.hindsight, None
+    for kind, own in material.own.items():
+        tracker.note(f"warm_start.{kind}: {own.said}")
     # made now, so that knowledge in which nothing can be proven is refused before any training
     hindsight = None if config is None else material.hindsight
     with material.family.environments(inputs["knowledge"]) as environments_over:
@@ -96,15 +111,30 @@ def run(
                 store.save(found)
             again = CheckpointStore(work / "second_round", identity)
             result = _second_round(config, material, found, (plan, result), again, tracker)
+        preferred = None
+        if profile.warm_start.preferences is not None:
+            last = CheckpointStore(work / "preferences", identity)
+            preferred = _preference_phase(
+                profile.warm_start.preferences, material, (plan, result), last, tracker
+            )
     with publishing(output_dir, origin) as draft:
         save_policy(policy, draft.path / "policy")
         write_history(draft.path / "history.parquet", result.history, HISTORY_COLUMNS)
         (draft.path / "run.json").write_text(
-            json.dumps({"sft_tokens_per_s": result.tokens_per_s, "best_step": result.best_step})
+            json.dumps(
+                {
+                    "sft_tokens_per_s": result.tokens_per_s,
+                    "best_step": (preferred or result).best_step,
+                }
+            )
         )
         draft.rows["trajectories"] = len(material.sequences)
         if found is not None:
             publish_relabelled(draft, found)
+        if preferred is not None:
+            path = draft.path / "preferences.parquet"
+            write_history(path, preferred.history, PREFERENCE_COLUMNS)
+        publish_own_traces(draft, material.own)
     tracker.metrics({"sft_tokens_per_s": result.tokens_per_s})
     return draft.published
 
@@ -138,18 +168,65 @@ class _Material:
 
     @cached_property
     def demonstrations(self) -> list[Trajectory]:
+        """The teacher's, where they are shown."""
+        if not self.profile.warm_start.teacher:
+            return []
         return read_trajectories(self.inputs["accepted"] / "trajectories.parquet")
 
     @cached_property
     def sequences(self) -> list[TrainingSequence]:
-        """The teacher's demonstrations, and the negatives."""
+        """The teacher's demonstrations and the negatives, and the user's demonstrations."""
+        own = self.own["demonstrations"].sequences if "demonstrations" in self.own else []
+        if not self.profile.warm_start.teacher:
+            return own
         negatives = read_agent_texts(self.inputs["accepted"] / "negatives.jsonl")
         encoded = [encode_negative(negative, self._dialect) for negative in negatives]
         limit = self.profile.episode.max_tokens
         return [
             *(self.encode(one, self._task_of_id) for one in self.demonstrations),
             *(one for one in encoded if len(one.token_ids) <= limit),
+            *own,
         ]
+
+    @cached_property
+    def own(self) -> dict[str, Fit]:
+        """What of the user's files is trained on, by their key in [warm_start].
+
+        Raises:
+            DataError: naming the line that cannot be used.
+        """
+        config = self.profile.warm_start
+        if config.demonstrations is None and config.preferences is None:
+            return {}
+        judged: dict[Split, list[Task]] = {name: self.tasks(name) for name in ("heldout", "dev")}
+        reader = OwnTraces(
+            dialect_of=self._dialect_of_trace,
+            judged=JudgedQuestions(judged, reads_symbols=self.family.reads_symbols),
+            limits=self.profile.episode,
+        )
+        found: dict[str, Fit] = {}
+        if config.demonstrations is not None:
+            found["demonstrations"] = reader.demonstrations(config.demonstrations)
+        if config.preferences is not None:
+            found["preferences"] = reader.pairs(config.preferences.path)
+        return found
+
+    @cached_property
+    def _tasks_bring_tools(self) -> bool:
+        """Whether tasks offer other tools than the family's own."""
+        one_of_each = {task.environment: task for task in self.train_tasks}.values()
+        return any(self.family.specs_of(task) != self.family.specs for task in one_of_each)
+
+    def _dialect_of_trace(self, trace: Trace) -> Dialect:
+        if not self._tasks_bring_tools:
+            return self._dialect
+        if not trace.tools and trace.called:
+            raise DataError(
+                f"{trace.where}: in environment {self.family.name} each task brings its tools, and "
+                f'"tools" of the row does not say which; add the entries of {trace.called[0]} and '
+                "of all others that were offered"
+            )
+        return self._dialect.with_tools(trace.tools)
 
     def sequences_at(
         self, per_step: int, *, seed: int, further: Sequence[TrainingSequence] = ()
@@ -298,3 +375,41 @@ def _second_round(
         after.best_step if kept else before.best_step,
         after.best_score,
     )
+
+
+def _preference_phase(
+    config: PreferencesConfig,
+    material: _Material,
+    first: tuple[SupervisedPlan, SupervisedResult],
+    store: CheckpointStore,
+    tracker: Tracker,
+) -> SupervisedResult:
+    """DPO on the user's pairs, from the weights that imitation ended with."""
+    plan, before = first
+    pairs, seed = material.own["preferences"].sequences, material.profile.seed
+    steps_before = int(before.history[-1]["step"])
+    phase = replace(
+        plan,
+        name="warm start, preferences",
+        sequences_at=pairs_at(pairs, config.pairs_per_step, seed),
+        steps=config.steps,
+        optimizer=config.optimizer,
+        steps_before=steps_before,
+        score_before=before.best_score,
+    )
+    rule = Dpo(beta=config.beta)
+    loop = PreferenceLoop(material.policy.model, phase, store, pairs, rule)
+    margins = loop.reference_margins()
+    preferred = sum(margin > 0 for margin in margins)
+    tracker.note(
+        f"preferences: of {len(margins)} chosen endings the policy finds {preferred} more likely "
+        "than the rejected ones before this phase"
+    )
+    after = loop.run(tracker)
+    kept = after.best_step > steps_before
+    tracker.note(
+        f"preferences: the weights of step {after.best_step} are kept"
+        if kept
+        else "preferences: no weights of this phase answer as many dev questions as those before"
+    )
+    return replace(after, best_step=after.best_step if kept else before.best_step)

@@ -55,7 +55,7 @@ def encode_demonstration(
 
 def encode_negative(negative: AgentText, dialect: Dialect) -> TrainingSequence:
     """Encode as a demonstration: only what the policy writes is trained on."""
-    return _encoded(
+    return encode_ids(
         negative.prompt,
         [
             (dialect.text_ids(piece.content), True)
@@ -81,7 +81,7 @@ def encode_pieces(
     prompt: tuple[Message, ...], pieces: Iterable[Piece], dialect: Dialect
 ) -> TrainingSequence:
     """Encode actions and observations in order; only actions are trained on."""
-    return _encoded(prompt, [_piece_ids(piece, dialect) for piece in pieces], dialect)
+    return encode_ids(prompt, [_piece_ids(piece, dialect) for piece in pieces], dialect)
 
 
 def _piece_ids(piece: Piece, dialect: Dialect) -> tuple[tuple[int, ...], bool]:
@@ -94,12 +94,12 @@ def _piece_ids(piece: Piece, dialect: Dialect) -> tuple[tuple[int, ...], bool]:
             return dialect.result_ids(piece), False
 
 
-def _encoded(
+def encode_ids(
     prompt: tuple[Message, ...],
     pieces: Iterable[tuple[tuple[int, ...], bool]],
     dialect: Dialect,
 ) -> TrainingSequence:
-    """Join pieces of token ids; those marked True are trained on."""
+    """Encode a prompt, and join pieces of token ids to it; those marked True are trained on."""
     token_ids = list(dialect.prompt_ids(prompt))
     mask = [0] * len(token_ids)
     for ids, written in pieces:

@@ -152,16 +152,23 @@ def pack(sequences: Sequence[TrainingSequence], *, row_tokens: int, gap: int) ->
 
 
 def micro_batches(
-    sequences: Sequence[TrainingSequence], *, max_tokens: int
+    sequences: Sequence[TrainingSequence], *, max_tokens: int, together: int = 1
 ) -> list[list[TrainingSequence]]:
-    """Cut `sequences` into runs of at most `max_tokens` tokens, in their order."""
+    """Cut `sequences` into runs of at most `max_tokens` tokens, in their order.
+
+    Args:
+        sequences: of one step.
+        max_tokens: what is longer gets a run of its own.
+        together: so many neighbours stay in one run: 2 for pairs.
+    """
     batches: list[list[TrainingSequence]] = []
     used = 0
-    for sequence in sequences:
-        length = len(sequence.token_ids)
+    for first in range(0, len(sequences), together):
+        unit = sequences[first : first + together]
+        length = sum(len(sequence.token_ids) for sequence in unit)
         if not batches or used + length > max_tokens:
             batches.append([])
             used = 0
-        batches[-1].append(sequence)
+        batches[-1].extend(unit)
         used += length
     return batches

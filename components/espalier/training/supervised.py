@@ -104,6 +104,9 @@ _TREE_BELOW = 0.8
 class SupervisedLoop:
     """Trains `model` in place; ends with the best weights where the plan has a `dev_score`."""
 
+    _shown = ("loss", "dev_em")
+    """Columns of the history that a progress bar shows."""
+
     def __init__(
         self, model: PreTrainedModel, plan: SupervisedPlan, store: CheckpointStore
     ) -> None:
@@ -144,7 +147,7 @@ class SupervisedLoop:
                 timings = {"step_s": step_s, "tokens_per_s": row["tokens"] / step_s, **saved}
                 figures = {name: value for name, value in row.items() if name != "step"}
                 tracker.metrics(figures | timings, step=plan.steps_before + step + 1)
-                shown = {name: row[name] for name in ("loss", "dev_em") if name in row}
+                shown = {name: row[name] for name in self._shown if name in row}
                 progress.advance(1, **shown)
         if plan.dev_score is not None:
             load_whole_weights(self._model, self._best[2])
@@ -157,7 +160,24 @@ class SupervisedLoop:
         started = time.perf_counter()
         plan = self._plan
         self._model.train()
-        sequences = list(plan.sequences_at(step))
+        figures = self._add_gradient(plan.sequences_at(step))
+        norm = self._updater.apply(step)
+        self._model.eval()
+        self._tokens += int(figures["tokens"])
+        self._seconds += time.perf_counter() - started
+        row = {
+            "step": plan.steps_before + step + 1,
+            **figures,
+            "learning_rate": learning_rate(plan.optimizer, step, plan.steps),
+            "grad_norm": norm,
+            "skipped_updates": float(not math.isfinite(norm)),
+        }
+        # loss and norm of a skipped update are not finite
+        return {name: value for name, value in row.items() if math.isfinite(value)}
+
+    def _add_gradient(self, sequences: Sequence[TrainingSequence]) -> dict[str, float]:
+        """Add the gradient of a step's mean loss, and return its figures, `tokens` among them."""
+        plan = self._plan
         scored_total = sum(sum(s.loss_mask[1:]) for s in sequences)
         loss_sum = 0.0
         tokens = 0
@@ -169,21 +189,7 @@ class SupervisedLoop:
             loss.backward()
             loss_sum += float(loss.detach())
             tokens += sum(len(one.token_ids) for one in part)
-        norm = self._updater.apply(step)
-        self._model.eval()
-        self._tokens += tokens
-        self._seconds += time.perf_counter() - started
-        row = {
-            "step": plan.steps_before + step + 1,
-            "loss": loss_sum,
-            "learning_rate": learning_rate(plan.optimizer, step, plan.steps),
-            "grad_norm": norm,
-            "tokens": tokens,
-            "scored_tokens": scored_total,
-            "skipped_updates": float(not math.isfinite(norm)),
-        }
-        # loss and norm of a skipped update are not finite
-        return {name: value for name, value in row.items() if math.isfinite(value)}
+        return {"loss": loss_sum, "tokens": tokens, "scored_tokens": scored_total}
 
     def _laid_out(self, sequences: Sequence[TrainingSequence]) -> Batch:
         """A tree where sequences have much in common, as instructions before every question."""
@@ -198,9 +204,12 @@ class SupervisedLoop:
             return
         copy_weights(self._model, self._sampled)
         row |= self._plan.dev_score().figures()
-        if row["dev_em"] > self._best[0]:
+        if self._is_better(row["dev_em"]):
             best_step = self._plan.steps_before + step
             self._best = (row["dev_em"], best_step, whole_weights(self._model))
+
+    def _is_better(self, dev_em: float) -> bool:
+        return dev_em > self._best[0]
 
     def _resume(self) -> int:
         checkpoint = self._store.load()

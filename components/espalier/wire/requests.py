@@ -409,8 +409,13 @@ class ChatRequest(_Request):
 Request = TypeVar("Request", bound=RequestPart)
 
 
-def parse(body: bytes, kind: type[Request]) -> Request:
+def parse(body: bytes, kind: type[Request], *, called: str = "the body") -> Request:
     """Read a request.
+
+    Args:
+        body: its JSON.
+        kind: of request.
+        called: what a refusal calls `body`.
 
     Raises:
         Refusal: it is not JSON, or not such a request; the message names the fields.
@@ -418,9 +423,9 @@ def parse(body: bytes, kind: type[Request]) -> Request:
     try:
         given: Any = from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise Refusal(400, f"the body is not JSON: {error}") from error
+        raise Refusal(400, f"{called} is not JSON: {error}") from error
     if not isinstance(given, dict):
-        raise Refusal(400, "the body must be a JSON object")
+        raise Refusal(400, f"{called} must be a JSON object")
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -50,6 +50,7 @@ def test_there_is_an_example_of_each_kind():
         "own_agent/profile.toml",
         "own_environment/profile.toml",
         "own_knowledge/profile.toml",
+        "own_traces/profile.toml",
         "ray-vllm.toml",
         "suites.toml",
     }
@@ -61,6 +62,7 @@ def test_a_profile_parses_and_its_files_are_there(path, example):
                             "parcel-agent", "parcel-desk")  # fmt: skip
     assert family_of(example).specs
     files = example.knowledge.external_files() | example.environment.external_files()
+    files |= example.warm_start.external_files()
     assert [file for file in files.values() if file and not file.exists()] == []
 
 

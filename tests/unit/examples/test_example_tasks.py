@@ -1,4 +1,4 @@
-"""The example's own knowledge and own family have tasks in every split, and a teacher."""
+"""The examples have tasks in every split, a teacher, and traces that can be learned."""
 
 from pathlib import Path
 
@@ -9,6 +9,8 @@ from espalier.environments import family_of
 from espalier.records import NullTracker, Provenance, publishing
 from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
+from espalier.training.own_traces import encode_trace, read_demonstrations, read_pairs
+from tests.factories.tiny import tiny_dialect
 from tests.unit.examples.test_example_profiles import EXAMPLES, ROOT, overrides
 
 OWN = [EXAMPLES / "own_environment" / "profile.toml", EXAMPLES / "own_knowledge" / "profile.toml"]
@@ -45,3 +47,19 @@ def test_no_order_of_the_own_family_is_in_two_splits(monkeypatch):
     assert not orders[0] & orders[1]
     assert not orders[0] & orders[2]
     assert not orders[1] & orders[2]
+
+
+def test_own_traces_are_episodes_of_the_embedded_policy(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = load_profile(EXAMPLES / "own_traces" / "profile.toml").warm_start
+    shown = read_demonstrations(config.demonstrations)
+    pairs = read_pairs(config.preferences.path)
+    dialect = tiny_dialect()
+    for trace in [*shown, *(one for pair in pairs for one in pair)]:
+        sequence = encode_trace(trace, dialect)
+        written = [
+            token
+            for token, taught in zip(sequence.token_ids, sequence.loss_mask, strict=True)
+            if taught
+        ]
+        assert dialect.text(written).rstrip().endswith(("</answer>", "</search>"))

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from espalier.chain import OWN_QUESTIONS
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.evaluation.contamination import SuitePrints, contamination
@@ -22,8 +23,11 @@ from espalier.records import (
 from tests.factories.sums import Sums
 
 
-def a_run(folder, *, train, heldout, further=None, made_from=None, **policy):
-    """A run whose policy was made from its accepted tasks; tasks are numbers of sums."""
+def a_run(folder, *, train, heldout, further=None, asked=(), made_from=None, **policy):
+    """A run whose policy was made from its accepted tasks; tasks are numbers of sums.
+
+    `asked` are questions of its own demonstrations.
+    """
 
     def tasks(numbers, split):
         return [family._task(f"{n} + {n}", str(2 * n), split) for n in numbers]
@@ -44,6 +48,9 @@ def a_run(folder, *, train, heldout, further=None, made_from=None, **policy):
         for name, numbers in (further or {}).items():
             (d.path / name).mkdir()
             write_tasks(d.path / name / "tasks.jsonl", tasks(numbers, "train"))
+        if asked:
+            (d.path / OWN_QUESTIONS).parent.mkdir()
+            (d.path / OWN_QUESTIONS).write_text("".join(json.dumps(it) + "\n" for it in asked))
     return folder / "trained_policy" / "policy"
 
 
@@ -73,6 +80,14 @@ def test_tasks_that_came_up_in_training_count_as_well(tmp_path):
     (tmp_path / "b" / "trained_policy" / "posed" / "tasks.jsonl").write_text("")
     (unknown,) = training_of_directory(other).unknown
     assert "posed/tasks.jsonl: its bytes are not those" in unknown
+
+
+def test_questions_of_own_demonstrations_count_as_well(tmp_path):
+    a_run(tmp_path / "a", train=[0, 1], heldout=[2, 3, 4, 5])
+    asked = ["What is 3 + 3?", "And what of it?"]
+    other = a_run(tmp_path / "b", train=[5], heldout=[0], asked=asked)
+    seen = found(other, tmp_path / "a")
+    assert (seen.counts, seen.state) == ({"question": 2}, "checked")
 
 
 @pytest.mark.parametrize(
