@@ -50,9 +50,13 @@ class ScriptedRoller:
     replays = 0
     drift = SimpleNamespace(drifted=1, turns=6)
 
-    def __init__(self, greedy, sampled):
+    def __init__(self, greedy, sampled, from_memory=()):
         self._greedy = greedy
         self._sampled = sampled
+        self._from_memory = dict(from_memory)
+
+    def closed_book(self, questions):
+        return [self._from_memory.get(question.task.task_id) for question in questions]
 
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int, on_lost

@@ -68,6 +68,7 @@ class FamilyClass(Protocol):
     ends_by_call: ClassVar[bool]
     converses: ClassVar[bool]
     relabels_failures: ClassVar[bool]
+    closed_book: ClassVar[str]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
         """Least and most that its verifier returns."""

@@ -73,6 +73,11 @@ class EvaluationConfig(Section):
     """Held-out questions that are answered by sampling, for pass@k."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of the samples for pass@k."""
+    closed_book_questions: int = Field(default=500, ge=0, exclude_if=lambda it: it == 500)
+    """Held-out questions that each policy also answers from memory, in one message and without the
+    tools that look answers up (`search_qa`); 0 asks none. A pretrained model knows many answers,
+    and what RL adds to knowing them shows only beside that. On for every policy: a message is a
+    fraction of an episode, and one that knows nothing says so."""
     bootstrap_resamples: int = Field(default=10_000, ge=100)
     """Resamples from which intervals are taken."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)

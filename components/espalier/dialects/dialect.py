@@ -191,6 +191,16 @@ class Dialect:
             text = _behind_opened_thought(text, self._opened_thought)
         return (*self._encode(text), self._end_id)
 
+    def bare_prompt_ids(self, prompt: Sequence[Message]) -> tuple[int, ...]:
+        """Ids of a prompt that does not say how actions are written, up to where the policy writes.
+
+        Of a dialect without tools it is a question as any user asks it, behind the instructions.
+        """
+        shown = [self._shown(message) for message in prompt]
+        if not self._is_embedded:
+            shown[-1]["content"] = self._instructions + shown[-1]["content"]
+        return tuple(self._encode(self._generation_prompt(shown)))
+
     def parse(self, token_ids: Sequence[int]) -> Action:
         """The action that the policy's message spells; never raises."""
         return self.parse_text(self.message_text(token_ids))
@@ -473,8 +483,8 @@ class Dialect:
         return ids[0]
 
     def _rendered(self, messages: list[dict[str, Any]], *, generate: bool) -> str:
-        tools: Any = None
-        if self._template_tells_tools:
+        tools: Any = None  # Llama's templates explain calls where the list is empty
+        if self._template_tells_tools and self._told_tools:
             tools = [tool.as_function() for tool in self._told_tools]
         try:
             return str(

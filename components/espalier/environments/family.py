@@ -127,6 +127,10 @@ class Family(ABC, Generic[C]):
     """Whether a sign can make another question or answer; else texts are compared by words."""
     relabels_failures: ClassVar[bool] = False
     """Whether `hindsight` names the tasks that failed attempts solved."""
+    closed_book: ClassVar[str] = ""
+    """For a family whose tools look answers up: what a policy is told where it answers from memory,
+    without them. Its answers also count as grounded or not, by what the tools had returned. Empty
+    for other families."""
     headline: ClassVar[str] = "accuracy"
     """The one of `official_scores` that its public benchmarks are quoted by."""
 

@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 from espalier.config import Profile
 from espalier.environments import EnvironmentLostError, Environments
 from espalier.evaluation.questions import (
+    FromMemory,
     QuestionRow,
+    is_grounded,
     questions_table,
     read_questions,
     score_question,
@@ -23,6 +25,7 @@ from espalier.evaluation.questions import (
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
+from espalier.rollout.closed_book import ClosedBookQuestion
 from espalier.rollout.roller import DriftCount, Roller
 
 
@@ -115,6 +118,10 @@ class CountingRoller(Protocol):
         """See `Roller.roll_out`."""
         ...
 
+    def closed_book(self, questions: Sequence[ClosedBookQuestion]) -> list[str | None]:
+        """See `Roller.closed_book`."""
+        ...
+
     @property
     def replays(self) -> int:
         """Attempts so far at episodes that had been lost before."""
@@ -199,6 +206,8 @@ class LossLimit:
 def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> PolicyEvaluation:
     """Roll the suite out greedily, then its first part by sampling, and score both.
 
+    Questions whose answers are looked up are also answered from memory.
+
     Raises:
         EnvironmentLostError: more episodes stayed lost than `evaluation.max_lost_share` allows.
     """
@@ -215,10 +224,16 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
         seed=seed,
         on_lost=limit.count,
     )
+    from_memory = _from_memory(roller, suite)
     rows = [
         # A slice past the end is empty: a question outside the sampled part has no samples.
         score_question(
-            task, suite.groups[place], greedy[place], sampled[place * each : (place + 1) * each]
+            task,
+            suite.groups[place],
+            greedy[place],
+            sampled[place * each : (place + 1) * each],
+            grounded=is_grounded(greedy[place]) if suite.family.of(task).closed_book else None,
+            from_memory=from_memory.get(task.task_id),
         )
         for place, task in enumerate(suite.tasks)
     ]
@@ -233,3 +248,16 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
         replays=roller.replays,
     )
     return PolicyEvaluation(rows, kept, cost)
+
+
+def _from_memory(roller: CountingRoller, suite: Suite) -> dict[str, FromMemory]:
+    """Task id -> its answer without tools, for the first of the questions that are looked up."""
+    tasks, family = suite.closed_book_tasks, suite.family
+    if not tasks:
+        return {}
+    asked = [ClosedBookQuestion(task, family.of(task).closed_book) for task in tasks]
+    answers = zip(tasks, roller.closed_book(asked), strict=True)
+    return {
+        task.task_id: FromMemory(family.of(task).verify(task, answer) > 0, answer)
+        for task, answer in answers
+    }

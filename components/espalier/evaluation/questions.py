@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.records import ArtifactError, Task
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import token_f1
+from espalier.rewards import occurs_in, token_f1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,20 @@ class QuestionRow:
     wrong."""
     broke_sandbox_episodes: int = 0
     """Of all its episodes, those whose own program ended the sandbox: wrong answers."""
+    grounded: bool | None = None
+    """Whether a tool had returned the greedy answer before it was given; None where no answer was
+    given, or the family's tools look nothing up."""
+    closed_book_em: bool | None = None
+    """Whether the verifier accepts the answer from memory; None where it was not asked for."""
+    closed_book_answer: str | None = None
+    """None where a tool was called all the same."""
+
+
+class FromMemory(NamedTuple):
+    """An answer that was given without tools."""
+
+    is_right: bool
+    answer: str | None
 
 
 def score_question(
@@ -47,8 +62,20 @@ def score_question(
     groups: Mapping[str, str],
     greedy: Trajectory,
     sampled: Sequence[Trajectory] = (),
+    *,
+    grounded: bool | None = None,
+    from_memory: FromMemory | None = None,
 ) -> QuestionRow:
-    """Make a row of one greedy trajectory and the sampled ones of the same question."""
+    """Make a row of one greedy trajectory and the sampled ones of the same question.
+
+    Args:
+        task: the question.
+        groups: see `QuestionRow`.
+        greedy: its one greedy episode.
+        sampled: others of it.
+        grounded: `is_grounded` of the greedy one, where the family's tools look answers up.
+        from_memory: the answer that was given without them, where it was asked for.
+    """
     gold = task.verifier.gold
     episodes = (greedy, *sampled)
     return QuestionRow(
@@ -64,7 +91,21 @@ def score_question(
         samples_right=sum(one.is_right for one in sampled),
         lost_episodes=sum(one.is_lost for one in episodes),
         broke_sandbox_episodes=sum(one.broke_sandbox for one in episodes),
+        grounded=grounded,
+        closed_book_em=from_memory.is_right if from_memory else None,
+        closed_book_answer=from_memory.answer if from_memory else None,
     )
+
+
+def is_grounded(trajectory: Trajectory) -> bool | None:
+    """Whether a tool of the episode had returned its answer; None where it gave none, or was lost.
+
+    The answer's words stand in a row in one result, both in the form in which EM compares answers.
+    """
+    if trajectory.answer is None or trajectory.is_lost:
+        return None
+    results = (result for result in trajectory.tool_results if result.succeeded)
+    return any(occurs_in(trajectory.answer, result.content) for result in results)
 
 
 def questions_table(rows_by_policy: Mapping[str, Sequence[QuestionRow]]) -> pa.Table:
@@ -87,12 +128,12 @@ def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
         table = pq.read_table(path)
         if "hops" in table.column_names:
             table = _table_of_0_1(table)
-        for name in _COUNTS_OF_LOSSES:
-            if name not in table.column_names:  # a table in which no episode was lost
-                zeros = pa.array([0] * table.num_rows, pa.int64())
-                table = table.append_column(name, zeros)
-        rows = table.cast(_SCHEMA).to_pylist()
-    except (OSError, ValueError, pa.ArrowException) as error:
+        for name, value in _OF_EARLIER_TABLES.items():
+            if name not in table.column_names:
+                filled = pa.array([value] * table.num_rows, _SCHEMA.field(name).type)
+                table = table.append_column(name, filled)
+        rows = table.select(_SCHEMA.names).cast(_SCHEMA).to_pylist()
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise ArtifactError(
             f"{path}: not a readable table of questions ({error}). "
             "Delete the artifact and run evaluate again."
@@ -128,7 +169,16 @@ _SCHEMA = pa.schema(
         ("samples_right", pa.int64()),
         ("lost_episodes", pa.int64()),
         ("broke_sandbox_episodes", pa.int64()),
+        ("grounded", pa.bool_()),
+        ("closed_book_em", pa.bool_()),
+        ("closed_book_answer", pa.string()),
     ]
 )
-_COUNTS_OF_LOSSES = ("lost_episodes", "broke_sandbox_episodes")
-"""Tables from before a lost episode could be evaluated lack them."""
+_OF_EARLIER_TABLES = {
+    "lost_episodes": 0,  # they ended at the first lost episode
+    "broke_sandbox_episodes": 0,
+    "grounded": None,
+    "closed_book_em": None,
+    "closed_book_answer": None,
+}
+"""Columns that tables of earlier releases lack -> what they stand for there."""

@@ -25,6 +25,8 @@ _USUAL_K = (1, 4)
 _DIGITS = 6
 LOSSES = {"lost_episodes": "lost", "broke_sandbox_episodes": "broke sandbox"}
 """Counts of episodes that are wrong without a verdict on their answer -> title of their column."""
+KNOWLEDGE = {"closed_book_em": "closed-book %", "grounded": "grounded %"}
+"""Rates that say where right answers come from -> title of their column."""
 
 
 def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
@@ -35,8 +37,11 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
         and the number of samples that is not above that number, `tool_calls` (mean),
         `lost_episodes` (from outside, in every attempt) and `broke_sandbox_episodes` (by the
         policy's own program), both of all episodes and all wrong, `by_<grouping>` of each grouping,
-        `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless the profile says
-        otherwise.
+        `finish_reasons`. Where answers are looked up: `closed_book_em` of the answers from memory,
+        `closed_book_answered` (those that were no call) and `closed_book_n`; `grounded` of all
+        `grounded_n` answers given, and `grounded_right` of the right ones. Each of these shares has
+        an interval `<name>_ci95`. The intervals are at `config.confidence`, 0.95 unless the profile
+        says otherwise.
 
     Raises:
         ValueError: no rows.
@@ -53,6 +58,7 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
         **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in ks if k > 1},
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
         **{name: sum(getattr(row, name) for row in rows) for name in LOSSES},
+        **_knowledge(rows, config, seed),
         **{
             f"by_{name}": _grouped(
                 rows, lambda row, name=name: row.groups.get(name, ""), config, seed
@@ -111,6 +117,28 @@ def _answers(rows: Sequence[QuestionRow]) -> dict[str, bool]:
     return {row.task_id: row.em for row in rows}
 
 
+def _knowledge(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
+    """How much is known without tools, and how many answers came from them.
+
+    What was not asked for is left out.
+    """
+    asked = [row for row in rows if row.closed_book_em is not None]
+    looked_up = [row for row in rows if row.grounded is not None]
+    shares = {
+        "closed_book_em": [row.closed_book_em for row in asked],
+        "closed_book_answered": [row.closed_book_answer is not None for row in asked],
+        "grounded": [row.grounded for row in looked_up],
+        "grounded_right": [row.grounded for row in looked_up if row.em],
+    }
+    found: dict[str, Any] = {}
+    for name, values in shares.items():
+        if values:
+            share = _interval([float(bool(value)) for value in values], config, seed)
+            found |= {name: _rounded(share.mean), f"{name}_ci95": _ends(share)}
+    counts = {"closed_book_n": len(asked), "grounded_n": len(looked_up)}
+    return found | {name: count for name, count in counts.items() if count}
+
+
 def _exact_match(
     rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int
 ) -> dict[str, Any]:
@@ -158,7 +186,7 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per policy, and one for the gain of training; all rows have the same keys.
 
     Of the groupings only the one by difficulty is shown; the report has them all. Lost episodes
-    have a column where there are any.
+    have a column where there are any, and so have answers from memory and grounded ones.
 
     Args:
         results: what results.json holds.
@@ -172,8 +200,9 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
             "policy": policy.replace("_", " "),
             "EM %": _percent(found["em"]),
             confidence: _percents(found["ci95"]),
-            "F1 %": _percent(found["f1"]),
         }
+        row |= knowledge_columns(found, policies)
+        row |= {"F1 %": _percent(found["f1"])}
         row |= {f"pass@{k} %": _percent(found.get(f"pass_at_{k}")) for k in _measured_k(policies)}
         row |= {"tool calls": f"{found['tool_calls']:.2f}"}
         rows.append(row | loss_columns(found, policies) | group_columns(found, policies))
@@ -183,6 +212,17 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     last["EM %"] = f"{100 * gain['em']:+.1f}"
     last[confidence] = " to ".join(f"{100 * end:+.1f}" for end in gain["ci95"])
     return [*rows, last]
+
+
+def knowledge_columns(
+    figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """One policy's rates of `KNOWLEDGE`: title -> percent, for each that some policy has."""
+    return {
+        title: _percent(figures.get(name))
+        for name, title in KNOWLEDGE.items()
+        if any(policy.get(name) is not None for policy in policies)
+    }
 
 
 def loss_columns(

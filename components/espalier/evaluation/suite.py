@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from espalier.config import EvaluationConfig, Profile, family_code_digest
-from espalier.environments import family_of
+from espalier.environments import Family, family_of
 from espalier.records import Task, json_digest
 
 VIEW: Literal["full"] = "full"
@@ -30,6 +30,8 @@ class Suite:
     environment: Mapping[str, object]
     knowledge: str
     """Content digest of the knowledge artifact."""
+    family: Family[Any]
+    """Made the tasks."""
     groups: Sequence[Mapping[str, str]] = ()
     """For each task: name of a grouping -> group, for breakdowns of results; not in the digest."""
 
@@ -37,6 +39,12 @@ class Suite:
     def sampled_tasks(self) -> Sequence[Task]:
         """The first tasks, which are also answered by sampling."""
         return self.tasks[: self.config.sampled_questions]
+
+    @property
+    def closed_book_tasks(self) -> Sequence[Task]:
+        """The first tasks whose tools look answers up, which are also answered from memory."""
+        looked_up = [task for task in self.tasks if self.family.of(task).closed_book]
+        return looked_up[: self.config.closed_book_questions]
 
     @property
     def digest(self) -> str:
@@ -70,4 +78,4 @@ def make_suite(profile: Profile, heldout: Sequence[Task], knowledge_content: str
     if code := family_code_digest(profile.environment):
         environment["code"] = code
     groups = [family.report_groups(task) for task in heldout]
-    return Suite(heldout, profile.evaluation, environment, knowledge_content, groups)
+    return Suite(heldout, profile.evaluation, environment, knowledge_content, family, groups)

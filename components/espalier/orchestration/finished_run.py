@@ -22,7 +22,7 @@ from espalier.evaluation import (
 )
 from espalier.evaluation.contamination import Training
 from espalier.evaluation.lineage import policy_files_digest
-from espalier.evaluation.results import group_columns, loss_columns
+from espalier.evaluation.results import group_columns, knowledge_columns, loss_columns
 from espalier.evaluation.suite import VIEW
 from espalier.evaluation.suite_results import rows_table
 from espalier.orchestration.results import aligned
@@ -171,6 +171,7 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
         "n": str(figures["n"]),
         "EM %": f"{100 * figures['em']:.1f}",
         "interval": ends,
+        **knowledge_columns(figures, [figures]),
         "F1 %": f"{100 * figures['f1']:.1f}",
         "tool calls": f"{figures['tool_calls']:.2f}",
     }

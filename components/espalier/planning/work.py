@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from espalier.algorithms import Algorithm
-from espalier.config import Profile
+from espalier.config import Profile, family_class
 from espalier.planning.figures import Figures
 from espalier.planning.sharing import positions_per_token
 
@@ -157,8 +157,14 @@ def _train(profile: Profile, figures: Figures) -> StageWork:
 def _evaluate(profile: Profile, figures: Figures) -> StageWork:
     config, questions = profile.evaluation, profile.synthesis.heldout_tasks
     samples = min(config.sampled_questions, questions) * config.samples_per_task
+    from_memory = min(config.closed_book_questions, questions) * min(
+        figures.action_tokens, profile.episode.max_turn_tokens
+    )
+    if not family_class(profile.environment.name).closed_book:
+        from_memory = 0.0
+    played = (questions + samples) * figures.action_tokens
     return StageWork(
-        judged_tokens=POLICIES * (questions + samples) * figures.action_tokens,
+        judged_tokens=POLICIES * (played + from_memory),
         rows=_rows(profile, max(questions, samples)),
         kept_episodes=questions + samples,
     )

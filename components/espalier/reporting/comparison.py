@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -102,6 +102,7 @@ def _overall(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
     change = Cell(points(gain.get("em")), signed_interval(gain.get("ci95")))
     rows = [
         MeasureRow("Exact match", cells, change),
+        *_knowledge_rows(scores),
         _measure_row(scores, "F1", "f1", percent, points),
     ]
     for prefix, sign in (("pass_at_", "@"), ("pass_hat_", "^")):
@@ -116,6 +117,30 @@ def _overall(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
             rows.append(_measure_row(scores, label, key, number, lambda _: ""))
     return tuple(rows)
 
+
+def _knowledge_rows(scores: Mapping[str, Figures]) -> Iterator[MeasureRow]:
+    """Each share that some policy has, with its interval; earlier releases have none of them."""
+    for label, (key, counted) in _KNOWLEDGE.items():
+        found = [_figures_of(scores, policy) for policy in POLICIES]
+        if any(key in figures for figures in found):
+            row = _measure_row(scores, label, key, _percent_or_dash, points)
+            notes = [
+                _small_print({"ci95": f.get(f"{key}_ci95"), "n": f.get(counted)}) for f in found
+            ]
+            cells = [
+                replace(cell, note=note if key in figures else "")
+                for cell, note, figures in zip(row.cells, notes, found, strict=True)
+            ]
+            yield replace(row, cells=tuple(cells))
+
+
+_KNOWLEDGE = {
+    "Exact match from memory, no tools": ("closed_book_em", "closed_book_n"),
+    "Answered from memory, no call": ("closed_book_answered", "closed_book_n"),
+    "Answers that a search had returned": ("grounded", "grounded_n"),
+    "Right answers that a search had returned": ("grounded_right", ""),
+}
+"""Label -> key of results.json, and the key of what it was counted on."""
 
 _LOSSES = {
     "Episodes lost from outside, counted as wrong": "lost_episodes",
@@ -195,7 +220,8 @@ _SUITE_COUNTS = {
 
 def _small_print(figures: Figures) -> str:
     """Interval and number of questions."""
-    parts = (interval(figures.get("ci95")), f"n {number(figures.get('n'))}" if figures else "")
+    counted = number(figures.get("n"))
+    parts = (interval(figures.get("ci95")), f"n {counted}" if counted else "")
     return ", ".join(part for part in parts if part)
 
 
@@ -216,6 +242,10 @@ def _measured_k(scores: Mapping[str, Figures], prefix: str) -> list[int]:
         if key.startswith(prefix) and rate is not None
     }
     return sorted(int(key.removeprefix(prefix)) for key in found)
+
+
+def _percent_or_dash(rate: float | None) -> str:
+    return "-" if rate is None else percent(rate)
 
 
 def _two_decimals(value: float | None) -> str:

@@ -140,8 +140,8 @@ def _evaluated(run: RunDirectory) -> Iterator[tuple[str, float]]:
         for key, value in figures.items():
             if isinstance(value, int | float):
                 yield f"{name}_{key}", float(value)
-        for measure, ends in (("em", figures.get("ci95")), ("f1", figures.get("f1_ci95"))):
-            if ends:
+        for measure in ("em", "f1", "closed_book_em", "grounded"):
+            if ends := figures.get("ci95" if measure == "em" else f"{measure}_ci95"):
                 yield f"{name}_{measure}_low", float(ends[0])
                 yield f"{name}_{measure}_high", float(ends[1])
 

@@ -45,6 +45,15 @@ class PolicyFigures(_Figures):
     broke_sandbox_episodes: int | None = None
     """Episodes in which a program of the policy ended its own sandbox; they are wrong."""
 
+    closed_book_em: float | None = None
+    """Share of answers from memory, without tools, that match exactly."""
+    closed_book_em_ci95: Interval | None = None
+    grounded: float | None = None
+    """Share of the answers given that a tool had returned in the same episode."""
+    grounded_ci95: Interval | None = None
+    grounded_right: float | None = None
+    """The same of the right answers."""
+
     @model_validator(mode="before")
     @classmethod
     def _gather_k(cls, figures: Any) -> Any:  # noqa: ANN401 (what results.json holds)

@@ -1,6 +1,12 @@
 """Rewards: verifiers of answers and patches, verdicts, and ReTool's reward of a verdict."""
 
-from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
+from espalier.rewards.answers import (
+    exact_match,
+    fold_accents,
+    normalize_answer,
+    occurs_in,
+    token_f1,
+)
 from espalier.rewards.bfcl import (
     PYTHON_TYPES,
     Document,
@@ -106,6 +112,7 @@ __all__ = [
     "last_boxed",
     "math_equivalent",
     "normalize_answer",
+    "occurs_in",
     "patch_likeness",
     "retool_reward",
     "rows_match",

@@ -43,6 +43,15 @@ def exact_match(answer: str | None, gold: Iterable[str]) -> bool:
     return any(normalized == normalize_answer(accepted) for accepted in gold)
 
 
+def occurs_in(answer: str, text: str) -> bool:
+    """Whether the words of `answer` stand in a row in `text`, both normalised.
+
+    An answer of which nothing is left occurs nowhere.
+    """
+    words = normalize_answer(answer)
+    return bool(words) and f" {words} " in f" {normalize_answer(text)} "
+
+
 def token_f1(answer: str | None, gold: Iterable[str]) -> float:
     """Best word-overlap F1 of `answer` against the accepted answers, 0-1."""
     if answer is None:

@@ -6,10 +6,10 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -21,6 +21,7 @@ from espalier.policy.loading import Policy, load_policy_for_sampling, load_token
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.agent import AgentPlayer, agent_player
+from espalier.rollout.closed_book import ClosedBookQuestion, closed_book_answer
 from espalier.rollout.context import EpisodeTranscript
 from espalier.rollout.engines.engine import Completion, Engine, KindChoice, Sampling
 from espalier.rollout.engines.lockstep import lockstep_engine
@@ -28,6 +29,8 @@ from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner, run_episode
 from espalier.rollout.stragglers import Stragglers, all_ended
 from espalier.rollout.waits import Waits, exit_if_hung, hangs_after_s
+
+T = TypeVar("T")
 
 
 def kind_choice(dialect: Dialect, epsilon: float) -> KindChoice | None:
@@ -324,7 +327,9 @@ class Roller:
         """
         repeated = [(task, ()) for task in tasks for _ in range(samples)]
         return self._timed(
-            repeated, temperature=temperature, seed=seed, on_lost=on_lost, group_size=samples
+            lambda: self._roll_out(
+                repeated, temperature=temperature, seed=seed, on_lost=on_lost, group_size=samples
+            )
         )
 
     def complete(
@@ -336,31 +341,30 @@ class Roller:
             len(starts) * samples trajectories, start by start, their first messages included.
         """
         repeated = [start for start in starts for _ in range(samples)]
-        return self._timed(repeated, temperature=temperature, seed=seed, on_lost=_ignored)
+        return self._timed(
+            lambda: self._roll_out(
+                repeated, temperature=temperature, seed=seed, on_lost=_ignored, group_size=1
+            )
+        )
 
-    def _timed(
-        self,
-        starts: Sequence[EpisodeStart],
-        *,
-        temperature: float,
-        seed: int,
-        on_lost: Callable[[Trajectory], None],
-        group_size: int = 1,
-    ) -> list[Trajectory]:
+    def closed_book(self, questions: Sequence[ClosedBookQuestion]) -> list[str | None]:
+        """The answers that the policy gives from memory, greedily; see `closed_book_answer`."""
+
+        async def answered() -> list[str | None]:
+            async with self.serving() as context:
+                answers = (closed_book_answer(question, context) for question in questions)
+                return await self.waits.by_the_deadline(asyncio.gather(*answers))
+
+        return self._timed(answered)
+
+    def _timed(self, sampled: Callable[[], Coroutine[object, object, T]]) -> T:
+        """The result of `sampled`, run to its end; the time counts in `seconds`."""
         started = time.perf_counter()
         self.waits.progress()
         with exit_if_hung(self.waits.overdue):
-            trajectories = asyncio.run(
-                self._roll_out(
-                    starts,
-                    temperature=temperature,
-                    seed=seed,
-                    on_lost=on_lost,
-                    group_size=group_size,
-                )
-            )
+            result = asyncio.run(sampled())
         self.seconds += time.perf_counter() - started
-        return trajectories
+        return result
 
     async def _roll_out(
         self,

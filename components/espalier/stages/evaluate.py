@@ -20,7 +20,7 @@ from espalier.evaluation.contamination import Training
 from espalier.evaluation.lineage import lineage_of
 from espalier.evaluation.policies import FinishedEvaluations, PolicyEvaluation, evaluate_on_suite
 from espalier.evaluation.questions import questions_table
-from espalier.evaluation.results import LOSSES, POLICIES, gain, summarize
+from espalier.evaluation.results import KNOWLEDGE, LOSSES, POLICIES, gain, summarize
 from espalier.evaluation.run_suites import AskedPolicy, judge_suite
 from espalier.evaluation.suite import VIEW, Suite, make_suite
 from espalier.evaluation.suite_results import TaskRow, write_rows
@@ -209,7 +209,7 @@ def _report_figures(
     tracker.params({"suite_digest": results["suite"]["digest"]})
     figures = results["eval"]
     for name in POLICIES:
-        said = ("em", "f1", *LOSSES)
+        said = ("em", "f1", *LOSSES, *(known for known in KNOWLEDGE if known in figures[name]))
         tracker.metrics({f"{name}_{figure}": figures[name][figure] for figure in said})
     tracker.metrics({"gain_em": figures["gain"]["em"]})
     for name, found in results.get("suites", {}).items():

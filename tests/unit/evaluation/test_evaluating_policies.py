@@ -38,6 +38,36 @@ def test_cost_says_what_the_roller_counted(judged):
     }
 
 
+def test_the_first_questions_are_also_answered_from_memory():
+    config = EvaluationConfig(samples_per_task=2, sampled_questions=2, closed_book_questions=2)
+    suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
+    roller = ScriptedRoller(GREEDY, SAMPLED, from_memory={"a": "lyon", "c": "Lyon"})
+    rows = evaluate_on_suite(roller, suite, seed=0).rows
+    assert [(row.closed_book_em, row.closed_book_answer) for row in rows] == [
+        (True, "lyon"), (False, None), (None, None),
+    ]  # fmt: skip
+
+
+def test_a_family_without_a_lookup_is_not_asked_from_memory():
+    class Silent(ScriptedRoller):
+        def closed_book(self, questions):
+            raise AssertionError("nothing is looked up")
+
+    tasks = [a_task("a").model_copy(update={"environment": "python_math"})]
+    profile = Profile.model_validate({"environment": {"name": "python_math"}})
+    roller = Silent({"a": "Lyon"}, {"a": ["Lyon"] * 4})
+    (row,) = evaluate_on_suite(roller, make_suite(profile, tasks, "k"), seed=0).rows
+    assert (row.grounded, row.closed_book_em) == (None, None)
+
+
+def test_no_question_is_asked_from_memory_where_the_key_is_zero():
+    config = EvaluationConfig(closed_book_questions=0, samples_per_task=2, sampled_questions=2)
+    suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
+    rows = evaluate_on_suite(ScriptedRoller(GREEDY, SAMPLED), suite, seed=0).rows
+    assert [row.closed_book_em for row in rows] == [None] * 3
+    assert [row.grounded for row in rows] == [False, False, None], "the searches returned 'r'"
+
+
 class Losing(ScriptedRoller):
     """Loses the first `count` episodes of each rollout, also those that would be right."""
 

@@ -5,6 +5,7 @@ import pytest
 from espalier.config import EvaluationConfig, Profile
 from espalier.evaluation import results_table
 from espalier.evaluation.policies import PolicyEvaluation, RolloutCost
+from espalier.evaluation.results import summarize
 from espalier.evaluation.suite import make_suite
 from espalier.records import Manifest, group_label, shown_group
 from espalier.stages.evaluate import policy_digest, results_of
@@ -64,6 +65,47 @@ def test_lost_episodes_have_a_column_where_there_are_any(results):
     assert [row["broke sandbox"] for row in table] == ["0", "0", "3", ""]
     assert "lost" not in table[0]
     assert "broke sandbox" not in results_table(results)[0]
+
+
+def known(places, **fields):
+    return [
+        a_row(str(place), **{name: of[place] for name, of in fields.items()}) for place in places
+    ]
+
+
+def test_shares_from_memory_and_from_searches_stand_beside_em():
+    rows = known(
+        range(4),
+        em=[True, True, False, False],
+        grounded=[True, False, True, None],
+        closed_book_em=[True, False, False, None],
+        closed_book_answer=["Lyon", "Paris", None, None],
+    )
+    found = summarize(rows, EvaluationConfig(bootstrap_resamples=200), seed=0)
+    assert (found["closed_book_em"], found["closed_book_n"]) == (pytest.approx(1 / 3, abs=1e-6), 3)
+    assert found["closed_book_answered"] == pytest.approx(2 / 3, abs=1e-6)
+    assert (found["grounded"], found["grounded_n"]) == (pytest.approx(2 / 3, abs=1e-6), 3)
+    assert found["grounded_right"] == 0.5
+    for name in ("closed_book_em", "closed_book_answered", "grounded", "grounded_right"):
+        low, high = found[f"{name}_ci95"]
+        assert 0 <= low <= found[name] <= high <= 1
+
+
+def test_what_was_not_asked_for_is_left_out_of_the_figures(results):
+    unknown = {"closed_book_em", "closed_book_n", "grounded", "grounded_n", "grounded_right"}
+    assert not unknown & set(results["eval"]["trained"])
+    assert not {"closed-book %", "grounded %"} & set(results_table(results)[0])
+
+
+def test_the_table_has_a_dash_for_a_policy_without_answers(results):
+    knows = {"closed_book_em": 0.25, "grounded": 0.5}
+    figures = results["eval"] | {
+        "untrained": results["eval"]["untrained"] | {"closed_book_em": 0.125},
+        "trained": results["eval"]["trained"] | knows,
+    }
+    table = results_table(results | {"eval": figures})
+    assert [row["closed-book %"] for row in table] == ["12.5", "-", "25.0", ""]
+    assert [row["grounded %"] for row in table] == ["-", "-", "50.0", ""]
 
 
 def test_the_table_names_each_k_that_was_measured(results):

@@ -5,11 +5,18 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments.search_qa import SearchQA
-from espalier.evaluation.questions import questions_table, read_questions, score_question
-from espalier.records import ArtifactError
-from espalier.records.trajectory import FinishReason
+from espalier.evaluation.questions import (
+    FromMemory,
+    is_grounded,
+    questions_table,
+    read_questions,
+    score_question,
+)
+from espalier.records import ArtifactError, ToolCall
+from espalier.records.trajectory import FinishReason, ToolResult
 from tests.factories.evaluation import a_row, a_task, a_trajectory
 
+SEARCH = ToolCall(name="search", arguments={"query": "q"})
 GROUPS = {"kind": "chain", "hops": "1"}
 
 
@@ -71,3 +78,54 @@ def test_the_answer_of_a_lost_episode_earns_no_overlap():
     lost = replace(right, finish_reason=FinishReason.SANDBOX_LOST, reward={})
     row = score_question(a_task("t"), GROUPS, lost, [lost, right])
     assert (row.em, row.f1, row.answer, row.lost_episodes) == (False, 0.0, "Lyon", 2)
+
+
+def searched(answer, *results, succeeded=True):
+    found = [ToolResult(call=SEARCH, content=text, succeeded=succeeded) for text in results]
+    return replace(a_trajectory("t", answer), tool_results=tuple(found))
+
+
+@pytest.mark.parametrize(
+    ("answer", "results", "grounded"),
+    [
+        ("Saint-Etienne", ["Lyon | country: France", "Saint-\u00c9tienne | country: France"], True),
+        ("the Hague", ["Netherlands | seat: Hague, The"], True),
+        ("York", ["New York | country: United States"], True),
+        ("Niger", ["Nigeria | continent: Africa"], False),
+        ("New York", ["Jersey | new", "York | country: England"], False),
+        ("?", ["Lyon | country: France"], False),
+        ("Lyon", [], False),
+        (None, ["Lyon"], None),
+    ],
+)
+def test_an_answer_is_grounded_in_one_result_of_its_searches(answer, results, grounded):
+    assert is_grounded(searched(answer, *results)) is grounded
+
+
+def test_what_a_failed_call_repeats_grounds_no_answer():
+    assert is_grounded(searched("Lyon", "no tool is named Lyon", succeeded=False)) is False
+
+
+def test_a_lost_episode_has_no_answer_to_ground():
+    lost = replace(searched("Lyon", "Lyon"), finish_reason=FinishReason.TIMEOUT, reward={})
+    assert is_grounded(lost) is None
+
+
+def test_knowledge_comes_back_from_parquet_and_may_be_missing(tmp_path):
+    path = tmp_path / "questions.parquet"
+    found = a_trajectory("a", "Lyon", is_right=True)
+    said = FromMemory(is_right=False, answer="Paris")
+    row = score_question(a_task("a"), GROUPS, found, grounded=True, from_memory=said)
+    table = questions_table({"trained": [row]})
+    pq.write_table(table, path)
+    assert read_questions(path) == {"trained": [row]}
+    assert (row.grounded, row.closed_book_em, row.closed_book_answer) == (True, False, "Paris")
+    pq.write_table(table.drop_columns(["grounded", "closed_book_em", "closed_book_answer"]), path)
+    assert read_questions(path) == {"trained": [score_question(a_task("a"), GROUPS, found)]}
+
+
+def test_a_table_without_its_verdicts_is_an_artifact_error(tmp_path):
+    path = tmp_path / "questions.parquet"
+    pq.write_table(questions_table({"trained": [a_row("a")]}).drop_columns(["em"]), path)
+    with pytest.raises(ArtifactError, match="not a readable table of questions"):
+        read_questions(path)

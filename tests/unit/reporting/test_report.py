@@ -150,6 +150,25 @@ def test_groups_are_named_as_the_results_name_them(tmp_path):
     assert "hop" not in compared
 
 
+def test_memory_and_searches_are_shown_with_a_dash_where_missing(tmp_path):
+    figures = {"em": 0.3, "f1": 0.3, "n": 9, "ci95": [0.2, 0.4]}
+    knows = {
+        "closed_book_em": 0.125, "closed_book_em_ci95": [0.1, 0.15], "closed_book_n": 500,
+        "grounded": 0.875, "grounded_ci95": [0.85, 0.9], "grounded_n": 480,
+    }  # fmt: skip
+    results = {"eval": {"untrained": figures, "warm_start": figures, "trained": figures | knows}}
+
+    html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
+
+    compared = html[html.index('id="comparison"') : html.index('id="curves"')]
+    rows = dict(re.findall(r'<tr><th scope="row">([^<]+)</th>(.*?)</tr>', compared, re.DOTALL))
+    shown = re.sub(r"<[^>]+>", " ", rows["Exact match from memory, no tools"]).split()
+    assert shown[:2] == ["-", "-"]
+    assert "12.5 % 10.0 to 15.0, n 500" in " ".join(shown)
+    assert "87.5 %" in rows["Answers that a search had returned"]
+    assert "Right answers that a search had returned" not in rows, "nothing has it"
+
+
 def test_pass_at_k_is_shown_for_each_measured_k(tmp_path):
     figures = {"em": 0.3, "f1": 0.3, "n": 9, "ci95": [0.2, 0.4], "pass_at_2": 0.4}
     results = {"eval": {"trained": figures | {"pass_at_4": None, "pass_hat_2": 0.1}}}

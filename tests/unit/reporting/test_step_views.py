@@ -60,6 +60,18 @@ def test_figures_of_evaluation_come_with_their_intervals(artifact):
     assert figures["untrained_pass_at_4"] == pytest.approx(0.12)
 
 
+def test_shares_of_knowledge_come_with_their_intervals(artifact):
+    def fill(path):
+        trained = {"closed_book_em": 0.2, "closed_book_em_ci95": [0.1, 0.3], "grounded": 0.9}
+        write_json(path / "results.json", {"eval": {"trained": trained}})
+        return {}
+
+    assert step_figures("evaluate", artifact("evaluate", fill)) == {
+        "trained_closed_book_em": 0.2, "trained_closed_book_em_low": 0.1,
+        "trained_closed_book_em_high": 0.3, "trained_grounded": 0.9,
+    }  # fmt: skip
+
+
 def test_a_figure_that_is_not_finite_is_left_out(artifact):
     def fill(path):
         rows = [{"step": 1, "loss": 2.0, "dev_em": math.nan}]

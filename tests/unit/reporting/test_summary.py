@@ -18,7 +18,8 @@ def test_summary_of_a_finished_run_has_the_documented_shape(tmp_path):
     for policy in ("untrained", "warm_start", "trained"):
         assert set(returned["eval"][policy]) == {
             "em", "f1", "n", "ci95", "pass_at_k", "pass_hat_k",
-            "lost_episodes", "broke_sandbox_episodes",
+            "lost_episodes", "broke_sandbox_episodes", "closed_book_em", "closed_book_em_ci95",
+            "grounded", "grounded_ci95", "grounded_right",
         }  # fmt: skip
     assert returned["stages"]["train"] == {"seconds": 311.0, "peak_rss_mb": 1211.0}
     assert returned["throughput"] == {

@@ -59,6 +59,8 @@ INSTRUCTIONS = (
     "Answer the question. Search as often as you need to. Give only the name as the final answer.\n"
 )
 
+CLOSED_BOOK = "Answer the question from memory. Give only the name as the answer.\n"
+
 
 class Searcher(Protocol):
     """Part of a search index that the tool needs."""
@@ -94,6 +96,7 @@ class SearchQA(Family[SearchQAConfig]):
     relabels_failures = True
     reads_knowledge = True
     writes_agent_texts = True
+    closed_book = CLOSED_BOOK
     headline = "em"
 
     def __init__(self, profile: Profile) -> None:
