@@ -60,7 +60,7 @@ def test_a_family_without_a_lookup_is_not_asked_from_memory():
     assert (row.grounded, row.closed_book_em) == (None, None)
 
 
-def test_no_question_is_asked_from_memory_where_the_key_is_zero():
+def test_zero_questions_from_memory_asks_none():
     config = EvaluationConfig(closed_book_questions=0, samples_per_task=2, sampled_questions=2)
     suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
     rows = evaluate_on_suite(ScriptedRoller(GREEDY, SAMPLED), suite, seed=0).rows

@@ -91,7 +91,7 @@ def test_shares_from_memory_and_from_searches_stand_beside_em():
         assert 0 <= low <= found[name] <= high <= 1
 
 
-def test_what_was_not_asked_for_is_left_out_of_the_figures(results):
+def test_figures_leave_out_what_was_not_asked_for(results):
     unknown = {"closed_book_em", "closed_book_n", "grounded", "grounded_n", "grounded_right"}
     assert not unknown & set(results["eval"]["trained"])
     assert not {"closed-book %", "grounded %"} & set(results_table(results)[0])
