@@ -271,6 +271,11 @@ class Dialect:
         return self.syntax.kind_markers(self.tools) if isinstance(self.syntax, Tags) else ()
 
     @property
+    def answer_opening(self) -> str:
+        """The tag that a final answer stands behind; "" where it stands behind none."""
+        return self.kind_markers[-1] if self.kind_markers else ""
+
+    @property
     def end_ids(self) -> tuple[int, ...]:
         """What ends a message of the policy that was cut off, so that the conversation goes on."""
         return () if self.syntax.inline_results else (self._end_id,)

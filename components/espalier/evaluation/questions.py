@@ -47,7 +47,7 @@ class QuestionRow:
     closed_book_em: bool | None = None
     """Whether the verifier accepts the answer from memory; None where it was not asked for."""
     closed_book_answer: str | None = None
-    """None where a tool was called all the same."""
+    """None where it stated none, but called a tool all the same."""
 
 
 class FromMemory(NamedTuple):

@@ -38,7 +38,7 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
         `lost_episodes` (from outside, in every attempt) and `broke_sandbox_episodes` (by the
         policy's own program), both of all episodes and all wrong, `by_<grouping>` of each grouping,
         `finish_reasons`. Where answers are looked up: `closed_book_em` of the answers from memory,
-        `closed_book_answered` (those that were no call) and `closed_book_n`; `grounded` of all
+        `closed_book_answered` (those that stated one) and `closed_book_n`; `grounded` of all
         `grounded_n` answers given, and `grounded_right` of the right ones. Each of these shares has
         an interval `<name>_ci95`. The intervals are at `config.confidence`, 0.95 unless the profile
         says otherwise.

@@ -136,7 +136,7 @@ def _knowledge_rows(scores: Mapping[str, Figures]) -> Iterator[MeasureRow]:
 
 _KNOWLEDGE = {
     "Exact match from memory, no tools": ("closed_book_em", "closed_book_n"),
-    "Answered from memory, no call": ("closed_book_answered", "closed_book_n"),
+    "Stated an answer from memory": ("closed_book_answered", "closed_book_n"),
     "Answers that a search had returned": ("grounded", "grounded_n"),
     "Right answers that a search had returned": ("grounded_right", ""),
 }

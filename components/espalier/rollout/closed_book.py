@@ -26,23 +26,41 @@ class ClosedBookQuestion(NamedTuple):
 async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeContext) -> str | None:
     """The answer of one greedy message of at most `episode.max_turn_tokens` tokens.
 
+    A policy that was trained to search calls the tool all the same. In a dialect whose answers have
+    a tag it then writes once more, behind that tag, so that it has to say what it knows.
+
     Returns:
-        None where the message says nothing or calls a tool all the same, or where the prompt does
-        not fit into the context.
+        None where it states no answer: it calls a tool in a dialect without such a tag, says
+        nothing, or has no room behind the prompt.
     """
-    limits, waits, task = context.limits, context.waits, question.task
-    prompt_ids = _without_tools(context.dialect, question.instructions).bare_prompt_ids(task.prompt)
-    room = min(limits.max_turn_tokens, limits.max_tokens - len(prompt_ids))
+    dialect = context.dialect
+    prompt_ids = _without_tools(dialect, question.instructions).bare_prompt_ids(
+        question.task.prompt
+    )
+    message = await _message(question.task, prompt_ids, context)
+    answer = stated_answer(message, dialect)
+    if answer is not None or not message or not dialect.answer_opening:
+        return answer
+    opening = dialect.text_ids(dialect.answer_opening)
+    forced = await _message(question.task, (*prompt_ids, *opening), context)
+    return stated_answer((*opening, *forced), dialect)
+
+
+async def _message(
+    task: Task, context_ids: Sequence[int], context: EpisodeContext
+) -> tuple[int, ...]:
+    """What the policy writes behind `context_ids`; nothing where it has no room."""
+    limits, waits = context.limits, context.waits
+    room = min(limits.max_turn_tokens, limits.max_tokens - len(context_ids))
     if room < 1:
-        return None
+        return ()
     with waits.wait(task.task_id, ENGINE_PLACE):
-        session = await context.engine.open(prompt_ids, Sampling(temperature=0.0, seed=0))
+        session = await context.engine.open(context_ids, Sampling(temperature=0.0, seed=0))
     try:
         with waits.wait(task.task_id, ENGINE_ACTION):
-            message = await session.sample(max_tokens=room)
+            return (await session.sample(max_tokens=room)).token_ids
     finally:
         session.close()
-    return stated_answer(message.token_ids, context.dialect)
 
 
 @lru_cache(maxsize=4)
