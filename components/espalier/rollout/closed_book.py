@@ -27,7 +27,7 @@ async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeConte
     """The answer of one greedy message of at most `episode.max_turn_tokens` tokens.
 
     A policy that was trained to search calls the tool all the same. In a dialect whose answers have
-    a tag it then writes once more, behind that tag, so that it has to say what it knows.
+    a tag it then writes on behind its thought and that tag, so that it has to say what it knows.
 
     Returns:
         None where it states no answer: it calls a tool in a dialect without such a tag, says
@@ -41,9 +41,11 @@ async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeConte
     answer = stated_answer(message, dialect)
     if answer is not None or not message or not dialect.answer_opening:
         return answer
-    opening = dialect.text_ids(dialect.answer_opening)
+    written = dialect.message_text(message)
+    calls = [written.find(tag) for tag in dialect.kind_markers if tag in written]
+    opening = dialect.text_ids(written[: min(calls, default=0)] + dialect.answer_opening)
     forced = await _message(question.task, (*prompt_ids, *opening), context)
-    return stated_answer((*opening, *forced), dialect)
+    return dialect.message_text(forced).partition("<")[0].strip() or None
 
 
 async def _message(

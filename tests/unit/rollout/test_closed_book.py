@@ -110,6 +110,14 @@ def test_a_policy_that_calls_answers_behind_its_answer_tag():
     call = "<think> country </think> <search> France </search>"
     answer, read = asked(dialect_over(CHATML, "tags"), call, " Paris </answer>")
     assert answer == "Paris"
+    assert read[1] == f"{read[0]}<think> country </think> <answer>"
+    again, _ = asked(dialect_over(CHATML, "tags"), call, " Paris <search> Lyon </search>")
+    assert again == "Paris", "what stands before the next tag"
+
+
+def test_an_empty_message_is_followed_by_an_opened_answer():
+    answer, read = asked(dialect_over(CHATML, "tags"), "<|im_end|>", "Paris<|im_end|>")
+    assert answer == "Paris"
     assert read[1] == f"{read[0]}<answer>"
 
 
