@@ -89,10 +89,15 @@ def chain_table() -> str:
 def presets() -> str:
     """Every preset of `[training.algorithm]` and the paper or code that it comes from."""
     rows = [
-        (f"`{name}`", preset.source, ", ".join(f"`{k}`" for k in preset.settings))
+        (
+            f"`{name}`",
+            preset.source,
+            ", ".join(f"`{key}`" for key in preset.settings),
+            ", ".join(f"`{key} = {field_json(value)}`" for key, value in preset.elsewhere.items()),
+        )
         for name, preset in PRESETS.items()
     ]
-    return markdown_table(("preset", "source", "sets"), rows)
+    return markdown_table(("preset", "source", "sets", "and elsewhere, by default"), rows)
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,8 +10,9 @@ warm start (paired over the questions, all seeds together, 95 % bootstrap interv
 training, peak memory. The weights judged are those of the best dev EM. A finished arm keeps its
 result and the commit under --out. The last line is one JSON object.
 
-All presets have the same learning rate and batch, but for what SETTINGS says: the table says which
-learn as they are, not which is best when tuned.
+A preset is run as it is shipped: what it sets outside of [training.algorithm] comes before the
+profile's value and before --set. The table says which learn as they are, not which is best when
+tuned.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from espalier.algorithms.presets import PRESETS, WITH_CRITIC
+from docs.reference import field_json
+from espalier.algorithms.presets import PRESETS
 from espalier.evaluation.estimates import paired_difference
 from tests.benchmarks.arms import Arm, add_settings
 from tests.benchmarks.keeping import keep, kept, provenance
@@ -36,21 +38,6 @@ RESAMPLES = 10_000
 EVALUATE_EVERY = 8
 WARM = "warm"
 """The arm without training."""
-CRITIC_FIRST = ("training.algorithm.critic.warmup_steps=4",)
-"""A critic that knows nothing spoils the warm start: PPO fell from a dev EM of 0.35 to 0.22 without
-a warm-up, and to 0.31 with one (seed 0, a rate of 6e-4). VAPO's own 50 steps exceed the run."""
-ONE_UPDATE = ("training.minibatches=1",)
-"""Of a step's trajectories, where the loss has no ratio that would bound a second."""
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(WITH_CRITIC, CRITIC_FIRST),
-    **dict.fromkeys(("gpg", "opo", "remax"), ONE_UPDATE),
-    "spo": ("training.group_size=1", "training.tasks_per_step=128"),
-    "v_trace": (*CRITIC_FIRST, *ONE_UPDATE),
-    "vapo": (*CRITIC_FIRST, "training.algorithm.advantage.alpha=0.5"),
-    "dpo": ("training.optimizer.learning_rate=2e-5",),
-}
-"""Where a preset means another kind of run. VAPO's alpha of 0.05 is for thousands of tokens: for 40
-lambda would be 0.5. DPO fell from 0.35 to 0.33 at 5e-5 already, with a gradient norm of 7."""
 REASONS: Mapping[str, str] = {
     "turn_credit": "it compares all turns of a group, and the only reward comes with the last: "
     "discounted, the early turns of right episodes lie below the group's mean and are unlearned; "
@@ -136,9 +123,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
 
     settings = [f"seed={arm.seed}", f"training.steps={options.steps}", "threads=1"]
     settings += [f"training.evaluate_every={EVALUATE_EVERY}", *options.set]
-    settings += SETTINGS.get(arm.variant, ())
-    if arm.variant != WARM:
-        settings.append(f"training.algorithm.preset={arm.variant}")
+    settings += shipped(arm.variant)
     profile = load_profile(options.profile, settings)
     prepare_torch(profile.threads)
     inputs = {name: options.run / name for name in STAGES["train"].inputs}
@@ -162,9 +147,18 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     keep(_result(options.out, arm), asked(arm, options), [figures], provenance(profile.threads))
 
 
+def shipped(variant: str) -> list[str]:
+    """Overrides by which a profile trains with a preset as it is shipped."""
+    if variant == WARM:
+        return []
+    elsewhere = PRESETS[variant].elsewhere.items()
+    keys = [f"{key}={field_json(value)}" for key, value in elsewhere]
+    return [*keys, f"training.algorithm.preset={variant}"]
+
+
 def asked(arm: Arm, options: argparse.Namespace) -> dict[str, object]:
     """What makes two results comparable."""
-    settings = [*options.set, *SETTINGS.get(arm.variant, ())]
+    settings = [*options.set, *shipped(arm.variant)]
     named = {"run": str(options.run), "profile": str(options.profile), "set": settings}
     return {**named, "steps": options.steps}
 
@@ -184,6 +178,8 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
         )
         for preset in dict.fromkeys(arm.variant for arm in found)
     ]
+    learned = [row["preset"] for row in rows if row["gain"][1] > 0]
+    print(f"learned: {len(learned)} of {len(rows)}")
     print(f"{'preset':<22} seeds  EM gain [95%]              s  rollouts  peak MB")
     for row in sorted(rows, key=lambda row: -row["gain"][0]):
         mean, low, high = row["gain"]

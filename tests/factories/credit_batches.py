@@ -58,4 +58,5 @@ def with_outcomes(outcomes_B, mask_BT, groups_B, noise):
         sum_pi_squared_BT=noise_BT().sigmoid(),
         total_tokens_B=torch.full((len(mask_BT),), mask_BT.shape[1]),
         reward_terms_BK=torch.stack([outcomes_B, outcomes_B.square()], dim=1),
+        reward_names=("outcome", "square"),
     )

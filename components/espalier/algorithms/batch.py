@@ -68,6 +68,8 @@ class CreditBatch:
     """Tokens of the whole trajectory, prompt and observations included."""
     reward_terms_BK: Tensor | None = None
     """The K named terms that make up each outcome, unweighted; NaN where a term does not apply."""
+    reward_names: tuple[str, ...] = ()
+    """Their names, in the order of the columns."""
 
     @property
     def outcomes_B(self) -> Tensor:
@@ -77,8 +79,9 @@ class CreditBatch:
     def rows(self, chosen: Tensor) -> CreditBatch:
         """The batch of some trajectories: row numbers in their order, or a bool for every row."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
+        names = present.pop("reward_names")
         rows = {name: value[chosen] for name, value in present.items() if value is not None}
-        return replace(self, **rows)
+        return replace(self, reward_names=names, **rows)
 
     def spread(self, advantages_B: Tensor) -> Tensor:
         """[B, T]: one number for every action token of a trajectory, 0 elsewhere."""

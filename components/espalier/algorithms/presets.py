@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 
 class Preset(NamedTuple):
-    """A combination of rules, and the paper (or the code) that it comes from."""
+    """A whole setting of training, and the paper (or the code) that it comes from."""
 
     source: str
     settings: Mapping[str, Any]
-    terms: tuple[Mapping[str, Any], ...] = ()
-    """Terms of the reward that belong to it; see `shaping`."""
+    """Keys of [training.algorithm]."""
+    elsewhere: Mapping[str, Any] = {}
+    """Keys of other sections, dotted: what the rules need to learn. They hold where the profile
+    does not state the key."""
 
 
 _GRPO = {"name": "grpo"}
@@ -39,7 +41,9 @@ _DYNAMIC_SAMPLING = (
         "compares": "outcomes",
     },
 )
-_OVERLONG = ({"name": "overlong"},)
+_OVERLONG = {"reward.terms": ({"name": "overlong"},)}
+_ONE_UPDATE = {"training.minibatches": 1}
+"""Of a step's trajectories: a loss without a ratio learns half as much, or less, from two."""
 _SKIP = ({"name": "zero_variance", "action": "skip"},)
 
 CRITIC_FREE: Mapping[str, Preset] = {
@@ -111,10 +115,6 @@ CRITIC_FREE: Mapping[str, Preset] = {
         "Cui et al. 2025, arXiv:2505.22617, eq. 11",
         {"advantage": _GRPO, "loss": {"name": "clip_cov"}, "aggregation": "token_mean"},
     ),
-    "dppo": Preset(
-        "Qi et al. 2026, arXiv:2602.04879; prime-rl's default loss",
-        {"advantage": {"name": "dr_grpo"}, "loss": {"name": "dppo"}},
-    ),
     "ipo": Preset(
         "prime-rl's ipo loss", {"advantage": {"name": "dr_grpo"}, "loss": {"name": "ipo"}}
     ),
@@ -125,16 +125,7 @@ CRITIC_FREE: Mapping[str, Preset] = {
     "grpo_pass_k": Preset(
         "Tang et al. 2025, arXiv:2503.19595",
         {"advantage": {"name": "grpo_pass_k"}, "loss": _CLIP, "aggregation": "token_mean"},
-    ),
-    "high_entropy": Preset(
-        "Wang et al. 2025, arXiv:2506.01939: DAPO on the fifth of tokens with the most entropy",
-        {
-            "advantage": _GRPO,
-            "loss": _WIDE_CLIP,
-            "aggregation": "token_mean",
-            "filters": (*_DYNAMIC_SAMPLING, {"name": "high_entropy_tokens"}),
-        },
-        _OVERLONG,
+        {"curriculum.screening_rollouts": 0},  # screened groups have several successes
     ),
     "rloo": Preset(
         "Ahmadian et al. 2024, arXiv:2402.14740; the sequence ratio of TRL's trainer",
@@ -170,14 +161,22 @@ CRITIC_FREE: Mapping[str, Preset] = {
             "aggregation": "seq_mean_token_sum",
             "kl": {**_KL_IN_REWARD, "coefficient": 1e-2},
         },
+        _ONE_UPDATE,
     ),
     "spo": Preset(
         "arXiv:2509.13232: one rollout of many tasks each, against what is predicted of them",
         {"advantage": {"name": "spo"}, "loss": _WIDE_CLIP, "aggregation": "token_mean"},
+        {
+            "training.tasks_per_step": 128,
+            "training.group_size": 1,
+            "training.optimizer.warmup_share": 0.2,
+            "curriculum.screening_rollouts": 0,
+        },
     ),
     "opo": Preset(
         "Hao et al. 2025, arXiv:2505.23585: exactly on-policy, neither clip nor penalty",
         {"advantage": {"name": "opo"}, "loss": _REINFORCE, "aggregation": "token_mean"},
+        _ONE_UPDATE,
     ),
     "otb": Preset(
         "Li et al. 2026, arXiv:2602.07078",
@@ -199,6 +198,7 @@ CRITIC_FREE: Mapping[str, Preset] = {
             "aggregation": "token_mean",
             "filters": _SKIP,
         },
+        _ONE_UPDATE,
     ),
 }
 
@@ -223,12 +223,12 @@ WITH_CRITIC: Mapping[str, Preset] = {
             "advantage": {"name": "length_adaptive_gae"},
             "loss": _WIDE_CLIP,
             "aggregation": "token_mean",
-            "critic": {"warmup_steps": 50},
+            "critic": _CRITIC,
         },
     ),
     "starpo_s": Preset(
         "RAGEN, Wang et al. 2025, arXiv:2504.20073, sec. 3.2: the quarter of the groups whose "
-        "rewards vary most",
+        "rewards vary most; a message that cannot be read costs 0.1, and no form is paid",
         {
             "advantage": {"name": "gae"},
             "loss": _WIDE_CLIP,
@@ -236,6 +236,13 @@ WITH_CRITIC: Mapping[str, Preset] = {
             "entropy_coefficient": 1e-3,
             "filters": ({"name": "group_top_k", "fraction": 0.25},),
             "critic": _CRITIC,
+        },
+        {
+            "training.tasks_per_step": 8,
+            "training.group_size": 16,
+            "episode.max_turns": 5,
+            "reward.format": 0.0,
+            "reward.terms": ({"name": "format_penalty", "penalty": 0.1},),
         },
     ),
     "reft": Preset(
@@ -258,15 +265,6 @@ WITH_CRITIC: Mapping[str, Preset] = {
             "critic": _CRITIC,
         },
     ),
-    "bi_level_ppo": Preset(
-        "VAGEN, Wang et al. 2025, arXiv:2510.16907, sec. 4.2",
-        {
-            "advantage": {"name": "bi_level_gae"},
-            "loss": _CLIP,
-            "aggregation": "token_mean",
-            "critic": _CRITIC,
-        },
-    ),
     "v_trace": Preset(
         "IMPALA, Espeholt et al. 2018, arXiv:1802.01561: an actor-critic for stale data",
         {
@@ -277,6 +275,7 @@ WITH_CRITIC: Mapping[str, Preset] = {
             "entropy_coefficient": 1e-3,
             "critic": _CRITIC,
         },
+        _ONE_UPDATE,
     ),
 }
 
@@ -286,6 +285,7 @@ SELECTIVE: Mapping[str, Preset] = {
         "Rafailov et al. 2023, arXiv:2305.18290, on pairs from one's own groups as in Agent Q, "
         "arXiv:2408.07199",
         {"material": {"name": "pairs"}, "loss": {"name": "dpo"}},
+        {"training.optimizer.learning_rate": 2e-5},  # at 5e-5 the embedded policy unlearned
     ),
     "rft": Preset(
         "Yuan et al. 2023, arXiv:2308.01825: maximum likelihood of one's own successes",
@@ -303,6 +303,35 @@ PRESETS: Mapping[str, Preset] = {**CRITIC_FREE, **WITH_CRITIC, **SELECTIVE}
 _OFF = "none"
 _RULES = ("material", "advantage", "loss", "kl", "critic")
 """Keys whose value is a table of one rule, which may change single parameters of the preset's."""
+
+
+def fill_elsewhere(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """A profile's tables with the keys of its preset's `elsewhere` that they do not state.
+
+    Args:
+        tables: sections as they were written; left as they are.
+    """
+    filled = dict(tables)
+    for key, value in _preset_of(tables).elsewhere.items():
+        *parents, leaf = key.split(".")
+        table = filled
+        for parent in parents:
+            child = table.get(parent, {})
+            if not isinstance(child, Mapping):  # parsed already, or no section: not for us to fill
+                break
+            table[parent] = table = dict(cast("Mapping[str, Any]", child))
+        else:
+            table.setdefault(leaf, value)
+    return filled
+
+
+def _preset_of(tables: Mapping[str, Any]) -> Preset:
+    """The preset that the tables of a profile name; an empty one where that is no preset."""
+    table: object = tables
+    for key in ("training", "algorithm", "preset"):
+        table = cast("Mapping[str, Any]", table).get(key) if isinstance(table, Mapping) else None
+    name = DEFAULT_PRESET if table is None else str(table)
+    return PRESETS.get(name, Preset("", {}))
 
 
 def expand_preset(values: Mapping[str, Any]) -> dict[str, Any]:

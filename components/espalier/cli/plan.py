@@ -86,7 +86,7 @@ def plan(  # noqa: PLR0913 (the options of a command)
     fit. Exit code 1: it does not fit.
     """
     from espalier import planning
-    from espalier.steps.profiles import named_profile
+    from espalier.steps.profiles import named_profile, preset_line
 
     if budget is not None and prices is None:
         raise typer.BadParameter("--budget is compared with what --prices says; give both")
@@ -94,6 +94,8 @@ def plan(  # noqa: PLR0913 (the options of a command)
         if value is not None and not value > 0:
             raise typer.BadParameter(f"{name} {value:g} allows nothing; give a number above 0")
     chosen = named_profile(profile, set_ or ())
+    if line := preset_line(chosen):
+        typer.echo(line, err=True)
     limits = planning.Limits(
         memory_mib=None if memory is None else planning.mebibytes(memory),
         accelerator_mib=None if gpu_memory is None else planning.mebibytes(gpu_memory),

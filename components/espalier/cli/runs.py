@@ -68,9 +68,11 @@ def run(
     The same command resumes a run that was killed, and keeps every artifact that is still current.
     Prints the table of results; --json prints RUN/summary.json.
     """
-    from espalier.steps.profiles import named_profile
+    from espalier.steps.profiles import named_profile, preset_line
 
     chosen = named_profile(profile, set_ or ())
+    if line := preset_line(chosen):
+        typer.echo(line, err=True)
     run_dir = out or Path("runs") / chosen.name
     with resumable(_HOW_TO_GO_ON[runner]):
         from espalier.orchestration import runs

@@ -85,7 +85,6 @@ from espalier.config.reward import (
     outcome_scale,
     outcome_span,
     require_composition,
-    reward_terms,
     term_context,
 )
 from espalier.config.reward_models import (
@@ -209,6 +208,5 @@ __all__ = [
     "read_toml_profile",
     "reads_knowledge",
     "require_composition",
-    "reward_terms",
     "term_context",
 ]

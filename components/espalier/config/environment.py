@@ -69,6 +69,7 @@ class FamilyClass(Protocol):
     converses: ClassVar[bool]
     relabels_failures: ClassVar[bool]
     closed_book: ClassVar[str]
+    further_terms: ClassVar[frozenset[str]]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
         """Least and most that its verifier returns."""

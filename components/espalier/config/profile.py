@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from espalier.algorithms.presets import fill_elsewhere
 from espalier.config.agent import AgentConfig
 from espalier.config.cluster import KubernetesConfig, require_places
 from espalier.config.data import (
@@ -46,7 +47,7 @@ from espalier.config.learning import (
     RegistryConfig,
     WarmStartConfig,
 )
-from espalier.config.reward import RewardConfig, require_composition
+from espalier.config.reward import RewardConfig, require_composition, require_weighted_terms
 from espalier.config.reward_models import RewardModelConfig
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
 from espalier.config.teacher import (
@@ -111,6 +112,13 @@ class Profile(Section):
             return 0.0
         share = self.training.renamed_share
         return share if share is not None else (1.0 if self.knowledge.has_triples else 0.6)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:  # noqa: ANN401 (whatever the profile holds)
+        if not isinstance(values, dict):
+            return values
+        return fill_elsewhere(cast("dict[str, Any]", values))
 
     @field_validator("warm_start")
     @classmethod
@@ -208,6 +216,18 @@ class Profile(Section):
                     f'{name}.kind = "muon" makes whole matrices orthogonal, and policy.lora trains '
                     f'two thin factors of each: set {name}.kind = "adamw", or leave policy.lora out'
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _sampling_ahead_has_its_engine(self) -> Self:
+        staleness = self.training.asynchronous.max_staleness
+        if staleness and self.rollout.engine == "vllm":
+            raise ValueError(
+                f"training.asynchronous.max_staleness={staleness} samples ahead on a copy of the "
+                'policy in this process, and rollout.engine = "vllm" on a server, whose weights '
+                "change under its episodes: set max_staleness = 0, or engine = "
+                '"lockstep"'
+            )
         return self
 
     @model_validator(mode="after")
@@ -311,6 +331,7 @@ class Profile(Section):
     @model_validator(mode="after")
     def _outcome_is_half_of_the_reward(self) -> Self:
         require_composition(self)
+        require_weighted_terms(self)
         return self
 
     @model_validator(mode="after")
@@ -459,12 +480,31 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
                 tables.setdefault(new_section, {}).setdefault(new_key, value)
             else:
                 tables.setdefault(new_section, value)
+    _leave_former_presets(tables)
     _keep_former_ways(tables)
     if sandbox := _table(_table(tables, "environment"), "sandbox"):
         # every backend had every key then, those of the others at their defaults
         unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}
         for key in unused.get(sandbox.get("backend", "local"), ("packages",)):
             sandbox.pop(key, None)
+
+
+_FORMER_PRESETS = {"high_entropy": "dapo", "dppo": "default"}
+"""Presets that are gone, and those in whose place a profile with all its keys says the same."""
+
+
+def _leave_former_presets(tables: dict[str, Any]) -> None:
+    """`reward.preset_terms` added DAPO's penalty where the profile had no term of length."""
+    reward = _table(tables, "reward")
+    algorithm = _table(_table(tables, "training"), "algorithm")
+    if algorithm.get("preset") in _FORMER_PRESETS:
+        algorithm["preset"] = _FORMER_PRESETS[algorithm["preset"]]
+    if not reward.pop("preset_terms", False) or algorithm.get("preset") != "dapo":
+        return
+    lengths = {"linear_length", "sigmoid_length", "overlong", "cosine_length"}
+    terms = reward.get("terms", [])
+    if not lengths & {term["name"] for term in terms}:
+        reward["terms"] = [*terms, {"name": "overlong"}]
 
 
 def _keep_former_ways(tables: dict[str, Any]) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
-from espalier.algorithms.presets import PRESETS
+from espalier.algorithms.advantages import Gdpo
 from espalier.algorithms.shaping import (
-    LengthRule,
-    RewardTerm,
     Span,
     TermContext,
     TermRule,
@@ -21,11 +19,10 @@ from espalier.config.data import Section
 from espalier.config.environment import family_class
 from espalier.config.judging import GradingConfig, JudgesConfig, SelfCritiqueConfig
 from espalier.config.reward_models import OutcomeModelConfig, ProcessRewardConfig
+from espalier.records.trajectory import TURNS_TERM
 
 if TYPE_CHECKING:
     from espalier.config.profile import Profile
-
-_RULES: TypeAdapter[TermRule] = TypeAdapter(TermRule)
 
 
 class RewardConfig(Section):
@@ -39,10 +36,8 @@ class RewardConfig(Section):
     """The outcome in the family's own range (ReTool's is -1 to 1), or divided by the width of that
     range, so that right and wrong are `outcome` apart in every family, as a mixture needs it."""
     terms: tuple[TermRule, ...] = ()
-    """Further terms, in training alone: lengths, calls, agreement."""
-    preset_terms: bool = True
-    """Whether the terms of `training.algorithm.preset` are added: DAPO's overlong penalty, where no
-    other rule of length is chosen."""
+    """Further terms, in training alone: lengths, calls, agreement. Without this key those of
+    `training.algorithm.preset`, such as DAPO's overlong penalty."""
 
     judges: JudgesConfig | None = None
     """Unset: no model grades attempts."""
@@ -87,17 +82,6 @@ class RewardConfig(Section):
         return self
 
 
-def reward_terms(profile: Profile) -> Sequence[RewardTerm]:
-    """The terms that training adds to outcome and format: the profile's, and its preset's."""
-    config = profile.reward
-    terms: list[RewardTerm] = list(config.terms)
-    has_length = any(isinstance(term, LengthRule) for term in terms)
-    if config.preset_terms and not has_length:
-        asked = PRESETS[profile.training.algorithm.preset].terms
-        terms += [_RULES.validate_python(term) for term in asked]
-    return terms
-
-
 def term_context(profile: Profile) -> TermContext:
     """Limit of an episode and range of an outcome, as they are paid."""
     low, high = outcome_span(profile)
@@ -130,9 +114,29 @@ def require_composition(profile: Profile, further: Mapping[str, Span] | None = N
     """
     context = term_context(profile)
     spans = {"format": Span(0.0, profile.reward.format)}
-    spans |= {term.key: term.span(context) for term in reward_terms(profile)}
+    spans |= {term.key: term.span(context) for term in profile.reward.terms}
     spans |= {name: Span(0.0, one.weight) for name, one in profile.reward.graders.items()}
     if profile.reward.process is not None:
         spans["process"] = Span(0.0, profile.reward.process.weight)
     spans |= further or {}
     require_outcome_dominates(spans, context)
+
+
+def require_weighted_terms(profile: Profile) -> None:
+    """Check that every weight of advantage "gdpo" is of a term that is paid.
+
+    Raises:
+        ValueError: some are not; naming them, and the terms that there are.
+    """
+    advantage, reward = profile.training.algorithm.advantage, profile.reward
+    if not isinstance(advantage, Gdpo) or profile.agent.score == "posted":
+        return  # an agent posts terms of any name
+    paid = {"outcome", "format", TURNS_TERM, *reward.graders, *(term.key for term in reward.terms)}
+    paid |= {"process"} if reward.process is not None else set()
+    for name in profile.environment.families():
+        paid |= family_class(name).further_terms
+    if unpaid := sorted(advantage.weights.keys() - paid):
+        raise ValueError(
+            f"training.algorithm.advantage.weights names {', '.join(unpaid)}, and the terms of the "
+            f"reward are {', '.join(sorted(paid))}; leave it out, or add the term to reward.terms"
+        )

@@ -239,12 +239,13 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _policy_trains_after_the_critic_warmed_up(self) -> Self:
         critic = self.algorithm.critic
-        if critic is not None and 0 < self.steps <= critic.warmup_steps:
+        warmup = critic.warmup_of(self.steps) if critic is not None else 0
+        if critic is not None and 0 < self.steps <= warmup:
             raise ValueError(
                 f"training.steps={self.steps} ends within the "
-                f"training.algorithm.critic.warmup_steps={critic.warmup_steps} in which the critic "
+                f"training.algorithm.critic.warmup_steps={warmup} in which the critic "
                 "alone is trained, so the policy would never be: raise training.steps above "
-                f"{critic.warmup_steps}, or lower warmup_steps (0 trains both from the first step)"
+                f"{warmup}, or leave warmup_steps out (0 trains both from the first step)"
             )
         return self
 

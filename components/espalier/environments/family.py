@@ -125,6 +125,8 @@ class Family(ABC, Generic[C]):
     """Whether a user replies to what the policy says: `EpisodeRules.reply`."""
     reads_symbols: ClassVar[bool] = False
     """Whether a sign can make another question or answer; else texts are compared by words."""
+    further_terms: ClassVar[frozenset[str]] = frozenset()
+    """Names of what its episodes pay beside outcome and format."""
     relabels_failures: ClassVar[bool] = False
     """Whether `hindsight` names the tasks that failed attempts solved."""
     closed_book: ClassVar[str] = ""

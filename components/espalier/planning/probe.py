@@ -60,7 +60,7 @@ def probe_profile(profile: Profile) -> Profile:
 
 def _probe_steps(profile: Profile) -> int:
     critic = profile.training.algorithm.critic
-    steps = PROBE_STEPS + (critic.warmup_steps if critic else 0)
+    steps = PROBE_STEPS + (critic.warmup_of(profile.training.steps) if critic else 0)
     return min(profile.training.steps, steps)
 
 

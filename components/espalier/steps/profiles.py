@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 import espalier
+from espalier.algorithms.presets import PRESETS
 from espalier.chain import STAGES
 from espalier.config import (
     Profile,
@@ -205,6 +206,28 @@ def changed_settings(profile: Profile) -> dict[str, object]:
         for key, value in _flat(profile.model_dump(mode="json"))
         if key in _ALWAYS_SHOWN or value != default.get(key)
     }
+
+
+def preset_line(profile: Profile) -> str | None:
+    """What the preset sets outside of [training.algorithm], and what the profile states instead.
+
+    None where the preset sets nothing there.
+    """
+    name = profile.training.algorithm.preset
+    bare = Profile.model_validate({"training": {"algorithm": {"preset": name}}})
+    of_preset, now = (dict(_flat(one.model_dump(mode="json"))) for one in (bare, profile))
+    elsewhere = PRESETS[name].elsewhere
+    kept = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in elsewhere.items()
+        if now[key] == of_preset[key]
+    ]
+    stated = [
+        f"the profile's own {key} = {json.dumps(now[key])} in place of {json.dumps(value)}"
+        for key, value in elsewhere.items()
+        if now[key] != of_preset[key]
+    ]
+    return f'preset "{name}" sets {", ".join([*kept, *stated])}' if elsewhere else None
 
 
 def settings_markdown(profile: Profile) -> str:

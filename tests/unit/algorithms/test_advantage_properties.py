@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from espalier.algorithms.advantages import (
     AdvantageRule,
-    BiLevelGae,
     DrGrpo,
     Gae,
     Gdpo,
@@ -51,7 +50,7 @@ GROUP_RELATIVE = [
     GrpoPassK(),
     GrpoPassK(scale="none"),
     ReinforcePlusPlusBaseline(),
-    Gdpo(weights=(1.0, 0.5)),
+    Gdpo(weights={"outcome": 1.0, "square": 0.5}),
 ]
 
 ALL = [
@@ -67,7 +66,6 @@ ALL = [
     Gae(gae_lambda=0.5, whitened=False),
     LengthAdaptiveGae(alpha=0.5),
     TurnGae(gamma=0.9, gae_lambda=0.8),
-    BiLevelGae(turn_gamma=0.9, gae_lambda=0.8),
     TurnDiscounted(),
     TurnDiscounted(compared="same_turn", scale="none"),
     VTrace(gamma=0.9, trace_lambda=0.8),

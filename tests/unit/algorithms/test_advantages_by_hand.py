@@ -142,7 +142,7 @@ def test_gdpo_weighs_terms_after_each_is_normalized():
         [[4.0, 0.0], [1.0, 10.0], [1.0, nan], [0.0, 5.0], [2.0, 5.0], [3.0, 1.0]],
         dtype=torch.float64,
     )
-    rule = Gdpo(weights=(1.0, 3.0), std_eps=0.5)
+    rule = Gdpo(weights={"form": 3.0}, std_eps=0.5)
     # the second term: 0 and 10 have mean 5 and deviation sqrt(50); equal and lone ones give 0
     step = 3 * 5 / (sqrt(50) + 0.5)
     totals = [2 / (sqrt(3) + 0.5) - step, -1 / (sqrt(3) + 0.5) + step, -1 / (sqrt(3) + 0.5)]
@@ -150,7 +150,8 @@ def test_gdpo_weighs_terms_after_each_is_normalized():
     mean = sum(totals) / 6
     deviation = sqrt(sum((t - mean) ** 2 for t in totals) / 5) + 0.5
     expected = [(t - mean) / deviation for t in totals]
-    assert advantages(rule, batch_of(reward_terms_BK=terms_BK)) == pytest.approx(expected)
+    named = {"reward_terms_BK": terms_BK, "reward_names": ("outcome", "form")}
+    assert advantages(rule, batch_of(**named)) == pytest.approx(expected)
 
 
 def test_remax_subtracts_the_greedy_reward():

@@ -86,9 +86,9 @@ def test_a_part_can_be_left_out():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"preset": "dpao"}, "no such preset; did you mean dpo or dppo"),
+        ({"preset": "dpao"}, "no such preset; did you mean dpo or dapo"),
         ({"preset": "drgrpo"}, "did you mean dr_grpo or grpo"),
-        ({"preset": "zzz"}, "there are bi_level_ppo, bnpo"),
+        ({"preset": "zzz"}, "there are bnpo, cispo"),
         ({"advantage": {"name": "gae"}}, "measured against a critic and there is none"),
         ({"critic": {}}, 'advantage "grpo" never reads a critic'),
         ({"preset": "rft", "critic": {}}, "this material never reads a critic"),

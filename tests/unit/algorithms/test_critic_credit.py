@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from espalier.algorithms.advantages import BiLevelGae, Gae, LengthAdaptiveGae, TurnGae
+from espalier.algorithms.advantages import Gae, LengthAdaptiveGae, TurnGae
 from espalier.algorithms.batch import CreditBatch
 from tests.factories.credit_batches import credit_batches
 
@@ -53,26 +53,6 @@ def test_turn_gae_uses_the_value_before_a_turns_first_token():
     )
 
 
-def test_bi_level_gae_runs_back_from_a_turns_return():
-    # turns are valued at their last tokens: 0.25 and 0.75
-    second = 2 - 0.75
-    first_turn = 1 + 0.5 * 0.75 - 0.25 + 0.5 * 0.8 * second
-    first_token = 0 + 0.25 - 0.5 + 0.8 * first_turn
-    assert_credit(
-        BiLevelGae(gamma=1.0, turn_gamma=0.5, gae_lambda=0.8, whitened=False),
-        advantages=[first_token, first_turn, 0, second, 0],
-        returns=[first_token + 0.5, first_turn + 0.25, 0, 2.0, 0],
-    )
-
-
-@settings(max_examples=25, deadline=None)
-@given(batch=credit_batches())
-def test_bi_level_gae_without_turn_discount_is_token_gae(batch):
-    bi_level = BiLevelGae(turn_gamma=1.0).credit(batch)
-    for ours, theirs in zip(bi_level, Gae().credit(batch), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-
-
 @settings(max_examples=25, deadline=None)
 @given(batch=credit_batches())
 def test_turn_gae_of_one_token_turns_is_token_gae(batch):
@@ -95,11 +75,13 @@ def test_length_adaptive_lambda_grows_with_the_trajectory():
         groups_B=torch.arange(4),
         values_BT=torch.zeros(mask_BT.shape, dtype=torch.float64),
     )
-    credit = LengthAdaptiveGae(alpha=0.05, whitened=False).credit(batch)
-    for row, (length, gae_lambda) in enumerate(zip(lengths, (0.0, 0.0, 0.5, 0.98), strict=True)):
-        # without values the reward reaches the first token as lambda^(l - 1)
-        found = credit.advantages_BT[row, length - 2 : length].tolist()
-        assert found == pytest.approx([gae_lambda, 1.0])
+    for least, lambdas in ((0.0, (0.0, 0.0, 0.5, 0.98)), (0.95, (0.95, 0.95, 0.95, 0.98))):
+        rule = LengthAdaptiveGae(alpha=0.05, min_lambda=least, whitened=False)
+        credit = rule.credit(batch)
+        for row, (length, gae_lambda) in enumerate(zip(lengths, lambdas, strict=True)):
+            # without values the reward reaches the first token as lambda^(l - 1)
+            found = credit.advantages_BT[row, length - 2 : length].tolist()
+            assert found == pytest.approx([gae_lambda, 1.0])
     assert (credit.returns_BT == mask_BT).all(), "the critic's lambda is 1"
 
 

@@ -116,12 +116,14 @@ def _trl_batch(case):
     outcomes_B = (terms_BK * weights_K).nansum(dim=1)
     outcomes_B = outcomes_B.masked_fill(terms_BK.isnan().all(dim=1), float("nan"))
     groups_B = torch.arange(len(terms_BK)) // case.params["num_generations"]
-    return _one_token_batch(outcomes_B, groups_B, reward_terms_BK=terms_BK)
+    names = tuple(map(str, range(terms_BK.shape[1])))
+    return _one_token_batch(outcomes_B, groups_B, reward_terms_BK=terms_BK, reward_names=names)
 
 
 def _trl_grpo(case):
     if case.params["multi_objective_aggregation"] == "normalize_then_sum":
-        rule = Gdpo(weights=case.params["reward_weights"])
+        weights = enumerate(case.params["reward_weights"])
+        rule = Gdpo(weights={str(place): weight for place, weight in weights})
     elif case.params["scale_rewards"] == "none":
         rule = DrGrpo(group_of_one="zero")
     else:

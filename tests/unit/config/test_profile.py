@@ -160,8 +160,12 @@ def test_a_value_where_a_section_belongs_is_named(write):
         (["reward.format=2"], "format=2.0 exceeds outcome=1.0"),
         (["training.group_size=1"], "leaves nothing to compare"),
         (
-            ["training.algorithm.preset=vapo", "training.steps=50"],
-            r"steps=50 .*critic\.warmup_steps=50 .*raise training\.steps above 50, or lower",
+            [
+                "training.algorithm.preset=vapo",
+                "training.algorithm.critic.warmup_steps=50",
+                "training.steps=50",
+            ],
+            r"steps=50 .*critic\.warmup_steps=50 .*raise training\.steps above 50, or leave",
         ),
         (["training.sharded=true"], "splits a model over processes and there is one"),
         (

@@ -1,9 +1,11 @@
 """The section `[reward]`: which terms a profile has, and whether they may stand together."""
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
-from espalier.config import Profile, outcome_scale, reward_terms, term_context
+from espalier.config import Profile, outcome_scale, read_saved_profile, term_context
 
 
 def profile(reward=None, preset="default", **sections):
@@ -13,16 +15,40 @@ def profile(reward=None, preset="default", **sections):
 
 def test_dapo_brings_its_overlong_penalty_and_its_filter():
     dapo = profile(preset="dapo")
-    assert [term.key for term in reward_terms(dapo)] == ["overlong"]
+    assert [term.key for term in dapo.reward.terms] == ["overlong"]
     [filtered] = dapo.training.algorithm.filters
     assert (filtered.regenerations, filtered.reads) == (10, "outcomes")
-    assert reward_terms(profile()) == []
+    assert profile().reward.terms == ()
 
 
-def test_a_length_rule_of_the_profile_replaces_the_presets():
+def test_terms_of_the_profile_replace_the_presets():
     own = profile({"terms": [{"name": "linear_length"}]}, "dapo")
-    assert [term.key for term in reward_terms(own)] == ["linear_length"]
-    assert reward_terms(profile({"preset_terms": False}, "dapo")) == []
+    assert [term.key for term in own.reward.terms] == ["linear_length"]
+    assert profile({"terms": []}, "dapo").reward.terms == ()
+
+
+@pytest.mark.parametrize("terms", [[], [{"name": "form"}]])
+def test_a_former_profile_keeps_the_terms_of_its_preset(terms):
+    tables = json.loads(profile({"terms": terms}, "dapo").model_dump_json())
+    tables["reward"]["preset_terms"] = True
+    for former in ("dapo", "high_entropy"):
+        tables["training"]["algorithm"]["preset"] = former
+        read = read_saved_profile(json.dumps(tables))
+        assert [term.key for term in read.reward.terms] == [
+            *(term["name"] for term in terms),
+            "overlong",
+        ]
+        assert read.training.algorithm == profile({}, "dapo").training.algorithm
+
+
+def test_weights_of_unpaid_terms_are_refused_by_name():
+    def weighted(**weights):
+        advantage = {"name": "gdpo", "weights": weights}
+        return Profile.model_validate({"training": {"algorithm": {"advantage": advantage}}})
+
+    weighted(outcome=1.0, format=0.5)
+    with pytest.raises(ValidationError, match="weights names form, and the terms of the reward"):
+        weighted(outcome=1.0, form=0.5)
 
 
 def test_terms_that_outweigh_the_outcome_are_refused_by_name():
@@ -45,7 +71,7 @@ def test_a_wider_outcome_leaves_room_for_more_terms():
 def test_the_composite_of_outcome_format_efficiency_and_length_fits():
     terms = [{"name": "tool_efficiency"}, {"name": "linear_length"}, {"name": "call_shaping"}]
     fits = profile({"outcome": 1.0, "format": 0.2, "terms": terms})
-    assert len(reward_terms(fits)) == 3
+    assert len(fits.reward.terms) == 3
 
 
 def test_a_term_stands_once():

@@ -66,13 +66,14 @@ def test_a_micro_batch_still_holds_an_episode():
 
 
 def test_a_value_that_the_profile_refuses_is_passed_over():
-    asked = profile(training={"steps": 100, "algorithm": {"preset": "ppo"}})
-    warmup = asked.training.algorithm.critic.warmup_steps
+    warmup = 16
+    algorithm = {"preset": "ppo", "critic": {"warmup_steps": warmup}}
+    asked = profile(training={"steps": 100, "algorithm": algorithm})
 
     def needs(one):
         return float(one.training.steps)
 
-    fault = find_fault("hours", asked, needs, float(max(1, warmup)))
+    fault = find_fault("hours", asked, needs, float(warmup))
     assert fault is not None
     for remedy in fault.remedies:
         assert dict(remedy.settings)["training.steps"] > warmup

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from espalier.algorithms.losses.value import CriticSettings
 from espalier.training.optimization import learning_rate
 from espalier.training.packing import pack
 from espalier.training.rl.models import Critic
@@ -60,6 +61,13 @@ def test_in_its_warm_up_the_critic_alone_is_trained():
     assert _moved(values_before, models.critic)
     assert "loss" in _step(update, profile, groups, 2)
     assert _moved(before, models.policy)
+
+
+@pytest.mark.parametrize(
+    ("steps", "stated", "warmup"), [(2, None, 0), (40, None, 6), (900, None, 50), (40, 9, 9)]
+)
+def test_a_critic_warms_up_for_a_sixth_of_the_steps(steps, stated, warmup):
+    assert CriticSettings(warmup_steps=stated).warmup_of(steps) == warmup
 
 
 @pytest.mark.parametrize(

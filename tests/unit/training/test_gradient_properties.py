@@ -23,7 +23,7 @@ ALL = [
     pytest.param(preset, marks=() if preset in QUICK else pytest.mark.slow)
     for preset in sorted(PRESETS)
 ]
-REINFORCING = ("opo", "cispo", "dapo", "vespo", "dppo")
+REINFORCING = ("opo", "cispo", "dapo", "vespo", "ipo")
 NO_DRAWS = [param for param in ALL if param.values != ("clip_cov",)]
 """Clip-Cov draws tokens by their place in the batch, so that places matter to it."""
 

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.bi_level_gae import BiLevelGae
 from espalier.algorithms.advantages.dr_grpo import DrGrpo
 from espalier.algorithms.advantages.gae import Gae
 from espalier.algorithms.advantages.gdpo import Gdpo
@@ -26,8 +25,7 @@ from espalier.algorithms.advantages.turn_gae import TurnGae
 from espalier.algorithms.off_policy import VTrace
 
 AdvantageRule = Annotated[
-    BiLevelGae
-    | DrGrpo
+    DrGrpo
     | Gae
     | Gdpo
     | Gpg
@@ -51,7 +49,6 @@ AdvantageRule = Annotated[
 
 __all__ = [
     "AdvantageRule",
-    "BiLevelGae",
     "DrGrpo",
     "Gae",
     "Gdpo",

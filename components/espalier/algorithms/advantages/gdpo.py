@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,13 +20,14 @@ class Gdpo(OutcomeRule):
     """Each term of the reward is normalised within its group, then the weighted sum in the batch.
 
     So a term with a wide range does not dominate. A trajectory to which a term does not apply is
-    left out of it. TRL's `normalize_then_sum`; TRL's default is GRPO over the weighted sum.
+    left out of it, and a term that no trajectory of a step has is left out of the step. TRL's
+    `normalize_then_sum`; TRL's default is GRPO over the weighted sum.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward_terms_BK"})
     name: Literal["gdpo"] = "gdpo"
-    weights: tuple[float, ...] = Field(min_length=1)
-    """One for each term, in the order of `reward_terms_BK`."""
+    weights: Mapping[str, Annotated[float, Field(ge=0)]] = {}
+    """By the name of a term, such as {outcome = 1.0, format = 0.5}; any other weighs 1."""
     std_eps: float = Field(default=1e-4, gt=0)
     """TRL's, added to the deviation (ddof 1) of a group and to that of the batch."""
 
@@ -33,7 +35,9 @@ class Gdpo(OutcomeRule):
         """See `OutcomeRule`: one number for every action token of a trajectory."""
         assert batch.reward_terms_BK is not None
         total_B = outcomes_B.new_zeros(outcomes_B.shape)
-        for weight, term_B in zip(self.weights, batch.reward_terms_BK.unbind(dim=1), strict=True):
+        terms = zip(batch.reward_names, batch.reward_terms_BK.unbind(dim=1), strict=True)
+        for name, term_B in terms:
+            weight = self.weights.get(name, 1.0)
             applies_B = ~term_B.isnan()
             groups_N, term_N = batch.groups_B[applies_B], term_B[applies_B]
             centred_N = centre(term_N, groups_N, group_of_one="zero")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LengthAdaptiveGae(CriticRule):
-    """GAE with lambda = 1 - 1 / (alpha l) for a trajectory of l action tokens.
+    """GAE with lambda = 1 - 1 / (alpha l) for a trajectory of l action tokens, and a least lambda.
 
     The sum of lambda^t is then alpha l, the same share of every trajectory. The critic is fitted
     with lambda 1 (decoupled GAE; Yuan et al. 2025, arXiv:2503.01491), which carries the reward to
@@ -24,7 +24,10 @@ class LengthAdaptiveGae(CriticRule):
 
     name: Literal["length_adaptive_gae"] = "length_adaptive_gae"
     alpha: float = Field(default=0.05, gt=0)
-    """The paper's. Up to 1 / alpha tokens lambda is 0."""
+    """The paper's, for thousands of tokens."""
+    min_lambda: float = Field(default=0.95, ge=0, le=1)
+    """Of short trajectories, below 400 tokens with the defaults: the formula alone would give those
+    of a policy that writes 20 tokens a lambda of 0. PPO's."""
     critic_lambda: float = Field(default=1.0, ge=0, le=1)
     """Lambda of the returns that the critic is fitted to."""
 
@@ -32,7 +35,7 @@ class LengthAdaptiveGae(CriticRule):
         """See `CriticRule`."""
         mask_BT, rewards_BT = batch.action_mask_BT, batch.rewards_BT
         length_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1).to(values_BT.dtype)
-        lambda_B1 = (1 - 1 / (self.alpha * length_B1)).clamp(min=0)
+        lambda_B1 = (1 - 1 / (self.alpha * length_B1)).clamp(min=self.min_lambda)
         advantages_BT = generalized_advantages(
             rewards_BT, values_BT, mask_BT, gamma=self.gamma, gae_lambda=lambda_B1
         )

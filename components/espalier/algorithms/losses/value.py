@@ -59,7 +59,12 @@ class CriticSettings(AlgorithmRule):
     """Constant. Higher than the policy's, because the value head starts from nothing."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The critic's gradients of a larger norm are scaled down to it."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: int | None = Field(default=None, ge=0)
     """First steps in which the critic alone is trained (VAPO, arXiv:2504.05118, sec. 4.1); the
-    policy's learning-rate schedule begins after them."""
+    policy's learning-rate schedule begins after them. None is a sixth of `training.steps`, 50 at
+    most, which are VAPO's: without a warm-up a critic that knows nothing spoils the warm start."""
     loss: ValueLoss = ValueLoss()
+
+    def warmup_of(self, steps: int) -> int:
+        """Steps of a run of `steps` in which the critic alone is trained."""
+        return min(50, steps // 6) if self.warmup_steps is None else self.warmup_steps

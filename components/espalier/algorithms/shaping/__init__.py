@@ -17,6 +17,7 @@ from espalier.algorithms.shaping.calls_cap import CallsCap
 from espalier.algorithms.shaping.composition import require_outcome_dominates
 from espalier.algorithms.shaping.cosine_length import CosineLength, cosine_progress
 from espalier.algorithms.shaping.form import Form
+from espalier.algorithms.shaping.format_penalty import FormatPenalty
 from espalier.algorithms.shaping.linear_length import LinearLength
 from espalier.algorithms.shaping.majority import Majority
 from espalier.algorithms.shaping.negative_entropy import NegativeEntropy
@@ -36,13 +37,12 @@ from espalier.algorithms.shaping.term import (
 from espalier.algorithms.shaping.tool_efficiency import ToolEfficiency
 from espalier.algorithms.shaping.turn_penalty import TurnPenalty
 
-LengthRule = LinearLength | SigmoidLength | Overlong | CosineLength
-
 TermRule = Annotated[
     CallShaping
     | CallsCap
     | CosineLength
     | Form
+    | FormatPenalty
     | LinearLength
     | Majority
     | NegativeEntropy
@@ -62,8 +62,8 @@ __all__ = [
     "EpisodeFacts",
     "EpisodeTerm",
     "Form",
+    "FormatPenalty",
     "GroupTerm",
-    "LengthRule",
     "LinearLength",
     "Majority",
     "NegativeEntropy",

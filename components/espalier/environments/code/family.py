@@ -55,6 +55,7 @@ class Code(SimpleFamily[CodeConfig]):
     splits_digits = True
     answers_from_evidence = False
     headline = "pass_rate"
+    further_terms = frozenset({"compile", SYNTAX, DATA_FLOW})
 
     @classmethod
     def check(cls, profile: Profile) -> None:

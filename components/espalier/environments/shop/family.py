@@ -69,6 +69,7 @@ class Shop(SimpleFamily[ShopConfig]):
     headline = "score"
     self_play = frozenset({"webrl"})
     relabels_failures = True
+    further_terms = frozenset({"score"})
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)

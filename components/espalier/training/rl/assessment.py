@@ -159,6 +159,7 @@ class Assessor:
                 sum_pi_squared_BT=scores.sum_pi_squared_BT,
                 total_tokens_B=rows.total_tokens_B,
                 reward_terms_BK=rows.reward_terms_BK,
+                reward_names=rows.reward_names,
             )
         )
         silenced_B1 = rows.silenced_B[:, None]

@@ -18,7 +18,6 @@ from espalier.config import (
     OutcomeModelConfig,
     ProcessRewardConfig,
     Profile,
-    reward_terms,
     term_context,
 )
 from espalier.judging import JudgeEnsemble, transcript_of
@@ -52,8 +51,8 @@ class TermPayment:
 
     @classmethod
     def of(cls, profile: Profile) -> TermPayment:
-        """The payment of `profile`'s terms, and of its preset's."""
-        return cls(reward_terms(profile), term_context(profile))
+        """The payment of `profile`'s terms."""
+        return cls(profile.reward.terms, term_context(profile))
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
         """See `Pay`.

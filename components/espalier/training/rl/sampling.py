@@ -186,6 +186,7 @@ def filter_values(
             expected_rewards_B=rows.expected_rewards_B,
             total_tokens_B=rows.total_tokens_B,
             reward_terms_BK=rows.reward_terms_BK,
+            reward_names=rows.reward_names,
         )
     )
 

@@ -133,7 +133,7 @@ class PolicyUpdate:
                 layout,
                 max_skipped_updates=config.optimizer.max_skipped_updates,
             )
-            self._first_step = algorithm.critic.warmup_steps
+            self._first_step = algorithm.critic.warmup_of(config.steps)
         # the policy's learning rate warms up with its own first update, not with the critic's
         own_steps = max(1, config.steps - self._first_step)
         self.updater = Updater(models.policy, config.optimizer, own_steps)

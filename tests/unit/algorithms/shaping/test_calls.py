@@ -6,6 +6,7 @@ from espalier.algorithms.shaping import (
     CallShaping,
     EpisodeFacts,
     Form,
+    FormatPenalty,
     TermContext,
     ToolEfficiency,
     TurnPenalty,
@@ -77,3 +78,9 @@ def test_a_turn_costs_its_price_up_to_the_cap():
 def test_form_adds_up_and_is_clamped(facts, score):
     episode = EpisodeFacts(outcome=0.0, is_right=False, **facts)
     assert Form(weight=1.0).payment(episode, CONTEXT) == pytest.approx(score)
+
+
+def test_a_message_that_cannot_be_read_costs_once():
+    term = FormatPenalty()
+    assert term.payment(played((call("a"),)), CONTEXT) == 0
+    assert term.payment(played((call("a"),), is_malformed=True), CONTEXT) == -0.1
