@@ -11,8 +11,8 @@ from espalier.records import NullTracker
 from tests.factories.tiny_training import tiny_run, write_inputs
 
 SMALL = {
-    "training.tasks_per_step": 4,
-    "training.group_size": 6,
+    "training.tasks_per_step": 8,
+    "training.group_size": 3,
     "curriculum.screening_rollouts": 2,
 }
 """Of a run of seconds, where the preset has no number of its own."""
