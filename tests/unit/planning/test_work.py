@@ -102,10 +102,15 @@ def test_hindsight_adds_attempts_and_steps():
     assert after.trained_tokens - before.trained_tokens == 50 * 16 * 50
 
 
-def test_three_policies_are_judged_greedily_and_by_samples():
-    asked = profile(
-        synthesis={"heldout_tasks": 100},
-        evaluation={"sampled_questions": 500, "samples_per_task": 4},
-    )
-    work = work_of(asked, figures(asked, **LENGTHS))["evaluate"]
-    assert work.judged_tokens == 3 * (100 + 400) * 20
+def test_three_policies_answer_greedily_by_samples_and_from_memory():
+    def judged_tokens(environment, **evaluation):
+        asked = profile(
+            environment={"name": environment},
+            synthesis={"heldout_tasks": 100},
+            evaluation={"sampled_questions": 500, "samples_per_task": 4, **evaluation},
+        )
+        return work_of(asked, figures(asked, **LENGTHS))["evaluate"].judged_tokens
+
+    assert judged_tokens("search_qa") == 3 * (100 + 400 + 100) * 20
+    assert judged_tokens("search_qa", closed_book_questions=30) == 3 * (100 + 400 + 30) * 20
+    assert judged_tokens("python_math") == 3 * (100 + 400) * 20, "nothing is looked up"
