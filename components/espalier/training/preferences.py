@@ -135,9 +135,6 @@ class PreferenceLoop(SupervisedLoop):
             pairs_P2=torch.arange(len(part), device=device).view(-1, 2),
         )
 
-    def _is_better(self, dev_em: float) -> bool:
-        return dev_em >= self._best[0]
-
 
 def _totals(sequences: Sequence[TrainingSequence]) -> Totals:
     lengths = [sum(one.loss_mask) for one in sequences]

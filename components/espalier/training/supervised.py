@@ -72,11 +72,12 @@ class SupervisedPlan:
     checkpoint_every: int
     hardware: Hardware
     dev_score: Callable[[], DevScore] | None = None
-    """Of the current weights, taken at every checkpoint; the best weights are kept."""
+    """Of the current weights, taken at every checkpoint; the best weights are kept, of equally good
+    ones the latest."""
     steps_before: int = 0
     """Steps of an earlier round, from which the history goes on counting."""
     score_before: float | None = None
-    """Dev score of the weights that the loop begins with: they stay where no later ones are better.
+    """Dev score of the weights that the loop begins with: they stay where all later ones are worse.
     None keeps the best of the later ones."""
 
 
@@ -204,12 +205,9 @@ class SupervisedLoop:
             return
         copy_weights(self._model, self._sampled)
         row |= self._plan.dev_score().figures()
-        if self._is_better(row["dev_em"]):
+        if row["dev_em"] >= self._best[0]:  # of equals the later, as in `LoopProgress.keep_best`
             best_step = self._plan.steps_before + step
             self._best = (row["dev_em"], best_step, whole_weights(self._model))
-
-    def _is_better(self, dev_em: float) -> bool:
-        return dev_em > self._best[0]
 
     def _resume(self) -> int:
         checkpoint = self._store.load()

@@ -121,9 +121,9 @@ def test_the_weights_with_the_best_score_are_kept(tmp_path):
     assert all(torch.equal(weights[1][name], t) for name, t in model.state_dict().items())
 
 
-def test_of_equal_scores_the_earliest_wins(tmp_path):
-    _, result = _train(tmp_path, dev_score=_judge_of([0.5, 0.5, 0.5]))
-    assert result.best_step == 3
+def test_of_equal_scores_the_latest_wins(tmp_path):
+    _, result = _train(tmp_path, dev_score=_judge_of([0.5, 0.5, 0.4]))
+    assert result.best_step == 6
 
 
 def test_history_has_every_step_and_every_checkpoints_score(tmp_path):

@@ -104,7 +104,7 @@ class _Moment(NamedTuple):
 
 
 class RlLoop:
-    """Trains the policy in place; ends with the weights of the highest dev EM."""
+    """Trains the policy in place; ends with the latest weights of the highest dev EM."""
 
     def __init__(self, profile: Profile, parts: LoopParts, store: CheckpointStore) -> None:
         config, episode = profile.training, profile.episode
