@@ -229,7 +229,8 @@ class WarmStartConfig(Section):
     evaluate_every: int = Field(default=50, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
-    """Dev questions that choose the best weights: the first of `synthesis.dev_tasks`."""
+    """Dev questions that choose the best weights: of each kind the first of `synthesis.dev_tasks`,
+    as large a share as of the held-out questions."""
     renamed_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names in a demonstration that become invented ones, anew each time it is shown,
     where the family knows what is a name: a plan then follows from a question's words alone."""
@@ -271,13 +272,12 @@ class CurriculumConfig(Section):
     """Training tasks whose pass rate is estimated."""
     rollouts_per_task: int = Field(default=4, ge=2)
     """Attempts at each candidate, from which its pass rate is estimated."""
-    draw: Literal["band", "kinds", "uniform", "patterns", "predicted", "frontier"] | None = Field(
-        default=None, exclude_if=lambda it: it is None
-    )
+    draw: Literal["band", "kinds", "uniform", "patterns", "predicted", "frontier"] = "kinds"
     """How training chooses tasks: "band" those whose estimated pass rate lies inside
-    `pass_rate_band`, the default; "kinds" the same, with each kind of question and number of steps
-    as often as any other, the default of `search_qa` over own knowledge; "uniform" all alike;
-    "patterns" all patterns alike and then their tasks; "predicted" by the chance that their
+    `pass_rate_band`; "kinds" the same, with each group that reports show (kind of question, number
+    of steps) as often as any other, but for groups of less than a twentieth of the tasks: drawn by
+    "band", where 3 steps were asked six times as often as 4, RL halved the EM of 4; "uniform" all
+    alike; "patterns" all patterns alike and then their tasks; "predicted" by the chance that their
     rollouts hold both outcomes, as a regression over pattern, kind and lengths and the task's own
     attempts predict it; "frontier" tasks never tried, of the patterns whose predicted pass rate is
     0.2 to 0.8."""
@@ -311,7 +311,7 @@ class CurriculumConfig(Section):
 
     @model_validator(mode="after")
     def _preference_is_of_the_band(self) -> Self:
-        if self.preference != "even" and self.draw not in (None, "band", "kinds"):
+        if self.preference != "even" and self.draw not in ("band", "kinds"):
             raise ValueError(
                 f'curriculum.preference="{self.preference}" weighs the tasks of the band, from '
                 f'which draw="{self.draw}" does not draw; leave one of them out'

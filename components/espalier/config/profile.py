@@ -90,7 +90,7 @@ class Profile(Section):
     rollout: RolloutConfig = RolloutConfig()
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
     warm_start: WarmStartConfig = Field(default=WarmStartConfig(), validate_default=True)
-    curriculum: CurriculumConfig = Field(default=CurriculumConfig(), validate_default=True)
+    curriculum: CurriculumConfig = CurriculumConfig()
     self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -133,19 +133,6 @@ class Profile(Section):
         ):
             return warm_start
         return warm_start.model_copy(update={"optimizer": EMBEDDED_WARM_START})
-
-    @field_validator("curriculum")
-    @classmethod
-    def _draw_all_kinds(
-        cls, curriculum: CurriculumConfig, info: ValidationInfo
-    ) -> CurriculumConfig:
-        """Of own questions most may be of one kind, and RL for it unlearned the others."""
-        environment, knowledge = info.data.get("environment"), info.data.get("knowledge")
-        if environment is None or knowledge is None or curriculum.draw is not None:
-            return curriculum
-        if environment.name != "search_qa" or not knowledge.is_own:
-            return curriculum
-        return curriculum.model_copy(update={"draw": "kinds"})
 
     @field_validator("kubernetes")
     @classmethod
@@ -516,10 +503,7 @@ def _keep_former_ways(tables: dict[str, Any]) -> None:
         warm_start.setdefault("renamed_share", 0.0)
     if training := _table(tables, "training"):
         training.setdefault("renamed_share", 0.0)
-    family = _table(tables, "environment").get("name", "search_qa")
-    is_own = _table(tables, "knowledge").get("source", "geonames") != "geonames"
-    curriculum = _table(tables, "curriculum")
-    if curriculum and is_own and family == "search_qa":
+    if curriculum := _table(tables, "curriculum"):
         curriculum.setdefault("draw", "band")
 
 

@@ -177,7 +177,8 @@ class TrainingConfig(Section):
     evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)
-    """Dev questions that choose the best weights: the last of `synthesis.dev_tasks`."""
+    """Dev questions that choose the best weights: of each kind the last of `synthesis.dev_tasks`,
+    as large a share as of the held-out questions."""
     renamed_share: float | None = Field(default=None, ge=0, le=1)
     """Own knowledge: share of the names that become invented ones in an episode's question, search
     results and accepted answers, anew each time a task is drawn, where the family knows what is a

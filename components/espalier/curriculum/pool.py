@@ -201,6 +201,8 @@ class TaskPool:
         if self._config.draw != "kinds":
             return weights
         alike = Counter(map(self._kind, self._kept))
+        if len(alike) == 1:
+            return weights
         least = _LEAST_SHARE * len(self._kept)
         return {
             task_id: weights.get(task_id, 1.0) / max(least, alike[self._kind(task_id)])

@@ -106,9 +106,31 @@ def gain(
 ) -> dict[str, Any]:
     """`compare_answers` of two policies' rows, as results.json holds it: `em` and `ci95`.
 
+    `by_<grouping>` has the same of each group of questions, and their number `n`.
+
     Raises:
         ValueError: the two did not answer the same questions.
     """
+    by_grouping: dict[str, dict[str, list[QuestionRow]]] = {}
+    for row in after:
+        for name, value in row.groups.items():
+            by_grouping.setdefault(name, {}).setdefault(value, []).append(row)
+    earlier = {row.task_id: row for row in before}
+    return _difference(after, before, config, seed) | {
+        f"by_{name}": {
+            value: {
+                **_difference(rows, [earlier[row.task_id] for row in rows], config, seed),
+                "n": len(rows),
+            }
+            for value, rows in sorted(groups.items())
+        }
+        for name, groups in by_grouping.items()
+    }
+
+
+def _difference(
+    after: Sequence[QuestionRow], before: Sequence[QuestionRow], config: EvaluationConfig, seed: int
+) -> dict[str, Any]:
     difference = compare_answers(_answers(after), _answers(before), config, seed)
     return {"em": difference.mean, "ci95": [difference.low, difference.high]}
 

@@ -53,7 +53,14 @@ from espalier.records.message import (
     action_of,
 )
 from espalier.records.patience import Patience, patient, patiently
-from espalier.records.report_groups import group_label, group_of, report_groups, shown_group
+from espalier.records.report_groups import (
+    GroupChange,
+    group_changes,
+    group_label,
+    group_of,
+    report_groups,
+    shown_group,
+)
 from espalier.records.task import (
     SPLITS,
     Split,
@@ -80,6 +87,7 @@ __all__ = [
     "EngineError",
     "EspalierError",
     "FinalAnswer",
+    "GroupChange",
     "HungError",
     "JsonObject",
     "KnowledgeError",
@@ -112,6 +120,7 @@ __all__ = [
     "action_of",
     "content_digest",
     "file_digest",
+    "group_changes",
     "group_label",
     "group_of",
     "json_digest",

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 _PREFIX = "by_"
 _MATH_KINDS_0_1 = frozenset({"story", "own"})
 """Search questions of the kind "own" had one hop each: a group of one, which is not shown."""
 _NUMBER = re.compile(r"\d+(\.\d+)?")
+_LEAST_QUESTIONS = 10
+"""A smaller group is not said to have fallen: a bootstrap of so few has too narrow an interval."""
 
 
 def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -45,6 +47,45 @@ def shown_group(policies: Iterable[Mapping[str, Any]]) -> tuple[str, list[str]] 
 def group_of(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Value -> figures of one group of a policy; empty where the policy has none."""
     return _groups_of(figures).get(name) or {}
+
+
+class GroupChange(NamedTuple):
+    """EM (0-1) of one policy minus that of another on the questions of a group, paired."""
+
+    label: str
+    change: float
+    low: float
+    high: float
+    questions: int
+
+    @property
+    def has_fallen(self) -> bool:
+        """Whether the whole interval lies below 0."""
+        return self.high < 0 and self.questions >= _LEAST_QUESTIONS
+
+    def __str__(self) -> str:
+        """One line, in points."""
+        return (
+            f"{self.label} {100 * self.change:+.1f} points "
+            f"[{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        )
+
+
+def group_changes(gain: Mapping[str, Any]) -> dict[tuple[str, str], GroupChange]:
+    """Group name and value -> what the `gain` of results.json says of it, in reading order.
+
+    Empty where an earlier release wrote it.
+    """
+    return {
+        (name, value): _change(name, value, group_of(gain, name)[value])
+        for name, values in report_groups([gain]).items()
+        for value in values
+    }
+
+
+def _change(name: str, value: str, found: Mapping[str, Any]) -> GroupChange:
+    low, high = found["ci95"]
+    return GroupChange(group_label(name, value), found["em"], low, high, found["n"])
 
 
 def group_label(name: str, value: str) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from espalier.config import RegistryConfig
-from espalier.records import RegistryError
+from espalier.records import GroupChange, RegistryError, group_changes
 from espalier.registry.model import (
     CHALLENGER,
     CHAMPION,
@@ -113,6 +113,8 @@ class GateComparison(NamedTuple):
     """What it is not known of that they were trained on, in words."""
     suites: tuple[SuiteComparison, ...] = ()
     """Of `registry.must_not_fall`."""
+    fallen: tuple[GroupChange, ...] = ()
+    """Groups of questions whose whole interval lies below 0; they refuse nothing."""
 
     def __str__(self) -> str:
         """One line with every figure, in percent."""
@@ -121,6 +123,8 @@ class GateComparison(NamedTuple):
             said.append(f"{self.excluded} questions that one was trained on left out")
         if self.unknown:
             said.append(f"not known: {self.unknown}")
+        if self.fallen:
+            said.append(f"warning: fell in {', '.join(map(str, self.fallen))}")
         return "; ".join([*said, *map(str, self.suites)])
 
     def _main(self) -> str:
@@ -187,7 +191,25 @@ class PromotionGate:
             excluded=len(seen),
             unknown="; ".join(dict.fromkeys(one.unknown for one in found if one.unknown)),
             suites=suites,
+            fallen=self._fallen(result, own, others),
         )
+
+    def _fallen(
+        self, result: EvaluationResult, own: Answers, others: Answers
+    ) -> tuple[GroupChange, ...]:
+        """Groups of the result's questions in which the challenger is worse than its baseline."""
+        gain: dict[str, Any] = {}
+        for name, groups in result.groups(TRAINED).items():
+            for group, tasks in groups.items():
+                asked = [task for task in tasks if task in own]
+                if not asked:
+                    continue
+                mean, low, high = self.compare(
+                    {task: own[task] for task in asked}, {task: others[task] for task in asked}
+                )
+                found = {"em": float(mean), "ci95": [float(low), float(high)], "n": len(asked)}
+                gain.setdefault(f"by_{name}", {})[group] = found
+        return tuple(one for one in group_changes(gain).values() if one.has_fallen)
 
     def _contaminated(self, version: ModelVersion, asked: ModelVersion) -> Contaminated:
         return self.contaminated(version, asked) if self.contaminated else Contaminated(frozenset())
@@ -485,7 +507,8 @@ def _forced(reason: str) -> dict[str, str]:
 
 
 def _figures(comparison: GateComparison) -> dict[str, str]:
-    figures = {key: value for key, value in comparison._asdict().items() if key != "suites"}
+    figures = comparison._asdict() | {"fallen": ", ".join(map(str, comparison.fallen))}
+    del figures["suites"]
     told = {f"espalier.gate.{key}": f"{value}" for key, value in figures.items() if value != ""}
     return told | {f"espalier.gate.suite.{one.suite}": f"{one}" for one in comparison.suites}
 

@@ -230,6 +230,17 @@ class EvaluationResult:
             )
         return answers
 
+    def groups(self, policy: str) -> dict[str, dict[str, list[str]]]:
+        """Name of a grouping -> group -> ids of its questions; empty in results without groups."""
+        found: dict[str, dict[str, list[str]]] = {}
+        if "groups" not in self.questions:
+            return found
+        rows = self.questions[self.questions["policy"] == policy]
+        for task, groups in zip(rows["task_id"], rows["groups"], strict=True):
+            for name, value in json.loads(groups).items():
+                found.setdefault(name, {}).setdefault(value, []).append(str(task))
+        return found
+
 
 def require_same_questions(challenger: Mapping[str, bool], baseline: Mapping[str, bool]) -> None:
     """Check that two policies of one suite answered the same questions.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from espalier.records import group_label, group_of, report_groups, shown_group
+from espalier.records import group_changes, group_label, group_of, report_groups, shown_group
 from espalier.reporting.formats import (
     interval,
     number,
@@ -166,7 +166,7 @@ def _measure_row(
 def _exact_match_rows(
     scores: Mapping[str, Figures], name: str, values: Sequence[str]
 ) -> tuple[MeasureRow, ...]:
-    rows = []
+    rows, changes = [], group_changes(_figures_of(scores, "gain"))
     for value in values:
         found = [
             group_of(_figures_of(scores, policy), name).get(value) or {} for policy in POLICIES
@@ -174,7 +174,11 @@ def _exact_match_rows(
         cells = tuple(Cell(percent(f.get("em")), _small_print(f)) for f in found)
         before, after = found[1].get("em"), found[2].get("em")
         change = "" if before is None or after is None else points(after - before)
-        rows.append(MeasureRow(group_label(name, value), cells, Cell(change)))
+        changed = changes.get((name, value))
+        note = ""
+        if changed is not None and changed.has_fallen:
+            note = f"fell, {signed_interval([changed.low, changed.high])}"
+        rows.append(MeasureRow(group_label(name, value), cells, Cell(change, note)))
     return tuple(rows)
 
 

@@ -28,6 +28,7 @@ from espalier.records import (
     Draft,
     Manifest,
     Tracker,
+    group_changes,
     json_digest,
     publishing,
     read_tasks,
@@ -234,3 +235,5 @@ def _report_figures(
         f"held-out EM {100 * figures[BASELINE]['em']:.1f} -> {100 * figures['trained']['em']:.1f}, "
         f"gain {100 * figures['gain']['em']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
     )
+    if fallen := [str(it) for it in group_changes(figures["gain"]).values() if it.has_fallen]:
+        tracker.note(f"warning: training lost EM in groups of questions: {'; '.join(fallen)}")

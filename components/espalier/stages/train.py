@@ -36,6 +36,7 @@ from espalier.records import (
 )
 from espalier.records.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore, write_history
+from espalier.training.dev_questions import few_questions_line
 from espalier.training.hindsight import keep_relabelled_tasks
 from espalier.training.launch import WorkerLauncher, training_processes, worker_launcher
 from espalier.training.own_traces import keep_own_questions
@@ -85,6 +86,8 @@ def run(
         ) as environments_over,
     ):
         run_ = build_run(profile, inputs, store, processes, environments_over)
+        if line := few_questions_line(run_.dev_questions, "training.dev_questions"):
+            tracker.note(line)
         run_.loop.run(tracker)
         measured = {**run_.figures, **update_speed(run_.loop, hardware, processes)}
     with publishing(output_dir, origin) as draft:

@@ -48,7 +48,7 @@ from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_demonstration, encode_negative
-from espalier.training.dev_questions import dev_questions
+from espalier.training.dev_questions import dev_questions, few_questions_line
 from espalier.training.hindsight import (
     RelabelledStore,
     attempted_tasks,
@@ -101,6 +101,8 @@ def run(
     with material.family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("dev"), profile)
         judged = dev_questions(profile, material.family, inputs, training="warm_start")
+        if line := few_questions_line(len(judged), "warm_start.dev_questions"):
+            tracker.note(line)
         plan = _plan(profile, material, lambda: dev_exact_match(roller, judged))
         result = SupervisedLoop(policy.model, plan, CheckpointStore(work, identity)).run(tracker)
         if config is not None and hindsight is not None:

@@ -98,15 +98,15 @@ MIXTURE = {
 @pytest.mark.parametrize(
     ("tables", "share", "draw"),
     [
-        ({}, 0.0, None),
+        ({}, 0.0, "kinds"),
         ({"knowledge": OWN}, 0.6, "kinds"),
         ({"knowledge": OWN | {"triples": "t.jsonl"}}, 1.0, "kinds"),
         ({"knowledge": OWN, "training": {"renamed_share": 0.3}}, 0.3, "kinds"),
         ({"knowledge": OWN, "curriculum": {"draw": "band"}}, 0.6, "band"),
-        ({"knowledge": OWN, "environment": MIXTURE}, 0.6, None),
+        ({"knowledge": OWN, "environment": MIXTURE}, 0.6, "kinds"),
     ],
 )
-def test_rl_over_own_knowledge_has_other_names_and_all_kinds(tables, share, draw):
+def test_rl_has_all_kinds_and_over_own_knowledge_other_names(tables, share, draw):
     profile = Profile.model_validate(tables)
     assert profile.renamed_training_share == share
     assert profile.curriculum.draw == draw
@@ -114,7 +114,8 @@ def test_rl_over_own_knowledge_has_other_names_and_all_kinds(tables, share, draw
     assert parsed_profile(stated_json(profile)) == profile
 
 
-def test_a_run_of_before_goes_on_drawing_as_it_did():
-    tables = json.loads(Profile.model_validate({"knowledge": OWN}).model_dump_json())
+@pytest.mark.parametrize("sections", [{}, {"knowledge": OWN}])
+def test_a_run_of_before_goes_on_drawing_as_it_did(sections):
+    tables = json.loads(Profile.model_validate(sections).model_dump_json())
     del tables["curriculum"]["draw"]
     assert read_saved_profile(json.dumps(tables)).curriculum.draw == "band"

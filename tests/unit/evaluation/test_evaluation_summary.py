@@ -2,6 +2,7 @@ import pytest
 
 from espalier.config import EvaluationConfig
 from espalier.evaluation import gain, summarize
+from espalier.records import group_changes
 from tests.factories.evaluation import a_row
 
 CONFIG = EvaluationConfig(bootstrap_resamples=500)
@@ -69,9 +70,30 @@ def test_gain_is_paired_by_question():
     assert found["ci95"][0] < 0.25 < found["ci95"][1]
 
 
+def test_every_group_has_a_paired_gain_of_its_own():
+    hops = [4] * 20 + [1] * 20
+    before = [a_row(str(n), em=True, hops=steps) for n, steps in enumerate(hops)]
+    after = [a_row(str(n), em=n >= 10, hops=steps) for n, steps in enumerate(hops)]
+    found = gain(after, before, CONFIG, seed=0)
+    assert (found["em"], list(found["by_hops"])) == (-0.25, ["1", "4"])
+    assert found["by_hops"]["1"] == {"em": 0.0, "ci95": [0.0, 0.0], "n": 20}
+    assert (found["by_hops"]["4"]["em"], found["by_hops"]["4"]["n"]) == (-0.5, 20)
+    assert found["by_hops"]["4"]["ci95"][1] < 0
+    fallen = [one for one in group_changes(found).values() if one.has_fallen]
+    assert [str(one).split(" points")[0] for one in fallen] == ["4 hops -50.0"]
+
+
+def test_a_group_of_nine_is_not_said_to_fall():
+    for count, fallen in ((9, False), (10, True)):
+        rows = {"em": -0.5, "ci95": [-0.8, -0.1], "n": count}
+        changes = group_changes({"by_hops": {"4": rows, "1": rows | {"ci95": [-0.8, 0.0]}}})
+        assert changes["hops", "4"].has_fallen is fallen
+        assert not changes["hops", "1"].has_fallen
+
+
 def test_an_equal_gain_on_every_question_has_no_doubt():
     found = gain(rows_with([True] * 3), rows_with([False] * 3), CONFIG, seed=0)
-    assert found == {"em": 1.0, "ci95": [1.0, 1.0]}
+    assert {"em": found["em"], "ci95": found["ci95"]} == {"em": 1.0, "ci95": [1.0, 1.0]}
 
 
 def test_rows_of_other_questions_are_not_compared():

@@ -79,12 +79,20 @@ class Workbench:
     def write_policy(self, path: Path, weights: str) -> None:
         write_policy(path, weights)
 
-    def inputs(self, em: float, *, warm: float = 0.2, suite: str = "s" * 64, n: int = QUESTIONS):
+    def inputs(
+        self,
+        em: float,
+        *,
+        warm: float = 0.2,
+        suite: str = "s" * 64,
+        n: int = QUESTIONS,
+        fallen: int = 0,
+    ):
         self.count += 1
         folder = self.root / f"run{self.count}"
         write_policy(folder / "trained_policy", f"weights {self.count}")
         write_accepted(folder / "accepted")
-        write_evaluation(folder, {"trained": em, "warm_start": warm}, suite, n)
+        write_evaluation(folder, {"trained": em, "warm_start": warm}, suite, n, fallen)
         return {name: folder / name for name in ("accepted", "evaluation", "trained_policy")}
 
     def register(self, em: float, **kinds) -> str:
@@ -141,7 +149,11 @@ def write_accepted(path: Path) -> None:
         (draft.path / "validation.json").write_text("{}")
 
 
-def write_evaluation(folder: Path, ems: dict[str, float], suite: str, n: int) -> None:
+def write_evaluation(
+    folder: Path, ems: dict[str, float], suite: str, n: int, fallen: int = 0
+) -> None:
+    """The last `fallen` questions are of a group that the warm start alone answers."""
+    hops = ["1"] * (n - fallen) + ["4"] * fallen
     trained = read_manifest(folder / "trained_policy").content
     with publishing(folder / "evaluation", provenance("evaluate", trained_policy=trained)) as draft:
         rows = [
@@ -150,7 +162,12 @@ def write_evaluation(folder: Path, ems: dict[str, float], suite: str, n: int) ->
             )
             for policy, em in ems.items()
         ]
-        pd.concat(rows).to_parquet(draft.path / "questions.parquet", index=False)
+        table = pd.concat(rows, ignore_index=True)
+        table["groups"] = [json.dumps({"hops": one}) for one in hops * len(ems)]
+        if fallen:
+            is_hard = table["groups"] == json.dumps({"hops": "4"})
+            table.loc[is_hard, "em"] = table.loc[is_hard, "policy"] == "warm_start"
+        table.to_parquet(draft.path / "questions.parquet", index=False)
         figures = {
             policy: {"em": em, "n": n, "ci95": [em - 0.05, em + 0.05]} for policy, em in ems.items()
         }

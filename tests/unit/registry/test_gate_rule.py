@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from espalier.config import RegistryConfig
+from espalier.records import GroupChange
 from espalier.registry import GateComparison, ModelVersion, PromotionGate
 
 
@@ -47,6 +48,13 @@ def test_a_comparison_shows_every_figure_in_percent():
         "EM 50.0% against 40.0% of champion m/1 on 100 questions (suite dddddddddddd), "
         "difference +10.0 points [+6.0, +14.0]"
     )
+
+
+def test_a_group_that_fell_is_named_and_refuses_nothing(gate):
+    fallen = (GroupChange("4 hops", -0.32, -0.48, -0.16, 50),)
+    found = comparison(fallen=fallen)
+    assert str(found).endswith("; warning: fell in 4 hops -32.0 points [-48.0, -16.0]")
+    assert gate.objection(found, first=False) is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,14 @@ def test_first_version_no_better_than_its_warm_start_is_refused(bench):
     assert bench.model.version("challenger").gate == "refused"
 
 
+def test_a_promotion_names_the_groups_that_fell(bench):
+    bench.register(0.6, warm=0.3, fallen=20)
+    promotion = promote(bench.model, bench.gate())
+    fell = "4 hops -100.0 points [-100.0, -100.0]"
+    assert str(promotion.comparison).endswith(f"; warning: fell in {fell}")
+    assert bench.model.version("champion").tags["espalier.gate.fallen"] == fell
+
+
 def test_a_worse_challenger_is_refused_with_figures(bench):
     bench.register(0.6)
     promote(bench.model, bench.gate())

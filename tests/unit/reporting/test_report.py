@@ -178,6 +178,24 @@ def test_pass_at_k_is_shown_for_each_measured_k(tmp_path):
     assert re.findall(r'<th scope="row">(pass.\d)</th>', html) == ["pass@2", "pass^2"]
 
 
+def test_a_group_that_fell_is_marked_with_its_interval(tmp_path):
+    def answered(one, four):
+        by_hops = {"1": {"em": one, "n": 50}, "4": {"em": four, "n": 50}}
+        return {"em": 0.6, "f1": 0.6, "n": 100, "ci95": [0.5, 0.7], "by_hops": by_hops}
+
+    fell = {"em": -0.32, "ci95": [-0.48, -0.16], "n": 50}
+    by_hops = {"1": fell | {"em": -0.02, "ci95": [-0.06, 0.02]}, "4": fell}
+    gain = {"em": -0.17, "ci95": [-0.25, -0.1], "by_hops": by_hops, "baseline": "warm_start"}
+    policies = {"warm_start": answered(0.9, 0.68), "trained": answered(0.88, 0.36)}
+    results = {"eval": policies | {"gain": gain}}
+
+    html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
+
+    text = " ".join(re.sub(r"<[^>]+>", " ", html[html.index("Exact match by hops") :]).split())
+    assert "36.0 % n 50 -32.0 fell, -48.0 to -16.0" in text
+    assert text.count("fell,") == 1
+
+
 def test_suites_stand_below_the_held_out_questions(tmp_path):
     headline = {"name": "pass_rate", "mean": 0.25, "ci95": [0.1, 0.4]}
     asked = {"headline": headline, "pass_at_1": 0.25, "n": 8, "excluded": 2, "lost": 0}

@@ -6,7 +6,7 @@ from espalier.config import Profile
 from espalier.environments.search_qa import SearchQA, family
 from espalier.knowledge.graph import Document
 from espalier.records import Message, Task, TaskMetadata, Verifier, write_tasks
-from espalier.training.dev_questions import dev_questions
+from espalier.training.dev_questions import dev_questions, few_questions_line
 
 DOCUMENTS = [
     Document(f"d{n}", f"Town {name}", (f"The river of Town {name} is the Salm.",), "train")
@@ -35,6 +35,7 @@ def inputs(tmp_path, monkeypatch):
     (tmp_path / "accepted" / "tasks").mkdir(parents=True)
     write_tasks(tmp_path / "accepted" / "tasks" / "dev.jsonl", DEV)
     write_tasks(tmp_path / "accepted" / "tasks" / "train.jsonl", TRAIN)
+    write_tasks(tmp_path / "accepted" / "tasks" / "heldout.jsonl", [task("heldout", 0, "Odo")])
     return {"accepted": tmp_path / "accepted", "knowledge": tmp_path}
 
 
@@ -80,6 +81,61 @@ def test_real_names_alone_are_asked_otherwise(inputs, count, settings):
 def test_the_warm_start_asks_the_first_and_rl_the_last(inputs):
     first, last = (asked(inputs, count=1, by=one)[0] for one in ("warm_start", "training"))
     assert (first, last) == (DEV[0], DEV[-1])
+
+
+@pytest.fixture
+def of_two_kinds(inputs):
+    """Forty dev questions, the six of four hops among the first; a fifth of the held-out ones."""
+    folder = inputs["accepted"] / "tasks"
+    dev = [task("dev", n, "Odo", 4 if n < 6 else 1) for n in range(40)]
+    write_tasks(folder / "dev.jsonl", dev)
+    heldout = [task("heldout", n, "Odo", 4 if n < 20 else 1) for n in range(100)]
+    write_tasks(folder / "heldout.jsonl", heldout)
+    return inputs
+
+
+def asked_by_both(inputs, first, last):
+    sections = {
+        "warm_start": {"dev_questions": first},
+        "training": {"dev_questions": last},
+    }
+    profile = Profile.model_validate(sections)
+    return [dev_questions(profile, SearchQA(profile), inputs, training=by) for by in sections]
+
+
+def hops_of(questions):
+    return Counter(one.extra["hops"] for one in questions)
+
+
+def test_dev_questions_have_the_shares_of_heldout_ones(of_two_kinds):
+    first, last = asked_by_both(of_two_kinds, 10, 15)
+    assert (hops_of(first), hops_of(last)) == ({4: 2, 1: 8}, {4: 3, 1: 12})
+    assert not {one.task_id for one in first} & {one.task_id for one in last}
+    assert asked_by_both(of_two_kinds, 10, 15) == [first, last]
+
+
+def test_a_rare_kind_is_shared_by_both_trainings(of_two_kinds):
+    first, last = asked_by_both(of_two_kinds, 20, 20)
+    assert (hops_of(first), hops_of(last)) == ({4: 3, 1: 17}, {4: 3, 1: 17})
+    assert not {one.task_id for one in first} & {one.task_id for one in last}
+
+
+def test_kinds_that_are_not_held_out_fill_up(of_two_kinds):
+    heldout = [task("heldout", n, "Odo", 4) for n in range(10)]
+    write_tasks(of_two_kinds["accepted"] / "tasks" / "heldout.jsonl", heldout)
+    first, last = asked_by_both(of_two_kinds, 8, 40)
+    assert (hops_of(first), hops_of(last)) == ({4: 6, 1: 2}, {4: 6, 1: 34})
+
+
+@pytest.mark.parametrize(("count", "points"), [(100, None), (99, 5), (60, 6), (4, 25), (0, 50)])
+def test_too_few_dev_questions_are_said(count, points):
+    line = few_questions_line(count, "training.dev_questions")
+    if points is None:
+        assert line is None
+    else:
+        assert f"{count} dev questions" in line
+        assert f"up to {points} points" in line
+        assert "training.dev_questions" in line
 
 
 def test_both_trainings_draw_worlds_of_their_own(inputs):

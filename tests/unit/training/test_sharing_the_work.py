@@ -364,7 +364,7 @@ def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, 
     drift = SimpleNamespace(turns=8, drifted=1)
     rollers = [SimpleNamespace(seconds=s, total_tokens=30, drift=drift) for s in seconds]
     loop = SimpleNamespace(seconds=total_s, waited_s=2.5)
-    run = TrainingRun(None, loop, rollers, SimpleNamespace(drafted_tokens=0))
+    run = TrainingRun(None, loop, rollers, SimpleNamespace(drafted_tokens=0), 200)
     assert run.figures == {
         "rollout_tokens_per_s": rate,
         "learner_wait_share": share,
@@ -379,9 +379,9 @@ def test_drafts_of_dev_questions_are_counted():
     roller = SimpleNamespace(**common, drafted_tokens=0, accepted_tokens=0)
     dev_roller = SimpleNamespace(**common, drafted_tokens=100, accepted_tokens=97)
     loop = SimpleNamespace(seconds=1.0, waited_s=0.0)
-    figures = TrainingRun(None, loop, [roller], dev_roller).figures
+    figures = TrainingRun(None, loop, [roller], dev_roller, 200).figures
     assert (figures["drafted_tokens"], figures["accepted_tokens"]) == (100, 97)
-    assert "drafted_tokens" not in TrainingRun(None, loop, [roller], roller).figures
+    assert "drafted_tokens" not in TrainingRun(None, loop, [roller], roller, 200).figures
 
 
 def inputs_in(folder):
@@ -389,9 +389,9 @@ def inputs_in(folder):
     (folder / "curriculum").mkdir()
     (folder / "accepted" / "tasks").mkdir(parents=True)
     write_tasks(folder / "curriculum" / "tasks.jsonl", TASKS)
-    write_tasks(
-        folder / "accepted" / "tasks" / "dev.jsonl", [make_task("lyon", n) for n in range(3)]
-    )
+    for split in ("dev", "heldout"):
+        tasks = [make_task("lyon", n) for n in range(3)]
+        write_tasks(folder / "accepted" / "tasks" / f"{split}.jsonl", tasks)
     rates = [
         {"task_id": task.task_id, "attempts": 100, "successes": 50 if place else 0}
         for place, task in enumerate(TASKS)

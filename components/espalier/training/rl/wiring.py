@@ -56,6 +56,8 @@ class TrainingRun(NamedTuple):
     rollers: Sequence[Roller]
     """Sample the training's trajectories; asynchronous sampling adds some during the loop."""
     dev_roller: Roller
+    dev_questions: int
+    """That choose the weights."""
 
     @property
     def figures(self) -> dict[str, float]:
@@ -164,7 +166,7 @@ def build_run(
         payment_figures=payments.figures,
     )
     loop = RlLoop(profile, parts, store)
-    return TrainingRun(policy, loop, sampling.rollers, sampling.dev_roller)
+    return TrainingRun(policy, loop, sampling.rollers, sampling.dev_roller, len(judged))
 
 
 def _placed_models(
