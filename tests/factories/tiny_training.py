@@ -61,7 +61,8 @@ def write_inputs(folder):
     (folder / "curriculum").mkdir()
     (folder / "accepted" / "tasks").mkdir(parents=True)
     write_tasks(folder / "curriculum" / "tasks.jsonl", TASKS)
-    write_tasks(folder / "accepted" / "tasks" / "dev.jsonl", TASKS[::30])
+    for split in ("dev", "heldout"):
+        write_tasks(folder / "accepted" / "tasks" / f"{split}.jsonl", TASKS[::30])
     rates = [{"task_id": task.task_id, "attempts": 4, "successes": 2} for task in TASKS]
     pq.write_table(pa.Table.from_pylist(rates), folder / "curriculum" / "pass_rates.parquet")
 
