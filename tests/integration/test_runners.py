@@ -2,16 +2,19 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from espalier.chain import CHAIN
 from espalier.cli import command_line
+from espalier.config import read_saved_profile
 from espalier.orchestration.step_runner import container_command
 from espalier.records import open_artifact
 from espalier.registry.connection import TrackingTarget, connect
 from espalier.registry.tracking import open_parent_run
 from espalier.steps.profiles import named_profile
+from tests.benchmarks.sft_control import control_of
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 from tests.integration.commands import espalier, espalier_here, settings
 
@@ -104,6 +107,19 @@ def through_s3(folder):
 def test_both_runners_make_the_same_artifacts(in_process, kfp_local):
     assert kfp_local["digests"] == in_process["digests"]
     assert set(kfp_local["digests"]) == {stage.output for stage in CHAIN}
+
+
+@pytest.mark.slow
+def test_a_run_has_a_control_that_imitates_alone(folder, in_process, tmp_path):
+    run_dir = folder / "runs" / "one"
+    profile = read_saved_profile((run_dir / "profile.json").read_text(encoding="utf-8"))
+    found = control_of(run_dir, profile, tmp_path, minutes=0.02)
+    assert list(found["policies"]) == ["untrained", "warm_start", "control", "trained"]
+    assert found["n"] == found["policies"]["control"]["closed_book_n"] == 60
+    assert found["steps"] >= found["best_step"] > 0
+    assert found["trained_minus_control"].keys() == {"em", "ci95"}
+    shutil.rmtree(tmp_path / "control_policy")
+    assert control_of(run_dir, profile, tmp_path, minutes=0.02) == found, "it is finished"
 
 
 @pytest.mark.slow
