@@ -61,7 +61,7 @@ def planned_arms(seeds: int) -> list[Arm]:
     ]
     for seed in range(min(seeds, 2)):
         short = (f"seed={seed}", SHORT)
-        without = (*short, "curriculum.enabled=false")
+        without = (*short, "curriculum.enabled=false", "curriculum.preference=even")
         arms.append(Arm(f"filter-{seed}", short, f"seed-{seed}", "train"))
         arms.append(Arm(f"no-filter-{seed}", without, f"seed-{seed}", "train"))
     arms += [

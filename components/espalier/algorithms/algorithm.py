@@ -75,6 +75,13 @@ class Algorithm(AlgorithmRule):
         return [rule for rule in self.filters if isinstance(rule, TokenFilter)]
 
     @property
+    def credit_source(self) -> str:
+        """What says which trajectories were good, for messages."""
+        rule = self.advantage
+        named = f'material "{self.material.name}"' if rule is None else f'advantage "{rule.name}"'
+        return f'{named} (preset "{self.preset}")'
+
+    @property
     def compares_groups(self) -> bool:
         """Whether advantages need several trajectories of one task, to compare them."""
         if isinstance(self.material, PreferencePairs):
@@ -158,7 +165,7 @@ def refuse_impossible(algorithm: Algorithm) -> None:
         *_filter_faults(algorithm),
     ]
     if faults:
-        raise ValueError("; ".join(faults))
+        raise ValueError(f'with preset "{algorithm.preset}", {"; ".join(faults)}')
 
 
 def _credit_faults(algorithm: Algorithm) -> Iterator[str]:
@@ -181,7 +188,10 @@ def _material_faults(algorithm: Algorithm) -> Iterator[str]:
     material, advantage, loss = algorithm.material, algorithm.advantage, algorithm.loss
     wants_pairs = "pairs_P2" in loss.needs
     if isinstance(material, Everything) and advantage is None:
-        yield 'nothing says which trajectories were good: set advantage, such as {name = "grpo"}'
+        yield (
+            f'material "{material.name}" does not say which trajectories were good, and there is '
+            'no advantage: set one, such as {name = "grpo"}'
+        )
     if not isinstance(material, Everything) and advantage is not None:
         yield (
             f'material "{material.name}" says itself what is good; advantage '
@@ -213,6 +223,11 @@ def _loss_faults(algorithm: Algorithm) -> Iterator[str]:
         yield (
             "a penalty in the reward acts through advantages and there are none: set kl.place = "
             '"loss", or kl = "none"'
+        )
+    if kl is not None and kl.importance_corrected and kl.place == "reward":
+        yield (
+            "kl.importance_corrected acts on the policy that is being updated, which a penalty in "
+            'the reward does not see: set kl.place = "loss", or leave it out'
         )
     if kl is not None and kl.importance_corrected and isinstance(loss, Reinforce):
         yield (
@@ -260,7 +275,7 @@ def _filter_faults(algorithm: Algorithm) -> Iterator[str]:
     for rule in algorithm.filters:
         if isinstance(rule, GroupFilter) and rule.reads == "advantages" and not computable:
             yield (
-                f'filter "{rule.name}" judges groups by their advantages, before anything is '
-                "scored by a model, which these need: choose a filter of rewards, such as "
-                '{name = "zero_variance"}'
+                f'filter "{rule.name}" judges groups by their advantages before anything is '
+                f"scored by a model, and {algorithm.credit_source} needs that: choose a filter of "
+                'rewards, such as {name = "zero_variance"}'
             )

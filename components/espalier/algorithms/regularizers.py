@@ -14,9 +14,9 @@ in the type of the logits: convert bfloat16 to float32 first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import AlgorithmRule, LossBatch, PolicyLoss
@@ -93,15 +93,6 @@ class KlPenalty(AlgorithmRule):
     """Multiplies a token's estimate by its policy / proximal ratio, gradient included, so that it
     is unbiased after the first inner step (DeepSeek-V3.2, arXiv:2512.02556, sec. 3.1; TRL)."""
     adaptive: AdaptiveKl | None = None
-
-    @model_validator(mode="after")
-    def _only_a_loss_is_corrected(self) -> Self:
-        if self.importance_corrected and self.place == "reward":
-            raise ValueError(
-                "kl: importance_corrected acts on the policy that is being updated, which a "
-                'reward does not see; choose place = "loss", or leave it out'
-            )
-        return self
 
     def loss(self, batch: LossBatch, aggregation: Aggregation, *, coefficient: float) -> PolicyLoss:
         """The minibatch share of `coefficient` * KL; `kl` is the share of the mean over tokens."""

@@ -104,6 +104,15 @@ class RolloutConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _the_engine_can_guess(self) -> Self:
+        if self.engine == "vllm" and self.speculation == "all":
+            raise ValueError(
+                'rollout.speculation = "all" is of rollout.engine = "lockstep"; a server of '
+                '"vllm" guesses as it was started to: leave speculation out'
+            )
+        return self
+
 
 class ControllerConfig(Section):
     """The controller that lets a Deployment follow `champion`."""

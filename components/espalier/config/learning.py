@@ -310,6 +310,20 @@ class CurriculumConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _choices_have_pass_rates(self) -> Self:
+        if self.enabled:
+            return self
+        chosen = {"draw": self.draw, "preference": self.preference}
+        for key, value in chosen.items():
+            # "band" and "kinds" may be the default of a profile
+            if value not in (None, "band", "kinds", "uniform", "even"):
+                raise ValueError(
+                    "curriculum.enabled=false draws from all tasks alike, and curriculum."
+                    f'{key}="{value}" chooses among them; leave one of them out'
+                )
+        return self
+
+    @model_validator(mode="after")
     def _preference_is_of_the_band(self) -> Self:
         if self.preference != "even" and self.draw not in ("band", "kinds"):
             raise ValueError(

@@ -70,11 +70,26 @@ class ReplayConfig(Section):
         return round(self.share * step_groups) if self.capacity else 0
 
     @model_validator(mode="after")
+    def _choices_have_a_buffer(self) -> Self:
+        chosen = {
+            "perplexity_window": self.perplexity_window is not None,
+            "successes_only": self.successes_only,
+            "order": self.order == "priority",
+        }
+        if not self.capacity and any(chosen.values()):
+            key = next(key for key, is_chosen in chosen.items() if is_chosen)
+            raise ValueError(
+                f"training.replay.{key} chooses from a buffer that holds nothing: set "
+                "training.replay.capacity"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _successes_are_not_ranked(self) -> Self:
         if self.successes_only and self.order == "priority":
             raise ValueError(
-                "training.replay: successes of a group have no spread to be ranked by; choose "
-                'order = "fifo"'
+                "training.replay.successes_only: successes of a group have no spread to be ranked "
+                'by; choose order = "fifo"'
             )
         return self
 
@@ -95,7 +110,8 @@ class AsynchronousConfig(Section):
 
     max_staleness: int = Field(default=0, ge=0)
     """Most policy versions between sampling and learning; 0 samples and learns in turns. Above it,
-    a run no longer repeats itself bit for bit: which groups are ready is a matter of time."""
+    a run no longer repeats itself bit for bit: which groups are ready is a matter of time. For
+    rollout.engine = "lockstep" alone."""
     publish_every: int = Field(default=1, ge=1)
     """Optimizer steps between the versions that are sampled from. Groups of different versions are
     decoded apart: where tools are slow many versions are under way, each with a few rows, and fewer
@@ -220,20 +236,15 @@ class TrainingConfig(Section):
         algorithm, replay = self.algorithm, self.replay
         if self.group_size == 1 and algorithm.compares_groups:
             raise ValueError(
-                f"training.group_size=1 leaves nothing to compare, and preset "
-                f'"{algorithm.preset}" learns from differences inside a group; raise it, or choose '
+                f"training.group_size=1 leaves nothing to compare, and {algorithm.credit_source} "
+                "learns from differences inside a group; raise it, or choose "
                 'preset = "spo", "reinforce_pp" or "ppo"'
             )
         if replay.capacity and replay.successes_only and algorithm.compares_groups:
             raise ValueError(
-                "training.replay.successes_only leaves groups of equal rewards, in which preset "
-                f'"{algorithm.preset}" finds no difference; choose preset = "rft" or one with a '
-                "critic, or replay whole groups"
-            )
-        if replay.perplexity_window is not None and not replay.capacity:
-            raise ValueError(
-                "training.replay.perplexity_window chooses from a buffer that holds nothing: set "
-                "training.replay.capacity"
+                "training.replay.successes_only leaves groups of equal rewards, in which "
+                f'{algorithm.credit_source} finds no difference; choose preset = "rft" or one '
+                "with a critic, or replay whole groups"
             )
         return self
 
@@ -254,18 +265,22 @@ class TrainingConfig(Section):
     def _observations_have_no_turn(self) -> Self:
         if self.train_on_observations and "turns_BT" in self.algorithm.needs:
             raise ValueError(
-                f'preset "{self.algorithm.preset}" gives credit by the turn, and an observation '
+                f"{self.algorithm.credit_source} gives credit by the turn, and an observation "
                 "is in none; training.train_on_observations goes with credit by the trajectory"
             )
         return self
 
     @model_validator(mode="after")
     def _stale_data_is_corrected(self) -> Self:
-        stale = self.replay.capacity > 0 or self.asynchronous.max_staleness > 0
+        counts = {
+            "training.replay.capacity": self.replay.capacity,
+            "training.asynchronous.max_staleness": self.asynchronous.max_staleness,
+        }
+        stale = ", ".join(f"{key}={count}" for key, count in counts.items() if count)
         if stale and not self.algorithm.corrects_stale_data:
             raise ValueError(
-                f'preset "{self.algorithm.preset}" takes every trajectory for one of today\'s '
-                "policy, which those of training.replay and training.asynchronous are not; add "
+                f'loss "{self.algorithm.loss.name}" (preset "{self.algorithm.preset}") takes every '
+                f"trajectory for one of today's policy, and {stale} brings older ones; add "
                 'training.algorithm.off_policy = [{name = "importance_weights"}]'
             )
         return self

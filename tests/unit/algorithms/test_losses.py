@@ -250,11 +250,6 @@ def test_a_loss_with_settings_that_make_no_sense_is_refused(settings_of_rule, re
         TypeAdapter(LossRule).validate_python(settings_of_rule)
 
 
-def test_a_kl_reward_cannot_be_importance_corrected():
-    with pytest.raises(ValidationError, match='place = "loss"'):
-        KlPenalty(place="reward", importance_corrected=True)
-
-
 def test_cispos_bound_counts_from_one_in_verl_only():
     policy = torch.log(rows([4.0, 0.5]))
     batch = loss_batch(policy, torch.zeros_like(policy), rows([1, 1]), everywhere(policy))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from espalier.algorithms.presets import PRESETS
+from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS
 from espalier.config import Profile
 from espalier.config.profile import override_tables
 from espalier.records import NullTracker
@@ -32,14 +32,25 @@ def inputs(tmp_path_factory):
     [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in PRESETS],
 )
 def test_every_preset_as_shipped_makes_two_updates(inputs, tmp_path, preset):
+    assert_two_updates(inputs, tmp_path, {"preset": preset})
+
+
+def test_gdpo_weighs_the_terms_that_a_step_has(inputs, tmp_path):
+    """`turns` is among the terms only in steps in which a turn was paid."""
+    advantage = {"name": "gdpo", "weights": {"format": 0.5, "turns": 0.5}}
+    assert_two_updates(inputs, tmp_path, {"advantage": advantage})
+
+
+def assert_two_updates(inputs, work, algorithm):
     tables = {
         "episode": {"max_tokens": 64, "max_turn_tokens": 14},
         "curriculum": {"pass_rate_band": [0.01, 0.99]},
-        "training": {"steps": 2, "evaluate_every": 2, "algorithm": {"preset": preset}},
+        "training": {"steps": 2, "evaluate_every": 2, "algorithm": algorithm},
     }
-    for key in SMALL.keys() - PRESETS[preset].elsewhere.keys():
+    own = PRESETS[algorithm.get("preset", DEFAULT_PRESET)].elsewhere
+    for key in SMALL.keys() - own.keys():
         override_tables(tables, [(key, SMALL[key])])
-    run = tiny_run(inputs, tmp_path, Profile.model_validate(tables))
+    run = tiny_run(inputs, work, Profile.model_validate(tables))
     run.loop.run(NullTracker())
     assert len(run.loop.history) == 2
     assert all(math.isfinite(value) for row in run.loop.history for value in row.values())
