@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from espalier.config import Profile, family_code_digest, reads_knowledge
-from espalier.dialects import chosen_dialect
+from espalier.config import (
+    Profile,
+    family_code_digest,
+    named_reference,
+    open_named_model,
+    reads_knowledge,
+)
 from espalier.records import (
     Manifest,
     Provenance,
@@ -121,7 +126,8 @@ class Stage:
 
         They count by content, not by path: an edited source runs the stage again. What is not
         there is left out: the stage itself says so. A family of another package counts by its
-        code, and a given model, where only its dialect matters, by that.
+        code, and a given model, where only its dialect matters, by that. A named model counts by
+        what its manifest calls its content, wherever it lies.
         """
         paths: dict[str, Path | None] = {}
         match self.name:
@@ -148,11 +154,18 @@ class Stage:
             for name, path in paths.items()
             if path is not None and path.exists()
         }
+        return found | self._recorded_digests(profile)
+
+    def _recorded_digests(self, profile: Profile) -> dict[str, str]:
+        """Those external inputs that a manifest, a template or code says the digest of."""
+        found: dict[str, str] = {}
+        named = named_reference(profile.policy.model)
+        if self.name == "prepare_policy" and named is not None and named.directory.exists():
+            found["policy.model"] = open_named_model(named).content
         if "environment" in self.sections and (code := family_code_digest(profile.environment)):
             found["environment.name"] = code
         if self.name in _WRITING and profile.policy.model is not None:
-            dialect = chosen_dialect(profile.policy.dialect, profile.policy.model)
-            found["policy.dialect"] = json_digest(dialect)
+            found["policy.dialect"] = json_digest(profile.policy.model_dialect)
         return found
 
 

@@ -3,7 +3,8 @@
 app         the commands' frame (listing, errors, exit codes), and shared arguments
 plan        what a run will need, before it runs
 runs        run, evaluate, reward-model, report, chat; step (hidden: what pods run); doctor
-models      promote, rollback, load, versions, serve, api-key
+models      promote, rollback, load, versions, serve, record, api-key: of what was registered
+named_models    models list, add, push: what a run may start from
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
 data        data check-queries, draw-questions, fetch, export, collect
@@ -29,6 +30,7 @@ def command_line() -> typer.Typer:
         environments,
         kubeflow,
         models,
+        named_models,
         plan,
         runs,
     )

@@ -27,7 +27,7 @@ _HELP_WIDTH = 64
 
 PANELS = {
     "Runs": ("plan", "run", "evaluate", "reward-model", "report", "chat"),
-    "Models": ("promote", "rollback", "load", "versions", "serve", "record", "api-key"),
+    "Models": ("models", "promote", "rollback", "load", "versions", "serve", "record", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
     "Data": ("data", "environments", "backup"),
     "This machine": ("doctor",),
@@ -104,6 +104,15 @@ environments = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(environments)
+
+
+named_models = typer.Typer(
+    name="models",
+    help="Base models that policy.model may name: listed, added, pushed to S3.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(named_models)
 
 
 def examples(*lines: str) -> str:

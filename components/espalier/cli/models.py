@@ -1,4 +1,7 @@
-"""promote, rollback, load, versions, serve, record, api-key."""
+"""promote, rollback, load, versions, serve, record, api-key: registered models.
+
+What a run may start from is in `named_models`.
+"""
 
 from __future__ import annotations
 

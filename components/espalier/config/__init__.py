@@ -71,6 +71,16 @@ from espalier.config.learning import (
     RetryConfig,
     WarmStartConfig,
 )
+from espalier.config.named_models import (
+    NAMED_MODELS,
+    ORIGIN_KEY,
+    ModelReference,
+    NamedModel,
+    models_folder,
+    named_reference,
+    open_named_model,
+    weights_origin,
+)
 from espalier.config.profile import (
     Profile,
     load_profile,
@@ -119,6 +129,8 @@ from espalier.config.training import (
 __all__ = [
     "HELDOUT",
     "MOST_PROGRAM_S",
+    "NAMED_MODELS",
+    "ORIGIN_KEY",
     "AbsoluteZeroConfig",
     "AgentConfig",
     "AgentTextsConfig",
@@ -154,6 +166,8 @@ __all__ = [
     "LocalSandboxConfig",
     "LoraConfig",
     "MemoryConfig",
+    "ModelReference",
+    "NamedModel",
     "NoSelfPlayConfig",
     "OptimizerConfig",
     "OutcomeModelConfig",
@@ -198,7 +212,10 @@ __all__ = [
     "family_code_digest",
     "family_names",
     "load_profile",
+    "models_folder",
     "named_environment",
+    "named_reference",
+    "open_named_model",
     "outcome_scale",
     "outcome_span",
     "override_tables",
@@ -209,4 +226,5 @@ __all__ = [
     "reads_knowledge",
     "require_composition",
     "term_context",
+    "weights_origin",
 ]

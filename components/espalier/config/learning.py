@@ -9,7 +9,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.config.data import Section
-from espalier.dialects import DialectName
+from espalier.config.named_models import named_reference
+from espalier.dialects import DialectName, chosen_dialect
 
 OptimizerKind = Literal["adamw", "muon"]
 
@@ -52,7 +53,8 @@ class PolicyConfig(Section):
     """The base policy: a given model directory, or the embedded one trained from scratch."""
 
     model: Path | None = None
-    """Any local Hugging Face causal LM; unset means the embedded policy."""
+    """A name of `espalier models list`, or the directory of any local Hugging Face causal LM; unset
+    means the embedded policy."""
     start: Literal["base", "champion"] = "base"
     """"champion" starts from the registered model version that carries that alias."""
     dialect: DialectName | Literal["auto"] = "auto"
@@ -84,6 +86,30 @@ class PolicyConfig(Section):
         if self.model is not None and self.start == "champion":
             raise ValueError('policy.model and policy.start = "champion" exclude each other')
         return self
+
+    @model_validator(mode="after")
+    def _digests_are_whole(self) -> Self:
+        reference = named_reference(self.model)
+        if reference and not re.fullmatch("([0-9a-f]{12})?", reference.digest):
+            raise ValueError(
+                f"policy.model = {self.model}: write it as {reference.model.name}, or with the 12 "
+                "characters after @ that `espalier models list` shows"
+            )
+        return self
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the given model lies on this machine, there or not; None without one."""
+        reference = named_reference(self.model)
+        return self.model if reference is None else reference.directory
+
+    @property
+    def model_dialect(self) -> DialectName:
+        """The dialect of the base policy; of a named model it is known without its files."""
+        reference = named_reference(self.model)
+        if reference is not None and self.dialect == "auto":
+            return reference.model.dialect
+        return chosen_dialect(self.dialect, self.model)
 
 
 class RetryConfig(Section):

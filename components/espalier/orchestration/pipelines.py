@@ -15,6 +15,9 @@ from pydantic import ValidationError
 from espalier.config import (
     ImagesConfig,
     KubernetesConfig,
+    ModelReference,
+    named_reference,
+    open_named_model,
     override_tables,
     parsed_override,
     read_toml_profile,
@@ -104,7 +107,8 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     """What the run form starts with, for a profile as the command line names it.
 
     A profile that the image carries stays a name; a file of the user's own travels as JSON, as it
-    is written and with `overrides`.
+    is written and with `overrides`. A named model gets the digest of what this machine has, by
+    which pods find it in S3 (`espalier.steps.given_model`).
 
     Raises:
         ProfileError: the profile, or one of the overrides, is refused, its model is at a place
@@ -112,7 +116,9 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     """
     resolved = named_profile(profile, overrides)
     model = resolved.policy.model
-    if model is not None and not model.is_absolute():
+    if (named := named_reference(model)) is not None:
+        overrides = [*overrides, f"policy.model={_pinned(named)}"]
+    elif model is not None and not model.is_absolute():
         raise ProfileError(
             f"policy.model = {model}: pods look for it in their image or on a volume; give the "
             "absolute path there, as /models/NAME. Whether it is there is seen by prepare_policy"
@@ -129,6 +135,19 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     override_tables(tables, [parsed_override(text) for text in overrides])
     text = json.dumps(tables, default=str, ensure_ascii=False)
     return {"profile": text, "seed": resolved.seed}
+
+
+def _pinned(named: ModelReference) -> ModelReference:
+    if named.digest:
+        return named
+    if not named.directory.exists():
+        name = named.model.name
+        raise ProfileError(
+            f"policy.model = {name}: pods take it from S3 by its digest, and it is not on this "
+            f"machine. `espalier models add {name}` and `espalier models push {name}`; or set what "
+            f"the latter printed elsewhere, as policy.model = {name}@DIGEST"
+        )
+    return named.pinned(open_named_model(named))
 
 
 def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[str, str | int]:

@@ -16,7 +16,6 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
-from pathlib import Path
 from statistics import fmean
 
 from espalier.config import Profile
@@ -40,10 +39,10 @@ def forwards_trees(profile: Profile) -> bool:
     config = profile.training
     if config.layout != "prefix_tree" or config.processes > 1:
         return False
-    model = profile.policy.model
+    model = profile.policy.directory
     if model is None:
         return True
-    config_json = Path(model) / "config.json"
+    config_json = model / "config.json"
     return (
         config_json.is_file() and json.loads(config_json.read_bytes()).get("model_type") in _TREES
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from espalier.config import LoraConfig, PolicyConfig
 from espalier.records import PolicyError
-from espalier.steps.given_model import stored_parameters
+from espalier.steps.given_model import missing_model, stored_parameters
 
 _CONVOLUTION_TAPS = 3  # conv_L_cache of LFM2's config
 
@@ -52,9 +52,15 @@ def policy_size(config: PolicyConfig) -> PolicySize:
     words makes a smaller one.
 
     Raises:
-        PolicyError: the given directory has no readable config.json or safetensors.
+        PolicyError: the given model is not on this machine, or its directory has no readable
+            config.json or safetensors.
     """
-    size = _embedded(config) if config.model is None else _given(config.model)
+    if config.model is None or config.directory is None:
+        size = _embedded(config)
+    elif config.directory.is_dir():
+        size = _given(config.directory)
+    else:
+        raise PolicyError(missing_model(config.model))
     if config.lora is None:
         return size
     return replace(size, trained=_adapter_parameters(size, config.lora))

@@ -56,6 +56,8 @@ class Payload:
     profile_json: str
     records: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Further files of the version by name, such as what it was trained on."""
+    origin: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Model, source and licence of the weights that training began with, where they are known."""
 
 
 def find_or_register(target: RunHandle, identity: Identity, payload: Payload) -> ModelVersion:
@@ -101,8 +103,8 @@ def _register(
             identity.model_name,
             f"{artifacts}/{folder}/{POLICY_FOLDER}",
             run_id,
-            tags=_tags(target, identity, payload.result, payload.policy),
-            description=_description(payload.result),
+            tags=_tags(target, identity, payload),
+            description=_description(payload),
         )
     return model.version(str(created.version))
 
@@ -133,9 +135,8 @@ def _upload(target: RunHandle, folder: str, identity: Identity, payload: Payload
             )
 
 
-def _tags(
-    target: RunHandle, identity: Identity, result: EvaluationResult, policy: Path
-) -> dict[str, str]:
+def _tags(target: RunHandle, identity: Identity, payload: Payload) -> dict[str, str]:
+    result = payload.result
     figures = {
         "espalier.em": result.figure(TRAINED, "em"),
         "espalier.em_ci95": result.figure(TRAINED, "ci95"),
@@ -152,7 +153,8 @@ def _tags(
         PARENT_RUN: _parent(target),
         GATE: PENDING,
         **{key: json.dumps(value) for key, value in figures.items() if value is not None},
-        **_adapter_tags(policy),
+        **_adapter_tags(payload.policy),
+        **_origin_tags(payload.origin),
     }
 
 
@@ -164,13 +166,24 @@ def _adapter_tags(policy: Path) -> dict[str, str]:
     return {"espalier.adapter_base": base.name, "espalier.adapter_base_digest": base.digest}
 
 
-def _description(result: EvaluationResult) -> str:
+def _origin_tags(origin: Mapping[str, str]) -> dict[str, str]:
+    keys = {"model": "base_model", "from": "base_origin", "licence": "base_licence"}
+    return {f"espalier.{keys[key]}": value for key, value in origin.items() if key in keys}
+
+
+def _description(payload: Payload) -> str:
+    result = payload.result
     em, questions = result.figure(TRAINED, "em"), result.figure(TRAINED, "n")
-    if not isinstance(em, float):
-        return ""
-    said = f"EM {100 * em:.1f} % of {questions} held-out questions"
-    gain = result.figure("gain", "em")
-    return f"{said}, {100 * gain:+.1f} points by training" if isinstance(gain, float) else said
+    lines: list[str] = []
+    if isinstance(em, float):
+        said = f"EM {100 * em:.1f} % of {questions} held-out questions"
+        gain = result.figure("gain", "em")
+        has_gain = isinstance(gain, float)
+        lines.append(f"{said}, {100 * gain:+.1f} points by training" if has_gain else said)
+    if payload.origin:
+        base = payload.origin
+        lines.append(f"Trained from {base['model']} ({base['from']}), licence {base['licence']}.")
+    return "\n\n".join(lines)
 
 
 def _parent(target: RunHandle) -> str:

