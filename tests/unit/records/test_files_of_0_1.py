@@ -222,6 +222,7 @@ def test_a_former_profile_is_read_with_its_moved_keys():
         "policy.prestage.join_share=0",
         "warm_start.renamed_share=0",
         "training.renamed_share=0",
+        "curriculum.draw=band",
     ]
     assert profile.policy.prestage.optimizer == "adamw"
     assert profile == load_profile(PROFILES / "arithmetic-smoke.toml", changes)
@@ -229,7 +230,7 @@ def test_a_former_profile_is_read_with_its_moved_keys():
 
 @pytest.mark.parametrize("odd", [None, 3, "prestage", ["prestage"], {"prestage": None}])
 def test_odd_tables_of_a_saved_profile_are_refused(odd):
-    for section in ("policy", "warm_start", "environment"):
+    for section in ("policy", "warm_start", "curriculum", "environment"):
         with pytest.raises(ValidationError):
             read_saved_profile(json.dumps({section: odd}))
 
