@@ -105,7 +105,13 @@ FROZEN_ENVIRONMENTS = {
     "check": {"NAME", "--tasks", "--count", "--set", "--json"},
     "add": {"NAME", "--out"},
 }
+FROZEN_MODELS = {
+    "list": {"--json"},
+    "add": {"NAME", "--from", "--wheel"},
+    "push": {"NAME", "--to"},
+}
 FROZEN_GROUPS = {
+    "models": FROZEN_MODELS,
     "environments": FROZEN_ENVIRONMENTS,
     "schedule": FROZEN_SCHEDULE,
     "data": FROZEN_DATA,
