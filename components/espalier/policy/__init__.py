@@ -1,1 +1,1 @@
-"""The policy: the embedded default's tokenizer and model, loading a given model, its device."""
+"""The policy: the embedded default's tokenizer and model, named and given models, its device."""

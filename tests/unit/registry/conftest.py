@@ -25,6 +25,7 @@ from espalier.stages.register import run
 from tests.factories.mlflow_database import empty_database
 
 QUESTIONS = 200
+CONFIG = '{"model_type": "lfm2"}'
 _VARIABLES = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_RUN_ID",
@@ -87,10 +88,11 @@ class Workbench:
         suite: str = "s" * 64,
         n: int = QUESTIONS,
         fallen: int = 0,
+        config: str = CONFIG,
     ):
         self.count += 1
         folder = self.root / f"run{self.count}"
-        write_policy(folder / "trained_policy", f"weights {self.count}")
+        write_policy(folder / "trained_policy", f"weights {self.count}", config)
         write_accepted(folder / "accepted")
         write_evaluation(folder, {"trained": em, "warm_start": warm}, suite, n, fallen)
         return {name: folder / name for name in ("accepted", "evaluation", "trained_policy")}
@@ -136,10 +138,10 @@ def provenance(producer: str, **inputs: str) -> Provenance:
     return Provenance(producer=producer, config_digest="c", seed=0, inputs=inputs)
 
 
-def write_policy(path: Path, weights: str) -> None:
+def write_policy(path: Path, weights: str, config: str = CONFIG) -> None:
     with publishing(path, provenance("train")) as draft:
         (draft.path / "policy").mkdir()
-        (draft.path / "policy" / "config.json").write_text('{"model_type": "lfm2"}')
+        (draft.path / "policy" / "config.json").write_text(config)
         (draft.path / "policy" / "model.safetensors").write_bytes(weights.encode() * 100)
         (draft.path / "history.parquet").write_bytes(b"elsewhere")
 

@@ -33,6 +33,20 @@ def test_version_and_its_pipeline_run_lead_to_each_other(bench):
     assert found.description.startswith("EM 60.0 % of 200 held-out questions")
 
 
+def test_a_version_names_its_base_and_the_licence(bench):
+    origin = {"model": "lab/base", "from": "PyPI base==1", "licence": "Apache-2.0"}
+    config = json.dumps({"espalier_origin": origin})
+    bench.register(0.6, config=config)
+    version = bench.model.version("challenger")
+    assert version.tags["espalier.base_model"] == "lab/base"
+    assert version.tags["espalier.base_origin"] == "PyPI base==1"
+    assert version.tags["espalier.base_licence"] == "Apache-2.0"
+    found = bench.model.client.get_model_version(bench.name, version.version)
+    assert found.description.splitlines()[-1] == (
+        "Trained from lab/base (PyPI base==1), licence Apache-2.0."
+    )
+
+
 def test_run_of_a_version_names_its_data(bench):
     bench.register(0.6)
     inputs = bench.model.client.get_run(bench.model.version("challenger").run_id).inputs

