@@ -22,7 +22,7 @@ def looks_of(*scores, questions=100):
     [
         ((0.5, 0.8, 0.7, 0.8, 0.6), {"earliest": 1, "later": 3, "neighbours": 2, "one_error": 3}),
         # one standard error at 0.8 of 100 questions is 0.04
-        ((0.5, 0.8, 0.75, 0.77), {"earliest": 1, "later": 1, "neighbours": 3, "one_error": 3}),
+        ((0.5, 0.8, 0.75, 0.77), {"earliest": 1, "later": 1, "neighbours": 2, "one_error": 3}),
         ((0.9, 0.5, 0.5), {"earliest": 0, "later": 0, "neighbours": 0, "one_error": 0}),
         ((0.0, 0.0), {"earliest": 0, "later": 1, "neighbours": 1, "one_error": 1}),
     ],

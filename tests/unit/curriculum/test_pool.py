@@ -235,17 +235,6 @@ def test_predictions_learn_from_a_checkpoint_of_earlier_releases(predictor):
     assert rates["always0"] > rates["sometimes0"] > rates["never0"]
 
 
-def test_a_curriculum_that_is_off_predicts_nothing():
-    pool = _pattern_pool("predicted", enabled=False)
-    assert _shares(pool)["never"] == pytest.approx(0.6, abs=0.08)
-    assert set(pool.state()) < {task.task_id for task in ALIKE}
-
-
-def test_a_curriculum_that_is_off_has_no_preference():
-    pool = _pattern_pool("band", enabled=False, preference="r_zero")
-    assert _shares(pool)["never"] == pytest.approx(0.6, abs=0.08)
-
-
 def test_a_pool_may_predict_and_draw_all_tasks_alike():
     pool = TaskPool(ALIKE, CurriculumConfig(enabled=False), reward_span=(-1, 1))
     for number in range(30):
