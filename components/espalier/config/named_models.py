@@ -30,7 +30,7 @@ _DIGEST_LENGTH = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedModel:
-    """Where a model comes from, and what it is."""
+    """Source, licence and size of a model that a profile may name."""
 
     name: str
     title: str

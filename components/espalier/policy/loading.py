@@ -92,7 +92,8 @@ def load_policy_to_train(directory: Path, profile: Profile, *, digest: str) -> P
         digest: of the directory, by which a fresh adapter names its base.
 
     Raises:
-        PolicyError: as `load_policy` does; or the adapter is damaged, or does not fit.
+        PolicyError: the policy cannot be loaded (see `load_policy`), its adapter is damaged or of
+            another model, or the model lacks the layers of `policy.lora.target`.
     """
     policy, config = load_policy(directory), profile.policy.lora
     base = None

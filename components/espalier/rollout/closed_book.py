@@ -17,7 +17,7 @@ from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE
 
 
 class ClosedBookQuestion(NamedTuple):
-    """A task, and what the policy is told before its prompt."""
+    """A task, and the instruction that stands before its question."""
 
     task: Task
     instructions: str

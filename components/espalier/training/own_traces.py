@@ -89,7 +89,7 @@ def _unpacked(tools: object) -> object:
 
 
 class _Text(_Message):
-    """What stands in a row as a text alone."""
+    """A message that the file gives as a plain string."""
 
 
 def _said_by(role: Literal["user", "assistant"]) -> BeforeValidator:
@@ -152,7 +152,7 @@ class Trace:
 
 
 class Pair(NamedTuple):
-    """Two endings of one conversation, of which the first is preferred."""
+    """A preference pair: the better and the worse ending of one conversation."""
 
     chosen: Trace
     rejected: Trace
@@ -451,7 +451,7 @@ class Fit:
 
     path: Path
     sequences: list[TrainingSequence] = field(default_factory=list)
-    """Of a pair the chosen one, and behind it the rejected one."""
+    """One of each demonstration; of each pair two, the chosen one first."""
     questions: list[str] = field(default_factory=list)
     """What users say in the rows that are used."""
     used: int = 0
@@ -469,7 +469,7 @@ class Fit:
         return f"{self.path}: {self.used} rows are used; left out: {self.reasons}"
 
     def add(self, reason: str, traces: Sequence[Trace], row: Sequence[TrainingSequence]) -> None:
-        """Take a row, or count why it is left out."""
+        """Use the sequences of a row, or count the reason why it is left out."""
         if reason:
             self.left_out[reason] += 1
             return

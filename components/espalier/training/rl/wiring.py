@@ -18,7 +18,7 @@ from espalier.curriculum.prediction import Description
 from espalier.environments import EnvironmentsOver, family_of
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train
-from espalier.records import open_artifact, read_tasks
+from espalier.records import read_manifest, read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
 from espalier.rollout.stragglers import Stragglers
 from espalier.rollout.waits import hangs_after_s
@@ -117,7 +117,7 @@ def build_run(
     config = profile.training
     warm = inputs["warm_policy"]
     policy = load_policy_to_train(
-        warm / "policy", profile, digest=policy_digest(open_artifact(warm))
+        warm / "policy", profile, digest=policy_digest(read_manifest(warm))
     )
     hardware = Hardware.from_config(profile.hardware)
     models = _placed_models(policy.model, profile, hardware, processes)
