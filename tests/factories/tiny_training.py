@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from espalier.config import Profile
 from espalier.policy.loading import save_policy
-from espalier.records import write_tasks
+from espalier.records import Provenance, publishing, write_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.parallel import Processes
 from espalier.training.rl.wiring import build_run
@@ -55,9 +55,15 @@ def profile_of(*, max_staleness, **sections):
     return Profile.model_validate(settings)
 
 
+def publish_warm(policy, artifact):
+    """A policy as the warm start leaves it: `policy/` below a manifest."""
+    with publishing(artifact, Provenance(producer="warm_start", config_digest="", seed=0)) as draft:
+        save_policy(policy, draft.path / "policy")
+
+
 def write_inputs(folder):
     """Artifact folders as far as training reads them; the policy is warm."""
-    save_policy(warm_policy(folder / "warm"), folder / "warm_policy" / "policy")
+    publish_warm(warm_policy(folder / "warm"), folder / "warm_policy")
     (folder / "curriculum").mkdir()
     (folder / "accepted" / "tasks").mkdir(parents=True)
     write_tasks(folder / "curriculum" / "tasks.jsonl", TASKS)

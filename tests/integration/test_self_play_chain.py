@@ -101,7 +101,8 @@ def test_posed_tasks_are_proven_again_and_apart_from_heldout(artifacts, evolved)
     assert [phase["step"] for phase in phases] == [1, 2, 3]
     assert all(p["posed"] == p["kept"] + sum(p["refused"].values()) for p in phases)
     assert manifest.rows["posed_tasks"] == len(tasks) == sum(phase["kept"] for phase in phases) > 0
-    assert [line.split(":")[0] for line in notes] == ["step 1", "step 2", "step 3"]
+    phases_noted = [line.split(":")[0] for line in notes if not line.startswith("warning")]
+    assert phases_noted == ["step 1", "step 2", "step 3"]
     store = Store(
         (row["subject"], row["relation"], row["object"])
         for row in pq.read_table(artifacts["knowledge"] / "triples.parquet").to_pylist()

@@ -40,7 +40,7 @@ def endpoint(log, **variables):
         print(log.read_text())  # shown where the test fails
 
 
-def write_tiny_policy(path, weights):
+def write_tiny_policy(path, weights, config):
     with publishing(path, registry.provenance("train")) as draft:
         save_policy(tiny_policy(), draft.path / "policy")
 

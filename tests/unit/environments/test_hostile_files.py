@@ -57,7 +57,7 @@ def test_a_dump_of_openings_is_read_once(tmp_path, text):
     began_s = time.process_time()
     with pytest.raises(DataError) as caught:
         read_dump(path)
-    assert time.process_time() - began_s < 2, "digits alone took minutes"
+    assert time.process_time() - began_s < 10, "digits alone took minutes"
     assert len(str(caught.value)) < 1000
 
 

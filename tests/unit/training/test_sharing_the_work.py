@@ -12,7 +12,6 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from espalier.config import Profile
 from espalier.policy.hardware import Hardware
-from espalier.policy.loading import save_policy
 from espalier.records import NullTracker, TrainingError
 from espalier.records.task import write_tasks
 from espalier.training import ray_workers as on_ray
@@ -27,6 +26,7 @@ from espalier.training.rl.sampling import RankZeroRoller, RankZeroSampler, Split
 from espalier.training.rl.speed import update_speed
 from espalier.training.rl.wiring import TrainingRun, build_run
 from tests.factories.tiny import lookup_environments, tiny_policy
+from tests.factories.tiny_training import publish_warm
 from tests.factories.training import SEARCH, TASKS, make_task
 
 CPU = torch.device("cpu")
@@ -385,7 +385,7 @@ def test_drafts_of_dev_questions_are_counted():
 
 
 def inputs_in(folder):
-    save_policy(tiny_policy(), folder / "warm_policy" / "policy")
+    publish_warm(tiny_policy(), folder / "warm_policy")
     (folder / "curriculum").mkdir()
     (folder / "accepted" / "tasks").mkdir(parents=True)
     write_tasks(folder / "curriculum" / "tasks.jsonl", TASKS)
