@@ -39,11 +39,45 @@ def test_common_turns_are_forwarded_once_and_sampled_as_apart(name, temperature)
     engine = engine_over(name)
     together = run_sessions(engine, *episodes)
     assert_same(together, apart(episodes, name=name))
-    # positions that are read: the distinct beginnings of contexts, without a context's last token
-    contexts = [tuple(context) for context, _, _ in together]
-    distinct = {context[:end] for context in contexts for end in range(1, len(context))}
-    assert engine.counters.forwarded == len(distinct)
+    assert engine.counters.forwarded == len(distinct_positions(together))
     assert engine.counters.forwarded < engine.counters.unique
+
+
+def distinct_positions(together):
+    """The distinct beginnings of contexts, without a context's last token, which nobody reads."""
+    contexts = [tuple(context) for context, _, _ in together]
+    return {context[:end] for context in contexts for end in range(1, len(context))}
+
+
+@pytest.mark.parametrize("name", ["fused lfm2", "gpt2 in pages", "mistral by its window"])
+@pytest.mark.parametrize("rows", [2, 8])
+def test_what_prompts_of_different_tasks_begin_with_is_forwarded_once(name, rows):
+    def asked(beginning, number):
+        prompt = [*beginning, 90 + number, 95]
+        return turns(prompt, seed=number, temperature=1.0, observations=OBSERVATIONS)
+
+    engine = engine_over(name, max_rows=rows)
+    numbers = (0, 1, 1, 2, 3)
+    together = run_sessions(engine, *(asked(PROMPT, number) for number in numbers))
+    assert_same(together, apart([asked(PROMPT, number) for number in numbers], name=name))
+    alone = sum(len(context) - 1 for context, _, _ in together)
+    assert engine.counters.forwarded <= alone - 4 * len(PROMPT)
+    if rows >= len(numbers):  # equal rows are played at one time
+        assert engine.counters.forwarded == len(distinct_positions(together))
+
+    # prompts of another kind take the place of the first ones
+    other = PROMPT[::-1]
+    mixed = [asked(beginning, number) for beginning in (PROMPT, other) for number in (4, 5)]
+    again = run_sessions(engine, *mixed, asked([40], 6))
+    assert_same(again, apart([*mixed, asked([40], 6)], name=name))
+
+
+def test_short_beginnings_are_not_kept():
+    episodes = [turns([*PROMPT[:20], 90 + n], seed=n, temperature=0.0) for n in range(2)]
+    engine = engine_over()
+    together = run_sessions(engine, *episodes)
+    assert_same(together, apart(episodes))
+    assert engine.counters.forwarded == len(distinct_positions(together)) + 20
 
 
 def test_an_engine_may_share_prompts_alone():

@@ -3,7 +3,8 @@
 Attempts at one task begin with the same tokens: the prompt, and as often as not the first messages
 and what the tools said to them. Rows with equal contexts have one context in the decoder: what they
 read next is forwarded once, and each draws from the same logits by its own random numbers. Where
-they draw other tokens they part, and the decoder's context is copied.
+they draw other tokens they part, and the decoder's context is copied. What the prompts of several
+tasks begin with, such as instructions and schemas of tools, is forwarded once as well.
 
     two rows that search for the same, and then read other answers of the same distribution
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +41,10 @@ _MAX_STEP_TOKENS = 4096
 _MAX_DRAFTED_STEP_TOKENS = 1024
 """The same where there are drafts: each token of them has logits, too. And a step of 1024 tokens of
 the embedded policy stays in a core's cache: 15% less time a token than one of 4096."""
+
+
+_SHORTEST_PREAMBLE = 32
+"""In tokens: what prompts of different tasks begin with alike is kept from here on."""
 
 
 class Ready(NamedTuple):
@@ -66,6 +72,18 @@ class _Kept(NamedTuple):
     hidden_H: Tensor
 
 
+class _Preamble(NamedTuple):
+    """What prompts of different tasks begin with, in a context of its own."""
+
+    token_ids: Prompt
+    context: int
+
+    def begins(self, prompt: Prompt) -> bool:
+        """Whether `prompt` goes on from here."""
+        length = len(self.token_ids)
+        return len(prompt) > length and prompt[:length] == self.token_ids
+
+
 class SharedContexts:
     """Which context of the decoder each row has."""
 
@@ -83,6 +101,7 @@ class SharedContexts:
         self._released: list[int] = []
         self._fresh: dict[int, Prompt] = {}
         self._kept: dict[Prompt, _Kept] = {}
+        self._preamble: _Preamble | None = None
 
     def opened(self, slot: int, prompt: Prompt) -> None:
         """Register a row that has read nothing, with `prompt` as its unread tokens."""
@@ -132,8 +151,9 @@ class SharedContexts:
                 hidden_GH = torch.stack([hidden_H for _, hidden_H in joined])
                 slots_N = np.array([slot for slot, _ in joined])
                 return Ready(slots_N, np.arange(len(joined)), hidden_GH, 0)
+        forwarded = self._begin_alike(active_N)
         groups = _within_bound(self._grouped(active_N), self._rows)
-        forwarded = int(self._rows.num_unread_S[groups.leaders_G].sum())
+        forwarded += int(self._rows.num_unread_S[groups.leaders_G].sum())
         lasts_G = 1 + self._rows.num_drafted_S[groups.leaders_G]
         hidden_G = np.cumsum(lasts_G) - lasts_G
         hidden_PH = self._forward(groups, lasts_G)
@@ -171,6 +191,39 @@ class SharedContexts:
                 joined.append((slot, kept.hidden_H))
         return joined
 
+    def _begin_alike(self, active_N: Ints) -> int:
+        """Give rows that have read nothing the context of what their prompts begin with.
+
+        Returns:
+            Tokens that went through the model for it.
+        """
+        fresh = {slot: self._fresh[slot] for slot in active_N.tolist() if slot in self._fresh}
+        if self._preamble is None:
+            others = set(fresh.values())
+        else:
+            others = {prompt for prompt in fresh.values() if not self._preamble.begins(prompt)}
+        forwarded = self._keep_preamble(_common_beginning(others)) if len(others) > 1 else 0
+        if self._preamble is None:
+            return forwarded
+        token_ids, context = self._preamble
+        for slot, prompt in fresh.items():
+            if self._context_S[slot] == _NONE and self._preamble.begins(prompt):
+                self._context_S[slot] = context
+                self._holders_C[context] += 1
+                self._rows.skip(slot, len(token_ids))
+        return forwarded
+
+    def _keep_preamble(self, token_ids: Prompt) -> int:
+        if len(token_ids) < _SHORTEST_PREAMBLE:
+            return 0
+        if self._preamble is not None:
+            self._let_go(self._preamble.context)
+        self._preamble = _Preamble(token_ids, self._new_context())
+        slot, count = np.array([self._preamble.context]), np.array([len(token_ids)])
+        self._holders_C[slot] = 1
+        self._decoder.advance(slot, count, np.array(token_ids))
+        return len(token_ids)
+
     def _grouped(self, slots_N: Ints) -> _Groups:
         """Rows with the same context and the same unread tokens, together."""
         contexts_N = self._context_S[slots_N]
@@ -187,7 +240,8 @@ class SharedContexts:
         members: dict[tuple[object, ...], list[int]] = {}
         for slot in others_N.tolist():
             context = int(self._context_S[slot])
-            is_alone = context != _NONE and not self._shares_turns
+            has_read = context != _NONE and slot not in self._fresh
+            is_alone = has_read and not self._shares_turns
             key = (slot,) if is_alone else (context, *self._rows.unread_ids(slot))
             members.setdefault((is_alone, *key), []).append(slot)
         in_order = sorted(members.values(), key=lambda slots: self._rows.num_unread_S[slots[0]])
@@ -263,6 +317,14 @@ class SharedContexts:
         if not self._holders_C[context]:
             self._decoder.release(context)
             heapq.heappush(self._released, context)
+
+
+def _common_beginning(prompts: Collection[Prompt]) -> Prompt:
+    """What all begin with, without the last token of any: something is left to read."""
+    first, last = min(prompts), max(prompts)
+    shortest = min(map(len, prompts)) - 1
+    differing = (place for place in range(shortest) if first[place] != last[place])
+    return first[: next(differing, shortest)]
 
 
 def _within_bound(groups: _Groups, rows: RowState) -> _Groups:

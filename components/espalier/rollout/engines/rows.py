@@ -238,6 +238,11 @@ class RowState:
         """Mark contexts as read: rows with the same context have read them."""
         self.num_unread_S[slots_N] = 0
 
+    def skip(self, slot: int, count: int) -> None:
+        """Mark the first `count` tokens of a context as read, of which more are unread."""
+        self._unread[slot] = self._unread[slot][count:]
+        self.num_unread_S[slot] -= count
+
     def unread_ids(self, slot: int) -> list[int]:
         """The unread tokens of a slot."""
         if self.num_unread_S[slot] == 1:
