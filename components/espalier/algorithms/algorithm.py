@@ -187,12 +187,13 @@ def _credit_faults(algorithm: Algorithm) -> Iterator[str]:
 def _material_faults(algorithm: Algorithm) -> Iterator[str]:
     material, advantage, loss = algorithm.material, algorithm.advantage, algorithm.loss
     wants_pairs = "pairs_P2" in loss.needs
-    if isinstance(material, Everything) and advantage is None:
+    judges = isinstance(material, PreferencePairs | Successes)
+    if not judges and advantage is None:
         yield (
             f'material "{material.name}" does not say which trajectories were good, and there is '
             'no advantage: set one, such as {name = "grpo"}'
         )
-    if not isinstance(material, Everything) and advantage is not None:
+    if judges and advantage is not None:
         yield (
             f'material "{material.name}" says itself what is good; advantage '
             f'"{advantage.name}" would never be read: set advantage = "none"'
