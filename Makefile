@@ -29,6 +29,7 @@ $(FAMILIES): $(STAMP)
 	touch $@
 
 demo: install        ## the main job on the embedded default: knowledge in, registered model out
+	$(BIN)/espalier models add smollm2
 	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
 
 test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores

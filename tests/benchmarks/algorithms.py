@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
+    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/tiny.toml"))
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/algorithms"))
     parser.add_argument("--presets", nargs="*")
     parser.add_argument("--steps", type=int, default=24)

@@ -121,7 +121,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0, help="the others follow it")
     parser.add_argument("--steps", type=int, default=60, help="of RL, in an arm")
-    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
+    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/tiny.toml"))
     add_arm_options(parser, "runs/benchmarks/curriculum")
     return parser.parse_args()
 

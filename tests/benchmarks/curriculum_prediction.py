@@ -29,7 +29,7 @@ from espalier.records import Task, read_tasks
 from tests.benchmarks.curriculum_simulation import describe
 
 FIRST = 100
-"""Questions that are told and not judged: as many as the profile laptop estimates beforehand."""
+"""Questions that are told and not judged: as many as the profile tiny estimates beforehand."""
 POLICIES = ("warm_start", "trained")
 
 

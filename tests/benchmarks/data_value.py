@@ -37,7 +37,7 @@ from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.data_value_figures import print_report
 from tests.benchmarks.keeping import keep, kept, provenance
 
-LAPTOP = Path("pipelines/profiles/laptop.toml")
+TINY = Path("pipelines/profiles/tiny.toml")
 PRETRAINING_SHARE = 0.35
 """Of an arm's token budget, where it reads on before the warm start."""
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1, help="seeds at once, a thread each")
     parser.add_argument("--arms", nargs="*", default=[arm.name for arm in ARMS])
-    parser.add_argument("--profile", type=Path, default=LAPTOP)
+    parser.add_argument("--profile", type=Path, default=TINY)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--questions", type=int, default=500, help="held-out questions and probes")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/data_value"))

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.dialects --seeds 3 --workers 2
 
-An arm is a dialect and a seed: the laptop profile with a shorter schedule of reinforcement learning
+An arm is a dialect and a seed: the profile tiny with a shorter schedule of reinforcement learning
 (`SETTINGS`), up to `evaluate`, in a process of its own on one thread. Both dialects of a seed share
 the knowledge; questions are the same, as they are drawn before anything is written in a dialect.
 
@@ -26,7 +26,7 @@ from tests.benchmarks.arms import POLICIES, Arm, add_settings, result_of, run_al
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
-PROFILE = Path("pipelines/profiles/laptop.toml")
+PROFILE = Path("pipelines/profiles/tiny.toml")
 DIALECTS = ("tags", "hermes")
 SETTINGS = (
     "threads=1",

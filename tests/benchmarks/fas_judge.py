@@ -1,6 +1,6 @@
 """Does the judge of plans keep the right ones? Truth is what comes of carrying them out.
 
-    python -m tests.benchmarks.fas_judge --run runs/laptop --seeds 3
+    python -m tests.benchmarks.fas_judge --run runs/tiny --seeds 3
 
 --run is the folder of a run that has reached its warm start. Its warm-started policy plans the
 first action of training questions (chains that no demonstration answers), several draws of each.
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    add_run_options(parser, "runs/laptop")
+    add_run_options(parser, "runs/tiny")
     parser.add_argument("--policy", default="warm_policy", help="artifact folder of the run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--questions", type=int, default=300)

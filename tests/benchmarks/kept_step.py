@@ -39,7 +39,7 @@ RESAMPLES = 10_000
 SHARED = 0.75
 """Share of a question's variance that is the same at every look."""
 LOOKS = 10
-"""The start, and one after each tenth of the training: the profile laptop's RL."""
+"""The start, and one after each tenth of the training: the profile tiny's RL."""
 
 
 class Look(NamedTuple):
@@ -199,7 +199,7 @@ def _options() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     recorder = commands.add_parser("record")
     recorder.add_argument("--run", type=Path, required=True)
-    recorder.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
+    recorder.add_argument("--profile", type=Path, default=Path("pipelines/profiles/tiny.toml"))
     recorder.add_argument("--seed", type=int, default=0)
     recorder.add_argument("--out", type=Path, default=Path("runs/benchmarks/kept_step"))
     recorder.add_argument("--set", nargs="*", action="extend", default=[])

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.learning --seeds 3 --workers 2
 
-Arms, each a run of the laptop profile up to `evaluate` (one thread each, `--workers` at a time):
+Arms, each a run of the profile tiny up to `evaluate` (one thread each, `--workers` at a time):
 
     seed-S             the profile as it is
     adamw              seed 0 with AdamW for reading and warm start: what Muon adds
@@ -30,7 +30,7 @@ from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit
 from tests.benchmarks.learning_figures import headline, print_report
 
-LAPTOP = "pipelines/profiles/laptop.toml"
+TINY = "pipelines/profiles/tiny.toml"
 
 
 class Arm(NamedTuple):
@@ -79,7 +79,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--profile", type=Path, default=Path(LAPTOP))
+    parser.add_argument("--profile", type=Path, default=Path(TINY))
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/learning"))
     parser.add_argument("--only", nargs="*", help="names of arms; default all")
     parser.add_argument("--arm", help=argparse.SUPPRESS)

@@ -72,7 +72,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--profile", default="laptop", help="name of a profile, or a file")
+    parser.add_argument("--profile", default="tiny", help="name of a profile, or a file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--devices", nargs="+", default=["cuda", "cpu"])
     parser.add_argument("--until", default="evaluate", choices=STAGES, help="the last stage")

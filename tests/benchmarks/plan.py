@@ -46,7 +46,7 @@ KINDS = ("probe", "run", "other")
 """In this order: what is short shows faults first."""
 SHORTENED: Mapping[str, Sequence[str]] = {
     "smoke": (),
-    "laptop": (
+    "tiny": (
         "synthesis.heldout_tasks=200",
         "policy.prestage.steps=300",
         "warm_start.steps=120",

@@ -56,7 +56,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
+    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/tiny.toml"))
     parser.add_argument("--bounds", type=int, nargs="*", default=[0, 1, 4, 8])
     parser.add_argument("--publish-every", type=int, default=1, help="where the bound allows it")
     parser.add_argument("--seeds", type=int, default=1)

@@ -63,15 +63,15 @@ def make_trajectory(task, reward, **fields):
     )
 
 
-def demonstration(task):
-    """How a teacher would answer, as a training sequence."""
+def demonstration(task, dialect=None):
+    """How a teacher would answer, as a training sequence; of the tiny policy without a dialect."""
     name = task.task_id.partition("-")[0]
     pieces = (
         search_call("country", name),
         SEARCH.observation(name),
         FinalAnswer(FACTS[name], "answer"),
     )
-    return encode_pieces(task.prompt, pieces, tiny_dialect())
+    return encode_pieces(task.prompt, pieces, dialect or tiny_dialect())
 
 
 def supervised_plan(**changes):

@@ -22,7 +22,7 @@ from tests.factories.checked_decoder import Checked, placed
 from tests.factories.tiny import TAGS, TOOLS, tiny_tokenizer
 from tests.unit.rollout.play import NEVER, STOPS_OFTEN, run_sessions, turns
 
-LAPTOP = Path("pipelines/profiles/laptop.toml")
+TINY = Path("pipelines/profiles/tiny.toml")
 WAYS = (
     {},
     {"temperature": 0.0},
@@ -93,7 +93,7 @@ def test_the_same_tokens_are_drawn(name, device):
 
 
 def test_the_embedded_policy_of_the_demo_draws_the_same_tokens(device):
-    profile = load_profile(LAPTOP)
+    profile = load_profile(TINY)
     model = build_policy(
         profile.policy,
         tiny_tokenizer(),

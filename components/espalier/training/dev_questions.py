@@ -5,7 +5,7 @@ the held-out questions, as far as there are so many: else chance decides how muc
 say. The warm start asks the first of a stratum and reinforcement learning the last: where there are
 enough for both, none is asked twice. Of a dozen looks at the same questions the warm start keeps
 the best, which is partly luck with them. RL begins at these weights, and over the same questions it
-would have to beat that luck: of a run of the profile `laptop` whose warm start answered 84 % of its
+would have to beat that luck: of a run of the profile `tiny` whose warm start answered 84 % of its
 dev questions and 76 % of the held-out ones, none of RL's weights were kept.
 """
 

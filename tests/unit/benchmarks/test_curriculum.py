@@ -80,7 +80,7 @@ def test_the_report_leaves_curves_and_a_plot(tmp_path, capsys):
 )
 def test_arms_of_half_a_step_differ_in_its_groups_alone(tmp_path, way, tasks, members):
     options = argparse.Namespace(
-        profile=ROOT / "pipelines/profiles/laptop.toml", steps=60, set=[], out=tmp_path
+        profile=ROOT / "pipelines/profiles/tiny.toml", steps=60, set=[], out=tmp_path
     )
     eased, own = (profile_of(Arm(name, 1), options).training for name in ("eased", way))
     assert (own.tasks_per_step, own.group_size) == (tasks, members)
@@ -96,7 +96,7 @@ def test_arms_of_half_a_step_differ_in_its_groups_alone(tmp_path, way, tasks, me
 
 def test_arms_differ_in_how_they_choose_tasks_alone(tmp_path):
     options = argparse.Namespace(
-        profile=ROOT / "pipelines/profiles/laptop.toml", steps=60, set=[], out=tmp_path
+        profile=ROOT / "pipelines/profiles/tiny.toml", steps=60, set=[], out=tmp_path
     )
     base = profile_of(Arm(BASE, 1), options)
     for way in set(ARMS) - {"eased", *GROUP_SIZES}:

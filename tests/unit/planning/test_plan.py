@@ -114,7 +114,7 @@ def test_memory_given_for_a_gpu_is_planned_for():
 def test_memory_of_a_gpu_is_planned_as_it_was_measured():
     """Within 15 % when it was fitted; the profile may be tuned since."""
     measured = json.loads(ONE_GPU.read_text())["devices"]["cuda"]["stages"]
-    needs = planned(load_profile(PROFILES / "laptop.toml"), accelerator_mib=80_000.0).needs
+    needs = planned(load_profile(PROFILES / "tiny.toml"), accelerator_mib=80_000.0).needs
     for stage, row in measured.items():
         if stage == "continue_pretraining":  # does nothing there
             assert needs.memory[stage].accelerator_mib == 0
@@ -188,7 +188,7 @@ def test_the_command_prints_a_plan_and_exits_0(espalier):
 
 
 def test_what_does_not_fit_exits_1_and_names_keys(espalier):
-    done = espalier("--profile", "laptop", "--hours", "0.17")
+    done = espalier("--profile", "tiny", "--hours", "0.17")
     assert done.exit_code == 1
     assert "does not fit: time" in done.stdout
     assert "--set training.steps=" in done.stdout

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from espalier.config import PolicyConfig
+from espalier.config.named_models import MODELS_VARIABLE
 from espalier.dialects import SYNTAXES
 from espalier.planning.sizes import policy_size
 from espalier.policy.embedded import build_policy
@@ -56,3 +57,12 @@ def test_an_unreadable_config_is_one_message(tmp_path, text):
 def test_a_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(PolicyError, match="safetensors"):
         policy_size(PolicyConfig(model=tmp_path))
+
+
+def test_a_named_model_is_planned_before_it_is_added(tmp_path, monkeypatch):
+    monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path / "none"))
+    config = PolicyConfig.model_validate({"model": "smollm2", "lora": {"rank": 8}})
+    size = policy_size(config)
+    assert (size.parameters, size.hidden, size.attention_layers) == (134_515_008, 576, 30)
+    assert size.cache_floats_per_token == 2 * 30 * 3 * 64
+    assert 0 < size.trained < 5_000_000

@@ -245,5 +245,5 @@ def test_a_run_of_0_1_is_opened(tmp_path):
 
 
 def test_a_profile_of_today_is_read_as_it_was_saved():
-    profile = load_profile(PROFILES / "laptop.toml")
+    profile = load_profile(PROFILES / "tiny.toml")
     assert read_saved_profile(profile.model_dump_json()) == profile
