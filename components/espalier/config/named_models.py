@@ -36,7 +36,7 @@ class NamedModel:
     name: str
     title: str
     parameters: int
-    shape: Mapping[str, int] = field(hash=False)
+    shape: Mapping[str, int | str] = field(hash=False)
     """Keys of its config.json from which a run can be planned before it is added."""
     licence: str
     """By its SPDX name."""
@@ -70,6 +70,7 @@ NAMED_MODELS: dict[str, NamedModel] = {
             title="SmolLM2-135M-Instruct",
             parameters=134_515_008,
             shape={
+                "model_type": "llama",
                 "hidden_size": 576,
                 "num_hidden_layers": 30,
                 "num_attention_heads": 9,

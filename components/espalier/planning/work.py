@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from espalier.algorithms import Algorithm
 from espalier.config import Profile, family_class
 from espalier.planning.figures import Figures
-from espalier.planning.sharing import positions_per_token
+from espalier.planning.sharing import learned_per_group, positions_per_token
 
 POLICIES = 3
 """Untrained, warm-started and trained are judged on the same questions."""
@@ -136,11 +136,12 @@ def _train(profile: Profile, figures: Figures) -> StageWork:
     if not config.steps:
         return StageWork()
     of_step = config.tasks_per_step * config.group_size
+    learned_of_step = config.tasks_per_step * learned_per_group(config)
     looks = 1 + math.ceil(config.steps / config.evaluate_every)  # one before the first step
-    learned = places(profile) * figures.episode_tokens * config.epochs
+    learned = config.steps * learned_of_step * figures.episode_tokens * config.epochs
     sampled = figures.rollouts_per_place * of_step
     share = positions_per_token(profile, figures.common_share)
-    positions = share * of_step * figures.episode_tokens / config.minibatches
+    positions = share * learned_of_step * figures.episode_tokens / config.minibatches
     return StageWork(
         trained_tokens=learned * passes(config.algorithm),
         rollout_tokens=config.steps * sampled * figures.action_tokens,

@@ -26,8 +26,10 @@ class ClosedBookQuestion(NamedTuple):
 async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeContext) -> str | None:
     """The answer of one greedy message of at most `episode.max_turn_tokens` tokens.
 
-    A policy that was trained to search calls the tool all the same. In a dialect whose answers have
-    a tag it then writes on behind its thought and that tag, so that it has to say what it knows.
+    In a dialect whose answers have a tag, a policy that writes none is asked again behind its
+    thought and that tag, so that it has to say what it knows, and no more than that: one that was
+    trained to search calls the tool all the same, or goes on with a plan in words, and one that was
+    not trained answers in a sentence.
 
     Returns:
         None where it states no answer: it calls a tool in a dialect without such a tag, says
@@ -38,10 +40,10 @@ async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeConte
         question.task.prompt
     )
     message = await _message(question.task, prompt_ids, context)
-    answer = stated_answer(message, dialect)
-    if answer is not None or not message or not dialect.answer_opening:
-        return answer
     written = dialect.message_text(message)
+    is_tagged = transcript_answer(written, examples=0) is not None
+    if is_tagged or not message or not dialect.answer_opening:
+        return stated_answer(message, dialect)
     calls = [written.find(tag) for tag in dialect.kind_markers if tag in written]
     opening = dialect.text_ids(written[: min(calls, default=0)] + dialect.answer_opening)
     forced = await _message(question.task, (*prompt_ids, *opening), context)

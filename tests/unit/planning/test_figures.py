@@ -34,7 +34,7 @@ def test_assumed_times_are_those_of_the_policy_and_the_threads():
     ("made", "asked", "factor"),
     [
         (Compute(1000, 1), Compute(1000, 1), 1.0),
-        (Compute(1000, 1), Compute(4000, 1), 4.0),
+        (Compute(1000, 1), Compute(4000, 1), 4.0**0.87),
         (Compute(1000, 1), Compute(10, 1), 1 / 3),
         (Compute(1000, 1), Compute(1000, 2), 2**-0.68),
     ],

@@ -128,8 +128,17 @@ def test_a_call_in_a_dialect_without_tags_states_nothing():
 
 
 def test_a_stated_answer_is_asked_for_once():
-    answer, read = asked(dialect_over(CHATML, "tags"), "Paris")
+    answer, read = asked(dialect_over(CHATML, "tags"), "<answer> Paris </answer>")
     assert (answer, len(read)) == ("Paris", 1)
+    answer, read = asked(dialect_over(CHATML, "hermes"), "Paris")
+    assert (answer, len(read)) == ("Paris", 1)
+
+
+@pytest.mark.parametrize("said", ["The capital of France is Paris.", "capital of , country of , "])
+def test_a_message_in_other_words_is_followed_by_an_opened_answer(said):
+    answer, read = asked(dialect_over(CHATML, "tags"), said, " Paris </answer>")
+    assert answer == "Paris"
+    assert read[1] == f"{read[0]}<answer>"
 
 
 def test_answers_from_memory_are_greedy_and_counted():
