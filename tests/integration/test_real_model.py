@@ -39,7 +39,7 @@ def directory():
         pytest.skip(f"SmolLM2 cannot be had here: {error}")
 
 
-def test_a_run_is_planned_from_what_the_model_says_of_itself(directory):
+def test_plans_know_the_shape_of_the_model(directory):
     config = json.loads((directory / "config.json").read_bytes())
     shape = NAMED_MODELS["smollm2"].shape
     assert {key: config[key] for key in shape} == shape

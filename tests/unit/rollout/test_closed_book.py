@@ -135,7 +135,7 @@ def test_a_stated_answer_is_asked_for_once():
 
 
 @pytest.mark.parametrize("said", ["The capital of France is Paris.", "capital of , country of , "])
-def test_a_message_in_other_words_is_followed_by_an_opened_answer(said):
+def test_other_words_are_followed_by_an_opened_answer(said):
     answer, read = asked(dialect_over(CHATML, "tags"), said, " Paris </answer>")
     assert answer == "Paris"
     assert read[1] == f"{read[0]}<answer>"

@@ -51,7 +51,7 @@ def distinct_positions(together):
 
 @pytest.mark.parametrize("name", ["fused lfm2", "gpt2 in pages", "mistral by its window"])
 @pytest.mark.parametrize("rows", [2, 8])
-def test_what_prompts_of_different_tasks_begin_with_is_forwarded_once(name, rows):
+def test_what_prompts_begin_with_is_forwarded_once(name, rows):
     def asked(beginning, number):
         prompt = [*beginning, 90 + number, 95]
         return turns(prompt, seed=number, temperature=1.0, observations=OBSERVATIONS)
