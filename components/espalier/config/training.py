@@ -252,11 +252,11 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _more_is_sampled_than_kept(self) -> Self:
         material = self.algorithm.material
-        if isinstance(material, MostVaried) and material.keep >= self.group_size:
+        if isinstance(material, MostVaried) and material.keep > self.group_size:
             raise ValueError(
-                f"training.algorithm.material.keep={material.keep} leaves out nothing of groups of "
-                f"training.group_size={self.group_size}: sample more, keep fewer, or leave "
-                "material out"
+                f"training.algorithm.material.keep={material.keep} is more than groups of "
+                f"training.group_size={self.group_size} have (preset "
+                f'"{self.algorithm.preset}"): sample more, keep fewer, or leave material out'
             )
         return self
 

@@ -91,6 +91,6 @@ def test_no_choice_of_as_many_attempts_has_a_larger_variance(rewards, keep):
         ([0.5] * 6, [0, 1, 4, 5]),
     ],
 )
-def test_some_of_the_best_and_some_of_the_worst_are_left(rewards, kept):
+def test_best_and_worst_are_left(rewards, kept):
     chosen = MostVaried().kept([_attempt(reward) for reward in rewards])
     assert sorted(rewards[g] for g in chosen) == sorted(rewards[g] for g in kept)

@@ -26,7 +26,7 @@ def test_later_layers_take_the_place_of_earlier_ones():
 def test_assumed_times_are_those_of_the_policy_and_the_threads():
     small = calibrated(Profile(), [], Compute(750_000, 1)).figures
     large = calibrated(Profile(), [], Compute(7_500_000, 2)).figures
-    assert large.update_token_s == pytest.approx(small.update_token_s * 10 * 2**-0.68)
+    assert large.update_token_s == pytest.approx(small.update_token_s * 10**0.87 * 2**-0.68)
     assert large.ingest_s == small.ingest_s
 
 

@@ -156,7 +156,7 @@ def test_every_profile_can_be_planned_and_probed(path):
     assert probe.training.steps == PROBE_STEPS
     assert probe.training.group_size == profile.training.group_size
     assert probe.hardware == profile.hardware
-    assert planned(probe).needs.hours < 0.1
+    assert planned(probe).needs.hours < (0.1 if profile.policy.model is None else 0.2)
 
 
 def test_what_is_assumed_is_said_in_words():
