@@ -23,6 +23,7 @@ from espalier.config.data import (
 )
 from espalier.config.environment import (
     MOST_PROGRAM_S,
+    ClosedBook,
     EnvironmentConfig,
     KubernetesSandboxConfig,
     LocalSandboxConfig,
@@ -136,6 +137,7 @@ __all__ = [
     "AgentTextsConfig",
     "AsynchronousConfig",
     "CanaryConfig",
+    "ClosedBook",
     "ContaminationConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",

@@ -57,6 +57,14 @@ class EnvironmentConfig(Section):
         return (self.name,)
 
 
+class ClosedBook(NamedTuple):
+    """What a policy reads before a question that it is to answer from memory, without tools."""
+
+    instructions: str
+    examples: tuple[tuple[str, str], ...] = ()
+    """Questions that were asked before, with the answers given; none may be what a task asks."""
+
+
 class FamilyClass(Protocol):
     """What a profile needs of a family before anything runs."""
 
@@ -68,7 +76,7 @@ class FamilyClass(Protocol):
     ends_by_call: ClassVar[bool]
     converses: ClassVar[bool]
     relabels_failures: ClassVar[bool]
-    closed_book: ClassVar[str]
+    closed_book: ClassVar[ClosedBook | None]
     further_terms: ClassVar[frozenset[str]]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:

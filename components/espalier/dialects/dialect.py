@@ -194,11 +194,13 @@ class Dialect:
     def bare_prompt_ids(self, prompt: Sequence[Message]) -> tuple[int, ...]:
         """Ids of a prompt that does not say how actions are written, up to where the policy writes.
 
-        Of a dialect without tools it is a question as any user asks it, behind the instructions.
+        Of a dialect without tools it is a question as any user asks it, and the instructions stand
+        before the first message of a user.
         """
         shown = [self._shown(message) for message in prompt]
         if not self._is_embedded:
-            shown[-1]["content"] = self._instructions + shown[-1]["content"]
+            first = next((m for m in shown if m["role"] == "user"), shown[-1])
+            first["content"] = self._instructions + first["content"]
         return tuple(self._encode(self._generation_prompt(shown)))
 
     def parse(self, token_ids: Sequence[int]) -> Action:

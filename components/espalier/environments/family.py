@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from espalier.config import (
+    ClosedBook,
     EnvironmentConfig,
     Profile,
     SplitsConfig,
@@ -129,10 +130,9 @@ class Family(ABC, Generic[C]):
     """Names of what its episodes pay beside outcome and format."""
     relabels_failures: ClassVar[bool] = False
     """Whether `hindsight` names the tasks that failed attempts solved."""
-    closed_book: ClassVar[str] = ""
-    """For a family whose tools look answers up: what a policy is told where it answers from memory,
-    without them. Its answers also count as grounded or not, by what the tools had returned. Empty
-    for other families."""
+    closed_book: ClassVar[ClosedBook | None] = None
+    """For a family whose tools look answers up: what a policy reads where it answers from memory,
+    without them. Its answers also count as grounded or not, by what the tools had returned."""
     headline: ClassVar[str] = "accuracy"
     """The one of `official_scores` that its public benchmarks are quoted by."""
 

@@ -255,7 +255,9 @@ def _from_memory(roller: CountingRoller, suite: Suite) -> dict[str, FromMemory]:
     tasks, family = suite.closed_book_tasks, suite.family
     if not tasks:
         return {}
-    asked = [ClosedBookQuestion(task, family.of(task).closed_book) for task in tasks]
+    asked = [
+        ClosedBookQuestion(task, told) for task in tasks if (told := family.of(task).closed_book)
+    ]
     answers = zip(tasks, roller.closed_book(asked), strict=True)
     return {
         task.task_id: FromMemory(family.of(task).verify(task, answer) > 0, answer)

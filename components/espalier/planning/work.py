@@ -15,6 +15,7 @@ POLICIES = 3
 _FORWARD = 1 / 3
 """Of forward and backward together (2 of 6 operations a parameter and token, arXiv:2001.08361)."""
 _READ_AGAIN = 4  # most tokens of a micro-batch for each of its positions: training.rl.rows
+_NAME_TOKENS = 10  # of an answer from memory, a short one as its examples are
 _CHUNK_TASKS = 64  # the curriculum filter judges so many tasks at one time
 
 
@@ -158,11 +159,9 @@ def _train(profile: Profile, figures: Figures) -> StageWork:
 def _evaluate(profile: Profile, figures: Figures) -> StageWork:
     config, questions = profile.evaluation, profile.synthesis.heldout_tasks
     samples = min(config.sampled_questions, questions) * config.samples_per_task
-    from_memory = min(config.closed_book_questions, questions) * min(
-        figures.action_tokens, profile.episode.max_turn_tokens
-    )
-    if not family_class(profile.environment.name).closed_book:
-        from_memory = 0.0
+    from_memory = min(config.closed_book_questions, questions) * _NAME_TOKENS
+    if family_class(profile.environment.name).closed_book is None:
+        from_memory = 0
     played = (questions + samples) * figures.action_tokens
     return StageWork(
         judged_tokens=POLICIES * (played + from_memory),

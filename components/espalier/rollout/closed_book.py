@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, cast
 
+from espalier.config import ClosedBook
 from espalier.dialects import DialectName
 from espalier.dialects.dialect import Dialect
 from espalier.dialects.syntax import split_thought
-from espalier.records import FinalAnswer, Task, ToolCalls
+from espalier.records import FinalAnswer, Message, Task, ToolCalls
 from espalier.rewards import transcript_answer
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext
@@ -17,37 +18,41 @@ from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE
 
 
 class ClosedBookQuestion(NamedTuple):
-    """A task, and the instruction that stands before its question."""
+    """A task, and what stands before its question."""
 
     task: Task
-    instructions: str
+    told: ClosedBook
 
 
 async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeContext) -> str | None:
     """The answer of one greedy message of at most `episode.max_turn_tokens` tokens.
 
-    In a dialect whose answers have a tag, a policy that writes none is asked again behind its
-    thought and that tag, so that it has to say what it knows, and no more than that: one that was
-    trained to search calls the tool all the same, or goes on with a plan in words, and one that was
-    not trained answers in a sentence.
+    The examples show how short an answer is: without them a policy that was not trained answers in
+    a sentence. In a dialect whose answers have a tag, the policy writes behind that tag: one that
+    was trained to search would call the tool all the same.
 
     Returns:
         None where it states no answer: it calls a tool in a dialect without such a tag, says
         nothing, or has no room behind the prompt.
     """
-    dialect = context.dialect
-    prompt_ids = _without_tools(dialect, question.instructions).bare_prompt_ids(
-        question.task.prompt
-    )
-    message = await _message(question.task, prompt_ids, context)
-    written = dialect.message_text(message)
-    is_tagged = transcript_answer(written, examples=0) is not None
-    if is_tagged or not message or not dialect.answer_opening:
-        return stated_answer(message, dialect)
-    calls = [written.find(tag) for tag in dialect.kind_markers if tag in written]
-    opening = dialect.text_ids(written[: min(calls, default=0)] + dialect.answer_opening)
-    forced = await _message(question.task, (*prompt_ids, *opening), context)
-    return dialect.message_text(forced).partition("<")[0].strip() or None
+    dialect, told = context.dialect, question.told
+    prompt = (*_example_turns(told.examples, dialect), *question.task.prompt)
+    prompt_ids = _without_tools(dialect, told.instructions).bare_prompt_ids(prompt)
+    if not dialect.answer_opening:
+        return stated_answer(await _message(question.task, prompt_ids, context), dialect)
+    opened_ids = (*prompt_ids, *dialect.text_ids(dialect.answer_opening))
+    message = dialect.message_text(await _message(question.task, opened_ids, context))
+    return message.partition("<")[0].strip() or None
+
+
+def _example_turns(examples: Sequence[tuple[str, str]], dialect: Dialect) -> list[Message]:
+    opening = dialect.answer_opening
+    closing = opening.replace("<", "</")
+    turns: list[Message] = []
+    for asked, answer in examples:
+        said = f"{opening} {answer} {closing}" if opening else answer
+        turns += [Message(role="user", content=asked), Message(role="assistant", content=said)]
+    return turns
 
 
 async def _message(

@@ -111,6 +111,6 @@ def test_three_policies_answer_greedily_by_samples_and_from_memory():
         )
         return work_of(asked, figures(asked, **LENGTHS))["evaluate"].judged_tokens
 
-    assert judged_tokens("search_qa") == 3 * (100 + 400 + 100) * 20
-    assert judged_tokens("search_qa", closed_book_questions=30) == 3 * (100 + 400 + 30) * 20
+    assert judged_tokens("search_qa") == 3 * ((100 + 400) * 20 + 100 * 10)
+    assert judged_tokens("search_qa", closed_book_questions=30) == 3 * ((100 + 400) * 20 + 30 * 10)
     assert judged_tokens("python_math") == 3 * (100 + 400) * 20, "nothing is looked up"

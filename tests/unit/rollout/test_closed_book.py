@@ -26,6 +26,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+TOLD = SearchQA.closed_book._replace(examples=(("Who wrote Hamlet?", "Shakespeare"),))
 TASK = make_task("t", "What is the capital of France?", gold=("Paris",))
 CALL = ToolCalls((ToolCall(name="search", arguments={"query": "France"}),), thought="country")
 
@@ -38,7 +39,7 @@ def dialect_over(template, name, tools=TOOLS, instructions=""):
 
 @pytest.mark.parametrize("name", ["tags", "hermes", "llama3"])
 def test_a_bare_prompt_is_the_question_behind_the_instructions(name):
-    dialect = dialect_over(CHATML, name, (), SearchQA.closed_book)
+    dialect = dialect_over(CHATML, name, (), TOLD.instructions)
     assert dialect.text(dialect.bare_prompt_ids(TASK.prompt)) == (
         "<|im_start|>user\nAnswer the question from memory. Give only the name as the answer.\n"
         "What is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -102,43 +103,38 @@ def asked(dialect, *messages):
         tools=ToolRunner(workers=0, timeout_s=1.0),
         limits=EpisodeConfig(max_tokens=4096, max_turn_tokens=400),
     )
-    question = ClosedBookQuestion(TASK, SearchQA.closed_book)
+    question = ClosedBookQuestion(TASK, TOLD)
     return asyncio.run(closed_book_answer(question, context)), list(map(dialect.text, engine.read))
 
 
-def test_a_policy_that_calls_answers_behind_its_answer_tag():
-    call = "<think> country </think> <search> France </search>"
-    answer, read = asked(dialect_over(CHATML, "tags"), call, " Paris </answer>")
-    assert answer == "Paris"
-    assert read[1] == f"{read[0]}<think> country </think> <answer>"
-    again, _ = asked(dialect_over(CHATML, "tags"), call, " Paris <search> Lyon </search>")
-    assert again == "Paris", "what stands before the next tag"
+EXAMPLE = (
+    "<|im_start|>user\nAnswer the question from memory. Give only the name as the answer.\n"
+    "Who wrote Hamlet?<|im_end|>\n<|im_start|>assistant\n{said}<|im_end|>\n"
+    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+)
 
 
-def test_an_empty_message_is_followed_by_an_opened_answer():
-    answer, read = asked(dialect_over(CHATML, "tags"), "<|im_end|>", "Paris<|im_end|>")
-    assert answer == "Paris"
-    assert read[1] == f"{read[0]}<answer>"
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [
+        (" Paris </answer>", "Paris"),
+        ("Paris<|im_end|>", "Paris"),
+        (" Paris <search> Lyon </search>", "Paris"),
+        ("<search> Lyon </search>", None),
+        ("<|im_end|>", None),
+    ],
+)
+def test_the_policy_writes_behind_examples_and_an_opened_answer(written, answer):
+    answered, read = asked(dialect_over(CHATML, "tags"), written)
+    assert answered == answer, "what stands before the next tag"
+    assert read == [EXAMPLE.format(said="<answer> Shakespeare </answer>") + "<answer>"]
 
 
-def test_a_call_in_a_dialect_without_tags_states_nothing():
+def test_a_dialect_without_tags_shows_answers_alone():
+    answered, read = asked(dialect_over(CHATML, "hermes"), "Paris")
+    assert (answered, read) == ("Paris", [EXAMPLE.format(said="Shakespeare")])
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "France"}}\n</tool_call>'
-    answer, read = asked(dialect_over(CHATML, "hermes"), call)
-    assert (answer, len(read)) == (None, 1)
-
-
-def test_a_stated_answer_is_asked_for_once():
-    answer, read = asked(dialect_over(CHATML, "tags"), "<answer> Paris </answer>")
-    assert (answer, len(read)) == ("Paris", 1)
-    answer, read = asked(dialect_over(CHATML, "hermes"), "Paris")
-    assert (answer, len(read)) == ("Paris", 1)
-
-
-@pytest.mark.parametrize("said", ["The capital of France is Paris.", "capital of , country of , "])
-def test_other_words_are_followed_by_an_opened_answer(said):
-    answer, read = asked(dialect_over(CHATML, "tags"), said, " Paris </answer>")
-    assert answer == "Paris"
-    assert read[1] == f"{read[0]}<answer>"
+    assert asked(dialect_over(CHATML, "hermes"), call)[0] is None
 
 
 def test_answers_from_memory_are_greedy_and_counted():
@@ -146,13 +142,13 @@ def test_answers_from_memory_are_greedy_and_counted():
     environments = lookup_environments(LookupSearch(()), profile)
     roller = Roller.local(tiny_policy(), environments, profile)
     tasks = [TASK, make_task("u", "currency of France")]
-    questions = [ClosedBookQuestion(task, SearchQA.closed_book) for task in tasks]
+    questions = [ClosedBookQuestion(task, TOLD) for task in tasks]
 
     answers = roller.closed_book(questions)
 
     assert answers == roller.closed_book(questions)
     assert roller.closed_book(questions[1:]) == answers[1:], "side by side or alone"
-    assert 0 < roller.action_tokens <= 5 * 2 * 12
+    assert 0 < roller.action_tokens <= 5 * 12
     assert roller.total_tokens > roller.action_tokens
     assert roller.seconds > 0
 
@@ -161,5 +157,5 @@ def test_a_prompt_that_fills_the_context_gets_no_answer():
     profile = Profile.model_validate({"episode": {"max_tokens": 16, "max_turn_tokens": 4}})
     roller = Roller.local(tiny_policy(), lookup_environments(LookupSearch(()), profile), profile)
     long = make_task("l", "What is the currency of the country of Lyon? " * 4)
-    assert roller.closed_book([ClosedBookQuestion(long, "")]) == [None]
+    assert roller.closed_book([ClosedBookQuestion(long, TOLD)]) == [None]
     assert roller.action_tokens == 0

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from espalier.config import EnvironmentConfig, Profile, RZeroConfig, WebRLConfig
+from espalier.config import ClosedBook, EnvironmentConfig, Profile, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.family import (
     AgentTexts,
@@ -59,7 +59,15 @@ INSTRUCTIONS = (
     "Answer the question. Search as often as you need to. Give only the name as the final answer.\n"
 )
 
-CLOSED_BOOK = "Answer the question from memory. Give only the name as the answer.\n"
+CLOSED_BOOK = ClosedBook(
+    "Answer the question from memory. Give only the name as the answer.\n",
+    # of what no knowledge source here holds
+    examples=(
+        ("Who wrote Hamlet?", "William Shakespeare"),
+        ("Name the chemical symbol of gold.", "Au"),
+        ("What is the planet closest to the Sun?", "Mercury"),
+    ),
+)
 
 
 class Searcher(Protocol):
