@@ -8,11 +8,13 @@ import platform
 import re
 import shutil
 import sys
+import timeit
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Literal, NamedTuple
 
 from espalier.extras import DISTRIBUTION, install_command, requirements
@@ -22,6 +24,10 @@ KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"
 _MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0
 """A laptop run with its tracking database stays below these (MLflow keeps a copy of the policy)."""
 _TIMEOUT_S = 5.0
+_WORTH_A_CHANGE = 1.2
+"""Times as fast that another setting has to be before it is advised."""
+_PRODUCT = (1024, 1024, 1024)  # rows of a micro-batch, and widths of a small language model
+_PRODUCTS = 5  # the first is slow
 _PURPOSES = {
     "cluster": "the services of k8s/",
     "ray": "clusters of Ray",
@@ -97,6 +103,43 @@ def _torch() -> Iterator[Finding]:
         return
     device = "CUDA" if torch.cuda.is_available() else "no GPU (none is needed)"
     yield Finding("torch threads", "ok", f"{torch.get_num_threads()}, {device}")
+    yield _matrix_products(torch)
+
+
+def _matrix_products(torch: ModuleType) -> Finding:
+    """How fast this machine multiplies matrices, and which settings that speaks for.
+
+    No run measures it: its results would depend on what else ran at that moment.
+    """
+    cores = torch.get_num_threads()
+    float32, one_thread, bfloat16 = (
+        gigaflops(torch, kind, threads)
+        for kind, threads in (("float32", cores), ("float32", 1), ("bfloat16", cores))
+    )
+    found = (
+        f"on the CPU {float32:.0f} GFLOPS in float32 with {cores} threads, "
+        f"{one_thread:.0f} with 1, {bfloat16:.0f} in bfloat16"
+    )
+    advice: list[str] = []
+    if cores > 1 and float32 < _WORTH_A_CHANGE * one_thread:
+        advice.append("threads = 1 in the profile: more bring nothing here")
+    if bfloat16 > _WORTH_A_CHANGE * float32:
+        advice.append('[hardware] precision = "bfloat16" is faster here, "auto" takes float32')
+    return Finding("matrix products", "ok", found, "; ".join(advice))
+
+
+def gigaflops(torch: ModuleType, kind: str, threads: int) -> float:
+    """Billions of operations a second of a matrix product on the CPU, the best of a few."""
+    rows, read, written = _PRODUCT
+    one = torch.ones(rows, read, dtype=getattr(torch, kind))
+    other = torch.ones(read, written, dtype=one.dtype)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        best_s = min(timeit.repeat(lambda: torch.mm(one, other), number=1, repeat=_PRODUCTS))
+    finally:
+        torch.set_num_threads(before)
+    return 2 * rows * read * written / best_s / 1e9
 
 
 def _profiles() -> Iterator[Finding]:

@@ -1,5 +1,8 @@
 from types import SimpleNamespace
 
+import pytest
+import torch
+
 from espalier.orchestration import doctor
 from espalier.orchestration.doctor import examine
 
@@ -39,3 +42,27 @@ def test_too_little_of_something_names_both_amounts(tmp_path, monkeypatch):
     assert finding.state == "broken"
     assert finding.found == "0.5 GiB, a run wants 2 GiB"
     assert "free space" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("speeds", "advice"),
+    [
+        ({("float32", 2): 100, ("float32", 1): 55, ("bfloat16", 2): 60}, ""),
+        ({("float32", 2): 56, ("float32", 1): 55, ("bfloat16", 2): 60}, "threads = 1"),
+        ({("float32", 2): 100, ("float32", 1): 55, ("bfloat16", 2): 400}, '"bfloat16" is faster'),
+    ],
+)
+def test_the_machine_is_measured_and_settings_that_suit_it_are_named(monkeypatch, speeds, advice):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(doctor, "gigaflops", lambda torch, kind, threads: speeds[kind, threads])
+    (finding,) = (one for one in doctor._torch() if one.name == "matrix products")
+    assert finding.state == "ok"
+    assert f"{speeds['float32', 2]} GFLOPS in float32 with 2 threads" in finding.found
+    assert advice in finding.remedy
+    assert bool(advice) == bool(finding.remedy)
+
+
+def test_a_measurement_leaves_the_threads_as_they_were():
+    before = torch.get_num_threads()
+    assert doctor.gigaflops(torch, "float32", 1) > 0
+    assert torch.get_num_threads() == before

@@ -185,9 +185,7 @@ def learning_batch(groups: Sequence[Group], rule: MaterialRule) -> LearningBatch
     match rule:
         case Everything():
             return _single(list(groups))
-        case MostVaried():
-            return _single([_only(group, rule.kept(_attempts(group))) for group in groups])
-        case Successes():
+        case MostVaried() | Successes():
             chosen = [_only(group, rule.kept(_attempts(group))) for group in groups]
             return _single([group for group in chosen if group.trajectories])
         case PreferencePairs():
