@@ -52,7 +52,7 @@ def test_too_little_of_something_names_both_amounts(tmp_path, monkeypatch):
         ({("float32", 2): 100, ("float32", 1): 55, ("bfloat16", 2): 400}, '"bfloat16" is faster'),
     ],
 )
-def test_the_machine_is_measured_and_settings_that_suit_it_are_named(monkeypatch, speeds, advice):
+def test_settings_that_suit_the_machine_are_named(monkeypatch, speeds, advice):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(doctor, "gigaflops", lambda torch, kind, threads: speeds[kind, threads])
     (finding,) = (one for one in doctor._torch() if one.name == "matrix products")
@@ -62,7 +62,7 @@ def test_the_machine_is_measured_and_settings_that_suit_it_are_named(monkeypatch
     assert bool(advice) == bool(finding.remedy)
 
 
-def test_a_measurement_leaves_the_threads_as_they_were():
+def test_measuring_leaves_the_threads_alone():
     before = torch.get_num_threads()
     assert doctor.gigaflops(torch, "float32", 1) > 0
     assert torch.get_num_threads() == before
