@@ -25,7 +25,7 @@ _MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0
 """A laptop run with its tracking database stays below these (MLflow keeps a copy of the policy)."""
 _TIMEOUT_S = 5.0
 _WORTH_A_CHANGE = 1.2
-"""Times as fast that another setting has to be before it is advised."""
+"""Another setting is advised if it is at least this many times as fast."""
 _PRODUCT = (1024, 1024, 1024)  # rows of a micro-batch, and widths of a small language model
 _PRODUCTS = 5  # the first is slow
 _PURPOSES = {
@@ -109,7 +109,7 @@ def _torch() -> Iterator[Finding]:
 def _matrix_products(torch: ModuleType) -> Finding:
     """How fast this machine multiplies matrices, and which settings that speaks for.
 
-    No run measures it: its results would depend on what else ran at that moment.
+    Runs do not choose settings by it: what else runs at that moment would change their results.
     """
     cores = torch.get_num_threads()
     float32, one_thread, bfloat16 = (

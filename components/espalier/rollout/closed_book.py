@@ -46,11 +46,9 @@ async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeConte
 
 
 def _example_turns(examples: Sequence[tuple[str, str]], dialect: Dialect) -> list[Message]:
-    opening = dialect.answer_opening
-    closing = opening.replace("<", "</")
     turns: list[Message] = []
     for asked, answer in examples:
-        said = f"{opening} {answer} {closing}" if opening else answer
+        said = dialect.syntax.write(FinalAnswer(answer), dialect.tools)
         turns += [Message(role="user", content=asked), Message(role="assistant", content=said)]
     return turns
 

@@ -61,7 +61,7 @@ INSTRUCTIONS = (
 
 CLOSED_BOOK = ClosedBook(
     "Answer the question from memory. Give only the name as the answer.\n",
-    # of what no knowledge source here holds
+    # about facts that no knowledge source of ours has, so that no example gives an answer away
     examples=(
         ("Who wrote Hamlet?", "William Shakespeare"),
         ("Name the chemical symbol of gold.", "Au"),
