@@ -8,6 +8,8 @@ import sys
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# of the runs that have more: a thread that waits for work leaves its core to the other workers
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def _stack_without_sources(context=0):
@@ -29,6 +31,15 @@ def _stack_without_sources(context=0):
 
 
 inspect.stack = _stack_without_sources
+
+
+@pytest.fixture(autouse=True)
+def one_thread_again():
+    """After a test whose stage took the threads of its profile."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,20 @@
 
     python -m tests.benchmarks.own_folder
     python -m tests.benchmarks.own_folder --sets pairs --seeds 3
+    python -m tests.benchmarks.own_folder --profile laptop --seeds 1
 
 Two generated sets of a hundred short prose documents: one with the triples that the prose states,
 one with 800 question pairs and nothing else. No setting was chosen on the triples; on the pairs one
 was, which share of names RL renames. Others are tried on `tuning` (pairs) and `studied` (triples),
 whose held-out answers were read for what goes wrong.
-An arm is a set and a seed: every stage up to `evaluate` with the defaults of the
-library, except that 40 % of the entities are held out, so that 300 held-out questions or more are
-asked. The table has dev and held-out EM after the warm start and after RL, the gain with
-its 95 % interval (paired over questions), and the minutes of the whole run on the clock and on the
-processor; the latter only if the run was not interrupted. The last line is one JSON object.
+
+An arm is a set and a seed: every stage up to `evaluate` with the defaults of the library, or with
+the profile of pipelines/profiles that is named, except that 40 % of the entities are held out, so
+that 300 held-out questions or more are asked. The table has dev and held-out EM after the warm
+start and after RL, the gain with its 95 % interval (paired over questions), and the minutes of the
+whole run on the clock and on the processor; the latter only if the run was not interrupted. Below
+it, EM of the held-out questions of one fact, in the words of the training's questions and in words
+that no training question has. The last line is one JSON object.
 
 A finished arm keeps its result with its commit in --out. A killed one goes on where it stood. What
 another commit or other settings left there is refused, unless --any-commit counts it or --again
@@ -29,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow.parquet as pq
 
+from espalier.records import Message
 from tests.benchmarks.arms import (
     POLICIES,
     Arm,
@@ -61,6 +66,7 @@ SETS = {
     "tuning": DocumentSet(3, "questions"),
     "studied": DocumentSet(1, "triples"),
 }
+PROFILES = Path("pipelines/profiles")
 LEAST_TASKS = 300
 BUDGET_MIN = 10
 """Minutes of a whole run on two cores that do nothing else."""
@@ -87,13 +93,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sets", nargs="*", choices=list(SETS), default=["triples", "pairs"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="of torch, in an arm")
+    parser.add_argument("--profile", default="", help="its settings, over these documents")
     add_arm_options(parser, "runs/benchmarks/own_folder")
     return parser.parse_args()
 
 
 def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
     command = ["tests.benchmarks.own_folder", "--arm", arm.name, "--out", str(options.out)]
-    return [*command, "--threads", str(options.threads), "--set", *options.set]
+    command += ["--threads", str(options.threads), "--profile", options.profile]
+    return [*command, "--set", *options.set]
 
 
 def documents_of(arm: Arm, options: argparse.Namespace) -> Path:
@@ -106,18 +114,23 @@ def documents_of(arm: Arm, options: argparse.Namespace) -> Path:
 
 
 def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
-    """The library's defaults over the arm's documents."""
+    """The library's defaults, or those of the named profile, over the arm's documents."""
     from espalier.config import load_profile
 
     directory = documents_of(arm, options)
     given = SETS[arm.variant].given
+    knowledge = {
+        "source": "folder",
+        "path": str(directory / "texts"),
+        given: str(directory / f"{given}.jsonl"),
+    }
     path = options.out / f"{arm.variant}.toml"
-    path.write_text(
-        f'name = "{arm.variant}"\n\n[knowledge]\nsource = "folder"\n'
-        f'path = "{directory / "texts"}"\n{given} = "{directory / f"{given}.jsonl"}"\n'
-    )
-    threads = f"threads={options.threads}"
-    return load_profile(path, [*SETTINGS, threads, f"seed={arm.seed}", *options.set])
+    path.write_text(f'name = "{arm.variant}"\n')
+    if options.profile:
+        path = PROFILES / f"{options.profile}.toml"
+    settings = [f"knowledge.{key}={value}" for key, value in knowledge.items()]
+    settings += [f"threads={options.threads}", f"seed={arm.seed}", f"name={arm.variant}"]
+    return load_profile(path, [*SETTINGS, *settings, *options.set])
 
 
 def run_arm(arm: Arm, options: argparse.Namespace) -> None:
@@ -133,7 +146,9 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     path.with_suffix(".begun").write_text(json.dumps(begun))
     run_chain(profile, run_dir, "evaluate")
     cpu_s = _processor_seconds() if is_whole else None
+    folder = ProseFolder(SETS[arm.variant].seed)
     result = result_of(run_dir) | figures_of(run_dir) | {"cpu_s": cpu_s}
+    result |= {"words": asked_otherwise(run_dir, profile, folder)}
     keep(path, asked(profile), [result], provenance(profile.threads))
     path.with_suffix(".begun").unlink()
 
@@ -170,6 +185,41 @@ def _dev_em(path: Path) -> float:
     return max((row["dev_em"] for row in rows if row["dev_em"] is not None), default=0.0)
 
 
+def asked_otherwise(run_dir: Path, profile: Profile, folder: ProseFolder) -> dict[str, Any]:
+    """EM of the held-out questions of one fact in the training's words, and in others."""
+    from espalier.environments import family_of
+    from espalier.records import read_tasks
+    from espalier.rollout.roller import Roller
+
+    facts = {(fact.subject, fact.relation): fact for fact in folder.facts}
+    words = {
+        template.format(s=fact.subject): fact
+        for fact in folder.facts
+        for template in folder.wordings(fact)
+    }
+    other = []
+    for task in read_tasks(run_dir / "accepted" / "tasks" / "heldout.jsonl"):
+        fact = words.get(task.prompt[-1].content)
+        if fact is None:  # of triples: a query of one relation
+            relation, subject = task.metadata.pattern, task.metadata.extra.get("entities", [""])[0]
+            fact = facts.get((subject, relation.removesuffix("(C)")))
+        if fact is not None:
+            prompt = [*task.prompt[:-1], Message(role="user", content=folder.otherwise(fact))]
+            other.append(task.model_copy(update={"prompt": prompt}))
+    rows = pq.read_table(run_dir / "evaluation" / "questions.parquet").to_pylist()
+    is_right = {(row["policy"], row["task_id"]): row["em"] for row in rows}
+    found: dict[str, Any] = {"n": len(other), "training": {}, "other": {}}
+    with family_of(profile).environments(run_dir / "knowledge") as environments_over:
+        for name in POLICIES[1:]:
+            policy_dir = run_dir / f"{name.removesuffix('_start')}_policy" / "policy"
+            judge = Roller.open(policy_dir, environments_over("full"), profile)
+            answers = judge.roll_out(other, samples=1, temperature=0.0, seed=profile.seed)
+            same = [is_right[name, task.task_id] for task in other]
+            found["training"][name] = sum(same) / len(other)
+            found["other"][name] = sum(answer.is_right for answer in answers) / len(other)
+    return found
+
+
 def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
     """See `kept_arm`."""
     options.out.mkdir(parents=True, exist_ok=True)
@@ -199,6 +249,13 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
             f"{arm.variant:<9} {arm.seed:>5} {one['n']:>5}   {dev}   {em}   "
             f"{mean:+6.1f} [{low:+5.1f}, {high:+5.1f}]  {one['minutes']:8.1f}  {cpu:>9}"
         )
+    for name, one in headline.items():
+        words = one["words"]
+        said = (
+            f"{which} words " + " ".join(f"{100 * words[which][p]:.1f}" for p in POLICIES[1:])
+            for which in ("training", "other")
+        )
+        print(f"{name}: {words['n']} questions of one fact, warm start, RL: {'; '.join(said)}")
     print(json.dumps(headline))
     few = [name for name, one in headline.items() if one["n"] < LEAST_TASKS]
     slow = [name for name, one in headline.items() if one["minutes"] > BUDGET_MIN]
@@ -213,7 +270,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     whole = together([result])
     seconds = sum(stage["seconds"] for stage in result["timings"].values())
     cpu_s = result["cpu_s"]
-    names = ("dev_em", "demonstrations", "candidates", "learnable", "rl_steps", "commit")
+    names = ("dev_em", "demonstrations", "candidates", "learnable", "rl_steps", "words", "commit")
     return {
         "n": whole["n"],
         "em": whole["em"],

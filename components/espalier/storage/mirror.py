@@ -15,7 +15,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -179,7 +179,9 @@ class FolderMirror:
 
 def _is_being_saved(folder: Path) -> bool:
     """Whether a newer state is being written, for which to wait."""
-    for draft in folder.rglob(f"*{_DRAFT_SUFFIX}"):
+    for draft in _found(folder):
+        if draft.suffix != _DRAFT_SUFFIX:
+            continue
         try:
             age_s = time.time() - draft.stat().st_mtime
         except FileNotFoundError:
@@ -189,10 +191,16 @@ def _is_being_saved(folder: Path) -> bool:
     return False
 
 
+def _found(folder: Path) -> Iterator[Path]:
+    """Every file and folder below; a folder that its owner deletes meanwhile has none."""
+    for directory, folders, files in os.walk(folder):  # where `rglob` would raise
+        yield from (Path(directory, name) for name in (*folders, *files))
+
+
 def _state(folder: Path) -> dict[str, _File]:
     """The complete files of the folder; drafts are hidden, or have the suffix."""
     found: dict[str, _File] = {}
-    for path in folder.rglob("*"):
+    for path in _found(folder):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts) or path.suffix == _DRAFT_SUFFIX:
             continue

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from espalier.config import OptimizerConfig, Profile
+from espalier.config import LoraConfig, OptimizerConfig, Profile
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import load_policy
+from espalier.policy.lora import add_adapter
 from espalier.records import Message, NullTracker
 from espalier.records.trajectory import FinishReason, Trajectory, Turn
 from espalier.training.checkpoint import CheckpointStore
@@ -25,8 +26,6 @@ from tests.benchmarks.training.material import Attempt, Material, read_material
 from tests.benchmarks.training.metering import Meter, Throughput, options_of, write_throughput
 
 ROW_TOKENS = 512
-MICRO_BATCH_TOKENS = 8192
-"""The default of a profile."""
 CPU = Hardware(torch.device("cpu"), None)
 
 
@@ -56,7 +55,7 @@ def supervised(material: Material) -> Throughput:
             steps=steps,
             optimizer=OptimizerConfig(),
             row_tokens=ROW_TOKENS,
-            micro_batch_tokens=MICRO_BATCH_TOKENS,
+            micro_batch_tokens=material.micro_batch_tokens,
             checkpoint_every=steps,
             hardware=CPU,
         )
@@ -78,25 +77,29 @@ def batch_at(items: list[TrainingSequence], step: int, size: int) -> list[Traini
 
 def updates(material: Material) -> Throughput:
     """One optimizer update on all trajectories a step, as on-policy GRPO does."""
+    longest = max(len(attempt.token_ids) for attempt in material.attempts)
+    row_tokens = max(ROW_TOKENS, longest)
     profile = Profile.model_validate(
         {
-            "episode": {"max_tokens": ROW_TOKENS},
+            "episode": {"max_tokens": row_tokens},
             "training": {
                 "minibatches": 1,
                 "tasks_per_step": len(material.attempts) // material.group_size,
                 "group_size": material.group_size,
             },
-            "hardware": {"micro_batch_tokens": MICRO_BATCH_TOKENS, "device": "cpu"},
+            "hardware": {"micro_batch_tokens": material.micro_batch_tokens, "device": "cpu"},
         }
     )
     model = load_policy(Path(material.policy_dir)).model
+    if material.lora is not None:
+        add_adapter(model, LoraConfig.model_validate(material.lora), seed=0)
     meter = Meter(model.get_input_embeddings())
     processes = Processes()
     update = PolicyUpdate(
         build_models(model, profile.training, CPU, processes),
         profile.training,
         build_layout(model, profile, CPU, processes),
-        max_action_tokens=ROW_TOKENS,
+        max_action_tokens=row_tokens,
     )
     rows = dense_rows(groups_of(material), with_observations=False)
     units = [(row,) for row in range(len(rows))]

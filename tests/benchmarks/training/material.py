@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 PROMPT_TOKENS = (40, 110)
 ACTION_TOKENS = (12, 40)
@@ -42,6 +43,10 @@ class Material:
     """Sequences of an optimizer step of SFT, and rows of a GRPO micro-batch where rows count."""
     warm_steps: int
     steps: int
+    lora: dict[str, Any] | None = None
+    """`policy.lora` of the run that recorded the trajectories; without, all weights are trained."""
+    micro_batch_tokens: int = 8192
+    """Of this project's trainers; the default of a profile."""
 
 
 def attempts(groups: int, group_size: int, seed: int) -> tuple[Attempt, ...]:

@@ -1,4 +1,4 @@
-"""transformers' Trainer and TRL's trainers on the same material, each as it comes.
+"""transformers' Trainer, TRL's trainers and an update by hand on the same material.
 
 Rows are padded to the longest of their batch. TRL's GRPO gets its trajectories from `rollout_func`,
 whose time is taken out: what is timed is the update. Runs in TRL's environment
@@ -16,6 +16,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import torch
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -41,6 +42,7 @@ def main() -> None:
         "trainer-sft": plain_sft,
         "trl-sft": trl_sft,
         "trl-grpo": trl_grpo,
+        "eager-grpo": eager_grpo,
     }[options.trainer]
     with tempfile.TemporaryDirectory() as scratch:
         tokens = train(material, model, meter, scratch)
@@ -167,6 +169,7 @@ def trl_grpo(material: Material, model: PreTrainedModel, meter: Meter, scratch: 
         ),
         processing_class=AutoTokenizer.from_pretrained(material.policy_dir),
         rollout_func=given,
+        peft_config=adapter_of(material),
         callbacks=[Clock(meter, material)],
     )
     sample = trainer._generate
@@ -180,6 +183,59 @@ def trl_grpo(material: Material, model: PreTrainedModel, meter: Meter, scratch: 
     trainer._generate = untimed
     trainer.train()
     return material.steps * sum(len(attempt.token_ids) for attempt in attempts)
+
+
+def eager_grpo(material: Material, model: PreTrainedModel, meter: Meter, scratch: str) -> int:
+    """The same update by hand: padded batches, whole logits, the policy gradient, AdamW."""
+    del scratch
+    settings = adapter_of(material)
+    trained = get_peft_model(model, settings) if settings is not None else model
+    weights = [weight for weight in trained.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=1e-4)
+    rows = [
+        {
+            "input_ids": attempt.token_ids,
+            "labels": [int(on) for on in attempt.action_mask],
+            "advantage": attempt.reward - 0.5,
+        }
+        for attempt in material.attempts
+    ]
+    batches = [
+        rows[start : start + material.sft_batch]
+        for start in range(0, len(rows), material.sft_batch)
+    ]
+    actions = sum(sum(attempt.action_mask) for attempt in material.attempts)
+    for step in range(material.warm_steps + material.steps):
+        if step == material.warm_steps:
+            meter.start()
+        for batch in batches:
+            tensors = padded(batch)
+            logits = trained(
+                input_ids=tensors["input_ids"], attention_mask=tensors["attention_mask"]
+            ).logits[:, :-1]
+            taken = tensors["input_ids"][:, 1:, None]
+            logprobs = torch.log_softmax(logits, dim=-1).gather(-1, taken).squeeze(-1)
+            is_action = (tensors["labels"][:, 1:] == 1).float()
+            advantages = torch.tensor([row["advantage"] for row in batch])[:, None]
+            ratio = torch.exp(logprobs - logprobs.detach())
+            (-(ratio * advantages * is_action).sum() / actions).backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    meter.pause()
+    return material.steps * sum(len(attempt.token_ids) for attempt in material.attempts)
+
+
+def adapter_of(material: Material) -> LoraConfig | None:
+    """peft's settings of the adapter that is trained, if it is one."""
+    if material.lora is None:
+        return None
+    return LoraConfig(
+        r=material.lora["rank"],
+        lora_alpha=material.lora["alpha"],
+        target_modules=list(material.lora["target"]),
+        task_type="CAUSAL_LM",
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from .test_families import result
 
 def options_for(out, **changed):
     given = {"out": out, "set": [], "threads": 1, "any_commit": False, "again": False}
+    given["profile"] = ""
     return argparse.Namespace(**{**given, **changed})
 
 
@@ -29,6 +30,11 @@ def keep_result(options, arm, *, tasks=320, at=None, cpu_s=90.0):
         "rl_steps": 60,
         "zero_variance_share": 0.5,
         "cpu_s": cpu_s,
+        "words": {
+            "n": 226,
+            "training": {"warm_start": 0.5, "trained": 0.6},
+            "other": {"warm_start": 0.4, "trained": 0.5},
+        },
     }
     origin = {"commit": at or commit()}
     keep(options.out / f"{arm.name}.json", asked(profile_of(arm, options)), [found], origin)

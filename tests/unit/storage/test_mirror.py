@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import threading
 import time
 
@@ -157,6 +158,14 @@ def test_a_state_that_changes_while_linked_is_not_copied(s3, mirrored, tmp_path,
         save(tmp_path / "work", b"1")
         wait_for(lambda: copied(s3) == {"latest.pt": b"2"})
     assert s3.counted("PUT", key_of(b"1", PREFIX)) == 0
+
+
+def test_a_folder_deleted_while_it_is_listed_has_no_files(tmp_path):
+    (tmp_path / "work" / "k" / "deep").mkdir(parents=True)
+    listing = module._found(tmp_path)
+    assert next(listing) == tmp_path / "work"
+    shutil.rmtree(tmp_path / "work")
+    assert list(listing) == []
 
 
 def test_a_long_computation_renews_the_mark_of_its_use(s3, mirrored, tmp_path, monkeypatch):
