@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-gpu test-interop test-cluster test-operations test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
+.PHONY: help install demo test test-fast test-gpu test-interop test-nodes test-cluster test-operations test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -38,10 +38,11 @@ test-fast: install   ## unit tests by themselves, without those marked slow: und
 # One more than the cores that they are made for: a quarter of their time is waiting.
 TEST_WORKERS ?= 3
 INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept_checkpoints.py
+NODES = test_ray_nodes.py
 
 test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-	  $(INTEROP:%=--ignore tests/integration/%) \
+	  $(INTEROP:%=--ignore tests/integration/%) $(NODES:%=--ignore tests/integration/%) \
 	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/sandbox
 
@@ -51,6 +52,9 @@ test-gpu: install   ## tests on one GPU, in three minutes: engine, gradients, up
 test-interop: install ## the chain by other runners, and agents written with real packages in venvs of their own
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  $(INTEROP:%=tests/integration/%) tests/interop
+
+test-nodes: install ## stages on the nodes of a Ray cluster, two on this machine, with processes killed
+	$(BIN)/python -m pytest $(NODES:%=tests/integration/%)
 
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'

@@ -242,13 +242,12 @@ def stage_tracking(stage: str, profile: Profile) -> Iterator[Tracker]:
     if isinstance(tracker, NullTracker):
         yield tracker
         return
-    status = "FAILED"
+    status = "FINISHED"
     try:
         with _ending(tracker):
             yield tracker
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
+    except BaseException as error:
+        status = status_after(error)
         raise
     finally:
         if status != "FINISHED" or stage == CHAIN[-1].name:
@@ -261,6 +260,18 @@ def mlflow_run(tracker: Tracker) -> RunHandle | None:
         return tracker.run
     parts = tracker.trackers if isinstance(tracker, CompositeTracker) else ()
     return next(filter(None, map(mlflow_run, parts)), None)
+
+
+def status_after(error: BaseException) -> str:
+    """Status of a run that ends with `error`.
+
+    KILLED after an interruption, also where a library that was interrupted in the middle of an
+    import or a callback raised an error of its own; else FAILED.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return "FAILED" if cause is None else "KILLED"
 
 
 def mark_killed(tracker: Tracker) -> None:
@@ -305,12 +316,11 @@ def _end_parent(run: RunHandle, status: str) -> None:
 
 @contextmanager
 def _ending(tracker: MlflowTracker) -> Iterator[None]:
-    status = "FAILED"
+    status = "FINISHED"
     try:
         yield
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
+    except BaseException as error:
+        status = status_after(error)
         raise
     finally:
         tracker.finish(status)

@@ -10,7 +10,7 @@ from espalier.config import Profile
 from espalier.records import NullTracker, RegistryError
 from espalier.registry import TrackingTarget, open_parent_run, tracker_from_environment
 from espalier.registry.connection import connect, experiment_id, shown
-from espalier.registry.tracking import mark_killed
+from espalier.registry.tracking import mark_killed, status_after
 
 
 def state(tracker):
@@ -124,3 +124,21 @@ def test_a_database_that_is_not_there_is_named(tmp_path):
 def test_a_uri_without_a_password_is_shown_whole():
     assert shown("http://host:5000/x@y") == "http://host:5000/x@y"
     assert shown(f"sqlite:///{Path('a@b.db')}") == "sqlite:///a@b.db"
+
+
+def turned_into_an_error(interruption):
+    try:
+        raise interruption
+    except BaseException:  # noqa: BLE001 (as libraries do)
+        raise RuntimeError("a callback failed")  # noqa: B904
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ZeroDivisionError(), "FAILED"), (KeyboardInterrupt(), "KILLED")]
+)
+def test_an_interruption_that_a_library_turned_into_an_error_is_one(target, error, status):
+    assert status_after(error) == status
+    parent = open_parent_run(target, "stopped", {})
+    with pytest.raises(RuntimeError), parent.stage("validate") as tracker:
+        turned_into_an_error(error)
+    assert state(tracker) == status

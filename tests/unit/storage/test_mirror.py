@@ -89,7 +89,7 @@ def test_each_newer_checkpoint_replaces_the_copy(s3, mirrored, tmp_path):
         for step in (b"1", b"2", b"3"):
             save(tmp_path / "work", step)
             wait_for(lambda step=step: copied(s3) == {"latest.pt": step})
-    wait_for(lambda: key_of(b"2", PREFIX) not in s3.objects)
+        wait_for(lambda: key_of(b"2", PREFIX) not in s3.objects)  # before the rest is given up
     assert set(s3.objects) == {
         f"{PREFIX}/{KEPT_MARK}", f"{PREFIX}/manifest.json", key_of(b"3", PREFIX)
     }  # fmt: skip
