@@ -136,7 +136,7 @@ def turned_into_an_error(interruption):
 @pytest.mark.parametrize(
     ("error", "status"), [(ZeroDivisionError(), "FAILED"), (KeyboardInterrupt(), "KILLED")]
 )
-def test_an_interruption_that_a_library_turned_into_an_error_is_one(target, error, status):
+def test_an_interruption_turned_into_an_error_is_one(target, error, status):
     assert status_after(error) == status
     parent = open_parent_run(target, "stopped", {})
     with pytest.raises(RuntimeError), parent.stage("validate") as tracker:
