@@ -89,6 +89,7 @@ async def _times(sandbox):
     return result.stdout.strip(b"[]\n").split(b", ")
 
 
+@pytest.mark.usefixtures("local_sandboxes")
 def test_judges_have_sandboxes_of_their_own():
     with PoolThread(LocalBackend(preimport=()), PoolSettings(size=2, high_water=2)) as sandboxes:
 
