@@ -45,6 +45,7 @@ from tests.benchmarks.arms import (
     together,
 )
 from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.families import PROFILES
 from tests.benchmarks.keeping import commit, keep, provenance
 from tests.factories.prose_folder import ProseFolder, write
 
@@ -66,7 +67,6 @@ SETS = {
     "tuning": DocumentSet(3, "questions"),
     "studied": DocumentSet(1, "triples"),
 }
-PROFILES = Path("pipelines/profiles")
 LEAST_TASKS = 300
 BUDGET_MIN = 10
 """Minutes of a whole run on two cores that do nothing else."""
@@ -93,14 +93,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sets", nargs="*", choices=list(SETS), default=["triples", "pairs"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="of torch, in an arm")
-    parser.add_argument("--profile", default="", help="its settings, over these documents")
+    parser.add_argument("--profile", help="name in pipelines/profiles; default: no profile")
     add_arm_options(parser, "runs/benchmarks/own_folder")
     return parser.parse_args()
 
 
 def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
     command = ["tests.benchmarks.own_folder", "--arm", arm.name, "--out", str(options.out)]
-    command += ["--threads", str(options.threads), "--profile", options.profile]
+    command += ["--threads", str(options.threads)]
+    command += ["--profile", options.profile] if options.profile else []
     return [*command, "--set", *options.set]
 
 
@@ -124,10 +125,11 @@ def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
         "path": str(directory / "texts"),
         given: str(directory / f"{given}.jsonl"),
     }
-    path = options.out / f"{arm.variant}.toml"
-    path.write_text(f'name = "{arm.variant}"\n')
     if options.profile:
         path = PROFILES / f"{options.profile}.toml"
+    else:
+        path = options.out / f"{arm.variant}.toml"
+        path.write_text("")
     settings = [f"knowledge.{key}={value}" for key, value in knowledge.items()]
     settings += [f"threads={options.threads}", f"seed={arm.seed}", f"name={arm.variant}"]
     return load_profile(path, [*SETTINGS, *settings, *options.set])

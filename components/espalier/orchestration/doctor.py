@@ -25,10 +25,10 @@ _MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0
 """A laptop run with its tracking database stays below these (MLflow keeps a copy of the policy)."""
 _TIMEOUT_S = 5.0
 _WORTH_A_CHANGE = 1.2
-"""Another setting is advised if it is at least this many times as fast."""
+"""A setting is advised if it makes products at least this many times as fast."""
 _PRODUCT = (128, 1024, 1024)  # a short row, and widths of a small language model
 _PRODUCTS_S = 0.1
-"""Products are repeated for so long; without instructions for bfloat16 one takes half a second."""
+"""Seconds in which a product is repeated. On a CPU without bfloat16 a single one takes longer."""
 _PURPOSES = {
     "cluster": "the services of k8s/",
     "ray": "clusters of Ray",
@@ -110,7 +110,8 @@ def _torch() -> Iterator[Finding]:
 def _matrix_products(torch: ModuleType) -> Finding:
     """How fast this machine multiplies matrices, and which settings that speaks for.
 
-    Runs do not choose settings by it: what else runs at that moment would change their results.
+    It advises only. If a run set its threads or precision by it, its results would depend on what
+    else the machine did at that moment.
     """
     cores = torch.get_num_threads()
     float32, one_thread, bfloat16 = (
@@ -130,7 +131,7 @@ def _matrix_products(torch: ModuleType) -> Finding:
 
 
 def gigaflops(torch: ModuleType, kind: str, threads: int) -> float:
-    """Billions of operations a second of a matrix product on the CPU, the best of some."""
+    """Billions of operations a second of a matrix product on the CPU, the fastest of several."""
     rows, read, written = _PRODUCT
     one = torch.ones(rows, read, dtype=getattr(torch, kind))
     other = torch.ones(read, written, dtype=one.dtype)

@@ -19,7 +19,7 @@ from espalier.orchestration.run_directory import (
 )
 from espalier.records import CompositeTracker, Tracker, json_digest, write_whole
 from espalier.registry.connection import DATABASE_NAME, tracking_target
-from espalier.registry.tracking import ParentRun, open_parent_run, status_after
+from espalier.registry.tracking import ParentRun, ending, open_parent_run
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.given_model import check_given_model, with_starting_policy
 from espalier.steps.profiles import changed_settings, stage_settings
@@ -45,15 +45,12 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
     parent.tracker.describe(run_description(profile, run_dir))
     state.tracking_run_id = parent.run_id
     state.save(run_dir)
-    status = "FINISHED"
-    try:
-        with _environment(parent.environment), before_forced_end(parent.mark_killed):
-            yield parent
-    except BaseException as error:
-        status = status_after(error)
-        raise
-    finally:
-        parent.finish(status)
+    with (
+        ending(parent.finish),
+        _environment(parent.environment),
+        before_forced_end(parent.mark_killed),
+    ):
+        yield parent
 
 
 def run_description(

@@ -17,7 +17,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -76,7 +76,7 @@ class ParentRun:
     def stage(self, stage: str) -> Iterator[MlflowTracker]:
         """The stage's tracker; the end of the block ends its run as finished, failed or killed."""
         tracker = MlflowTracker(_stage_handle(self._handle, stage))
-        with _ending(tracker):
+        with ending(tracker.finish):
             yield tracker
 
     def finish(self, status: str = "FINISHED") -> None:
@@ -242,16 +242,13 @@ def stage_tracking(stage: str, profile: Profile) -> Iterator[Tracker]:
     if isinstance(tracker, NullTracker):
         yield tracker
         return
-    status = "FINISHED"
-    try:
-        with _ending(tracker):
-            yield tracker
-    except BaseException as error:
-        status = status_after(error)
-        raise
-    finally:
+
+    def end_parent(status: str) -> None:
         if status != "FINISHED" or stage == CHAIN[-1].name:
             _end_parent(tracker.run, status)
+
+    with ending(end_parent), ending(tracker.finish):
+        yield tracker
 
 
 def mlflow_run(tracker: Tracker) -> RunHandle | None:
@@ -262,16 +259,29 @@ def mlflow_run(tracker: Tracker) -> RunHandle | None:
     return next(filter(None, map(mlflow_run, parts)), None)
 
 
-def status_after(error: BaseException) -> str:
-    """Status of a run that ends with `error`.
+@contextmanager
+def ending(finish: Callable[[str], None]) -> Iterator[None]:
+    """Call `finish` with the status of a run that ends with the block: FINISHED, FAILED or KILLED.
 
-    KILLED after an interruption, also where a library that was interrupted in the middle of an
-    import or a callback raised an error of its own; else FAILED.
+    A library that is interrupted may raise an error of its own in the place of KeyboardInterrupt.
+    That run was killed as well.
     """
+    status = "FINISHED"
+    try:
+        yield
+    except BaseException as error:
+        status = "KILLED" if _is_interruption(error) else "FAILED"
+        raise
+    finally:
+        finish(status)
+
+
+def _is_interruption(error: BaseException) -> bool:
+    """Whether the error is a KeyboardInterrupt, or was raised because of one."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
-    return "FAILED" if cause is None else "KILLED"
+    return cause is not None
 
 
 def mark_killed(tracker: Tracker) -> None:
@@ -312,18 +322,6 @@ def _end_parent(run: RunHandle, status: str) -> None:
         end()
     except RegistryError as error:
         _log.warning("%s", error)
-
-
-@contextmanager
-def _ending(tracker: MlflowTracker) -> Iterator[None]:
-    status = "FINISHED"
-    try:
-        yield
-    except BaseException as error:
-        status = status_after(error)
-        raise
-    finally:
-        tracker.finish(status)
 
 
 def _opened(

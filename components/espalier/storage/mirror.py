@@ -179,7 +179,7 @@ class FolderMirror:
 
 def _is_being_saved(folder: Path) -> bool:
     """Whether a newer state is being written, for which to wait."""
-    for draft in _found(folder):
+    for draft in _paths_below(folder):
         if draft.suffix != _DRAFT_SUFFIX:
             continue
         try:
@@ -191,16 +191,16 @@ def _is_being_saved(folder: Path) -> bool:
     return False
 
 
-def _found(folder: Path) -> Iterator[Path]:
-    """Every file and folder below; a folder that its owner deletes meanwhile has none."""
-    for directory, folders, files in os.walk(folder):  # where `rglob` would raise
+def _paths_below(folder: Path) -> Iterator[Path]:
+    """Every file and folder below; a folder that is deleted meanwhile counts as empty."""
+    for directory, folders, files in os.walk(folder):  # `rglob` raises for such a folder
         yield from (Path(directory, name) for name in (*folders, *files))
 
 
 def _state(folder: Path) -> dict[str, _File]:
     """The complete files of the folder; drafts are hidden, or have the suffix."""
     found: dict[str, _File] = {}
-    for path in _found(folder):
+    for path in _paths_below(folder):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts) or path.suffix == _DRAFT_SUFFIX:
             continue

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Jordan's polynomial: steep at zero, so that five iterations bring singular values near one."""
+"""Coefficients of Jordan's polynomial. It is steep at zero: five iterations are enough."""
 _ITERATIONS = 5
 _SMALLEST_NORM = 1e-7
 _RMS_OF_ADAMW = 0.2
@@ -70,7 +70,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def _update(self, matrix: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[matrix]
-        momentum = state.setdefault("momentum_buffer", torch.zeros_like(gradient))
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        momentum = state["momentum_buffer"]
         momentum.lerp_(gradient, 1 - group["momentum"])
         update = orthogonalized(gradient.lerp(momentum, group["momentum"]))  # Nesterov's
         matrix.mul_(1 - group["lr"] * group["weight_decay"])
@@ -79,9 +81,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """A matrix of the same singular vectors whose singular values are between 0.5 and 1.5.
+    """The matrix with its singular values moved to between 0.5 and 1.5, its directions kept.
 
-    Newton-Schulz iterations of Jordan et al.; in bfloat16 on a GPU, in float32 elsewhere.
+    By the Newton-Schulz iterations of Jordan et al., in bfloat16 on a GPU and else in float32.
     """
     linear, cubic, quintic = _QUINTIC
     turned = matrix.bfloat16() if matrix.is_cuda else matrix.float()

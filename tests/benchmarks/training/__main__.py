@@ -140,8 +140,8 @@ def fastest(
 ) -> Rows:
     """A trainer's repeats with the batch that suits it best; this project's have their own."""
     batches = options.batches[:1] if name == "espalier-grpo" else options.batches
-    measured_ = [measured(name, batch, out, make, options.repeats) for batch in batches]
-    return max(measured_, key=lambda rows: statistics.fmean(map(rate, rows)))
+    tried = [measured(name, batch, out, make, options.repeats) for batch in batches]
+    return max(tried, key=lambda rows: statistics.fmean(map(rate, rows)))
 
 
 def measured(

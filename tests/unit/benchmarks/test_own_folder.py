@@ -16,7 +16,7 @@ from .test_families import result
 
 def options_for(out, **changed):
     given = {"out": out, "set": [], "threads": 1, "any_commit": False, "again": False}
-    given["profile"] = ""
+    given |= {"profile": None}
     return argparse.Namespace(**{**given, **changed})
 
 

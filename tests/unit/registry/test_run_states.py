@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -10,7 +11,8 @@ from espalier.config import Profile
 from espalier.records import NullTracker, RegistryError
 from espalier.registry import TrackingTarget, open_parent_run, tracker_from_environment
 from espalier.registry.connection import connect, experiment_id, shown
-from espalier.registry.tracking import mark_killed, status_after
+from espalier.registry.tracker import MlflowTracker
+from espalier.registry.tracking import ending, mark_killed
 
 
 def state(tracker):
@@ -19,10 +21,8 @@ def state(tracker):
 
 def left_running(parent, stage):
     """A stage whose process was lost before it could end its run."""
-    context = parent.stage(stage)
-    tracker = context.__enter__()
-    tracker.finish = lambda status: None
-    return tracker
+    with mock.patch.object(MlflowTracker, "finish"):
+        return parent.stage(stage).__enter__()
 
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED"])
@@ -137,7 +137,10 @@ def turned_into_an_error(interruption):
     ("error", "status"), [(ZeroDivisionError(), "FAILED"), (KeyboardInterrupt(), "KILLED")]
 )
 def test_an_interruption_turned_into_an_error_is_one(target, error, status):
-    assert status_after(error) == status
+    statuses = []
+    with pytest.raises(type(error)), ending(statuses.append):
+        raise error
+    assert statuses == [status]
     parent = open_parent_run(target, "stopped", {})
     with pytest.raises(RuntimeError), parent.stage("validate") as tracker:
         turned_into_an_error(error)

@@ -162,7 +162,7 @@ def test_a_state_that_changes_while_linked_is_not_copied(s3, mirrored, tmp_path,
 
 def test_a_folder_deleted_while_it_is_listed_has_no_files(tmp_path):
     (tmp_path / "work" / "k" / "deep").mkdir(parents=True)
-    listing = module._found(tmp_path)
+    listing = module._paths_below(tmp_path)
     assert next(listing) == tmp_path / "work"
     shutil.rmtree(tmp_path / "work")
     assert list(listing) == []
