@@ -105,6 +105,7 @@ def check_what_is_read(found):
     assert "valid list" in results[3]
 
 
+@pytest.mark.usefixtures("local_sandboxes")
 def test_each_episode_has_the_real_server_in_its_sandbox(files):
     found = stock(
         files,

@@ -45,21 +45,27 @@ class MostVaried(AlgorithmRule):
     """
 
     name: Literal["max_variance"] = "max_variance"
-    keep: int = Field(default=4, ge=2)
-    """Attempts of each group that are learned from; a smaller group is learned from whole."""
+    keep: int | None = Field(default=None, ge=2)
+    """Attempts of each group that are learned from, or all of a smaller one; unset, a quarter of
+    the group and at least two."""
+
+    def learned(self, group_size: int) -> int:
+        """How many attempts of a group are learned from."""
+        return min(group_size, self.keep or max(2, group_size // 4))
 
     def kept(self, attempts_G: Sequence[AttemptSummary]) -> list[int]:
         """Indices of the attempts to learn from, ascending."""
         ranked = sorted(range(len(attempts_G)), key=lambda g: attempts_G[g].reward)
-        if len(ranked) <= self.keep:
+        keep = self.learned(len(ranked))
+        if len(ranked) <= keep:
             return sorted(ranked)
 
         def variance(lowest: int) -> float:
-            return pvariance([attempts_G[g].reward for g in _ends(ranked, lowest, self.keep)])
+            return pvariance([attempts_G[g].reward for g in _ends(ranked, lowest, keep)])
 
-        balanced = self.keep // 2  # among equal variances, as many of the best as of the worst
-        lowest = max(range(self.keep + 1), key=lambda low: (variance(low), -abs(low - balanced)))
-        return sorted(_ends(ranked, lowest, self.keep))
+        balanced = keep // 2  # among equal variances, as many of the best as of the worst
+        lowest = max(range(keep + 1), key=lambda low: (variance(low), -abs(low - balanced)))
+        return sorted(_ends(ranked, lowest, keep))
 
 
 def _ends(ranked: Sequence[int], lowest: int, keep: int) -> list[int]:

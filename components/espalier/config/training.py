@@ -252,7 +252,7 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _more_is_sampled_than_kept(self) -> Self:
         material = self.algorithm.material
-        if isinstance(material, MostVaried) and material.keep > self.group_size:
+        if isinstance(material, MostVaried) and (material.keep or 0) > self.group_size:
             raise ValueError(
                 f"training.algorithm.material.keep={material.keep} is more than groups of "
                 f"training.group_size={self.group_size} have (preset "

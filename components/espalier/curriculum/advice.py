@@ -26,8 +26,8 @@ def advice_line(pass_rates: Sequence[float], profile: Profile) -> str:
         pass_rates: of every candidate, 0-1.
         profile: of the run; a step of its training draws `training.tasks_per_step` tasks.
     """
-    if not pass_rates:
-        return ""
+    if not pass_rates or profile.curriculum.draw not in ("band", "kinds"):
+        return ""  # the other draws choose among all tasks
     low, high = profile.curriculum.pass_rate_band
     too_hard = sum(rate < low for rate in pass_rates)
     too_easy = sum(rate > high for rate in pass_rates)

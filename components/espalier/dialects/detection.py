@@ -11,13 +11,15 @@ from espalier.dialects.llama3 import Llama3
 from espalier.dialects.mistral import Mistral
 from espalier.dialects.pythonic import Pythonic
 from espalier.dialects.qwen3_coder import Qwen3Coder
+from espalier.dialects.react import ReAct
 from espalier.dialects.syntax import Syntax
 from espalier.dialects.tags import Tags
 
-DialectName = Literal["tags", "hermes", "llama3", "mistral", "qwen3_coder", "pythonic"]
+DialectName = Literal["tags", "react", "hermes", "llama3", "mistral", "qwen3_coder", "pythonic"]
 
 SYNTAXES: dict[DialectName, Syntax] = {
     "tags": Tags(),
+    "react": ReAct(),
     "hermes": Hermes(),
     "llama3": Llama3(),
     "mistral": Mistral(),

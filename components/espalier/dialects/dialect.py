@@ -133,6 +133,7 @@ class Dialect:
         knows_stops = None not in ids
         end_id = tokenizer.eos_token_id
         self.stop_ids = frozenset(i for i in (*ids, end_id) if isinstance(i, int))
+        knows_stops &= not self.syntax.stops_inside_tokens
         self.stop_texts = () if knows_stops else stop_texts
         self._is_embedded = "{#- dialect:" in self._template or (
             self.syntax.inline_results and knows_stops
@@ -270,11 +271,11 @@ class Dialect:
     @property
     def kind_markers(self) -> tuple[str, ...]:
         """Texts that may follow a thought and separate calls from answers; () if there are none."""
-        return self.syntax.kind_markers(self.tools) if isinstance(self.syntax, Tags) else ()
+        return self.syntax.kind_markers(self.tools)
 
     @property
     def answer_opening(self) -> str:
-        """The tag that a final answer stands behind; "" where it stands behind none."""
+        """The tag or label that a final answer stands behind; "" where it stands behind none."""
         return self.kind_markers[-1] if self.kind_markers else ""
 
     @property
@@ -404,11 +405,8 @@ class Dialect:
         return self.syntax.write_result(self._observed(message), self.tools)
 
     def _observed(self, message: Message) -> str:
-        """What a tool returned; in a dialect with inline results it cannot spell a tag either."""
-        content = message.content
-        if self.syntax.inline_results:
-            content = content.replace("<", "(").replace(">", ")")
-        return self._read(content)
+        """What a tool returned, as text alone."""
+        return self._read(self.syntax.defused(message.content))
 
     def _read(self, content: str) -> str:
         return self._controls.as_text(_without_sentinel(content))
@@ -466,7 +464,7 @@ class Dialect:
 
     @cached_property
     def _template_tells_tools(self) -> bool:
-        return "tools" in self._template and not isinstance(self.syntax, Tags)
+        return "tools" in self._template and not self.syntax.inline_results
 
     @cached_property
     def _opened_thought(self) -> str:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
-from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
+from espalier.records import Action, FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
 
 THINK = ("<think>", "</think>")
@@ -36,6 +36,8 @@ class Syntax(ABC):
     """As profiles spell it."""
     inline_results: ClassVar[bool]
     """Whether results stand inside the policy's own message, between tags."""
+    stops_inside_tokens: ClassVar[bool] = False
+    """Whether a token may hold what ends a message and more, as one of two line breaks does."""
     max_characters: ClassVar[int] = MAX_PARSED_CHARACTERS
     own_marks: ClassVar[tuple[str, ...]] = ()
     """Beside `markers` and `frames`: what a policy of this dialect writes as control tokens."""
@@ -72,6 +74,17 @@ class Syntax(ABC):
     @abstractmethod
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Texts that end a message once they are written; () where the end-of-turn token does."""
+
+    def kind_markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Texts one of which follows a thought and says what kind of action it is.
+
+        The last opens an answer. () where the beginning of an action says nothing of its kind.
+        """
+        return ()
+
+    def defused(self, content: str) -> str:
+        """A tool's result without what a policy could take for a turn of its own."""
+        return content
 
     @abstractmethod
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
@@ -426,3 +439,16 @@ def _python_literal(text: str) -> object:
 def named_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
     """The tool of that name, where there is one."""
     return next((tool for tool in tools if tool.name == name), None)
+
+
+def required_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec:
+    """The tool of that name, where a dialect spells calls by it.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    tool = named_tool(name, tools)
+    if tool is None:
+        known = ", ".join(tool.name for tool in tools) or "none"
+        raise PolicyError(f"a call of {name}, which is no tool, cannot be written; tools: {known}")
+    return tool

@@ -20,18 +20,10 @@ from espalier.dialects.syntax import (
     WRITES_RESULT,
     Syntax,
     compact_json,
-    named_tool,
     parsed_json,
+    required_tool,
 )
-from espalier.records import (
-    Action,
-    FinalAnswer,
-    JsonObject,
-    Malformed,
-    PolicyError,
-    ToolCall,
-    ToolCalls,
-)
+from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
 
 ANSWER = ("<answer>", "</answer>")
@@ -62,12 +54,7 @@ class Tags(Syntax):
             block = f"{ANSWER[0]} {action.text} {ANSWER[1]}"
         else:
             call = action.calls[0]
-            tool = named_tool(call.name, tools)
-            if tool is None:
-                known = ", ".join(tool.name for tool in tools) or "none"
-                raise PolicyError(
-                    f"there are no tags for a call of {call.name}, which is no tool; tools: {known}"
-                )
+            tool = required_tool(call.name, tools)
             argument = call.arguments.get(tool.text_argument or "")
             body = argument if isinstance(argument, str) else _without_angles(call.arguments)
             block = f"<{tool.tag}> {body} </{tool.tag}>"
@@ -85,14 +72,17 @@ class Tags(Syntax):
         return (*(f"</{tool.tag}>" for tool in tools), ANSWER[1])
 
     def kind_markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Tags one of which follows the thought and says what kind of action it is."""
+        """See `Syntax`."""
         return (*(f"<{tool.tag}>" for tool in tools), ANSWER[0])
 
+    def defused(self, content: str) -> str:
+        """See `Syntax`; a tag in it reaches the policy as text, not as control."""
+        return content.replace("<", "(").replace(">", ")")
+
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`; a result that spells a tag reaches the policy as text, not as control."""
+        """See `Syntax`."""
         opening, closing = _result_tags(tools)
-        defused = content.replace("<", "(").replace(">", ")")
-        return f"{opening} {defused} {closing}"
+        return f"{opening} {self.defused(content)} {closing}"
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

@@ -53,7 +53,9 @@ def forwards_trees(profile: Profile) -> bool:
 def learned_per_group(config: TrainingConfig) -> int:
     """Trajectories of each group that the update forwards."""
     material = config.algorithm.material
-    return material.keep if isinstance(material, MostVaried) else config.group_size
+    if isinstance(material, MostVaried):
+        return material.learned(config.group_size)
+    return config.group_size
 
 
 def positions_per_token(profile: Profile, common_share: float) -> float:

@@ -47,7 +47,7 @@ _INLINE_TEMPLATE = (
     "{%- if add_generation_prompt and messages[-1].role != 'tool' -%}<|assistant|>{%- endif -%}"
 )
 """Everything after `<|assistant|>` is one continuation, without role markers between turns."""
-_TURN_TEMPLATE = "{#- dialect: NAME -#}" + _INLINE_TEMPLATE.replace(
+_TURN_TEMPLATE = _INLINE_TEMPLATE.replace(
     "{{ message.content }}{%- endgeneration -%}",
     "{{ message.content }}<|end|>{%- endgeneration -%}",
     1,
@@ -58,7 +58,11 @@ _TURN_TEMPLATE = "{#- dialect: NAME -#}" + _INLINE_TEMPLATE.replace(
 def chat_template(syntax: Syntax, tools: Sequence[ToolSpec]) -> str:
     """The chat template of an embedded policy in a dialect."""
     template = _INLINE_TEMPLATE if syntax.inline_results else _TURN_TEMPLATE
+    if syntax.name != "tags":  # what a template has that names none
+        template = "{#- dialect: NAME -#}" + template
     result = syntax.write_result("CONTENT", tools).replace("CONTENT", "{{ message.content }}")
+    if result.endswith("\n"):  # Jinja drops what is blank before the next block
+        result = result.removesuffix("\n") + "{{ '\\n' }}"
     return template.replace("NAME", syntax.name).replace("RESULT", result)
 
 

@@ -92,5 +92,11 @@ def test_no_choice_of_as_many_attempts_has_a_larger_variance(rewards, keep):
     ],
 )
 def test_best_and_worst_are_left(rewards, kept):
-    chosen = MostVaried().kept([_attempt(reward) for reward in rewards])
+    chosen = MostVaried(keep=4).kept([_attempt(reward) for reward in rewards])
     assert sorted(rewards[g] for g in chosen) == sorted(rewards[g] for g in kept)
+
+
+@pytest.mark.parametrize(("attempts", "learned"), [(1, 1), (2, 2), (4, 2), (8, 2), (16, 4)])
+def test_a_quarter_is_learned_from_and_at_least_two(attempts, learned):
+    assert MostVaried().learned(attempts) == learned
+    assert len(MostVaried().kept([_attempt(n % 2) for n in range(attempts)])) == learned

@@ -28,3 +28,9 @@ def test_advice_points_to_where_the_tasks_are(pass_rates, said, unsaid):
 @pytest.mark.parametrize("pass_rates", [[], [0.5] * WANTED, [0.5] * WANTED + [1.0] * 500])
 def test_enough_learnable_tasks_need_no_advice(pass_rates):
     assert not advice_line(pass_rates, PROFILE)
+
+
+@pytest.mark.parametrize("draw", ["uniform", "patterns", "predicted", "frontier"])
+def test_a_draw_from_all_tasks_needs_no_band(draw):
+    profile = Profile.model_validate({"curriculum": {"draw": draw}})
+    assert not advice_line([1.0] * 10, profile)

@@ -39,9 +39,10 @@ def tool(name, description="finds", argument="query"):
 
 
 def controls_of(dialect, ids):
-    """The control tokens among some ids, in their order."""
+    """The control tokens among some ids, in their order; a line break is text to whoever reads."""
     added = dialect.tokenizer.added_tokens_decoder
-    return [added[i].content for i in ids if i in added and added[i].content not in ORDINARY]
+    ordinary = (*ORDINARY, "\n")
+    return [added[i].content for i in ids if i in added and added[i].content not in ordinary]
 
 
 def harmless(text):

@@ -21,8 +21,11 @@ from espalier.records.message import ToolSpec
 from tests.factories.messages import ACTIONS, ANSWERS, BOTH, CALLS, NOTE, THOUGHTS, note
 
 NAMES = list(SYNTAXES)
-OTHERS = [name for name in NAMES if name != "tags"]
+OTHERS = [name for name in NAMES if not SYNTAXES[name].inline_results]
 """Those whose messages end with a token, so that one may hold several calls, or no thought."""
+
+
+INLINE = [name for name in NAMES if name not in OTHERS]
 
 
 @pytest.mark.contract
@@ -181,6 +184,16 @@ MALFORMED = {
         ("<think>x</think><note> </note>", "empty note block"),
         ("<think>x</think><forget>y</forget>", "one call or answer block"),
     ],
+    "react": [
+        ("Thought: x; note: {", "not JSON"),
+        ("Thought: x; note: [1]", "no JSON object"),
+        ('Thought: x; look_up: "lyon', "not JSON"),
+        ("Thought: x; note: ", "nothing behind note:"),
+        ("Thought: x; forget: y", "neither a call nor an answer"),
+        ("Thought: x\nAnswer: y", "more than one line"),
+        ("country; Answer: y", "no Thought: before Answer:"),
+        ("Result: 7", "the tool would say"),
+    ],
 }
 
 
@@ -298,9 +311,10 @@ def test_arguments_between_tags_keep_blanks_and_angle_brackets():
     assert tags.parse(written, (NOTE,)) == action
 
 
-def test_tags_refuse_a_call_of_what_is_no_tool():
-    with pytest.raises(PolicyError, match=r"a call of forget, which is no tool; tools: note"):
-        SYNTAXES["tags"].write(ToolCalls((ToolCall(name="forget"),), ""), (NOTE,))
+@pytest.mark.parametrize("name", INLINE)
+def test_calls_by_a_tools_name_need_that_tool(name):
+    with pytest.raises(PolicyError, match=r"a call of forget, which is no tool, .*tools: note"):
+        SYNTAXES[name].write(ToolCalls((ToolCall(name="forget"),), ""), (NOTE,))
 
 
 def nested(levels):

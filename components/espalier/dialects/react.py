@@ -1,0 +1,146 @@
+r"""A line a turn, thought and call or answer behind labels in words (ReAct, arXiv:2210.03629).
+
+    Thought: country; search: lyon country            thought and call
+    Result: lyon | country: france                    a result, in the same message
+    Thought: answer; Answer: france                   the final answer
+
+A line break ends the policy's turn, and the result is the next line. Where tags are no tokens of
+the vocabulary, a turn takes half as many tokens as in the tag dialect. A tool with one text
+argument takes the rest of the line, any other a JSON object; text that a line cannot hold as it is
+(a program) is a JSON string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from espalier.dialects.syntax import (
+    WRITES_RESULT,
+    Syntax,
+    compact_json,
+    parsed_json,
+    required_tool,
+)
+from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
+from espalier.records.message import ToolSpec
+
+_THOUGHT, _ANSWER, _RESULT = "Thought:", "Answer:", "Result:"
+_END = "\n"
+
+
+class ReAct(Syntax):
+    """See the module."""
+
+    name = "react"
+    inline_results = True
+    stops_inside_tokens = True
+
+    def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        line = text.strip()
+        if line.startswith(_RESULT):
+            return Malformed(WRITES_RESULT, text)
+        if _END in line:
+            return Malformed("more than one line", text)
+        match = re.search(rf"(?:^|; ?)({_alternatives(tools)})", line)
+        if match is None:
+            return Malformed("neither a call nor an answer", text)
+        before, body = line[: match.start()].strip(), line[match.end() :].strip()
+        if before and not before.startswith(_THOUGHT):
+            return Malformed(f"no {_THOUGHT} before {match[1]}", text)
+        thought = before.removeprefix(_THOUGHT).strip() if before else None
+        if not body:
+            return Malformed(f"nothing behind {match[1]}", text)
+        if match[1] == _ANSWER:
+            return FinalAnswer(_one_line(body), thought)
+        tool = next(tool for tool in tools if _label(tool) == match[1])
+        return _called(tool, body, thought, text)
+
+    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`; of several calls the first, as the end of a line ends the turn.
+
+        Raises:
+            PolicyError: a call of what is no tool.
+        """
+        if isinstance(action, FinalAnswer):
+            said = f"{_ANSWER} {_one_line(action.text)}"
+        else:
+            call = action.calls[0]
+            tool = required_tool(call.name, tools)
+            said = f"{_label(tool)} {_body(tool, call.arguments)}"
+        if action.thought is None:
+            return f"{said}{_END}"
+        # the first label behind a semicolon ends the thought
+        thought = re.sub(rf";(?= ?(?:{_alternatives(tools)}))", ",", _one_line(action.thought))
+        return f"{_THOUGHT} {thought}; {said}{_END}"
+
+    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return (_THOUGHT, *self.kind_markers(tools), _RESULT, _END)
+
+    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return (_END,)
+
+    def kind_markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return (*map(_label, tools), _ANSWER)
+
+    def defused(self, content: str) -> str:
+        """See `Syntax`; on one line it stands behind its label."""
+        return _one_line(content)
+
+    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        return f"{_RESULT} {self.defused(content)}{_END}"
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        ways = [
+            f'"{_label(tool)} {tool.text_argument or "arguments as a JSON object"}" '
+            f"({tool.description})"
+            for tool in tools
+        ]
+        return (
+            f'Write one line: "{_THOUGHT} ...; " and then either a call, {" or ".join(ways)}, '
+            f'whose result comes back in a line "{_RESULT} ...", or the final answer, '
+            f'"{_ANSWER} answer".\n'
+        )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _label(tool: ToolSpec) -> str:
+    label = f"{tool.tag}:"
+    return f"call {label}" if label in (_THOUGHT, _ANSWER, _RESULT) else label
+
+
+def _alternatives(tools: Sequence[ToolSpec]) -> str:
+    """A pattern of the labels that may follow a thought."""
+    return "|".join(map(re.escape, (*map(_label, tools), _ANSWER)))
+
+
+def _body(tool: ToolSpec, arguments: JsonObject) -> str:
+    text = arguments.get(tool.text_argument or "")
+    if not isinstance(text, str):
+        return compact_json(arguments)
+    is_plain = text == text.strip() != "" and _END not in text and text[0] != '"'
+    return text if is_plain else compact_json(text)
+
+
+def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
+    name = tool.text_argument
+    arguments: JsonObject
+    if name is not None and body[0] != '"':
+        arguments = {name: body}
+    else:
+        try:
+            value = parsed_json(body)
+        except ValueError as error:
+            return Malformed(f"arguments of {tool.name} that are not JSON: {error}", text)
+        if name is None and not isinstance(value, dict):
+            return Malformed(f"arguments of {tool.name} that are no JSON object", text)
+        arguments = value if name is None else {name: value}
+    return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
