@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -48,8 +49,9 @@ FOLDERS = {
 
 
 def episode(number: int) -> Trajectory:
-    """28 tokens, of which the policy wrote 14."""
-    return trajectory(number, "Lyon | country: France", "Paris")
+    """28 tokens, of which the policy wrote 14; those of other numbers begin otherwise."""
+    made = trajectory(number, "Lyon | country: France", "Paris")
+    return replace(made, token_ids=(number, *made.token_ids[1:]))
 
 
 def make_measured_run(

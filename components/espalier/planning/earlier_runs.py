@@ -27,6 +27,7 @@ from espalier.planning.figures import (
     Figures,
     Measured,
     assumed,
+    leaves_groups_out,
     median,
     rescaled,
 )
@@ -38,10 +39,11 @@ from espalier.planning.memory import (
     stage_memory,
 )
 from espalier.planning.sharing import (
-    common_share_behind_prompts,
-    common_share_of_groups,
-    common_share_of_run,
+    Sharing,
     forwards_trees,
+    sharing_behind_prompts,
+    sharing_of_groups,
+    sharing_of_run,
 )
 from espalier.planning.sizes import PolicySize, policy_size
 from espalier.planning.work import passes, places, work_of
@@ -68,6 +70,8 @@ _OF_TASKS = (
     "episode_tokens",
     "action_tokens",
     "rollouts_per_place",
+    "learned_share",
+    "preamble_share",
     "common_share",
     "ingest_s",
     "synthesis_task_s",
@@ -254,8 +258,9 @@ def _lengths(made: _Made) -> dict[str, float]:
             found["action_tokens"] = share * tokens
     if made.is_trained:
         return found | _own_lengths(made)
-    common = common_share_behind_prompts(made.last_step, found.get("episode_tokens", 0.0))
-    return found if common is None else {**found, "common_share": common}
+    return found | _as_figures(
+        sharing_behind_prompts(made.last_step, found.get("episode_tokens", 0.0))
+    )
 
 
 def _own_lengths(made: _Made) -> dict[str, float]:
@@ -271,9 +276,9 @@ def _own_lengths(made: _Made) -> dict[str, float]:
         found["action_tokens"] = sum(each * count for each, count in tokens) / sum(sampled)
         found["rollouts_per_place"] = sum(sampled) / places(profile)
     last = made.last_step
-    common = _common_share(history, profile, last)
-    if common is not None:
-        found["common_share"] = common
+    found |= _as_figures(_sharing(history, profile, last))
+    if leaves_groups_out(profile) and "informative_share" in history.columns:
+        found["learned_share"] = fmean(history["informative_share"].tolist())
     if last and "action_tokens" in found:
         written = sum(sum(one.action_mask) for one in last) or 1
         # the last step's episodes are shorter than the first one's: in proportion
@@ -284,15 +289,21 @@ def _own_lengths(made: _Made) -> dict[str, float]:
     return found
 
 
-def _common_share(
-    history: pd.DataFrame, profile: Profile, last: Sequence[Trajectory]
-) -> float | None:
+def _sharing(history: pd.DataFrame, profile: Profile, last: Sequence[Trajectory]) -> Sharing | None:
+    of_last = sharing_of_groups(last)
     if {*_FORWARDED} <= set(history.columns):
         tokens, positions = (_total(history, name) for name in _FORWARDED)
-        found = common_share_of_run(profile, tokens=tokens, positions=positions)
+        preamble = of_last.preamble if of_last else 0.0
+        found = sharing_of_run(profile, tokens=tokens, positions=positions, preamble=preamble)
         if found is not None:
             return found
-    return common_share_of_groups(last)
+    return of_last
+
+
+def _as_figures(sharing: Sharing | None) -> dict[str, float]:
+    if sharing is None:
+        return {}
+    return {"preamble_share": sharing.preamble, "common_share": sharing.group}
 
 
 def _written_share(run: RunDirectory, imitated: pd.DataFrame) -> float:

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from espalier.algorithms.filters import ZeroVariance
 from espalier.config import Profile
-from espalier.planning.sharing import COMMON_SHARE
+from espalier.planning.sharing import COMMON_SHARE, PREAMBLE_SHARE
 
 Measured: TypeAlias = Mapping[str, float]
 """Some of `Figures`, by name."""
@@ -32,8 +33,13 @@ class Figures:
     rollouts_per_place: float
     """Trajectories that a step samples, for each of its tasks_per_step x group_size places: groups
     that the screening or a filter drops are drawn anew."""
+    learned_share: float
+    """Share of a step's groups that the update learns from, where those of equal rewards are left
+    out and none drawn anew."""
+    preamble_share: float
+    """Share of a trajectory that every prompt begins with; see `sharing`."""
     common_share: float
-    """Share of a trajectory that others of its group have too; see `sharing`."""
+    """Of the rest, the share that others of its group have too."""
     prestage_token_s: float
     """Reading skill of the embedded policy, a token."""
     sft_token_s: float
@@ -105,6 +111,8 @@ def assumed(profile: Profile) -> Measured:
         "episode_tokens": length,
         "action_tokens": _ACTION_SHARE * length,
         "rollouts_per_place": _rollouts_per_place(profile),
+        "learned_share": _learned_share(profile),
+        "preamble_share": 0.0 if profile.policy.model is None else PREAMBLE_SHARE,
     }
 
 
@@ -116,6 +124,17 @@ def _rollouts_per_place(profile: Profile) -> float:
         return 1 + screened / config.group_size * (1 / _share_mixed(screened) - 1)
     again = max((rule.regenerations for rule in config.algorithm.group_filters), default=0)
     return min(1 / _share_mixed(config.group_size), 1.0 + again)
+
+
+def leaves_groups_out(profile: Profile) -> bool:
+    """Whether training learns from fewer groups than it samples."""
+    filters = profile.training.algorithm.group_filters
+    skips = any(isinstance(rule, ZeroVariance) and rule.action == "skip" for rule in filters)
+    return skips and not profile.curriculum.active_screening
+
+
+def _learned_share(profile: Profile) -> float:
+    return _share_mixed(profile.training.group_size) if leaves_groups_out(profile) else 1.0
 
 
 def _share_mixed(count: int) -> float:

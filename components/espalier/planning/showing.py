@@ -14,8 +14,9 @@ from espalier.reporting.formats import duration
 
 _IN_WORDS: Mapping[str, Sequence[str]] = {
     "how long episodes are": ("demonstration_tokens", "episode_tokens", "action_tokens"),
-    "what episodes have in common": ("common_share",),
+    "what episodes have in common": ("preamble_share", "common_share"),
     "how many groups are drawn anew": ("rollouts_per_place",),
+    "how many groups are learned from": ("learned_share",),
     "time by the token": (
         "prestage_token_s", "sft_token_s", "update_token_s", "rollout_token_s", "judged_token_s",
     ),

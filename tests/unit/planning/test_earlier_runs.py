@@ -62,8 +62,9 @@ def test_a_policy_that_hardly_trained_lends_the_teachers_lengths(tmp_path):
 
 def test_shared_beginnings_are_those_that_the_updates_forwarded_once(tmp_path):
     run = make_measured_run(tmp_path / "a", profile())
-    # 0.4 positions a token, where groups of 8 are cut into 2 minibatches
-    assert figures_of(profile(), run)["common_share"] == pytest.approx(0.6 / (1 - 2 / 8))
+    # 0.4 positions a token, where each of 8 trajectories falls into one of 2 minibatches
+    among = 1 - 2 * (1 - 0.5**8) / 8
+    assert figures_of(profile(), run)["common_share"] == pytest.approx(0.6 / among)
 
 
 def test_packed_updates_take_as_long_by_the_position(tmp_path):

@@ -5,11 +5,13 @@ import pytest
 
 from espalier.config import Profile
 from espalier.planning.sharing import (
-    common_share_behind_prompts,
-    common_share_of_groups,
-    common_share_of_run,
+    Sharing,
     forwards_trees,
     positions_per_token,
+    preamble_tokens,
+    sharing_behind_prompts,
+    sharing_of_groups,
+    sharing_of_run,
 )
 from espalier.training.packing import TrainingSequence
 from espalier.training.prefix_tree import prefix_tree_of
@@ -26,52 +28,77 @@ def made_of(group, token_ids):
     return replace(made, token_ids=token_ids, action_mask=mask, behavior_logprobs=logprobs)
 
 
-def groups_with_prompts(size, *, num_groups=4):
-    """Prompts of 20 tokens, and 10 more that differ from the first on."""
+def groups_with_prompts(size, *, num_groups=4, preamble=0):
+    """Prompts of 20 tokens behind the preamble, and 10 more that differ from the first on."""
     rng = random.Random(0)
     for number in range(num_groups):
-        prompt = (number, *rng.choices(range(50), k=19))
+        prompt = (*range(900, 900 + preamble), number, *rng.choices(range(800), k=19))
         for place in range(size):
             yield made_of(str(number), (*prompt, 100 + place, *rng.choices(range(50), k=9)))
 
 
-def test_positions_are_the_nodes_of_the_training_tree():
-    rows = list(groups_with_prompts(8))
-    tree = prefix_tree_of(
-        [
-            TrainingSequence(token_ids=one.token_ids, loss_mask=one.action_mask, window_starts=(0,))
-            for one in rows
-        ]
-    )
-    common = common_share_of_groups(rows)
-    assert common == pytest.approx(20 / 30)
+def nodes(rows):
+    sequences = [
+        TrainingSequence(token_ids=one.token_ids, loss_mask=one.action_mask, window_starts=(0,))
+        for one in rows
+    ]
+    return prefix_tree_of(sequences).num_tokens
+
+
+@pytest.mark.parametrize("preamble", [0, 10])
+def test_positions_are_the_nodes_of_the_training_tree(preamble):
+    rows = list(groups_with_prompts(8, preamble=preamble))
+    sharing = sharing_of_groups(rows)
+    length = preamble + 30
+    assert sharing == pytest.approx((preamble / length, 20 / 30))
     asked = profile(training={"group_size": 8, "minibatches": 1})
-    assert positions_per_token(asked, common) == pytest.approx(tree.num_tokens / (8 * 4 * 30))
+    tokens = 8 * 4 * length
+    assert positions_per_token(asked, sharing) == pytest.approx((nodes(rows) - preamble) / tokens)
+
+
+def test_minibatches_part_what_groups_have_in_common():
+    rng = random.Random(0)
+    rows = list(groups_with_prompts(2, num_groups=1000))
+    asked = profile(curriculum={"enabled": False}, training={"group_size": 2, "minibatches": 2})
+    rng.shuffle(rows)
+    halves = nodes(rows[:1000]) + nodes(rows[1000:])
+    expected = positions_per_token(asked, sharing_of_groups(rows))
+    assert halves / (2000 * 30) == pytest.approx(expected, rel=0.02)
 
 
 def test_what_a_run_forwarded_says_what_was_common():
     asked = profile(training={"group_size": 8, "minibatches": 2})
-    share = positions_per_token(asked, 0.6)
-    found = common_share_of_run(asked, tokens=1000, positions=share * 1000)
-    assert found == pytest.approx(0.6)
+    told = Sharing(preamble=0.2, group=0.6)
+    positions = 1000 * positions_per_token(asked, told)
+    found = sharing_of_run(asked, tokens=1000, positions=positions, preamble=0.2)
+    assert found == pytest.approx(told)
     packed = profile(training={"layout": "packed"})
-    assert common_share_of_run(packed, tokens=1000, positions=1000) is None
-    assert common_share_of_run(asked, tokens=0, positions=0) is None
+    assert sharing_of_run(packed, tokens=1000, positions=1000, preamble=0.0) is None
+    assert sharing_of_run(asked, tokens=0, positions=0, preamble=0.0) is None
 
 
 def test_groups_that_lost_a_trajectory_do_not_count():
     rows = [*groups_with_prompts(8), made_of("lone", (1, 2, 3))]
-    assert common_share_of_groups(rows) == pytest.approx(20 / 30)
-    assert common_share_of_groups(rows[-1:]) is None
-    assert common_share_of_groups([]) is None
+    assert sharing_of_groups(rows).group == pytest.approx(20 / 30)
+    assert sharing_of_groups(rows[-1:]) is None
+    assert sharing_of_groups([]) is None
 
 
 def test_prompts_say_what_a_policy_that_acts_will_share():
     rows = [trajectory(1, "Lyon", "Paris")]
     prompt = rows[0].turns[0].action_start
-    assert common_share_behind_prompts(rows, 2.0 * prompt) == pytest.approx(0.5 + 0.7 * 0.5)
-    assert common_share_behind_prompts([], 10.0) is None
-    assert common_share_behind_prompts([made_of("a", ())], 0.0) is None
+    found = sharing_behind_prompts(rows, 2.0 * prompt)
+    assert found == pytest.approx((0.0, 0.5 + 0.7 * 0.5))
+    assert sharing_behind_prompts([], 10.0) is None
+    assert sharing_behind_prompts([made_of("a", ())], 0.0) is None
+
+
+def test_a_preamble_is_what_the_prompts_of_all_tasks_begin_with():
+    one = replace(trajectory(1, "Lyon", "Paris"), token_ids=(7, 8, 1, 2))
+    other = replace(trajectory(1, "Lyon", "Paris"), token_ids=(7, 8, 3, 2), group_id="other")
+    assert preamble_tokens([one, other]) == 2
+    assert preamble_tokens([one]) == 0
+    assert preamble_tokens([]) == 0
 
 
 @pytest.mark.parametrize(
@@ -86,4 +113,4 @@ def test_prompts_say_what_a_policy_that_acts_will_share():
 def test_only_one_process_with_the_embedded_policy_shares_prompts(sections, expected):
     asked = profile(**sections)
     assert forwards_trees(asked) is expected
-    assert (positions_per_token(asked, 0.8) < 1) is expected
+    assert (positions_per_token(asked, Sharing(0.0, 0.8)) < 1) is expected

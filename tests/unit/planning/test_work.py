@@ -20,6 +20,8 @@ LENGTHS = {
     "rollouts_per_place": 1.5,
     "common_share": 0.8,
 }
+AMONG = 1 - 2 * (1 - 0.5**8) / 8
+"""Of 8 trajectories about 4 are in a minibatch: 3 of 4 times it has forwarded what is common."""
 
 
 def test_training_counts_sampled_and_learned_tokens():
@@ -35,7 +37,7 @@ def test_training_counts_sampled_and_learned_tokens():
     assert work.trained_tokens == 320 * 2 * 60
     # before the first step, after 4, 8 and the last
     assert work.judged_tokens == 4 * 30 * 20
-    assert work.micro_batch_tokens == pytest.approx(0.4 * 16 * 60)
+    assert work.micro_batch_tokens == pytest.approx((1 - 0.8 * AMONG) * 16 * 60)
     assert work.rows == 32
 
 
@@ -48,11 +50,27 @@ def test_a_tree_forwards_common_beginnings_once():
             profile(training={**training, "layout": "packed"}),
         )
     )
-    # of 8 trajectories 4 are in a minibatch: 3 of 4 times 0.8 of each is forwarded already
-    share = 1 - 0.8 * 3 / 4
+    share = 1 - 0.8 * AMONG
     assert shared.micro_batch_tokens == pytest.approx(share * whole.micro_batch_tokens)
     assert shared.trained_positions == pytest.approx(share * whole.trained_positions)
     assert shared.trained_tokens == whole.trained_tokens == whole.trained_positions
+
+
+def test_groups_that_are_left_out_are_sampled_and_not_learned_from():
+    filters = [{"name": "zero_variance"}]
+    asked = profile(
+        curriculum={"enabled": False},
+        training={"group_size": 8, "minibatches": 1, "algorithm": {"filters": filters}},
+    )
+    assert 0 < figures(asked).learned_share < 1
+    whole, half = (
+        work_of(asked, figures(asked, **LENGTHS, learned_share=share))["train"]
+        for share in (1.0, 0.5)
+    )
+    assert half.trained_tokens == whole.trained_tokens / 2
+    assert half.rollout_tokens == whole.rollout_tokens
+    screened = profile(training={"group_size": 8, "algorithm": {"filters": filters}})
+    assert figures(screened).learned_share == 1
 
 
 def test_a_tree_has_at_most_four_tokens_for_each_position():
