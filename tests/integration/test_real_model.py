@@ -22,7 +22,7 @@ from tests.factories.training_episodes import layout, make_update, step_of
 
 PROFILE = Profile.model_validate(
     {
-        "policy": {"model": "smollm2", "lora": {"rank": 8, "alpha": 16}},
+        "policy": {"model": "smollm2", "dialect": "react", "lora": {"rank": 8, "alpha": 16}},
         "episode": {"max_turns": 2, "max_tokens": 320, "max_turn_tokens": 24},
         "hardware": {"micro_batch_tokens": 1024},
         "curriculum": {"screening_rollouts": 0},

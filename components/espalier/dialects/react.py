@@ -131,16 +131,25 @@ def _body(tool: ToolSpec, arguments: JsonObject) -> str:
 
 
 def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
-    name = tool.text_argument
     arguments: JsonObject
-    if name is not None and body[0] != '"':
-        arguments = {name: body}
+    if tool.text_argument is not None:
+        arguments = {tool.text_argument: _text(body)}
     else:
         try:
             value = parsed_json(body)
         except ValueError as error:
             return Malformed(f"arguments of {tool.name} that are not JSON: {error}", text)
-        if name is None and not isinstance(value, dict):
+        if not isinstance(value, dict):
             return Malformed(f"arguments of {tool.name} that are no JSON object", text)
-        arguments = value if name is None else {name: value}
+        arguments = value
     return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
+
+
+def _text(body: str) -> str:
+    """A text argument; what only begins like a JSON string stands for itself."""
+    if body[0] != '"':
+        return body
+    try:
+        return str(parsed_json(body))
+    except ValueError:
+        return body

@@ -450,5 +450,5 @@ def required_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec:
     tool = named_tool(name, tools)
     if tool is None:
         known = ", ".join(tool.name for tool in tools) or "none"
-        raise PolicyError(f"a call of {name}, which is no tool, cannot be written; tools: {known}")
+        raise PolicyError(f"cannot write a call of {name}, which is no tool; tools: {known}")
     return tool

@@ -81,5 +81,5 @@ def test_tags_have_no_way_to_write_several_calls():
 def test_a_call_of_no_tool_cannot_be_written_in_tags():
     messages = [*QUESTION, search_call("x", "lyon").message()]
     dialect = Dialect(embedded("tags").tokenizer, ())
-    with pytest.raises(PolicyError, match=r"a call of search, which is no tool, .*tools: none"):
+    with pytest.raises(PolicyError, match=r"a call of search, which is no tool; tools: none"):
         dialect.conversation_ids(messages)

@@ -30,6 +30,7 @@ def looked_up(query, thought="look"):
         ("search: lyon country", search_call(None, "lyon country")),
         (" Thought: ; Answer:  new  york \n", FinalAnswer("new york", "")),
         ("Answer: a; search: b", FinalAnswer("a; search: b", None)),
+        ('search: "lyon" country', search_call(None, '"lyon" country')),
         ("Thought: Answer: a; Answer: b", FinalAnswer("b", "Answer: a")),
     ],
 )

@@ -24,7 +24,6 @@ NAMES = list(SYNTAXES)
 OTHERS = [name for name in NAMES if not SYNTAXES[name].inline_results]
 """Those whose messages end with a token, so that one may hold several calls, or no thought."""
 
-
 INLINE = [name for name in NAMES if name not in OTHERS]
 
 
@@ -187,7 +186,6 @@ MALFORMED = {
     "react": [
         ("Thought: x; note: {", "not JSON"),
         ("Thought: x; note: [1]", "no JSON object"),
-        ('Thought: x; look_up: "lyon', "not JSON"),
         ("Thought: x; note: ", "nothing behind note:"),
         ("Thought: x; forget: y", "neither a call nor an answer"),
         ("Thought: x\nAnswer: y", "more than one line"),
@@ -313,7 +311,7 @@ def test_arguments_between_tags_keep_blanks_and_angle_brackets():
 
 @pytest.mark.parametrize("name", INLINE)
 def test_calls_by_a_tools_name_need_that_tool(name):
-    with pytest.raises(PolicyError, match=r"a call of forget, which is no tool, .*tools: note"):
+    with pytest.raises(PolicyError, match=r"a call of forget, which is no tool; tools: note"):
         SYNTAXES[name].write(ToolCalls((ToolCall(name="forget"),), ""), (NOTE,))
 
 

@@ -93,7 +93,7 @@ def test_prompts_say_what_a_policy_that_acts_will_share():
     assert sharing_behind_prompts([made_of("a", ())], 0.0) is None
 
 
-def test_a_preamble_is_what_the_prompts_of_all_tasks_begin_with():
+def test_a_preamble_is_what_all_prompts_begin_with():
     one = replace(trajectory(1, "Lyon", "Paris"), token_ids=(7, 8, 1, 2))
     other = replace(trajectory(1, "Lyon", "Paris"), token_ids=(7, 8, 3, 2), group_id="other")
     assert preamble_tokens([one, other]) == 2

@@ -56,7 +56,7 @@ def test_a_tree_forwards_common_beginnings_once():
     assert shared.trained_tokens == whole.trained_tokens == whole.trained_positions
 
 
-def test_groups_that_are_left_out_are_sampled_and_not_learned_from():
+def test_groups_left_out_are_sampled_alone():
     filters = [{"name": "zero_variance"}]
     asked = profile(
         curriculum={"enabled": False},

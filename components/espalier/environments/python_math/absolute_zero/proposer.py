@@ -36,7 +36,12 @@ SHOWN_CASES = 3
 
 
 _TOOL = ToolSpec(name="python", call_tag="code", result_tag="interpreter")
-_CONTROLS = tuple(text for syntax in SYNTAXES.values() for text in syntax.markers([_TOOL]))
+_CONTROLS = tuple(
+    text
+    for syntax in SYNTAXES.values()
+    for text in syntax.markers([_TOOL])
+    if not text.isspace()  # a program has lines
+)
 """Markers of every dialect, none of which a question may contain."""
 
 
