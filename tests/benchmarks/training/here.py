@@ -82,6 +82,7 @@ def updates(material: Material) -> Throughput:
     profile = Profile.model_validate(
         {
             "episode": {"max_tokens": row_tokens},
+            "curriculum": {"enabled": False},
             "training": {
                 "minibatches": 1,
                 "tasks_per_step": len(material.attempts) // material.group_size,
