@@ -117,7 +117,7 @@ def test_a_run_has_a_control_that_imitates_alone(folder, in_process, tmp_path):
     assert list(found["policies"]) == ["untrained", "warm_start", "control", "trained"]
     assert found["n"] == found["policies"]["control"]["closed_book_n"] == 60
     assert found["steps"] >= found["best_step"] > 0
-    assert {"em", "ci95"} <= found["trained_minus_control"].keys()
+    assert found["trained_minus_control"].keys() == {"em", "ci95", "by_kind", "by_hops"}
     shutil.rmtree(tmp_path / "control_policy")
     assert control_of(run_dir, profile, tmp_path, minutes=0.02) == found, "it is finished"
 

@@ -130,10 +130,9 @@ class Dialect:
         self._told_tools = tuple(map(self._tool_as_text, self.tools))
         stop_texts = self.syntax.stop_texts(self.tools)
         ids = [self.marker_id(text) for text in stop_texts]
-        knows_stops = None not in ids
+        knows_stops = None not in ids and not self.syntax.stops_inside_tokens
         end_id = tokenizer.eos_token_id
         self.stop_ids = frozenset(i for i in (*ids, end_id) if isinstance(i, int))
-        knows_stops &= not self.syntax.stops_inside_tokens
         self.stop_texts = () if knows_stops else stop_texts
         self._is_embedded = "{#- dialect:" in self._template or (
             self.syntax.inline_results and knows_stops

@@ -19,6 +19,7 @@ from espalier.dialects.syntax import (
     WRITES_RESULT,
     Syntax,
     compact_json,
+    json_called,
     parsed_json,
     required_tool,
 )
@@ -54,10 +55,13 @@ class ReAct(Syntax):
         if match[1] == _ANSWER:
             return FinalAnswer(_one_line(body), thought)
         tool = next(tool for tool in tools if _label(tool) == match[1])
-        return _called(tool, body, thought, text)
+        if tool.text_argument is None:
+            return json_called(tool, body, thought, text)
+        arguments: JsonObject = {tool.text_argument: _text(body)}
+        return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
 
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`; of several calls the first, as the end of a line ends the turn.
+        """See `Syntax`. Only the first of several calls is written: a line break ends the turn.
 
         Raises:
             PolicyError: a call of what is no tool.
@@ -118,7 +122,7 @@ def _label(tool: ToolSpec) -> str:
 
 
 def _alternatives(tools: Sequence[ToolSpec]) -> str:
-    """A pattern of the labels that may follow a thought."""
+    """Regular expression of all labels that open a call or an answer."""
     return "|".join(map(re.escape, (*map(_label, tools), _ANSWER)))
 
 
@@ -130,23 +134,8 @@ def _body(tool: ToolSpec, arguments: JsonObject) -> str:
     return text if is_plain else compact_json(text)
 
 
-def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
-    arguments: JsonObject
-    if tool.text_argument is not None:
-        arguments = {tool.text_argument: _text(body)}
-    else:
-        try:
-            value = parsed_json(body)
-        except ValueError as error:
-            return Malformed(f"arguments of {tool.name} that are not JSON: {error}", text)
-        if not isinstance(value, dict):
-            return Malformed(f"arguments of {tool.name} that are no JSON object", text)
-        arguments = value
-    return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
-
-
 def _text(body: str) -> str:
-    """A text argument; what only begins like a JSON string stands for itself."""
+    """The text argument that `body` spells: a JSON string, or else `body` as it is."""
     if body[0] != '"':
         return body
     try:

@@ -37,7 +37,8 @@ class Syntax(ABC):
     inline_results: ClassVar[bool]
     """Whether results stand inside the policy's own message, between tags."""
     stops_inside_tokens: ClassVar[bool] = False
-    """Whether a token may hold what ends a message and more, as one of two line breaks does."""
+    """Whether the text that ends a message may be part of a longer token: tokenizers have tokens of
+    two line breaks."""
     max_characters: ClassVar[int] = MAX_PARSED_CHARACTERS
     own_marks: ClassVar[tuple[str, ...]] = ()
     """Beside `markers` and `frames`: what a policy of this dialect writes as control tokens."""
@@ -439,6 +440,24 @@ def _python_literal(text: str) -> object:
 def named_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
     """The tool of that name, where there is one."""
     return next((tool for tool in tools if tool.name == name), None)
+
+
+def json_called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
+    """The call of a tool whose arguments stand in `body` as a JSON object.
+
+    Args:
+        tool: that is called.
+        body: the arguments.
+        thought: before the call.
+        text: the whole message, for what is malformed.
+    """
+    try:
+        arguments = parsed_json(body)
+    except ValueError as error:
+        return Malformed(f"arguments of {tool.name} that are not JSON: {error}", text)
+    if not isinstance(arguments, dict):
+        return Malformed(f"arguments of {tool.name} that are no JSON object", text)
+    return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
 
 
 def required_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec:

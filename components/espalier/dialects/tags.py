@@ -20,7 +20,7 @@ from espalier.dialects.syntax import (
     WRITES_RESULT,
     Syntax,
     compact_json,
-    parsed_json,
+    json_called,
     required_tool,
 )
 from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
@@ -45,7 +45,7 @@ class Tags(Syntax):
         return _parsed_strictly(text, tools)
 
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`; of several calls the first, as a closing tag ends the turn.
+        """See `Syntax`. Only the first of several calls is written: a closing tag ends the turn.
 
         Raises:
             PolicyError: a call of what is no tool.
@@ -141,16 +141,10 @@ def _parsed_freely(text: str, tools: Sequence[ToolSpec]) -> Action:
 
 
 def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
-    if tool.text_argument is not None:
-        written = body if tool.takes_code else " ".join(body.split())
-        arguments: JsonObject = {tool.text_argument: written}
-        return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
-    try:
-        arguments = parsed_json(body)
-    except ValueError as error:
-        return Malformed(f"arguments of {tool.name} that are not JSON: {error}", text)
-    if not isinstance(arguments, dict):
-        return Malformed(f"arguments of {tool.name} that are no JSON object", text)
+    if tool.text_argument is None:
+        return json_called(tool, body, thought, text)
+    written = body if tool.takes_code else " ".join(body.split())
+    arguments: JsonObject = {tool.text_argument: written}
     return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
 
 

@@ -131,7 +131,7 @@ def _matrix_products(torch: ModuleType) -> Finding:
 
 
 def gigaflops(torch: ModuleType, kind: str, threads: int) -> float:
-    """Billions of operations a second of a matrix product on the CPU, the fastest of several."""
+    """Speed of a matrix product on the CPU in GFLOPS: the fastest of several."""
     rows, read, written = _PRODUCT
     one = torch.ones(rows, read, dtype=getattr(torch, kind))
     other = torch.ones(read, written, dtype=one.dtype)

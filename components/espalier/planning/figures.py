@@ -127,7 +127,7 @@ def _rollouts_per_place(profile: Profile) -> float:
 
 
 def leaves_groups_out(profile: Profile) -> bool:
-    """Whether training learns from fewer groups than it samples."""
+    """Whether training drops groups of equal rewards and samples no others in their place."""
     filters = profile.training.algorithm.group_filters
     skips = any(isinstance(rule, ZeroVariance) and rule.action == "skip" for rule in filters)
     return skips and not profile.curriculum.active_screening

@@ -30,7 +30,8 @@ from espalier.records.trajectory import Trajectory
 COMMON_SHARE = 0.8
 """The share c where no run has measured it: a quarter of those runs had less."""
 PREAMBLE_SHARE = 0.4
-"""The share p of a given model where no run has measured it: SmolLM2's on GeoNames questions."""
+"""The share p assumed for a given model until a run measures it. SmolLM2 has about as much on
+GeoNames questions."""
 _COMMON_BEHIND_PROMPT = 0.7
 """Of what follows the prompt: c by that was within 0.13 of those runs' median for each profile."""
 
@@ -69,9 +70,10 @@ class Sharing(NamedTuple):
     """What trajectories have in common, as shares 0-1."""
 
     preamble: float
-    """p of the module: what every prompt begins with."""
+    """The share p of the module's formula: tokens that every prompt begins with."""
     group: float
-    """c of the module: of the rest, what others of the group have too."""
+    """The share c of the module's formula: of the other tokens, those that further trajectories of
+    the same group have too."""
 
 
 def positions_per_token(profile: Profile, sharing: Sharing) -> float:
@@ -152,6 +154,8 @@ def sharing_behind_prompts(
 def _shared_among(profile: Profile) -> float:
     """Share of what is common to a group that is not forwarded again."""
     count, learned = profile.training.minibatches, learned_per_group(profile.training)
+    if learned == 1:
+        return 0.0  # exactly: it is divided by
     with_some = count * (1 - (1 - 1 / count) ** learned)
     return 1 - with_some / learned
 

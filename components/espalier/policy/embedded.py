@@ -58,7 +58,7 @@ _TURN_TEMPLATE = _INLINE_TEMPLATE.replace(
 def chat_template(syntax: Syntax, tools: Sequence[ToolSpec]) -> str:
     """The chat template of an embedded policy in a dialect."""
     template = _INLINE_TEMPLATE if syntax.inline_results else _TURN_TEMPLATE
-    if syntax.name != "tags":  # what a template has that names none
+    if syntax.name != "tags":  # as which a template that names no dialect is read
         template = "{#- dialect: NAME -#}" + template
     result = syntax.write_result("CONTENT", tools).replace("CONTENT", "{{ message.content }}")
     if result.endswith("\n"):  # Jinja drops what is blank before the next block

@@ -261,7 +261,7 @@ def mlflow_run(tracker: Tracker) -> RunHandle | None:
 
 @contextmanager
 def ending(finish: Callable[[str], None]) -> Iterator[None]:
-    """Call `finish` with the status of a run that ends with the block: FINISHED, FAILED or KILLED.
+    """Call `finish` when the block ends, with FINISHED, FAILED or KILLED as it ended.
 
     A library that is interrupted may raise an error of its own in the place of KeyboardInterrupt.
     That run was killed as well.

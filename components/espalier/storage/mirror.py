@@ -192,7 +192,7 @@ def _is_being_saved(folder: Path) -> bool:
 
 
 def _paths_below(folder: Path) -> Iterator[Path]:
-    """Every file and folder below; a folder that is deleted meanwhile counts as empty."""
+    """Every file and folder below. A folder that is deleted during the listing counts as empty."""
     for directory, folders, files in os.walk(folder):  # `rglob` raises for such a folder
         yield from (Path(directory, name) for name in (*folders, *files))
 

@@ -15,8 +15,8 @@ from .test_families import result
 
 
 def options_for(out, **changed):
-    given = {"out": out, "set": [], "threads": 1, "any_commit": False, "again": False}
-    given |= {"profile": None}
+    given = {"out": out, "set": [], "threads": 1, "profile": None}
+    given |= {"any_commit": False, "again": False}
     return argparse.Namespace(**{**given, **changed})
 
 

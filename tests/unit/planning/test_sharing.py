@@ -75,6 +75,16 @@ def test_what_a_run_forwarded_says_what_was_common():
     packed = profile(training={"layout": "packed"})
     assert sharing_of_run(packed, tokens=1000, positions=1000, preamble=0.0) is None
     assert sharing_of_run(asked, tokens=0, positions=0, preamble=0.0) is None
+    single = profile(
+        curriculum={"enabled": False},
+        training={
+            "tasks_per_step": 6,
+            "group_size": 1,
+            "minibatches": 3,
+            "algorithm": {"preset": "spo"},
+        },
+    )
+    assert sharing_of_run(single, tokens=1000, positions=900, preamble=0.0) is None
 
 
 def test_groups_that_lost_a_trajectory_do_not_count():
