@@ -22,17 +22,17 @@ SERVERS_S, ROLL_S = 600, 900
 
 
 @pytest.fixture
-def bench(own_cluster, tmp_path, monkeypatch):
+def bench(own_cluster, tmp_path):
     """Registers versions of the tiny policy in the cluster's own MLflow."""
 
     def write(path, weights):
         with publishing(path, registry.provenance("train")) as draft:
             save_policy(tiny_policy(seed=len(weights)), draft.path / "policy")
 
-    monkeypatch.setattr(registry, "write_policy", write)
     objects.wake(places(), "espalier-minio", "espalier-mlflow", timeout_s=SERVERS_S)
     with forwarded("espalier-mlflow", 5000) as uri:
-        yield registry.Workbench(tmp_path, TrackingTarget(uri, "tests"), MODEL)
+        target = TrackingTarget(uri, "tests")
+        yield registry.Workbench(tmp_path, target, MODEL, write_policy=write)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ SETTINGS = ["serving.controller.poll_s=1", *(f"serving.canary.{step}" for step i
 
 
 @pytest.fixture
-def bench(own_cluster, tmp_path, monkeypatch):
+def bench(own_cluster, tmp_path):
     """Registers policies in the cluster's own MLflow: the same but for a hair, or damaged."""
     is_damaged = []
 
@@ -45,10 +45,10 @@ def bench(own_cluster, tmp_path, monkeypatch):
         with publishing(path, registry.provenance("train")) as draft:
             save_policy(policy, draft.path / "policy")
 
-    monkeypatch.setattr(registry, "write_policy", write)
     objects.wake(places(), "espalier-minio", "espalier-mlflow", timeout_s=SERVERS_S)
     with forwarded("espalier-mlflow", 5000) as uri:
-        bench = registry.Workbench(tmp_path, TrackingTarget(uri, "tests"), MODEL)
+        target = TrackingTarget(uri, "tests")
+        bench = registry.Workbench(tmp_path, target, MODEL, write_policy=write)
         bench.damage = is_damaged.append
         yield bench
 

@@ -40,17 +40,13 @@ def endpoint(log, **variables):
         print(log.read_text())  # shown where the test fails
 
 
-def write_tiny_policy(path, weights, config):
+def write_tiny_policy(path, weights):
     with publishing(path, registry.provenance("train")) as draft:
         save_policy(tiny_policy(), draft.path / "policy")
 
 
-def test_the_champion_is_served_from_the_registry_and_drains(
-    bench,
-    tmp_path,
-    monkeypatch,
-):
-    monkeypatch.setattr(registry, "write_policy", write_tiny_policy)
+def test_the_champion_is_served_from_the_registry_and_drains(bench, tmp_path):
+    bench.write_policy = write_tiny_policy
     bench.register(0.6)
     promote(bench.model, bench.gate())
     variables = {

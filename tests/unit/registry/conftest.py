@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +66,7 @@ class Workbench:
     name: str
     count: int = 0
     judged: list[Path] = field(default_factory=list)
+    write_policy: Callable[[Path, str], None] = field(default_factory=lambda: write_policy)
 
     @property
     def profile(self) -> Profile:
@@ -77,9 +79,6 @@ class Workbench:
     def model_root(self) -> Path:
         return Path(str(self.target.artifact_location))
 
-    def write_policy(self, path: Path, weights: str) -> None:
-        write_policy(path, weights)
-
     def inputs(
         self,
         em: float,
@@ -88,11 +87,10 @@ class Workbench:
         suite: str = "s" * 64,
         n: int = QUESTIONS,
         fallen: int = 0,
-        config: str = CONFIG,
     ):
         self.count += 1
         folder = self.root / f"run{self.count}"
-        write_policy(folder / "trained_policy", f"weights {self.count}", config)
+        self.write_policy(folder / "trained_policy", f"weights {self.count}")
         write_accepted(folder / "accepted")
         write_evaluation(folder, {"trained": em, "warm_start": warm}, suite, n, fallen)
         return {name: folder / name for name in ("accepted", "evaluation", "trained_policy")}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 from espalier.records import ArtifactError, NullTracker, RegistryError, open_artifact, read_manifest
 from espalier.registry import open_parent_run
 from espalier.stages.register import run
+from tests.unit.registry.conftest import write_policy
 
 
 def test_registered_policy_is_the_challenger_and_carries_digests_and_figures(bench):
@@ -36,7 +38,8 @@ def test_version_and_its_pipeline_run_lead_to_each_other(bench):
 def test_a_version_names_its_base_and_the_licence(bench):
     origin = {"model": "lab/base", "from": "PyPI base==1", "licence": "Apache-2.0"}
     config = json.dumps({"espalier_origin": origin})
-    bench.register(0.6, config=config)
+    bench.write_policy = partial(write_policy, config=config)
+    bench.register(0.6)
     version = bench.model.version("challenger")
     assert version.tags["espalier.base_model"] == "lab/base"
     assert version.tags["espalier.base_origin"] == "PyPI base==1"
