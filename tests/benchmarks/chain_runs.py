@@ -7,22 +7,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from espalier.records import NullTracker
+
 if TYPE_CHECKING:
     from espalier.config import Profile
+    from espalier.records import Tracker
 
 
-def run_chain(profile: Profile, run_dir: Path, last_stage: str) -> None:
-    """Run the stages up to `last_stage`, but for those that the folder holds already."""
+def run_chain(
+    profile: Profile, run_dir: Path, last_stage: str, *, tracker: Tracker | None = None
+) -> None:
+    """Run the stages up to `last_stage`, but for those that the folder holds already.
+
+    `tracker` is told what the stages measure; by default nobody is.
+    """
     # imported once the caller has set how torch is to start
     from espalier.chain import CHAIN
     from espalier.orchestration.in_process import ChainRun
     from espalier.orchestration.run_directory import RunState
-    from espalier.records import NullTracker
 
     @contextmanager
     def silent(stage: str):
         print(f"{time.strftime('%H:%M:%S')} {stage}", flush=True)
-        yield NullTracker()
+        yield tracker or NullTracker()
 
     run_dir.mkdir(parents=True, exist_ok=True)
     runner = ChainRun(

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from espalier.config import LoraConfig, OptimizerConfig, Profile
 from espalier.policy.hardware import Hardware
@@ -94,13 +95,22 @@ def updates(material: Material) -> Throughput:
     model = load_policy(Path(material.policy_dir)).model
     if material.lora is not None:
         add_adapter(model, LoraConfig.model_validate(material.lora), seed=0)
+    meter = timed_updates(model, profile, CPU, material)
+    tokens = material.steps * sum(len(attempt.token_ids) for attempt in material.attempts)
+    return meter.throughput("espalier-grpo", tokens)
+
+
+def timed_updates(
+    model: PreTrainedModel, profile: Profile, hardware: Hardware, material: Material
+) -> Meter:
+    """Updates on all trajectories, `warm_steps` times and then `steps` times on the clock."""
     meter = Meter(model.get_input_embeddings())
     processes = Processes()
     update = PolicyUpdate(
-        build_models(model, profile.training, CPU, processes),
+        build_models(model, profile.training, hardware, processes),
         profile.training,
-        build_layout(model, profile, CPU, processes),
-        max_action_tokens=row_tokens,
+        build_layout(model, profile, hardware, processes),
+        max_action_tokens=profile.episode.max_tokens,
     )
     rows = dense_rows(groups_of(material), with_observations=False)
     units = [(row,) for row in range(len(rows))]
@@ -108,9 +118,10 @@ def updates(material: Material) -> Throughput:
         if step == material.warm_steps:
             meter.start()
         update.apply(rows, units, StepContext(step, ScoreRequest(entropy=True)))
+        if hardware.device.type != "cpu":
+            torch.accelerator.synchronize()
     meter.pause()
-    tokens = material.steps * sum(len(attempt.token_ids) for attempt in material.attempts)
-    return meter.throughput("espalier-grpo", tokens)
+    return meter
 
 
 def groups_of(material: Material) -> list[Group]:
