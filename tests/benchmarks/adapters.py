@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espalier.records import NullTracker
 from tests.benchmarks.arms import add_arm_options, asked, kept_arm, run_all
-from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.chain_runs import begin_from, run_chain
 from tests.benchmarks.keeping import commit, keep, provenance
 
 if TYPE_CHECKING:
@@ -142,10 +141,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     source = options.out / "data"
     if arm.stage == REINFORCEMENT:
         source = options.out / arm._replace(stage=IMITATION).name
-    if not run_dir.exists():
-        partial = run_dir.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial).rename(run_dir)
+    begin_from(source, run_dir)
     size = CheckpointSize(run_dir)
     run_chain(profile, run_dir, arm.stage, tracker=size)
     keep(path, asked(profile), [result_of(arm, run_dir, size.mib)], provenance(profile.threads))

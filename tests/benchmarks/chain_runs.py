@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,15 @@ from espalier.records import NullTracker
 if TYPE_CHECKING:
     from espalier.config import Profile
     from espalier.records import Tracker
+
+
+def begin_from(earlier: Path, run_dir: Path) -> None:
+    """Copy an earlier run, whose stages are then kept, unless `run_dir` has begun already."""
+    if run_dir.exists():
+        return
+    partial = run_dir.with_name(f"{run_dir.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(earlier, partial).rename(run_dir)
 
 
 def run_chain(

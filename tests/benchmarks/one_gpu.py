@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -121,12 +120,12 @@ def _machine(options: argparse.Namespace) -> str:
 
 
 def _run(profile: Profile, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, float]]]:
-    from tests.benchmarks.chain_runs import run_chain
+    from tests.benchmarks.chain_runs import begin_from, run_chain
 
     run_dir = options.out / options.arm
-    if options.begun is not None and not run_dir.exists():
-        shutil.copytree(options.begun, run_dir)
-    planned = _planned(profile)
+    if options.begun is not None:
+        begin_from(options.begun, run_dir)
+    planned = planned_gpu_mib(profile)
     for stage in STAGES[: STAGES.index(options.until) + 1]:
         run_chain(profile, run_dir, stage)
         cost = json.loads((run_dir / "timings.json").read_bytes())[stage]
@@ -151,7 +150,7 @@ def _taken_of_gpu(device: str) -> dict[str, float]:
     return {"gpu_lived_mib": round(lived / _MIB), "gpu_held_mib": round((total - free) / _MIB)}
 
 
-def _planned(profile: Profile) -> dict[str, float]:
+def planned_gpu_mib(profile: Profile) -> dict[str, float]:
     """MiB of an accelerator by stage, from assumptions alone."""
     from espalier import planning
 

@@ -24,15 +24,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.chain_runs import begin_from, run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
+from tests.benchmarks.one_gpu import planned_gpu_mib
 from tests.benchmarks.training.material import Material, attempts
 
 if TYPE_CHECKING:
@@ -126,8 +126,9 @@ def _threads() -> int:
 
 
 def _asked(part: str, options: argparse.Namespace) -> dict[str, object]:
-    asked: dict[str, object] = {"part": part, "device": options.device, "set": options.set}
-    return asked | ({"shape": _shape(part, options)} if part in UPDATES else {})
+    if part in UPDATES:
+        return {"device": options.device, **_shape(part, options)}
+    return {"profile": chain_profile(part, options).model_dump(mode="json")}
 
 
 def result_of(part: str, options: argparse.Namespace) -> dict[str, Any] | None:
@@ -139,20 +140,23 @@ def result_of(part: str, options: argparse.Namespace) -> dict[str, Any] | None:
 # ------------------------------------------------------------------------------------- learning
 
 
-def chain_figures(part: str, options: argparse.Namespace) -> dict[str, Any]:
-    """A profile's chain with a seed: EM, minutes, speed and memory."""
+def chain_profile(part: str, options: argparse.Namespace) -> Profile:
+    """The profile of a part that trains."""
     from espalier.config import load_profile
 
     name, _, seed = part.rpartition("-")
-    profile = load_profile(
+    return load_profile(
         PROFILES / f"{CHAINS[name]}.toml",
         [f"seed={seed}", f"hardware.device={options.device}", *options.set],
     )
+
+
+def chain_figures(part: str, options: argparse.Namespace) -> dict[str, Any]:
+    """A profile's chain with a seed: EM, minutes, speed and memory."""
+    profile = chain_profile(part, options)
     run_dir = options.out / part
-    if options.begun is not None and part == "demo-0" and not run_dir.exists():
-        partial = run_dir.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(options.begun, partial).rename(run_dir)
+    if options.begun is not None and part == "demo-0":
+        begin_from(options.begun, run_dir)
     run_chain(profile, run_dir, "train")
     held = _held_mib(options.device)
     run_chain(profile, run_dir, "evaluate")
@@ -169,21 +173,8 @@ def chain_figures(part: str, options: argparse.Namespace) -> dict[str, Any]:
         "update_tokens_per_s": trained["update_tokens_per_s"],
         "mfu": trained["update_matmul_share"],
         "held_mib": held,
-        "planned_mib": planned_mib(profile),
+        "planned_mib": planned_gpu_mib(profile)["train"],
     }
-
-
-def planned_mib(profile: Profile) -> float:
-    """MiB of the accelerator that `train` takes by `espalier plan`, from assumptions alone."""
-    from espalier import planning
-
-    order = planning.PlanOrder(
-        profile=profile,
-        runs=planning.earlier_runs(Path("runs/none")),
-        machine=planning.this_machine(Path()),
-        limits=planning.Limits(accelerator_mib=80_000.0),
-    )
-    return planning.make_plan(order).needs.memory["train"].accelerator_mib
 
 
 def _held_mib(device: str) -> float:
@@ -243,7 +234,7 @@ def update_figures(part: str, options: argparse.Namespace) -> dict[str, Any]:
         "positions_per_s": positions_per_s,
         "mfu": 6 * parameters * positions_per_s / matmul_peak(hardware),
         "held_mib": _held_mib(options.device),
-        "planned_mib": planned_mib(profile),
+        "planned_mib": planned_gpu_mib(profile)["train"],
     }
 
 
