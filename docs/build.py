@@ -24,13 +24,14 @@ from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from docs import reference, trajectory
+from docs import figures, reference, trajectory
 
 ROOT = Path(__file__).parents[1]
 NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
-        "docs/own-model.md", "docs/own-traces.md", "docs/record-agent.md", "docs/interchange.md",
+        "docs/own-knowledge.md", "docs/own-model.md", "docs/own-traces.md",
+        "docs/record-agent.md", "docs/interchange.md",
         "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
         "docs/learn-more.md", "docs/report.md", "docs/operations.md", "k8s/README.md",
         "examples/README.md",
@@ -58,6 +59,8 @@ NAV: dict[str, Sequence[str]] = {
     "Look up": ("docs/results.md", "docs/profile.md", "docs/commands.md", "CHANGELOG.md"),
 }  # fmt: skip
 """Pages by chapter, in order; README files of the repository are pages too."""
+FRONT = "README.md"
+"""Has generated blocks and is no page of the site, whose front is docs/index.md."""
 INSERTS: dict[str, Callable[[], str]] = {
     "profile_keys": reference.profile_keys,
     "commands": reference.commands,
@@ -66,6 +69,17 @@ INSERTS: dict[str, Callable[[], str]] = {
 GENERATED: dict[str, Callable[[], str]] = {
     "chain": reference.chain_table,
     "trajectory": trajectory.printed,
+    "laptop_short": figures.laptop_short,
+    "laptop": figures.laptop,
+    "laptop_settings": figures.laptop_settings,
+    "tiny": figures.tiny,
+    "families": figures.families,
+    "own_folder": figures.own_folder,
+    "curriculum": figures.curriculum,
+    "presets_tried": figures.presets,
+    "data_value": figures.data_value,
+    "dialects": figures.dialects,
+    "one_gpu": figures.one_gpu,
 }
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _INSERT = re.compile(r"<!-- insert: (\w+) -->")
@@ -115,9 +129,9 @@ def render(root: Path = ROOT) -> list[Page]:
     by_source = {page.source: page for page in pages}
     faults = [fault for page in pages for fault in _link_faults(root, page, by_source)]
     faults += [
-        f"{page.source}: generated block {name!r} is stale; run python -m docs.build --write"
-        for page in pages
-        for _, name, text, _ in _BLOCK.findall((root / page.source).read_text("utf-8"))
+        f"{source}: generated block {name!r} is stale; run python -m docs.build --write"
+        for source in (FRONT, *by_source)
+        for _, name, text, _ in _BLOCK.findall((root / source).read_text("utf-8"))
         if text != f"{GENERATED[name]()}\n"
     ]
     if faults:
@@ -127,7 +141,7 @@ def render(root: Path = ROOT) -> list[Page]:
 
 def write_generated(root: Path = ROOT) -> None:
     """Renew the generated blocks of committed pages."""
-    for source in sources(root):
+    for source in (FRONT, *sources(root)):
         text = (root / source).read_text("utf-8")
         renewed = _BLOCK.sub(lambda m: f"{m[1]}{GENERATED[m[2]]()}\n{m[4]}", text)
         if renewed != text:

@@ -1,7 +1,7 @@
 """`material`: which trajectories of a group the loss learns from.
 
-Policy gradients learn from everything that was admitted, or from the attempts whose rewards differ
-most; other losses from pairs, or from the successes. The rules see a trajectory only by its
+Policy gradients learn from everything that was admitted; other losses from pairs, or from the
+successes. The rules see a trajectory only by its
 `AttemptSummary`.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import pvariance
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -34,43 +33,6 @@ class Everything(AlgorithmRule):
     """Every trajectory, weighted by its advantage."""
 
     name: Literal["everything"] = "everything"
-
-
-class MostVaried(AlgorithmRule):
-    """The attempts of a group whose rewards have the largest variance: some best and some worst.
-
-    Max-variance down-sampling (PODS, Xu et al. 2025, arXiv:2504.13818, thm. 1). An attempt costs
-    less to sample than to learn from: many are sampled, so that one succeeds and one fails, and few
-    of them are learned from. Advantages are those of the attempts that are left.
-    """
-
-    name: Literal["max_variance"] = "max_variance"
-    keep: int | None = Field(default=None, ge=2)
-    """Attempts of each group that are learned from, or all of a smaller one; unset, a quarter of
-    the group and at least two."""
-
-    def learned(self, group_size: int) -> int:
-        """How many attempts of a group are learned from."""
-        return min(group_size, self.keep or max(2, group_size // 4))
-
-    def kept(self, attempts_G: Sequence[AttemptSummary]) -> list[int]:
-        """Indices of the attempts to learn from, ascending."""
-        ranked = sorted(range(len(attempts_G)), key=lambda g: attempts_G[g].reward)
-        keep = self.learned(len(ranked))
-        if len(ranked) <= keep:
-            return sorted(ranked)
-
-        def variance(lowest: int) -> float:
-            return pvariance([attempts_G[g].reward for g in _ends(ranked, lowest, keep)])
-
-        balanced = keep // 2  # among equal variances, as many of the best as of the worst
-        lowest = max(range(keep + 1), key=lambda low: (variance(low), -abs(low - balanced)))
-        return sorted(_ends(ranked, lowest, keep))
-
-
-def _ends(ranked: Sequence[int], lowest: int, keep: int) -> list[int]:
-    """The first `lowest` of `ranked`, and of its last as many as make `keep`."""
-    return [*ranked[:lowest], *ranked[len(ranked) - (keep - lowest) :]]
 
 
 class PreferencePairs(AlgorithmRule):
@@ -128,15 +90,12 @@ class Successes(AlgorithmRule):
         )
 
 
-MaterialRule = Annotated[
-    Everything | MostVaried | PreferencePairs | Successes, Field(discriminator="name")
-]
+MaterialRule = Annotated[Everything | PreferencePairs | Successes, Field(discriminator="name")]
 
 __all__ = [
     "AttemptSummary",
     "Everything",
     "MaterialRule",
-    "MostVaried",
     "PreferencePairs",
     "Successes",
 ]

@@ -122,17 +122,6 @@ CRITIC_FREE: Mapping[str, Preset] = {
         "arXiv:2602.02710",
         {"advantage": {"name": "max_rl"}, "loss": _WIDE_CLIP, "aggregation": "token_mean"},
     ),
-    "pods": Preset(
-        "Xu et al. 2025, arXiv:2504.13818: DAPO's loss on the attempts whose rewards differ most",
-        {
-            "material": {"name": "max_variance"},
-            "advantage": _GRPO,
-            "loss": _WIDE_CLIP,
-            "aggregation": "token_mean",
-            "filters": ({"name": "zero_variance", "compares": "outcomes"},),
-        },
-        {"training.group_size": 16, **_ONE_UPDATE},
-    ),
     "grpo_pass_k": Preset(
         "Tang et al. 2025, arXiv:2503.19595",
         {"advantage": {"name": "grpo_pass_k"}, "loss": _CLIP, "aggregation": "token_mean"},

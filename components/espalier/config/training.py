@@ -8,7 +8,6 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.algorithms import Algorithm
-from espalier.algorithms.material import MostVaried
 from espalier.config.data import Section
 from espalier.config.learning import PolicyOptimizerConfig
 
@@ -246,17 +245,6 @@ class TrainingConfig(Section):
                 "training.replay.successes_only leaves groups of equal rewards, in which "
                 f'{algorithm.credit_source} finds no difference; choose preset = "rft" or one '
                 "with a critic, or replay whole groups"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _more_is_sampled_than_kept(self) -> Self:
-        material = self.algorithm.material
-        if isinstance(material, MostVaried) and (material.keep or 0) > self.group_size:
-            raise ValueError(
-                f"training.algorithm.material.keep={material.keep} is more than groups of "
-                f"training.group_size={self.group_size} have (preset "
-                f'"{self.algorithm.preset}"): sample more, keep fewer, or leave material out'
             )
         return self
 

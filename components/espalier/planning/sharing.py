@@ -23,8 +23,7 @@ from itertools import pairwise, takewhile
 from statistics import fmean
 from typing import NamedTuple
 
-from espalier.algorithms.material import MostVaried
-from espalier.config import Profile, TrainingConfig, named_reference
+from espalier.config import Profile, named_reference
 from espalier.records.trajectory import Trajectory
 
 COMMON_SHARE = 0.8
@@ -56,14 +55,6 @@ def forwards_trees(profile: Profile) -> bool:
         return json.loads(config_json.read_bytes()).get("model_type") in _TREES
     named = named_reference(profile.policy.model)
     return named is not None and named.model.shape["model_type"] in _TREES
-
-
-def learned_per_group(config: TrainingConfig) -> int:
-    """Trajectories of each group that the update forwards."""
-    material = config.algorithm.material
-    if isinstance(material, MostVaried):
-        return material.learned(config.group_size)
-    return config.group_size
 
 
 class Sharing(NamedTuple):
@@ -153,7 +144,7 @@ def sharing_behind_prompts(
 
 def _shared_among(profile: Profile) -> float:
     """Share of what is common to a group that is not forwarded again."""
-    count, learned = profile.training.minibatches, learned_per_group(profile.training)
+    count, learned = profile.training.minibatches, profile.training.group_size
     if learned == 1:
         return 0.0  # exactly: it is divided by
     with_some = count * (1 - (1 - 1 / count) ** learned)

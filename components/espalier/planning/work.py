@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from espalier.algorithms import Algorithm
 from espalier.config import Profile, family_class
 from espalier.planning.figures import Figures
-from espalier.planning.sharing import Sharing, learned_per_group, positions_per_token
+from espalier.planning.sharing import Sharing, positions_per_token
 
 POLICIES = 3
 """Untrained, warm-started and trained are judged on the same questions."""
@@ -138,7 +138,7 @@ def _train(profile: Profile, figures: Figures) -> StageWork:
         return StageWork()
     of_step = config.tasks_per_step * config.group_size
     groups = figures.learned_share * config.tasks_per_step
-    learned_of_step = groups * learned_per_group(config)
+    learned_of_step = groups * config.group_size
     looks = 1 + math.ceil(config.steps / config.evaluate_every)  # one before the first step
     learned = config.steps * learned_of_step * figures.episode_tokens * config.epochs
     sampled = figures.rollouts_per_place * of_step

@@ -1,11 +1,8 @@
-from itertools import combinations
-from statistics import pvariance
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.algorithms.material import AttemptSummary, MostVaried, PreferencePairs, Successes
+from espalier.algorithms.material import AttemptSummary, PreferencePairs, Successes
 
 
 def _attempt(reward, turns=2, tokens=10, ids=None):
@@ -71,32 +68,3 @@ def test_equal_successes_are_imitated_once():
 def test_of_many_successes_the_shortest_are_kept():
     attempts = [_attempt(1.0, turns=turns) for turns in (5, 1, 4, 2, 3)]
     assert Successes(per_task=2).kept(attempts) == [1, 3]
-
-
-@given(st.lists(st.floats(0, 1), max_size=9), st.integers(2, 6))
-def test_no_choice_of_as_many_attempts_has_a_larger_variance(rewards, keep):
-    kept = MostVaried(keep=keep).kept([_attempt(reward) for reward in rewards])
-    assert kept == sorted(set(kept))
-    assert len(kept) == min(keep, len(rewards))
-    if len(rewards) > keep:
-        best = max(pvariance(chosen) for chosen in combinations(rewards, keep))
-        assert pvariance([rewards[g] for g in kept]) == pytest.approx(best, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "kept"),
-    [
-        ([0.1, 0.1, 1.0, 0.1, 0.0, 0.1], [0, 1, 2, 4]),  # the one success, and the worst
-        ([1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [0, 1, 2, 4]),  # as many successes as failures
-        ([0.5] * 6, [0, 1, 4, 5]),
-    ],
-)
-def test_best_and_worst_are_left(rewards, kept):
-    chosen = MostVaried(keep=4).kept([_attempt(reward) for reward in rewards])
-    assert sorted(rewards[g] for g in chosen) == sorted(rewards[g] for g in kept)
-
-
-@pytest.mark.parametrize(("attempts", "learned"), [(1, 1), (2, 2), (4, 2), (8, 2), (16, 4)])
-def test_a_quarter_is_learned_from_and_at_least_two(attempts, learned):
-    assert MostVaried().learned(attempts) == learned
-    assert len(MostVaried().kept([_attempt(n % 2) for n in range(attempts)])) == learned

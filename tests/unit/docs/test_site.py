@@ -65,7 +65,7 @@ def test_links_between_pages_lead_to_pages_and_headings(site):
 @pytest.fixture
 def copied(tmp_path):
     """The repository's pages, to spoil one of them."""
-    for source in build.sources():
+    for source in (build.FRONT, *build.sources()):
         path = tmp_path / source
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text((ROOT / source).read_text("utf-8"), "utf-8")

@@ -26,8 +26,6 @@ ALL = [
 REINFORCING = ("opo", "cispo", "dapo", "vespo", "ipo")
 NO_DRAWS = [param for param in ALL if param.values != ("clip_cov",)]
 """Clip-Cov draws tokens by their place in the batch, so that places matter to it."""
-WHOLE_GROUPS = {"pods": {"material": {"name": "max_variance", "keep": 4}}}
-"""Of attempts with equal rewards PODS keeps those that were sampled first."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def test_gradients_of_micro_batches_add_up_to_the_whole(policy, preset):
 @pytest.mark.parametrize("preset", NO_DRAWS)
 def test_order_of_groups_and_of_their_trajectories_does_not_matter(policy, preset):
     groups = mixed_groups()
-    profile = profile_of({"preset": preset} | WHOLE_GROUPS.get(preset, {}))
+    profile = profile_of({"preset": preset})
     rng = random.Random(1)
     shuffled = [
         replace(group, trajectories=tuple(rng.sample(group.trajectories, len(group.trajectories))))

@@ -26,7 +26,6 @@ from espalier.algorithms.material import (
     AttemptSummary,
     Everything,
     MaterialRule,
-    MostVaried,
     PreferencePairs,
     Successes,
 )
@@ -185,7 +184,7 @@ def learning_batch(groups: Sequence[Group], rule: MaterialRule) -> LearningBatch
     match rule:
         case Everything():
             return _single(list(groups))
-        case MostVaried() | Successes():
+        case Successes():
             chosen = [_only(group, rule.kept(_attempts(group))) for group in groups]
             return _single([group for group in chosen if group.trajectories])
         case PreferencePairs():
