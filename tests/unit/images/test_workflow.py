@@ -23,7 +23,14 @@ def test_it_may_only_read_sources_push_and_sign():
     assert JOB["permissions"] == {"contents": "read", "packages": "write", "id-token": "write"}
 
 
-@pytest.mark.parametrize("line", re.findall(r"uses: .*", PATH.read_text()))
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for path in PATH.parent.glob("*.yml")
+        for line in re.findall(r"uses: .*", path.read_text())
+    ],
+)
 def test_actions_are_named_by_commit_with_their_tag(line):
     assert re.fullmatch(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
 
