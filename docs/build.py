@@ -30,11 +30,11 @@ ROOT = Path(__file__).parents[1]
 NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
-        "docs/own-knowledge.md", "docs/own-model.md", "docs/own-traces.md",
-        "docs/record-agent.md", "docs/interchange.md",
+        "docs/own-knowledge.md", "docs/data-synthesis.md", "docs/own-model.md",
+        "docs/own-traces.md", "docs/record-agent.md", "docs/interchange.md",
         "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
-        "docs/learn-more.md", "docs/report.md", "docs/operations.md", "k8s/README.md",
-        "examples/README.md",
+        "docs/rollouts.md", "docs/learn-more.md", "docs/report.md", "docs/operations.md",
+        "k8s/README.md", "examples/README.md",
     ),
     "Extend": (
         "docs/add-environment.md", "examples/own_environment/README.md",

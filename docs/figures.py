@@ -31,14 +31,15 @@ def laptop() -> str:
     seeds = baseline("laptop")["seeds"]
     policies = table(
         ("seed", "closed-book", "warm start", "imitation alone", "after RL", "gain [95 %]",
-         "RL minus imitation alone", "grounded", "minutes to the policy, in all", "MiB", "commit"),
+         "RL minus imitation alone", "grounded", "minutes to the policy, in all", "MiB", "machine",
+         "commit"),
         (
             (
                 one["seed"], one["closed_book"], one["warm_start"], one["imitation_alone"],
                 one["trained"], gain(one["gain"], one["ci95"]),
                 gain(one["over_imitation"], one["over_imitation_ci95"]), one["grounded"],
                 f"{one['minutes_to_trained']}, {one['minutes']}", f"{one['peak_memory_mib']:,}",
-                one.get("commit", baseline("laptop")["commit"]),
+                one["machine"], one.get("commit", baseline("laptop")["commit"]),
             )
             for one in seeds
         ),
