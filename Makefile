@@ -60,7 +60,7 @@ test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS)
 
-test-operations: install ## the same cluster operated: canary, restore drill, upgrade and back, Jobs suspended (root)
+test-operations: install ## the same cluster operated: restore drill, upgrade and back, Jobs suspended (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS) tests/cluster/operations
 

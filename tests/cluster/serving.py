@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import httpx2
 
-from espalier.cluster.objects.serving import CANARY_DEPLOYMENT, DEPLOYMENT, Route
+from espalier.cluster.objects.serving import DEPLOYMENT
 from tests.cluster.chain import StageTimes
 from tests.cluster.objects import serving_key
 from tests.cluster.parts import kubectl
@@ -26,15 +26,9 @@ _POLL_S = 1.0
 @contextmanager
 def forwarded(service, port):
     """A service of the pipeline on loopback; for processes in the cluster's network."""
-    with opened(f"svc/{service}", port) as url:
-        yield url
-
-
-@contextmanager
-def opened(target, port):
-    """A pod of the pipeline on loopback; `target` is a Service or a Deployment of it."""
-    ports = f"{port}:{port}"
-    command = ["kubectl", f"--namespace={PIPELINE}", "port-forward", target, ports]
+    command = [
+        "kubectl", f"--namespace={PIPELINE}", "port-forward", f"svc/{service}", f"{port}:{port}",
+    ]  # fmt: skip
     with _kept_going(command):
         yield f"http://localhost:{port}"
 
@@ -82,20 +76,11 @@ def forgotten(places):
     """Serving and its controller, which forgets afterwards what was served: the next is a first."""
     with awake(places):
         yield
-    named = (
-        "last-good", "failed", "failed-reason",
-        "canary", "canary-step", "canary-entered", "canary-since",
-    )  # fmt: skip
-    notes = [f"espalier.dev/{name}-" for name in named]
-    selector = {"op": "replace", "path": "/spec/selector", "value": Route.STABLE.selector}
-    for arguments in (
-        ("annotate", f"deployment/{DEPLOYMENT}", *notes),
-        ("scale", f"deployment/{CANARY_DEPLOYMENT}", "--replicas=0"),
-        ("patch", f"service/{DEPLOYMENT}", "--type=json", f"--patch={json.dumps([selector])}"),
-    ):
-        done = kubectl(places, f"--namespace={PIPELINE}", *arguments)
-        if done.returncode != 0:
-            raise ClusterError(f"kubectl {arguments[0]}: {done.stderr.strip()}")
+    notes = [f"espalier.dev/{name}-" for name in ("last-good", "failed", "failed-reason")]
+    arguments = ("annotate", f"deployment/{DEPLOYMENT}", *notes)
+    done = kubectl(places, f"--namespace={PIPELINE}", *arguments)
+    if done.returncode != 0:
+        raise ClusterError(f"kubectl annotate: {done.stderr.strip()}")
 
 
 def answered(places, url, model):

@@ -5,7 +5,7 @@ import time
 import pytest
 from kubernetes import client
 
-from espalier.cluster.objects.serving import CANARY_DEPLOYMENT, DEPLOYMENT
+from espalier.cluster.objects.serving import DEPLOYMENT
 from espalier.policy.loading import save_policy
 from espalier.records import publishing
 from espalier.registry import TrackingTarget
@@ -45,8 +45,7 @@ def deployment(administrator):
     with forgotten(places()):
         # a version that cannot start is to be told from one that is slow within the test's time
         deadline = {"spec": {"progressDeadlineSeconds": 120}}
-        for name in (DEPLOYMENT, CANARY_DEPLOYMENT):
-            api.patch_namespaced_deployment(name, PIPELINE, deadline)
+        api.patch_namespaced_deployment(DEPLOYMENT, PIPELINE, deadline)
         yield read
 
 

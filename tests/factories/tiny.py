@@ -2,8 +2,6 @@
 
 from functools import lru_cache
 
-import torch
-
 from espalier.config import PolicyConfig, Profile
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
@@ -42,21 +40,6 @@ def tiny_policy(seed=0):
     tokenizer = tiny_tokenizer()
     model = build_policy(config, tokenizer, TAGS.stop_texts(TOOLS), max_tokens=256, seed=seed)
     return Policy(model, tokenizer)
-
-
-def retouched(policy, number):
-    """The same policy in other bytes, with the same answers."""
-    with torch.no_grad():
-        next(iter(policy.model.parameters()))[0, 0] += number * 1e-6
-    return policy
-
-
-def damaged(policy):
-    """The same policy, which writes the least likely token in the place of the likeliest."""
-    norms = [one for one in policy.model.parameters() if one.ndim == 1]
-    with torch.no_grad():
-        norms[-1].neg_()
-    return policy
 
 
 class LookupSearch:

@@ -1,4 +1,4 @@
-"""A small API server over HTTP: two Deployments and a Service, roll-outs, events, pods, answers.
+"""A small API server over HTTP: a Deployment, its roll-outs, events, pods and answers.
 
 It holds requests to what the controller's account may do, applies fields as a server-side apply
 does, and plays the roll-out of a version as a test says: "ready", "stuck" or "rolling".
@@ -13,15 +13,14 @@ from urllib.parse import parse_qs, urlsplit
 from kubernetes.client import Configuration
 
 from espalier.cluster.kubernetes_api import KubernetesApi
-from espalier.cluster.objects.serving import CANARY_DEPLOYMENT, DEPLOYMENT, FIELD_MANAGER, Route
-from espalier.serving.deployment import ServingDeployments
-from espalier.serving.tracks import RETRIES, TrackSettings
+from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
+from espalier.serving.deployment import ServingDeployment
+from espalier.serving.workload import RETRIES, WorkloadSettings
 from tests.fakes.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE
 
 TOKEN = "the-controller"
 _DEPLOYMENTS = f"/apis/apps/v1/namespaces/{PIPELINE}/deployments"
-_SERVICE = f"/api/v1/namespaces/{PIPELINE}/services/{DEPLOYMENT}"
 _VERSION = "espalier.dev/model-version"
 
 
@@ -31,51 +30,28 @@ class StandInCluster:
     allowed = ALLOWED_VERBS["espalier-serving-controller"]
     makeable = ()
     """Paths of objects that are made when they are first applied."""
-    tracks = (DEPLOYMENT, CANARY_DEPLOYMENT)
-    """Values of the name label of the pods of both tracks."""
 
-    def __init__(self, *, replicas=2):
+    def __init__(self):
         self.plays = {}
         """Version -> how its roll-out goes; "ready" where nothing is said."""
         self.answers = {}
         """Version -> HTTP status of the service; 200 where nothing is said."""
-        self.says = {}
-        """Version -> the text that it answers every question with; "yes" where nothing is said."""
-        self.refuses = {}
-        """Version -> the prompt that it answers with HTTP 400."""
         self.faults = []
         """HTTP statuses that the next requests are answered with."""
         self.events = []
         self.requests = []
-        self.routes = []
-        """Every route that the Service was given."""
-        self.deployment = _deployment(DEPLOYMENT, replicas, {"somebody/else": "kept"})
-        self.canary = _deployment(CANARY_DEPLOYMENT, 0, {})
-        self.service = {
-            "metadata": {"name": DEPLOYMENT},
-            "spec": {"selector": Route.STABLE.selector},
-        }
+        self.deployment = _deployment({"somebody/else": "kept"})
         self.rolls = 0
 
     @property
     def objects(self):
         """Path -> object."""
-        return {
-            f"{_DEPLOYMENTS}/{DEPLOYMENT}": self.deployment,
-            f"{_DEPLOYMENTS}/{CANARY_DEPLOYMENT}": self.canary,
-            _SERVICE: self.service,
-        }
+        return {f"{_DEPLOYMENTS}/{DEPLOYMENT}": self.deployment}
 
     @property
     def serving(self):
-        """Version of the stable track's pod template."""
+        """Version of the pod template."""
         return version_of(self.deployment)
-
-    @property
-    def route(self):
-        """Whom the Service leads to."""
-        selector = self.service["spec"]["selector"]
-        return next(route for route in Route if route.selector == selector)
 
     @property
     def annotations(self):
@@ -88,23 +64,17 @@ class StandInCluster:
 
     def read(self, path):
         found = self.objects[path]
-        if found is not self.service:
-            self._play(found)
+        self._play(found)
         return deepcopy(found)
 
     def apply(self, path, fields):
         """Own what is given; lists of named things are merged by name."""
         found = self.objects[path]
         before = deepcopy(found["spec"])
-        if found is self.service:
-            found["spec"]["selector"] = fields["spec"]["selector"]  # an atomic field
-            self.routes.append(self.route)
-            return
-        found["metadata"]["annotations"] |= fields["metadata"].get("annotations", {})
         _merge(found["spec"], fields["spec"])
         if found["spec"] != before:
             found["metadata"]["generation"] += 1
-            self.rolls += found is self.deployment
+            self.rolls += 1
         self._changed(found)
 
     def merge(self, path, patch):
@@ -117,23 +87,18 @@ class StandInCluster:
                 found["metadata"]["annotations"].pop(name, None)
             else:
                 found["metadata"]["annotations"][name] = value
-        _merge(found["spec"], patch.get("spec", {}))
         self._changed(found)
         return True
 
     def pods(self):
-        """A pod of each track's version; it says why it does not start where that is played."""
-        asked = (version_of(one) for one in (self.deployment, self.canary))
-        return [self._pod(version) for version in asked]
+        """A pod of the version; it says why it does not start where that is played."""
+        return [self._pod(self.serving)]
 
-    def answer(self, track, version):
-        """HTTP status and body of a track that is asked for a version."""
-        asked = self.deployment if track == "stable" else self.canary
-        is_there = version_of(asked) == version and asked["spec"]["replicas"] > 0
-        status = self.answers.get(version, 200 if is_there else 404)
-        text = self.says.get(version, "yes")
-        choice = {"text": text, "finish_reason": "stop"}
-        return status, {"usage": {"completion_tokens": 1}, "choices": [choice]}
+    def answer(self, model):
+        """HTTP status and body of the pods that are asked for a model by its name."""
+        version = model.rpartition("/")[2]
+        status = self.answers.get(version, 200 if self.serving == version else 404)
+        return status, {"usage": {"completion_tokens": 1}}
 
     def _pod(self, version):
         state = {"running": {}}
@@ -178,12 +143,12 @@ def version_of(deployment):
     return deployment["spec"]["template"]["metadata"].get("annotations", {}).get(_VERSION)
 
 
-def _deployment(name, replicas, annotations):
+def _deployment(annotations):
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": name,
+            "name": DEPLOYMENT,
             "namespace": PIPELINE,
             "uid": "0-1-2",
             "generation": 1,
@@ -191,9 +156,9 @@ def _deployment(name, replicas, annotations):
             "annotations": annotations,
         },
         "spec": {
-            "replicas": replicas,
+            "replicas": 2,
             "template": {
-                "metadata": {"labels": {"app.kubernetes.io/name": name}},
+                "metadata": {"labels": {"app.kubernetes.io/name": DEPLOYMENT}},
                 "spec": {
                     "containers": [
                         {"name": "serving", "env": [{"name": "MLFLOW_TRACKING_URI"}]},
@@ -234,10 +199,8 @@ def connected(url, model, token=TOKEN):
     """The controller's side of it."""
     settings = Configuration(host=url)
     settings.api_key = {"authorization": f"Bearer {token}"}
-    tracks = TrackSettings(
-        namespace=PIPELINE, model=model, stable_url=f"{url}/stable", canary_url=f"{url}/canary"
-    )
-    return ServingDeployments(KubernetesApi(settings, RETRIES), tracks)
+    workload = WorkloadSettings(namespace=PIPELINE, model=model, url=url)
+    return ServingDeployment(KubernetesApi(settings, RETRIES), workload)
 
 
 class _Handler(Handler):
@@ -253,11 +216,8 @@ class _Handler(Handler):
     def _answer(self, verb):
         self.given = json.loads(self.read_body() or "null")
         where = urlsplit(self.path)
-        if asked := re.fullmatch("/(stable|canary)/v1/(chat/)?completions", where.path):
-            version = self.given["model"].rpartition("/")[2]
-            if self.server.cluster.refuses.get(version) == self.given.get("prompt", ""):
-                return self.say(400, {"error": "too long"})
-            return self.say(*self.server.cluster.answer(asked[1], version))
+        if where.path == "/v1/completions":
+            return self.say(*self.server.cluster.answer(self.given["model"]))
         self.server.cluster.requests.append((verb, where.path))
         if self.server.cluster.faults:
             return self.say(self.server.cluster.faults.pop(0), {"kind": "Status"})
@@ -269,8 +229,7 @@ class _Handler(Handler):
 
     def _do(self, verb, path, query):
         if path.endswith("/pods"):
-            named = ",".join(self.server.cluster.tracks)
-            assert query["labelSelector"] == [f"app.kubernetes.io/name in ({named})"]
+            assert query["labelSelector"] == [f"app.kubernetes.io/name={DEPLOYMENT}"]
             return self.say(200, {"items": self.server.cluster.pods()})
         if path.endswith("/events"):
             return self._record()

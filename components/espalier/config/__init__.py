@@ -43,7 +43,6 @@ from espalier.config.evaluation import (
     SuiteConfig,
 )
 from espalier.config.inference import (
-    CanaryConfig,
     ControllerConfig,
     EnvironmentServerConfig,
     ExplorationConfig,
@@ -136,7 +135,6 @@ __all__ = [
     "AgentConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
-    "CanaryConfig",
     "ClosedBook",
     "ContaminationConfig",
     "ContinuedPretrainingConfig",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
@@ -125,66 +124,6 @@ class ControllerConfig(Section):
     """Probes in a row that the new version may leave unanswered, once its pods are ready."""
 
 
-class CanaryConfig(Section):
-    """How a promoted version takes over from the one that is served, and when it goes back.
-
-    It is judged on questions that the controller asks both versions, each at its own address.
-    """
-
-    steps: tuple[float, ...] = (0.1, 0.5, 1.0)
-    """Shares of the traffic that it gets one after the other; the last is 1. A first share of 0 has
-    it judged before anybody else asks it. Empty rolls out at once."""
-    min_requests: int = Field(default=50, ge=1)
-    """Questions that both versions must have been asked at a step, before it ends."""
-    step_s: float = Field(default=60.0, ge=0)
-    """How long a step takes at least."""
-    max_step_s: float = Field(default=1800.0, gt=0)
-    """How long a step may take at most, the start of its pods included; a version that is not
-    judged by then goes back. More than `step_s`."""
-    questions: Path | None = None
-    """File of questions, one JSON object a line: `prompt` or `messages`, and `answers`, the
-    accepted ones, where exact match is to count. Without it eight plain ones without answers."""
-    questions_at_once: int = Field(default=8, ge=1)
-    """Questions that a look at the canary asks both versions, side by side."""
-    max_tokens: int = Field(default=64, ge=1)
-    """Longest answer that is asked for."""
-    timeout_s: float = Field(default=30.0, gt=0)
-    """An answer that takes longer counts as an error."""
-    max_error_share: float = Field(default=0.02, ge=0, lt=1)
-    """Share of the questions that it may leave without an answer, where the former version answered
-    them."""
-    max_invalid_share: float = Field(default=0.02, ge=0, lt=1)
-    """By how much more of its answers may be none (no token, no end, too many) than of the former
-    version's."""
-    max_latency_ratio: float = Field(default=2.0, ge=1)
-    """How many times the former version's its 99th percentile of latency may be."""
-    latency_slack_s: float = Field(default=0.25, ge=0)
-    """Seconds by which that percentile may be larger all the same."""
-    alpha: float = Field(default=0.05, gt=0, lt=0.5)
-    """Chance that a version that answers as well goes back for its exact match, over all steps."""
-
-    @field_validator("steps")
-    @classmethod
-    def _steps_rise_to_all(cls, steps: tuple[float, ...]) -> tuple[float, ...]:
-        rises = all(low < high for low, high in pairwise(steps))
-        if steps and not (rises and steps[0] >= 0 and steps[-1] == 1):
-            raise ValueError(
-                f"serving.canary.steps={list(steps)} must rise to 1, as [0.1, 0.5, 1.0] does; an "
-                "empty list rolls out at once"
-            )
-        return steps
-
-    @model_validator(mode="after")
-    def _a_step_ends_in_time(self) -> Self:
-        if self.max_step_s <= self.step_s:
-            raise ValueError(
-                f"serving.canary.max_step_s={self.max_step_s:g} must be above step_s="
-                f"{self.step_s:g}, by as much as the version's pods need to start: no version "
-                "could pass"
-            )
-        return self
-
-
 class EnvironmentServerConfig(Section):
     """Bounds of the server of a family's tasks: `espalier environments serve`."""
 
@@ -239,7 +178,6 @@ class ServingConfig(Section):
     tls_key_file: Path | None = None
     """Private key of the certificate in PEM, without a passphrase."""
     controller: ControllerConfig = ControllerConfig()
-    canary: CanaryConfig = CanaryConfig()
     environments: EnvironmentServerConfig = EnvironmentServerConfig()
 
     @model_validator(mode="after")

@@ -467,6 +467,7 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
                 tables.setdefault(new_section, {}).setdefault(new_key, value)
             else:
                 tables.setdefault(new_section, value)
+    _table(tables, "serving").pop("canary", None)  # the controller judges none any more
     _leave_former_presets(tables)
     _keep_former_ways(tables)
     if sandbox := _table(_table(tables, "environment"), "sandbox"):

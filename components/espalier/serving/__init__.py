@@ -7,5 +7,5 @@ by hand         espalier serve runs/demo/trained_policy/policy
 
 A request: connections (places, deadlines) -> app (keys, admission) -> requests -> planning ->
 answering -> choice, answers. The engine runs in a thread of its own. The controller: following ->
-decision -> deployment.
+decision, and workload, which is a deployment or llm_services.
 """

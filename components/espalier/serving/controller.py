@@ -3,13 +3,13 @@ r"""Lets what serves follow `champion`; runs as a Deployment of `k8s/`.
     python -m espalier.serving.controller --model espalier-search-agent \
         --namespace espalier-pipeline
 
-It serves what the alias points at where a gate pass or a forced reason is recorded: the version
-gets the shares of `serving.canary.steps` one after the other and is judged at each. It goes back to
-the last good version where a version falls short or a roll-out fails, and says why: in its log, as
-an event of the Deployment (kubectl describe deployment espalier-serving), and in the version's tags
-espalier.serving, serving_reason and serving_score. The alias stays where it is. A failed version is
-tried again when it is promoted again, or when the annotation espalier.dev/failed is removed.
-`kubernetes.serving` of the profile says what serves: two Deployments, or KServe.
+It rolls the pods to what the alias points at where a gate pass or a forced reason is recorded, and
+asks them for a token when they are ready. It goes back to the last good version where a roll-out
+fails, and says why: in its log, as an event of the Deployment (kubectl describe deployment
+espalier-serving), and in the version's tags espalier.serving and serving_reason. The alias stays
+where it is. A failed version is tried again when it is promoted again, or when the annotation
+espalier.dev/failed is removed.
+`kubernetes.serving` of the profile says what serves: a Deployment, or KServe.
 """
 
 from __future__ import annotations
@@ -32,20 +32,17 @@ from espalier.cluster.objects.serving import KEY_VARIABLE
 from espalier.config import ControllerConfig, KubernetesConfig
 from espalier.determinism import prepare_environment
 from espalier.records import EspalierError, RegistryError, ServingError
-from espalier.serving.asking import questions_of
 from espalier.serving.controller_metrics import CONTENT_TYPE, ControllerMetrics
-from espalier.serving.deployment import ServingDeployments
+from espalier.serving.deployment import ServingDeployment
 from espalier.serving.following import Follower, HealthProbe, VersionSource
-from espalier.serving.judging import CanaryJudge
-from espalier.serving.llm_services import LlmInferenceServices
-from espalier.serving.tracks import ServingTracks, TrackSettings, connected
+from espalier.serving.llm_services import ServingLlmService
+from espalier.serving.workload import Workload, WorkloadSettings, connected
 from espalier.steps.profiles import named_profile
 
 log = logging.getLogger(__name__)
 
 _MLFLOW = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Settings of MLflow's client, where the pod has none: the controller repeats its whole step, and
-a canary does not wait minutes for a server that is silent."""
+"""Settings of MLflow's client, where the pod has none: the controller repeats its whole step."""
 _MISSED_PAUSES = 3
 """The controller counts as dead after so many of its longest pauses without a step."""
 
@@ -195,14 +192,11 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
         raise ServingError("MLFLOW_TRACKING_URI names no registry whose champion could be followed")
     key = os.environ.get(KEY_VARIABLE) or None
     verify = not (profile.kubernetes.serving == "llmisvc" and profile.kubernetes.llmisvc.tls)
-    judge = CanaryJudge(profile.serving.canary, key, verify=verify)
-    questions_of(judge.config)  # what cannot be read is said at the start
     metrics = ControllerMetrics()
     follower = Follower(
         VersionSource(uri, given.model),
-        _tracks(given, profile.kubernetes),
+        _workload(given, profile.kubernetes),
         HealthProbe(key, verify=verify),
-        judge,
         health_attempts=config.health_attempts,
         metrics=metrics,
     )
@@ -210,18 +204,17 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
         follow(follower, config, heartbeat, stop, metrics=metrics)
 
 
-def _tracks(given: argparse.Namespace, kubernetes: KubernetesConfig) -> ServingTracks:
-    settings = TrackSettings(
+def _workload(given: argparse.Namespace, kubernetes: KubernetesConfig) -> Workload:
+    settings = WorkloadSettings(
         namespace=given.namespace,
         model=given.model,
         queue=kubernetes.queue,
-        stable_url=given.serving_url,
-        canary_url=given.canary_url,
+        url=given.serving_url,
     )
     api = connected(given.kubeconfig)
     if kubernetes.serving == "llmisvc":
-        return LlmInferenceServices(api, settings, kubernetes.llmisvc)
-    return ServingDeployments(api, settings)
+        return ServingLlmService(api, settings, kubernetes.llmisvc)
+    return ServingDeployment(api, settings)
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -233,10 +226,7 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", required=True, help="registered model whose champion is served")
     parser.add_argument("--namespace", required=True, help="of what serves")
-    parser.add_argument(
-        "--serving-url", help="where the served version alone is asked; default: its Service"
-    )
-    parser.add_argument("--canary-url", help="where a canary alone is asked; default: its Service")
+    parser.add_argument("--serving-url", help="where the pods are asked; default: their Service")
     parser.add_argument("--port", type=int, default=8081, help="of /healthz, /readyz, /metrics")
     parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")
     parser.add_argument("--profile", default="laptop", help="whose [serving] and [kubernetes] hold")

@@ -27,8 +27,6 @@ ALLOWED_VERBS = {
     },
     "espalier-serving-controller": {
         (PIPELINE, "apps", "deployments NAME:espalier-serving"): "get patch",
-        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary"): "get patch",
-        (PIPELINE, "", "services NAME:espalier-serving"): "get patch",
         (PIPELINE, "", "pods"): "list",
         (PIPELINE, "", "events"): "create",
     },
@@ -40,14 +38,10 @@ ALLOWED_VERBS = {
 
 KSERVE_VERBS = {
     "espalier-serving-controller": {
-        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-stable"): (
+        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving"): (
             "create get patch"
         ),
-        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-canary"): (
-            "create get patch"
-        ),
-        (PIPELINE, "apps", "deployments NAME:espalier-serving-stable-kserve"): "get",
-        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary-kserve"): "get",
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-kserve"): "get",
         (PIPELINE, "", "pods"): "list",
         (PIPELINE, "", "events"): "create",
     },

@@ -118,36 +118,16 @@ SANDBOX_CLAIM = record(
     ),
 )
 
-LLM_ROUTE = record(
+LLM_INFERENCE_SERVICE = record(
     {},
-    group={"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 63},
-    weight={"type": "integer", "minimum": 0, "maximum": 1_000_000},
-    http=record({}),
+    model=record({"uri": {"type": "string"}}, name={"type": "string"}),
+    baseRefs=several(REFERENCE),
+    replicas=COUNT,
+    labels=TEXT_MAP,
+    annotations=TEXT_MAP,
+    router=record({}, route=record({}, http=record({}))),
+    template={"type": "object", "required": ["containers"]},
 )
-LLM_SPEC = {
-    "model": record({"uri": {"type": "string"}}, name={"type": "string"}),
-    "baseRefs": several(REFERENCE),
-    "replicas": COUNT,
-    "labels": TEXT_MAP,
-    "annotations": TEXT_MAP,
-    "router": record({}, route=LLM_ROUTE),
-    "template": {"type": "object", "required": ["containers"]},
-}
-LLM_INFERENCE_SERVICE = {
-    **record({}, **LLM_SPEC),
-    # the validating webhook: one without the other is refused
-    "allOf": [
-        {
-            "properties": {
-                "router": {
-                    "properties": {
-                        "route": {"dependentRequired": {"group": ["weight"], "weight": ["group"]}}
-                    }
-                }
-            }
-        }
-    ],
-}
 ENVIRONMENT_ENTRY = record(
     {"name": {"type": "string", "minLength": 1}},
     value={"type": "string"},

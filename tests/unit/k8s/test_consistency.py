@@ -85,9 +85,7 @@ def test_every_selector_finds_the_pods_of_one_deployment(folder, kind):
         selector = item["spec"]["selector"]
         wanted = selector if kind == "PodDisruptionBudget" else {"matchLabels": selector}
         found = [pod for pod in pod_templates(objects) if selects(wanted, pod.labels)]
-        # the Service by which the stable track alone is asked
-        name = item["metadata"]["name"].replace(serving.STABLE_SERVICE, serving.DEPLOYMENT)
-        assert [pod.owner for pod in found] == [f"Deployment/{name}"]
+        assert [pod.owner for pod in found] == [f"Deployment/{item['metadata']['name']}"]
         ports = {port["name"] for port in found[0].spec["containers"][0].get("ports", [])}
         assert {port["targetPort"] for port in item["spec"].get("ports", [])} <= ports
 
@@ -206,43 +204,13 @@ def test_an_overlay_of_ones_own_names_every_image_by_digest(tmp_path):
 
 @needs_kubectl
 @every_overlay
-@pytest.mark.parametrize("name", [serving.DEPLOYMENT, serving.CANARY_DEPLOYMENT])
-def test_the_controller_rolls_the_deployments_that_are_installed(folder, name):
-    deployment = named(rendered(folder), "Deployment", name)
+def test_the_controller_rolls_the_deployment_that_is_installed(folder):
+    deployment = named(rendered(folder), "Deployment", serving.DEPLOYMENT)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["name"] == serving.CONTAINER
     # a field that the manifests set as well would be set back by the next kubectl apply
     assert serving.MODEL_VARIABLE not in {variable["name"] for variable in container["env"]}
     assert "annotations" not in deployment["spec"]["template"]["metadata"]
-
-
-@needs_kubectl
-@every_overlay
-def test_a_canary_has_the_pods_of_the_stable_track(folder):
-    stable, canary = (
-        named(rendered(folder), "Deployment", name)["spec"]["template"]
-        for name in (serving.DEPLOYMENT, serving.CANARY_DEPLOYMENT)
-    )
-    name = {"app.kubernetes.io/name": serving.CANARY_DEPLOYMENT}
-    assert canary["spec"] == stable["spec"]
-    assert canary["metadata"]["labels"] == stable["metadata"]["labels"] | name
-
-
-@needs_kubectl
-@every_overlay
-@pytest.mark.parametrize("route", serving.Route)
-def test_every_route_leads_to_the_pods_that_it_says(folder, route):
-    found = {
-        pod.owner.partition("/")[2]
-        for pod in pod_templates(rendered(folder))
-        if selects({"matchLabels": route.selector}, pod.labels)
-    }
-    tracks = {"stable": {serving.DEPLOYMENT}, "canary": {serving.CANARY_DEPLOYMENT}}
-    assert found == tracks.get(route.value, {serving.DEPLOYMENT, serving.CANARY_DEPLOYMENT})
-    # at rest it is as it was installed, and an apply of the manifests meets no other owner
-    installed = named(rendered(folder), "Service", serving.DEPLOYMENT)["spec"]["selector"]
-    assert installed == serving.Route.STABLE.selector
-    assert named(rendered(folder), "Deployment", serving.CANARY_DEPLOYMENT)["spec"]["replicas"] == 0
 
 
 @needs_kubectl

@@ -154,7 +154,7 @@ SITE = {"base": ("api-server", "s3"), "overlays/local": ("node", "minio")}
 S3_PORT = {"base": "443", "overlays/local": "9000"}
 OVER_BASE = pytest.mark.parametrize("folder", ["base", "overlays/local"])
 NAMES = {"dns": "53"}
-SERVING = {"serving": "8000", "serving-canary": "8000"}
+SERVING = {"serving": "8000"}
 SANDBOXD = {"sandbox": "8080", "other-sandbox": "8080"}
 
 
@@ -203,7 +203,6 @@ def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
         ("training-launcher", "s3 mlflow kubernetes names"),
         ("mlflow", "s3 names"),
         ("serving", "mlflow names"),
-        ("serving-canary", "mlflow names"),
         ("serving-controller", "mlflow kubernetes serving names"),
         ("sandbox-gc", "kubernetes names"),
         ("artifact-gc", "s3 names"),

@@ -10,13 +10,11 @@ from espalier.monitoring import PORT_VARIABLE, exported_tracker
 from espalier.sandbox import SandboxLost, SandboxPool
 from espalier.serving.controller import Heartbeat
 from espalier.serving.controller_metrics import ControllerMetrics
-from espalier.serving.score import AnswerPair, ServedScore
 from tests.benchmarks.minio_server import free_port
 from tests.fakes.scripted_sandbox import ScriptedBackend
 from tests.unit.sandbox.test_pool import QUICK
 from tests.unit.serving.test_decision import state
 from tests.unit.serving.test_endpoint_in_process import Served, Words
-from tests.unit.serving.test_score import RIGHT, WRONG
 from tests.unit.training.test_loop_over_given_groups import Run
 
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
@@ -61,8 +59,7 @@ def of_controller():
     port = free_port()
     metrics = ControllerMetrics()
     with Heartbeat.serving(port, ControllerConfig(), lambda: 7.0, metrics):
-        score = ServedScore.of([AnswerPair(0, RIGHT, WRONG), AnswerPair(1, RIGHT, RIGHT)])
-        metrics.show("3", state("2", last_good="2", canary="3@t1", step=1), 0.1, score)
+        metrics.show("3", state("2", last_good="2"))
         metrics.count_step("fault", 17.0)
         return get(port)
 

@@ -50,7 +50,7 @@ def test_the_controller_tells_versions_and_counts(expositions):
     assert value(told, 'espalier_controller_steps_total{outcome="fault"}') == 1
     assert value(told, 'espalier_controller_rollouts_total{outcome="rolled_back"}') == 0
     assert value(told, "espalier_controller_last_step_timestamp_seconds") == 17
-    assert value(told, "espalier_canary_weight") == 0.1
+    assert value(told, 'espalier_controller_version{role="deployed"}') == 2
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

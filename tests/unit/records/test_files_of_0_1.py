@@ -247,3 +247,10 @@ def test_a_run_of_0_1_is_opened(tmp_path):
 def test_a_profile_of_today_is_read_as_it_was_saved():
     profile = load_profile(PROFILES / "tiny.toml")
     assert read_saved_profile(profile.model_dump_json()) == profile
+
+
+def test_a_saved_profile_is_read_without_its_canary():
+    profile = load_profile(PROFILES / "tiny.toml")
+    tables = json.loads(profile.model_dump_json())
+    tables["serving"]["canary"] = {"steps": [0.1, 0.5, 1.0], "questions": None}
+    assert read_saved_profile(json.dumps(tables)) == profile

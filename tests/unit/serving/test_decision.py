@@ -9,6 +9,7 @@ from espalier.serving.decision import (
     Mark,
     Refuse,
     Roll,
+    RollBack,
     RolloutMemory,
     RolloutProgress,
     RolloutState,
@@ -60,7 +61,7 @@ FAILED = {"failed": "2@t1", "failed_reason": "why", "last_good": "1"}
         (champion(), state(asked="2", last_good="2"), Mark),
         (champion(), state(asked="2", progress=RolloutProgress.STUCK, last_good="1"), Fail),
         (champion(), state(asked="2", progress=RolloutProgress.STUCK, last_good="2"), Wait),
-        (champion(), state(asked="2", progress=RolloutProgress.STUCK, **FAILED), Roll),
+        (champion(), state(asked="2", progress=RolloutProgress.STUCK, **FAILED), RollBack),
         (champion(), state(asked="1", **FAILED), Mark),
         (champion(), state(asked="2", failed="2@t1"), Mark),
         (champion(since="t2"), state(asked="1", **FAILED), Roll),
@@ -74,8 +75,15 @@ def test_each_situation_has_one_next_step(wanted, found, step):
 
 def test_after_a_failure_the_last_good_version_is_rolled_to():
     step = decide(champion(), state(asked="2", progress=RolloutProgress.STUCK, **FAILED))
-    assert isinstance(step, Roll)
+    assert isinstance(step, RollBack)
     assert (step.version, "why" in step.why) == ("1", True)
+
+
+def test_a_version_that_is_marked_is_not_marked_again():
+    served = champion(told=Told("served", "passed"))
+    assert isinstance(decide(served, state(asked="2", last_good="2")), Wait)
+    went_back = champion(told=Told("failed", "why"))
+    assert isinstance(decide(went_back, state(asked="1", **FAILED)), Wait)
 
 
 VERSIONS = st.sampled_from(["1", "2", "3"])
@@ -94,8 +102,8 @@ def test_only_champion_and_last_good_version_are_rolled_to(
 ):
     found = state(asked, progress, last_good=good, failed=failed and f"{failed}@t1")
     step = decide(champion(wanted, may_lead=may_lead), found)
-    if isinstance(step, Roll):
+    if isinstance(step, Roll | RollBack):
         assert may_lead
-        assert step.version in (wanted, good)
+        assert step.version == (wanted if isinstance(step, Roll) else good)
         assert step.version != asked
         assert step.version != failed or failed == good

@@ -4,17 +4,15 @@ import threading
 
 import pytest
 
-from espalier.config import CanaryConfig, ControllerConfig
-from espalier.records import RegistryError, ServingError
+from espalier.config import ControllerConfig
+from espalier.records import RegistryAwayError, RegistryError, ServingError
 from espalier.registry.promotion import promote, rollback
 from espalier.serving.controller import Heartbeat, follow, pause_s
 from espalier.serving.controller_metrics import ControllerMetrics
 from espalier.serving.decision import Refuse, Wait
 from espalier.serving.following import Follower, HealthProbe, VersionSource
-from espalier.serving.judging import CanaryJudge
 from tests.fakes.serving_cluster import StandInCluster, connected, running
 
-AT_ONCE = CanaryConfig(steps=())
 REASON = "the gate's suite was wrong"
 
 
@@ -38,7 +36,6 @@ def new_follower(bench, address):
             VersionSource(bench.target.uri, bench.name),
             connected(address, bench.name),
             HealthProbe(),
-            CanaryJudge(AT_ONCE),
             health_attempts=3,
             metrics=metrics or ControllerMetrics(),
         )
@@ -172,7 +169,7 @@ def test_roll_outs_and_what_became_of_them_are_counted(bench, cluster, new_follo
     force(bench, "2")
     while not isinstance(follower.step(), Wait) or cluster.serving != "1":
         pass
-    assert shown(metrics, "version") == {"champion": 2, "last_good": 1, "stable": 1}
+    assert shown(metrics, "version") == {"champion": 2, "last_good": 1, "deployed": 1}
     told = shown(metrics, "rollouts_total")
     assert told == {"refused": 1, "rolling": 2, "served": 1, "failed": 1, "rolled_back": 1}
 
@@ -205,6 +202,28 @@ def test_a_service_that_is_slow_to_answer_gets_another_chance(bench, cluster, ne
     del cluster.answers["1"]
     follower.step()
     assert cluster.annotations["espalier.dev/last-good"] == "1"
+
+
+def test_what_became_of_a_version_is_tagged_after_an_outage(
+    bench, cluster, new_follower, monkeypatch
+):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    follower = new_follower()
+    follower.step()
+
+    def away(*_):
+        raise RegistryAwayError("MLflow is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(VersionSource, "mark", away)
+        with pytest.raises(RegistryAwayError):
+            follower.step()
+    assert cluster.annotations["espalier.dev/last-good"] == "1"
+    assert "espalier.serving" not in tags(bench, "1")
+    settle(new_follower)
+    assert tags(bench, "1")["espalier.serving"] == "served"
+    assert reasons(cluster) == ["Rolling", "Served"]
 
 
 def test_without_a_good_version_a_failure_stays(bench, cluster, new_follower):
@@ -275,7 +294,6 @@ def test_an_absent_api_server_is_an_error_without_secrets(bench):
         VersionSource(bench.target.uri, bench.name),
         connected("http://127.0.0.1:9", bench.name),
         HealthProbe(),
-        CanaryJudge(AT_ONCE),
         health_attempts=1,
         metrics=ControllerMetrics(),
     )
@@ -285,12 +303,10 @@ def test_an_absent_api_server_is_an_error_without_secrets(bench):
 
 
 def test_an_absent_registry_is_an_error_and_changes_nothing(cluster, address):
-    """Without a canary there is nothing that could go on."""
     follower = Follower(
         VersionSource("http://127.0.0.1:9", "m"),
         connected(address, "m"),
         HealthProbe(),
-        CanaryJudge(AT_ONCE),
         health_attempts=1,
         metrics=ControllerMetrics(),
     )

@@ -13,7 +13,6 @@ from espalier.config import ControllerConfig, ServingConfig
 from espalier.records import RegistryError, ServingError
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
 from espalier.serving.app import Endpoint
-from espalier.serving.asking import Address
 from espalier.serving.choice import SamplingOrder
 from espalier.serving.controller import Heartbeat, follow, pause_s
 from espalier.serving.decision import RolloutProgress, RolloutState
@@ -22,7 +21,7 @@ from espalier.serving.following import HealthProbe
 from espalier.serving.metrics import Gauges, Metrics
 from espalier.serving.server import Door, DrainingServer
 from espalier.serving.source import Source, directory_source, is_reference
-from espalier.serving.tracks import pod_faults
+from espalier.serving.workload import Address, pod_faults
 from tests.fakes.loopback import Handler, Server
 from tests.fakes.loopback import serving as listening_on_loopback
 
@@ -115,26 +114,10 @@ def test_a_rollout_is_ready_when_its_pods_are(status, progress):
     assert RolloutState.read(deployment(**status), MODEL).progress is progress
 
 
-@pytest.mark.parametrize(
-    ("status", "can_answer"),
-    [
-        ({}, True),
-        ({"availableReplicas": 1}, True),
-        ({"availableReplicas": 0}, False),
-        ({"updatedReplicas": 1}, False),  # the other pod has another version
-        ({"replicas": 3}, False),
-        ({"observedGeneration": 1}, False),
-    ],
-)
-def test_half_of_the_pods_of_a_version_can_answer(status, can_answer):
-    assert RolloutState.read(deployment(**status), MODEL).can_answer is can_answer
-
-
 def test_a_deployment_without_replicas_is_never_ready():
     none = deployment(replicas=0, updatedReplicas=0, availableReplicas=0)
     none["spec"]["replicas"] = 0
     assert RolloutState.read(none, MODEL).progress is RolloutProgress.ROLLING
-    assert not RolloutState.read(none, MODEL).can_answer
 
 
 @pytest.mark.parametrize(

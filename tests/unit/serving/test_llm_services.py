@@ -1,24 +1,17 @@
-"""The same way through a canary with KServe's objects, and where versions lie in S3."""
+"""Following the champion with KServe's objects, and where versions lie in S3."""
 
 from dataclasses import replace
 
 import pytest
 
-from espalier.cluster.objects.llm_services import CANARY, STABLE, weights
-from espalier.config import CanaryConfig
 from espalier.records import ServingError
 from espalier.registry.promotion import promote
 from espalier.serving.controller_metrics import ControllerMetrics
 from espalier.serving.decision import RolloutProgress, Wait
 from espalier.serving.following import Follower, HealthProbe, VersionSource
-from espalier.serving.judging import CanaryJudge
-from espalier.serving.llm_services import member_progress, s3_address
-from tests.fakes.kserve_cluster import StandInKserve, connected, is_stopped
+from espalier.serving.llm_services import s3_address, service_progress
+from tests.fakes.kserve_cluster import StandInKserve, connected
 from tests.fakes.serving_cluster import running
-
-CONFIG = CanaryConfig(
-    steps=(0.1, 0.5, 1.0), min_requests=4, step_s=0, questions_at_once=4, latency_slack_s=10,
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -41,7 +34,6 @@ def follower(bench, cluster):
             Listed(bench.target.uri, bench.name),
             connected(url, bench.name),
             HealthProbe(),
-            CanaryJudge(CONFIG),
             health_attempts=2,
             metrics=ControllerMetrics(),
         )
@@ -68,41 +60,41 @@ def first_served(bench, cluster, follower):
 
 
 def test_the_first_version_is_made_and_served(bench, first_served):
-    assert first_served.members.keys() == {STABLE}
-    member = first_served.members[STABLE]
-    assert member["spec"]["model"] == {
+    service = first_served.service
+    assert service["metadata"]["name"] == "espalier-serving"
+    assert service["spec"]["model"] == {
         "name": bench.name,
         "uri": "s3://espalier-mlflow/1/r/artifacts/models/d/policy",
     }
-    assert member["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "espalier"
+    assert service["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "espalier"
     assert bench.model.version("1").tags["espalier.serving"] == "served"
 
 
-def test_a_good_version_rises_by_weights_of_the_group(bench, first_served, follower):
+def test_the_next_version_is_rolled_to(bench, first_served, follower):
     force(bench, "2")
     settle(follower)
-    rising = first_served.shares[: first_served.shares.index(1.0) + 1]
-    assert rising == sorted(rising)
-    assert {0.0, 0.1, 0.5, 1.0} <= {*rising}
-    assert first_served.shares[-1] == 0.0
-    assert (first_served.weight(STABLE), first_served.weight(CANARY)) == (1000, 0)
     assert first_served.serving == "2"
-    assert is_stopped(first_served.members[CANARY])
+    assert first_served.annotations["espalier.dev/last-good"] == "2"
 
 
-def test_a_version_that_leaves_questions_goes_back(bench, first_served, follower):
+def test_a_share_of_somebody_elses_is_left_to_kserve(bench, first_served, follower):
+    route = {"group": "trial", "weight": 9}
+    first_served.service["spec"]["router"]["route"] |= route
     force(bench, "2")
-    while first_served.shares[-1:] != [0.1]:
-        follower.step()
-    first_served.answers["2"] = 500
     settle(follower)
-    assert first_served.shares[-1] == 0.0
+    assert first_served.serving == "2"
+    assert first_served.service["spec"]["router"]["route"].items() >= route.items()
+
+
+def test_a_version_that_does_not_answer_goes_back(bench, first_served, follower):
+    first_served.answers["2"] = 500
+    force(bench, "2")
+    settle(follower)
     assert first_served.serving == "1"
-    assert is_stopped(first_served.members[CANARY])
-    assert "max_error_share" in bench.model.version("2").tags["espalier.serving_reason"]
+    assert "HTTP 500" in bench.model.version("2").tags["espalier.serving_reason"]
 
 
-def member(version="2", **conditions):
+def service(version="2", **conditions):
     return {
         "metadata": {"generation": 3, "annotations": {"espalier.dev/model-version": version}},
         "status": {
@@ -127,23 +119,17 @@ def workload(version="2", updated=2):
 @pytest.mark.parametrize(
     ("found", "made", "progress"),
     [
-        (member(Ready="True"), workload(), RolloutProgress.READY),
-        (member(Ready="False"), workload(), RolloutProgress.ROLLING),
-        (member(), workload(), RolloutProgress.ROLLING),
-        (member(Ready="True"), None, RolloutProgress.ROLLING),
+        (service(Ready="True"), workload(), RolloutProgress.READY),
+        (service(Ready="False"), workload(), RolloutProgress.ROLLING),
+        (service(), workload(), RolloutProgress.ROLLING),
+        (service(Ready="True"), None, RolloutProgress.ROLLING),
         # KServe says Ready of the former version's pods
-        (member(Ready="True"), workload("1"), RolloutProgress.ROLLING),
-        (member(Ready="True"), workload(updated=1), RolloutProgress.ROLLING),
+        (service(Ready="True"), workload("1"), RolloutProgress.ROLLING),
+        (service(Ready="True"), workload(updated=1), RolloutProgress.ROLLING),
     ],
 )
 def test_ready_means_pods_of_the_version_alone(found, made, progress):
-    seen = member_progress(found, made)
-    assert (seen.progress, seen.can_answer) == (progress, progress is RolloutProgress.READY)
-
-
-@pytest.mark.parametrize(("share", "pair"), [(0, (1000, 0)), (0.1, (900, 100)), (1, (0, 1000))])
-def test_weights_are_shares_of_a_thousand(share, pair):
-    assert weights(share) == pair
+    assert service_progress(found, made).progress is progress
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from espalier.serving.tracks import pod_faults
+from espalier.serving.workload import pod_faults
 
 VERSION = {"espalier.dev/model-version": "3"}
 

@@ -4,16 +4,10 @@ from datetime import UTC, datetime
 
 from espalier.cluster.objects.job import stage_job
 from espalier.cluster.objects.launched import LaunchOrder
-from espalier.cluster.objects.llm_services import CANARY, LlmModel, llm_inference_service
+from espalier.cluster.objects.llm_services import LlmModel, llm_inference_service
 from espalier.cluster.objects.names import Owner
 from espalier.cluster.objects.ray_job import ray_job
-from espalier.cluster.objects.serving import (
-    CANARY_DEPLOYMENT,
-    Route,
-    canary_of,
-    routed_service,
-    served_version,
-)
+from espalier.cluster.objects.serving import served_version
 from espalier.cluster.objects.train_job import train_job
 from espalier.config import KubernetesConfig, SandboxPodsConfig
 from espalier.sandbox.lease import lease_owner, run_lease
@@ -57,7 +51,7 @@ SANDBOXES = SandboxPodSettings(
 SANDBOXD = {"SANDBOXD_TOKEN_SHA256": 64 * "b", "SANDBOXD_PREIMPORT": "numpy"}
 LEASE = lease_owner("r17-sandboxes", "6c8f2b1e-0000-4000-8000-000000000001")
 LAUNCHER = Owner("batch/v1", "Job", "r17-train", "6c8f2b1e-0000-4000-8000-000000000002")
-PARTIAL = {"served-version", "served-canary", "routed-service"}
+PARTIAL = {"served-version", "queued-version"}
 """A server-side apply of some fields: what a whole object requires is not in it."""
 
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
@@ -88,24 +82,16 @@ def every_manifest():
             policy_digest="9f" * 32,
             namespace="espalier-pipeline",
         ),
-        "served-canary": canary_of(
-            served_version(
-                "espalier-search-agent",
-                "4",
-                policy_digest="8e" * 32,
-                namespace="espalier-pipeline",
-                queue="espalier",
-                deployment=CANARY_DEPLOYMENT,
-            ),
-            0.1,
-            1,
+        "queued-version": served_version(
+            "espalier-search-agent",
+            "4",
+            policy_digest="8e" * 32,
+            namespace="espalier-pipeline",
+            queue="espalier",
         ),
-        "routed-service": routed_service(Route.BOTH, "espalier-pipeline"),
         "llm-inference-service": llm_inference_service(
-            CANARY,
             LlmModel("espalier-search-agent", "4", POLICY, "8e" * 32),
             namespace="espalier-pipeline",
-            weight=100,
             queue="espalier",
         ),
         "sandbox-pod": sandbox_pod(SANDBOXES, SANDBOXD, name="r17-s0", run_id=RUN, owner=LEASE),

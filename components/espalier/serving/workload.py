@@ -1,33 +1,35 @@
-"""The contract of what serves: two tracks of pods, and the share of the traffic that each gets.
+"""The object whose pods serve a version: read, roll, annotate, record events, find faults.
 
-Siblings: deployment.py (two Deployments behind one Service), llm_services.py (two
-LLMInferenceServices of KServe in one routing group). The controller decides the same for both.
+Its kinds: deployment.py (a Deployment), llm_services.py (an LLMInferenceService of KServe). The
+controller decides the same for both.
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, NamedTuple
 
 from espalier.cluster.kubernetes_api import (
     CONFLICT,
     ApiError,
     ApiRetries,
     KubernetesApi,
+    apply,
     cluster_configuration,
     create,
+    merge,
     object_path,
     read,
 )
-from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
+from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, NAME_LABEL, K8sObject
 from espalier.cluster.objects.serving import FIELD_MANAGER
 from espalier.records import ClusterError, ServingError
-from espalier.serving.asking import Address
 from espalier.serving.decision import Champion, RolloutMemory, RolloutState
 
 RETRIES = ApiRetries(attempts=1, timeout_s=10.0)
@@ -38,67 +40,105 @@ _MAX_TERMINATION = 300
 """Characters of a container's termination message: the end, where an error stands."""
 
 
+class Address(NamedTuple):
+    """Where a version is asked, and by which name of it."""
+
+    url: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrackSettings:
-    """What both siblings need to know."""
+class WorkloadSettings:
+    """Settings of either kind."""
 
     namespace: str
     model: str
     """Registered name."""
     queue: str | None = None
     """Kueue's LocalQueue of the pods."""
-    stable_url: str | None = None
-    """Where the stable track alone is asked; its Service by default."""
-    canary_url: str | None = None
-    """Where the canary alone is asked; its Service by default."""
-
-    def url(self, *, of_canary: bool, default: str) -> str:
-        """Where a track is asked."""
-        return (self.canary_url if of_canary else self.stable_url) or default
+    url: str | None = None
+    """Where the pods are asked; their Service by default."""
 
 
-class ServingTracks(Protocol):
-    """What serves in one namespace.
+class Workload(ABC):
+    """The object whose pods serve a version, in one namespace.
 
     Every method raises ServingError where the API server is away or refuses; nothing is lost by
     doing it again.
     """
 
+    api_version: ClassVar[str]
+    kind: ClassVar[str]
+    plural: ClassVar[str]
+    name: ClassVar[str]
+    """Of the object, and the name label of its pods."""
+
+    def __init__(self, api: KubernetesApi, settings: WorkloadSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._namespace = settings.namespace
+        self._path = object_path(self.api_version, self.plural, settings.namespace, self.name)
+
+    @abstractmethod
     def read(self) -> RolloutState:
-        """Read the state of both tracks."""
-        ...
+        """Read which version its pods were given, and how far they are."""
+
+    @abstractmethod
+    def address(self, version: str) -> Address:
+        """Where a version is asked."""
+
+    @abstractmethod
+    def _fields(self, target: Champion) -> K8sObject:
+        """The fields of the object that ask for a version."""
 
     def roll(self, target: Champion) -> None:
-        """Have the stable track serve a version."""
-        ...
-
-    def weigh(self, target: Champion, weight: float, state: RolloutState) -> None:
-        """Go towards a canary of a version with this share: its pods first, then their traffic."""
-        ...
-
-    def retreat(self) -> None:
-        """Lead all traffic to the stable track."""
-        ...
-
-    def end_canary(self) -> None:
-        """Take the canary's pods away."""
-        ...
-
-    def address(self, version: str, *, of_canary: bool) -> Address:
-        """Where a track alone is asked for a version."""
-        ...
+        """Begin a rolling update to a version."""
+        purpose = f"roll the {self.kind} {self.name}"
+        fields = self._fields(target)
+        with serving_errors():
+            self._api.send(apply(self._path, fields, manager=FIELD_MANAGER, purpose=purpose))
 
     def remember(self, memory: RolloutMemory, state: RolloutState) -> None:
-        """Write the memory, unless the stable track's object changed since it was read."""
-        ...
+        """Write the memory into annotations, unless the object changed since it was read."""
+        metadata = {"annotations": memory.annotations, "resourceVersion": state.resource_version}
+        purpose = f"annotate the {self.kind} {self.name}"
+        with serving_errors():
+            self._api.send(
+                merge(self._path, {"metadata": metadata}, purpose, fieldManager=FIELD_MANAGER)
+            )
 
     def faults(self, version: str) -> str:
         """Faults that the pods of a version report; empty where there are none."""
-        ...
+        pods = object_path("v1", "pods", self._namespace)
+        selector = f"{NAME_LABEL}={self.name}"
+        with serving_errors():
+            listed = self._api.send(read(pods, "list the serving pods", labelSelector=selector))
+        return pod_faults(listed["items"], version)
 
     def record(self, reason: str, note: str, state: RolloutState, *, warns: bool) -> None:
-        """Record an event of the stable track's object, once: a restart does not repeat it."""
-        ...
+        """Record an event of the object, once: a restart does not repeat it.
+
+        Args:
+            reason: in one word.
+            note: for people.
+            state: of the object, as it was read.
+            warns: whether somebody should look.
+        """
+        about = {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "name": self.name,
+            "namespace": self._namespace,
+            "uid": state.uid,
+        }
+        event = _event(reason, note, about, warns=warns)
+        folder = object_path("v1", "events", self._namespace)
+        with serving_errors():
+            try:
+                self._api.send(create(folder, event, "record an event"))
+            except ApiError as error:
+                if error.status != CONFLICT:  # it is recorded already
+                    raise
 
 
 def connected(kubeconfig: Path | None) -> KubernetesApi:
@@ -120,28 +160,6 @@ def serving_errors() -> Iterator[None]:
         raise ServingError(str(error)) from error
 
 
-def record_event(api: KubernetesApi, reason: str, note: str, of: K8sObject, *, warns: bool) -> None:
-    """Create an event; one that is there already is the same.
-
-    Args:
-        api: of the cluster.
-        reason: in one word.
-        note: for people.
-        of: apiVersion, kind, name, namespace and uid of what it is about.
-        warns: whether somebody should look.
-
-    Raises:
-        ServingError: the API server is away or refuses.
-    """
-    folder = object_path("v1", "events", of["namespace"])
-    with serving_errors():
-        try:
-            api.send(create(folder, _event(reason, note, of, warns=warns), "record an event"))
-        except ApiError as error:
-            if error.status != CONFLICT:  # it is recorded already
-                raise
-
-
 def _event(reason: str, note: str, of: K8sObject, *, warns: bool) -> K8sObject:
     named = hashlib.sha256(f"{of['uid']} {reason} {note}".encode()).hexdigest()[:16]
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -158,18 +176,6 @@ def _event(reason: str, note: str, of: K8sObject, *, warns: bool) -> K8sObject:
         "lastTimestamp": now,
         "count": 1,
     }
-
-
-def listed_faults(api: KubernetesApi, namespace: str, selector: str, version: str) -> str:
-    """`pod_faults` of the pods that a label selector matches.
-
-    Raises:
-        ServingError: the API server is away or refuses.
-    """
-    pods = object_path("v1", "pods", namespace)
-    with serving_errors():
-        listed = api.send(read(pods, "list the serving pods", labelSelector=selector))
-    return pod_faults(listed["items"], version)
 
 
 def pod_faults(pods: Iterable[K8sObject], version: str) -> str:
