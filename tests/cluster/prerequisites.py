@@ -15,6 +15,9 @@ PACKAGES = {
     "ip": "iproute2",
     "podman": "podman",
     "debootstrap": "debootstrap",
+    "curl": "curl",
+    "rclone": "rclone",
+    "sqlite3": "sqlite3",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 """Program -> the Debian package that has it."""

@@ -232,8 +232,6 @@ def _handled(stand_in, request, body):
         page = stand_in.page
         return 200, {"Content-Type": "application/xml"}, _listing(name, bucket, query, page)
     if "uploads" in query or "uploadId" in query:
-        if "uploadId" in query and request.command == "POST":
-            _expect_condition(request.headers, bucket.objects.get(key))
         return _multipart(bucket, request.command, key, query, body, stand_in.now())
     return _object(bucket, request, key, body, stand_in.now())
 

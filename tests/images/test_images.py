@@ -90,6 +90,12 @@ def test_a_stage_runs_in_the_image_of_steps(tmp_path):
     assert {json.loads(path.read_text())["producer"] for path in manifests} >= {"ingest"}
 
 
+def test_the_image_of_steps_has_what_backups_call():
+    script = 'for one in "$@"; do command -v "$one" >/dev/null && echo "$one"; done'
+    programs = ["bash", "curl", "pg_dump", "pg_restore", "rclone", "sqlite3"]
+    assert run("cpu", "sh", "-c", script, "sh", *programs).out.split() == programs
+
+
 @every_sandbox
 def test_a_sandbox_image_answers_with_what_a_program_said(name):
     limits = Limits(memory_bytes=1 << 29, disk_bytes=1 << 26, output_bytes=1 << 16, wall_s=30.0)

@@ -8,7 +8,6 @@ named_models    models list, add, push: what a run may start from
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
 data        data check-queries, draw-questions, fetch, export, collect
-backups     backup create, list, verify, restore
 environments    environments list, check, add, serve
 """
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 def command_line() -> typer.Typer:
     """Every command."""
     from espalier.cli import (  # noqa: F401 (they add commands)
-        backups,
         data,
         environments,
         kubeflow,

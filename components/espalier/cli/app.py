@@ -29,7 +29,7 @@ PANELS = {
     "Runs": ("plan", "run", "evaluate", "reward-model", "report", "chat"),
     "Models": ("models", "promote", "rollback", "load", "versions", "serve", "record", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
-    "Data": ("data", "environments", "backup"),
+    "Data": ("data", "environments"),
     "This machine": ("doctor",),
 }
 """What `espalier --help` lists, in the order in which a run's life needs it."""
@@ -87,15 +87,6 @@ data = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data)
-
-backup = typer.Typer(
-    name="backup",
-    help="MLflow's database and buckets: copies, and the way back.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(backup)
-
 
 environments = typer.Typer(
     name="environments",

@@ -8,7 +8,6 @@
     mirror           the newest checkpoint of a folder, copied there by a thread
     garbage          what no manifest names, deleted by age
     objects          one artifact's objects: manifest, listing
-    tree             any objects below a prefix, one by one: what backups read and write
     transfer         upload and download of one file, resumed after a kill
     requests         the S3 client: time-outs, retries, errors
     minio_internals  private requests of minio-py, in this module only

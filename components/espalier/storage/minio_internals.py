@@ -12,9 +12,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
-from xml.etree.ElementTree import Element, SubElement, tostring
-
-from minio.datatypes import CompleteMultipartUploadResult
 
 if TYPE_CHECKING:
     from minio import Minio
@@ -131,41 +128,10 @@ def upload_part(  # noqa: PLR0913 (a part is named by five things)
 
 
 def complete_upload(
-    client: Minio,
-    bucket: str,
-    key: str,
-    upload_id: str,
-    parts: Sequence[Part],
-    *,
-    condition: Mapping[str, str] | None = None,
+    client: Minio, bucket: str, key: str, upload_id: str, parts: Sequence[Part]
 ) -> str:
-    """Complete an upload: the parts become the object, whose ETag is returned.
-
-    Args:
-        client: of the server.
-        bucket: of the object.
-        key: of the object.
-        upload_id: of the upload.
-        parts: all of them, in order.
-        condition: header without which the object does not change, as of `put_object`; the upload
-            stays then.
-    """
-    # minio-py's own method sends no condition
-    listed = Element("CompleteMultipartUpload")
-    for part in parts:
-        element = SubElement(listed, "Part")
-        SubElement(element, "PartNumber").text = str(part.part_number)
-        SubElement(element, "ETag").text = f'"{part.etag}"'
-    body = tostring(listed)
-    headers = {
-        "Content-Type": "application/xml",
-        **_md5_header(body, None),
-        **(condition or {}),
-    }
-    response = client._execute(
-        "POST", bucket, key, body=body, headers=headers, query_params={"uploadId": upload_id}
-    )
-    return CompleteMultipartUploadResult(response).etag or ""
+    """Complete an upload: the parts become the object, whose ETag is returned."""
+    return client._complete_multipart_upload(bucket, key, upload_id, list(parts)).etag or ""
 
 
 def abort_upload(client: Minio, bucket: str, key: str, upload_id: str) -> None:

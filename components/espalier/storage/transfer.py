@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,10 +65,8 @@ def upload(
     sums: FileSums,
     bucket: str,
     key: str,
-    *,
-    condition: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Upload a file to s3://bucket/key, whatever is there, or on a condition.
+    """Upload a file to s3://bucket/key, whatever is there.
 
     Every part has its MD5, which the server checks against what arrives, so that the object has
     the bytes that `sums` were taken of. Parts of a killed attempt are kept if their ETags match. A
@@ -80,31 +78,26 @@ def upload(
         sums: of the file.
         bucket: of the object.
         key: of the object.
-        condition: header without which nothing is written, such as `minio_internals.IF_ABSENT`.
 
     Returns:
-        The object's ETag; None if the condition does not hold, or if another writer of the same
-        content has completed or aborted the upload that both were sending, so that the object is to
-        be looked up.
+        The object's ETag; None if another writer of the same content has completed or aborted the
+        upload that both were sending, so that the object is to be looked up.
 
     Raises:
         ArtifactError: the file has changed since `sums` were taken.
         StorageError: the server refuses or is unreachable.
     """
     if len(sums.part_md5s) > 1:
-        return _MultipartUpload(requests, bucket, key, condition).send(path, sums)
+        return _MultipartUpload(requests, bucket, key).send(path, sums)
     md5 = b"".join(sums.part_md5s)  # of the one part
     content = path.read_bytes()
-    send = requests.send if condition is None else requests.send_if
-    return send(
+    return requests.send(
         f"write s3://{bucket}/{key}",
         _checked(
             path,
             content,
             md5,
-            lambda md5: minio_internals.put_object(
-                requests.client, bucket, key, content, md5=md5, condition=condition
-            ),
+            lambda md5: minio_internals.put_object(requests.client, bucket, key, content, md5=md5),
         ),
     )
 
@@ -138,11 +131,9 @@ def _changed(path: Path) -> ArtifactError:
 class _MultipartUpload:
     """An upload of one object in parts."""
 
-    def __init__(
-        self, requests: S3Requests, bucket: str, key: str, condition: Mapping[str, str] | None
-    ) -> None:
+    def __init__(self, requests: S3Requests, bucket: str, key: str) -> None:
         self._requests, self._client = requests, requests.client
-        self._bucket, self._key, self._condition = bucket, key, condition
+        self._bucket, self._key = bucket, key
         self._where = f"s3://{bucket}/{key}"
 
     def send(self, path: Path, sums: FileSums) -> str | None:
@@ -159,10 +150,7 @@ class _MultipartUpload:
                 return None
             parts.append(Part(number, etag))
         etag = self._complete(upload_id, parts)
-        left_overs = begun[:-1]
-        if etag is None and self._condition is not None:
-            left_overs = [*left_overs, upload_id]  # a server keeps the parts of what it refused
-        for left_over in left_overs:
+        for left_over in begun[:-1]:
             self._requests.forget_upload(self._bucket, self._key, left_over)
         return etag
 
@@ -214,17 +202,10 @@ class _MultipartUpload:
 
     def _complete(self, upload_id: str, parts: list[Part]) -> str | None:
         # if the first answer was lost, the retry finds no upload, and the object is looked up
-        unconditional = self._condition is None
-        send = self._requests.send_or_none if unconditional else self._requests.send_if
-        return send(
+        return self._requests.send_or_none(
             f"complete {self._where}",
             lambda: minio_internals.complete_upload(
-                self._client,
-                self._bucket,
-                self._key,
-                upload_id,
-                parts,
-                condition=self._condition,
+                self._client, self._bucket, self._key, upload_id, parts
             ),
         )
 
@@ -295,19 +276,6 @@ def download(
         )
     partial.replace(path)
     return True
-
-
-def receive(requests: S3Requests, bucket: str, key: str, path: Path) -> str | None:
-    """Download an object of unknown content to the new file `path`.
-
-    Returns:
-        Its SHA-256 in hex; None if there is no such object.
-
-    Raises:
-        StorageError: the server refuses or is unreachable.
-    """
-    receiver = _Receiver(requests, bucket, key, path, None)
-    return receiver.digest if receiver.receive() else None
 
 
 class _Receiver:

@@ -1,4 +1,4 @@
-"""The restore drill: MLflow's database and bucket are lost, and the champion is served again."""
+"""The restore drill: MLflow's database and files are lost, and the champion is served again."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from minio import Minio
 
 from espalier.cluster.objects.serving import DEPLOYMENT
 from tests.cluster import objects
-from tests.cluster.chain import run_chain
+from tests.cluster.chain import BUCKET, run_chain
 from tests.cluster.parts import kubectl
 from tests.cluster.places import ClusterError, places
 from tests.cluster.serving import answered, awake, forwarded, outside, wait_until_served
@@ -20,7 +20,8 @@ from tests.unit.k8s.allowed_verbs import PIPELINE
 
 MODEL = "espalier-search-agent"
 """That the controller of k8s/ follows."""
-BUCKET = "espalier-mlflow"
+FILES = "espalier-mlflow"
+"""MLflow's bucket; that of the runs stays, with what other tests keep there."""
 JOB_S, SERVERS_S = 240, 300
 
 
@@ -45,8 +46,29 @@ def run_job(cronjob):
     raise ClusterError(f"{name} did not end in {JOB_S} s: {ask('describe', 'job', name)}")
 
 
-def lose_everything(folder):
-    """MLflow's database with its volume's other files, and its bucket with all objects."""
+@pytest.fixture
+def s3():
+    return Minio(
+        urlsplit(os.environ["AWS_ENDPOINT_URL_S3"]).netloc,
+        access_key=os.environ["AWS_ACCESS_KEY_ID"],
+        secret_key=os.environ["AWS_SECRET_ACCESS_KEY"],
+        secure=False,
+    )
+
+
+def stored(s3, run):
+    """(bucket, name) of all objects of MLflow and of a run, but for its checkpoints."""
+    below = run.uri.removeprefix(f"s3://{BUCKET}/")
+    return {
+        (bucket, item.object_name)
+        for bucket, prefix in ((FILES, ""), (BUCKET, f"{below}/"))
+        for item in s3.list_objects(bucket, prefix=prefix, recursive=True)
+        if bucket == FILES or "/checkpoint/" not in item.object_name
+    }
+
+
+def lose_everything(folder, s3, lost):
+    """MLflow's database with its volume's other files, its bucket, and a run's objects."""
     ask("scale", "deployment/espalier-mlflow", "--replicas=0")
     end = time.monotonic() + JOB_S
     while ask("get", "pods", "--selector=app.kubernetes.io/name=espalier-mlflow", "--output=name"):
@@ -57,23 +79,14 @@ def lose_everything(folder):
     assert "mlflow.db" in held
     for path in volume.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    s3 = Minio(
-        urlsplit(os.environ["AWS_ENDPOINT_URL_S3"]).netloc,
-        access_key=os.environ["AWS_ACCESS_KEY_ID"],
-        secret_key=os.environ["AWS_SECRET_ACCESS_KEY"],
-        secure=False,
-    )
-    names = [item.object_name for item in s3.list_objects(BUCKET, recursive=True)]
-    assert names
-    for name in names:
-        s3.remove_object(BUCKET, name)
-    s3.remove_bucket(BUCKET)
-    return len(names)
+    for bucket, name in lost:
+        s3.remove_object(bucket, name)
+    s3.remove_bucket(FILES)
 
 
 @pytest.mark.slow
-def test_a_lost_mlflow_comes_back_with_its_champion(own_cluster):
-    run_chain(places(), print, overrides=(f'registry.model_name="{MODEL}"',))
+def test_a_lost_mlflow_comes_back_with_its_champion(own_cluster, s3, tmp_path):
+    run, _ = run_chain(places(), print, overrides=(f'registry.model_name="{MODEL}"',))
     promotion = json.loads(outside("promote", MODEL, "--force", "a restore drill", "--json"))
     version = promotion["version"]
     with awake(places()):
@@ -86,14 +99,21 @@ def test_a_lost_mlflow_comes_back_with_its_champion(own_cluster):
         is_restored, said = run_job("espalier-restore")
         assert not is_restored
         assert "Stop it" in said
-        num_lost = lose_everything(own_cluster)
+        lost = stored(s3, run)
+        assert {bucket for bucket, _ in lost} == {FILES, BUCKET}
+        lose_everything(own_cluster, s3, lost)
         is_restored, said = run_job("espalier-restore")
         assert is_restored, said
-        assert f"{num_lost} to write" in said, said
+        assert stored(s3, run) == lost
         print(said)
         objects.wake(places(), "espalier-mlflow", timeout_s=SERVERS_S)
         listed = json.loads(outside("versions", MODEL, "--json"))
         assert [v["version"] for v in listed if "champion" in v["aliases"]] == [version]
+        # each checks every file against its manifest
+        outside("load", f"{MODEL}@champion", "--out", str(tmp_path / "champion"))
+        for artifact in ("trained_policy", "evaluation"):
+            uri = f"{run.uri}/{artifact}"
+            outside("data", "fetch", uri, "--out", str(tmp_path / artifact))
         # a pod that has to read the policy anew, from what came back
         ask("delete", "pod", "--selector=app.kubernetes.io/name=espalier-serving", "--wait")
         ask("rollout", "status", f"deployment/{DEPLOYMENT}", f"--timeout={SERVERS_S}s")

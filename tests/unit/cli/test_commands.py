@@ -95,12 +95,6 @@ FROZEN_RUNS = {
     "stop": {"RUN", "--profile", "--set"},
     "retry": {"RUN", "--profile", "--set"},
 }
-FROZEN_BACKUP = {
-    "create": {"URI", "--database", "--files", "--exclude", "--keep"},
-    "list": {"URI", "--json"},
-    "verify": {"URI", "[NAME]"},
-    "restore": {"URI", "[NAME]", "--database", "--only", "--overwrite-newer", "--dry-run"},
-}
 FROZEN_ENVIRONMENTS = {
     "list": {"--json"},
     "serve": {"--run", "--host", "--port", "--profile", "--set"},
@@ -117,7 +111,6 @@ FROZEN_GROUPS = {
     "environments": FROZEN_ENVIRONMENTS,
     "schedule": FROZEN_SCHEDULE,
     "data": FROZEN_DATA,
-    "backup": FROZEN_BACKUP,
     "runs": FROZEN_RUNS,
 }
 
@@ -330,112 +323,6 @@ def test_versions_are_a_table_with_their_aliases_in_one_column():
         "10       challenger, champion  passed   2026-01-02T03:04:05  abababababab  EM 64.2%",
         "9                              pending  2026-01-02T03:04:05  abababababab",
     ]
-
-
-def test_a_backup_is_made_listed_read_and_brought_back(espalier, monkeypatch, tmp_path):
-    from tests.factories.mlflow_database import empty_database
-    from tests.fakes.s3_stand_in import s3_stand_in
-
-    database = empty_database(tmp_path / "mlflow.db")
-    uri = "s3://espalier-backup/nightly"
-    with s3_stand_in() as s3:
-        for name, value in s3.environment.items():
-            monkeypatch.setenv(name, value)
-        assert "name what to copy" in espalier("backup", "create", uri).output
-        made = espalier("backup", "create", uri, "--database", str(database), "--keep", "3")
-        name = made.stdout.strip()
-        (listed,) = json.loads(espalier("backup", "list", uri, "--json").stdout)
-        assert (listed["name"], listed["runs"], listed["champions"]) == (name, 0, {})
-        assert name in espalier("backup", "list", uri).stdout
-        assert espalier("backup", "verify", uri, name).stdout.startswith(name)
-        database.unlink()
-        asked = ("backup", "restore", uri, "--database", str(database))
-        assert espalier(*asked, "--dry-run").exit_code == 0
-        assert not database.exists()
-        assert espalier(*asked).stdout == f"restored {name}\n"
-    assert database.exists()
-
-
-@pytest.fixture
-def backed_up(espalier, monkeypatch, tmp_path):
-    """Commands of backups, with a bucket `runs` of one run on a server of their own."""
-    from tests.fakes.s3_stand_in import Bucket, Object, s3_stand_in
-
-    with s3_stand_in() as s3:
-        for name, value in s3.environment.items():
-            monkeypatch.setenv(name, value)
-        names = ("run-1/weights", "run-1/steps/train/checkpoint/sha256/00", "run-2/weights")
-        objects = {name: Object(name.encode(), f"etag-{name}") for name in names}
-        s3.buckets["runs"] = Bucket(objects)
-
-        def command(what, *words):
-            return espalier("backup", what, "s3://espalier-backup/nightly", *words)
-
-        command.objects, command.stored = objects, s3.buckets
-        command.database = tmp_path / "mlflow.db"
-        yield command
-
-
-def test_an_incomplete_backup_is_made_and_exits_3(backed_up):
-    backed_up.database.write_bytes(b"damaged" * 99)
-    made = backed_up("create", "--database", str(backed_up.database), "--files", "s3://runs")
-    assert made.exit_code == 3
-    name = made.stdout.strip()
-    assert f"{backed_up.database}: damaged" in made.stderr
-    assert f"the backup {name} is incomplete, 1 not in it" in made.stderr
-    assert " no " in backed_up("list").stdout
-    (listed,) = json.loads(backed_up("list", "--json").stdout)
-    assert (listed["complete"], list(listed["faults"])) == (False, [str(backed_up.database)])
-    read = backed_up("verify")
-    assert read.exit_code == 3
-    assert f"not in the backup: {backed_up.database}" in read.stderr
-    assert "is incomplete" in backed_up("restore", "--dry-run").stderr
-
-
-def test_what_is_left_out_of_a_backup_is_said(backed_up):
-    globs = ("--exclude", "**/steps/*/checkpoint/", "--exclude", "checkpoints/")
-    made = backed_up("create", "--files", "s3://runs", *globs)
-    assert made.exit_code == 0, made.output
-    assert "--exclude checkpoints/ leaves nothing out" in made.stderr
-    (listed,) = json.loads(backed_up("list", "--json").stdout)
-    assert listed["excluded"] == {"s3://runs/**/steps/*/checkpoint/": 1}
-    assert "1 objects of s3://runs/**/steps/*/checkpoint/" in backed_up("verify").stderr
-    assert "1 objects of s3://runs/**/steps" in backed_up("restore", "--dry-run").stderr
-
-
-def test_one_run_of_a_backup_is_restored_alone(backed_up):
-    backed_up("create", "--files", "s3://runs")
-    backed_up.objects.clear()
-    assert backed_up("restore", "--only", "s3://runs/run-2").exit_code == 0
-    assert list(backed_up.objects) == ["run-2/weights"]
-
-
-def test_a_damaged_record_fails_no_later_backup(backed_up):
-    from tests.fakes.s3_stand_in import Object
-
-    backed_up("create", "--files", "s3://runs", "--keep", "1")
-    (listed,) = json.loads(backed_up("list", "--json").stdout)
-    old = f"nightly/backups/20200101T000000Z-{listed['name'][-8:]}.json"
-    stored = backed_up.stored["espalier-backup"].objects
-    stored[old] = Object(b"{}", "damaged")
-    made = backed_up("create", "--files", "s3://runs", "--keep", "3")
-    assert made.exit_code == 3
-    assert "20200101T000000Z" in made.stderr
-    assert made.stdout.strip() in backed_up("list").stdout
-    assert backed_up("create", "--files", "s3://runs", "--keep", "1").exit_code == 0
-
-
-def test_a_backup_asks_for_another_try_while_s3_is_away(backed_up, monkeypatch):
-    from espalier.records import StorageAwayError
-    from espalier.steps.refusing import TRY_AGAIN
-
-    def away(*_, **__):
-        raise StorageAwayError("S3 is away")
-
-    monkeypatch.setattr("espalier.registry.backups.create_backup", away)
-    done = backed_up("create", "--files", "s3://runs")
-    assert done.exit_code == TRY_AGAIN
-    assert "error: S3 is away" in done.stderr
 
 
 def test_named_models_are_listed_with_licence_and_place(espalier, tmp_path, monkeypatch):

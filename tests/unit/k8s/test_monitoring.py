@@ -1,20 +1,16 @@
 """k8s/monitoring and k8s/backup in an overlay of a user's own."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from espalier.cli.backups import INCOMPLETE
 from espalier.cluster.objects.names import RUN_LABEL, STAGE_LABEL
 from espalier.cluster.objects.pods import ENDPOINT_KEYS, KUBEFLOW_ENDPOINTS, METRICS_PORT
-from espalier.config import load_profile
 from espalier.monitoring import PORT_VARIABLE
-from espalier.orchestration.step_runner import StepOrder
-from espalier.registry.backups.globs import compiled
-from espalier.steps.refusing import TRY_AGAIN
 from tests.unit.k8s.network_model import Network, Pod, Port
 from tests.unit.k8s.rendering import K8S, named, needs_kubectl, of_kind, rendered
 from tests.unit.k8s.test_network_policies import NAMESPACES, PIPELINE
@@ -108,43 +104,55 @@ def job_of(objects, name):
     return named(objects, "CronJob", name)["spec"]["jobTemplate"]["spec"]
 
 
-def test_nightly_backups_leave_out_what_can_be_computed_again(objects):
-    """Checkpoints where steps keep them, and kept outputs; every artifact is copied."""
-    (container,) = job_of(objects, "espalier-backup")["template"]["spec"]["containers"]
-    globs = [
-        compiled(word.removeprefix("--exclude="))
-        for word in container["command"]
-        if word.startswith("--exclude=")
-    ]
-
-    def is_left_out(address):
-        name = address.removeprefix("s3://espalier/runs/")
-        return any(glob.fullmatch(name) for glob in globs)
-
-    for run in ("s3://espalier/runs/run-1", "s3://espalier/runs/team/run-1"):
-        profile = load_profile(K8S.parent / "pipelines/profiles/smoke.toml")
-        order = StepOrder(stage="train", profile=profile, run_uri=run, workspace=Path())
-        assert is_left_out(f"{order.checkpoints}/manifest.json")
-        assert is_left_out(f"{order.checkpoints}/sha256/{'0' * 64}")
-        assert not is_left_out(f"{run}/policy/manifest.json")
-        assert not is_left_out(f"{run}/steps/train/executor_output.json")
-    assert is_left_out("s3://espalier/runs/kept/ingest/key/manifest.json")
-    assert is_left_out("s3://espalier/runs/checkpoints/train/key/manifest.json")
+JOBS = pytest.mark.parametrize("name", ["espalier-backup", "espalier-restore"])
 
 
-@pytest.mark.parametrize(
-    ("name", "codes"), [("espalier-backup", {1, 2, INCOMPLETE}), ("espalier-restore", {1, 2})]
-)
-def test_jobs_of_backups_are_not_tried_in_vain(objects, name, codes):
-    """An incomplete backup stays incomplete; a server that was away may be back."""
+@JOBS
+def test_jobs_of_backups_are_not_tried_in_vain(objects, name):
+    """What the scripts refuse stays refused; a server that was away may be back."""
     ignored, refused = job_of(objects, name)["podFailurePolicy"]["rules"]
     assert ignored["action"] == "Ignore"
     assert ignored["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     assert refused["action"] == "FailJob"
-    assert set(refused["onExitCodes"]["values"]) == codes
+    assert refused["onExitCodes"]["values"] == [2]
     (container,) = job_of(objects, name)["template"]["spec"]["containers"]
     assert refused["onExitCodes"]["containerName"] == container["name"]
-    assert TRY_AGAIN not in refused["onExitCodes"]["values"]
+
+
+@JOBS
+def test_scripts_of_backups_lie_where_their_jobs_look(objects, name):
+    pod = job_of(objects, name)["template"]["spec"]
+    (container,) = pod["containers"]
+    shell, script = container["command"]
+    assert shell == "bash"
+    data = named(objects, "ConfigMap", "espalier-backup")["data"]
+    assert set(data) == {
+        "backup.sh", "restore.sh", "settings.sh", "rclone.conf", "files.filter", "manifests.filter",
+    }  # fmt: skip
+    assert Path(script).name in data
+    (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == str(Path(script).parent)]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
+    assert volume["configMap"]["name"] == "espalier-backup"
+
+
+@JOBS
+def test_scripts_of_backups_find_what_they_ask_the_environment_for(objects, name):
+    """Variables of the environment are in capitals, those of the scripts are not."""
+    (container,) = job_of(objects, name)["template"]["spec"]["containers"]
+    (source,) = container["envFrom"]
+    given = named(objects, "ConfigMap", source["configMapRef"]["name"])["data"].keys()
+    given |= {variable["name"] for variable in container["env"]}
+    data = named(objects, "ConfigMap", "espalier-backup")["data"]
+    script = data["settings.sh"] + data[Path(container["command"][1]).name]
+    asked = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", script))
+    assert asked - given <= {"BACKUP_NAME"}  # by hand alone
+    server = named(objects, "Deployment", "espalier-mlflow")["spec"]["template"]["spec"]
+    alike = {"MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION"}
+    assert values_of(container, alike) == values_of(server["containers"][0], alike)
+
+
+def values_of(container, names):
+    return {one["name"]: one["value"] for one in container["env"] if one["name"] in names}
 
 
 def test_backups_read_the_database_beside_mlflow(objects):

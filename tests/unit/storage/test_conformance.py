@@ -129,33 +129,6 @@ def test_an_upload_in_parts_appears_when_it_is_complete(there):
     assert minio_internals.list_uploads(client, there.bucket, key) == []
 
 
-def test_an_upload_in_parts_is_completed_on_a_condition(there):
-    client, key = there.requests.client, there.key("whole")
-
-    def completed(condition):
-        """The ETag; None where the condition does not hold."""
-        upload_id = minio_internals.begin_upload(client, there.bucket, key)
-        parts = [
-            Part(n, minio_internals.upload_part(client, there.bucket, key, upload_id, n, body))
-            for n, body in enumerate(PARTS, 1)
-        ]
-        return there.requests.send_if(
-            "complete it",
-            lambda: minio_internals.complete_upload(
-                client, there.bucket, key, upload_id, parts, condition=condition
-            ),
-        )
-
-    assert completed(if_unchanged("0" * 32)) is None
-    first = completed(IF_ABSENT)
-    assert first
-    assert completed(IF_ABSENT) is None
-    assert completed(if_unchanged(first)) == first
-    assert put(there, "whole", b"others")
-    assert completed(if_unchanged(first)) is None
-    assert content(there, "whole") == b"others"
-
-
 def test_an_upload_that_another_has_ended_is_gone(there):
     client, key = there.requests.client, there.key("one")
     upload_id, parts = upload(there, "one", PARTS)

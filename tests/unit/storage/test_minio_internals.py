@@ -18,7 +18,7 @@ CALLS = {
     "_create_multipart_upload": (("bucket", "key", {}), {}),
     "_list_parts": (("bucket", "key", "id"), {"part_number_marker": None}),
     "_upload_part": (("bucket", "key", b"", {}, "id", 1), {}),
-    "_execute": (("POST", "b", "key"), {"body": b"", "headers": {}, "query_params": {}}),
+    "_complete_multipart_upload": (("bucket", "key", "id", []), {}),
     "_abort_multipart_upload": (("bucket", "key", "id"), {}),
 }
 
