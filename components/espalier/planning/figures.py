@@ -125,7 +125,7 @@ def _rollouts_per_place(profile: Profile) -> float:
     return min(1 / _share_mixed(config.group_size), 1.0 + again)
 
 
-def leaves_groups_out(profile: Profile) -> bool:
+def _leaves_groups_out(profile: Profile) -> bool:
     """Whether training drops groups of equal rewards and samples no others in their place."""
     filters = profile.training.algorithm.group_filters
     skips = any(isinstance(rule, ZeroVariance) and rule.action == "skip" for rule in filters)
@@ -133,7 +133,7 @@ def leaves_groups_out(profile: Profile) -> bool:
 
 
 def _learned_share(profile: Profile) -> float:
-    return _share_mixed(profile.training.group_size) if leaves_groups_out(profile) else 1.0
+    return _share_mixed(profile.training.group_size) if _leaves_groups_out(profile) else 1.0
 
 
 def _share_mixed(count: int) -> float:
