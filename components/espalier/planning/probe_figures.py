@@ -8,6 +8,7 @@ it gives for a whole run are the teacher's.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -58,6 +59,11 @@ def _history(run: RunDirectory, stage: str) -> pd.DataFrame | None:
     return found if found is not None and len(found) else None
 
 
+def _total(history: pd.DataFrame, column: str) -> float:
+    """The sum of a column; a step that has no such figure counts as 0."""
+    return sum(value for value in history[column].tolist() if not math.isnan(value))
+
+
 def _last_step(run: RunDirectory) -> list[Trajectory]:
     """The trajectories of the last step of reinforcement learning."""
     artifact = run.artifacts.get("train")
@@ -70,8 +76,9 @@ def _lengths(run: RunDirectory, profile: Profile) -> dict[str, float]:
     imitated = _history(run, "warm_start")
     if imitated is None:
         return {}
-    tokens = float(imitated["tokens"].mean()) / profile.warm_start.trajectories_per_step
-    written = float(imitated["scored_tokens"].sum() / imitated["tokens"].sum())
+    total = _total(imitated, "tokens")
+    tokens = total / (len(imitated) * profile.warm_start.trajectories_per_step)
+    written = _total(imitated, "scored_tokens") / total
     found = {
         "demonstration_tokens": tokens,
         "episode_tokens": tokens,
@@ -87,11 +94,11 @@ def _own_lengths(run: RunDirectory, profile: Profile) -> dict[str, float]:
     history, last = _history(run, "train"), _last_step(run)
     if history is None or not last:
         return {}
-    action_tokens = _written_tokens(history) / float(history["rollouts"].iloc[-1])
+    action_tokens = _written_tokens(history) / history["rollouts"].tolist()[-1]
     # the last step's episodes are shorter or longer than the first one's: in proportion
     written = sum(sum(one.action_mask) for one in last) or 1
     ratio = sum(len(one.token_ids) for one in last) / written
-    tokens, positions = (float(history[f"update_{what}"].sum()) for what in ("tokens", "positions"))
+    tokens, positions = (_total(history, name) for name in ("update_tokens", "update_positions"))
     return {
         "action_tokens": action_tokens,
         "episode_tokens": min(ratio * action_tokens, float(profile.episode.max_tokens)),
@@ -103,8 +110,10 @@ def _own_lengths(run: RunDirectory, profile: Profile) -> dict[str, float]:
 
 def _written_tokens(history: pd.DataFrame) -> float:
     """Action tokens that reinforcement learning sampled."""
-    sampled = history["rollouts"].diff().fillna(history["rollouts"])
-    return float((history["action_tokens"] * sampled).sum())
+    counts = pairwise([0.0, *history["rollouts"].tolist()])
+    sampled = [after - before for before, after in counts]
+    means = history["action_tokens"].tolist()
+    return sum(mean * count for mean, count in zip(means, sampled, strict=True))
 
 
 def _stage_seconds(run: RunDirectory, profile: Profile) -> dict[str, float]:
