@@ -156,7 +156,6 @@ def planned_gpu_mib(profile: Profile) -> dict[str, float]:
 
     order = planning.PlanOrder(
         profile=profile,
-        runs=planning.earlier_runs(Path("runs/none")),
         machine=planning.this_machine(Path()),
         limits=planning.Limits(accelerator_mib=80_000.0),
     )

@@ -2,17 +2,10 @@
 
     python -m tests.benchmarks.plan --shortened --workers 2
     python -m tests.benchmarks.plan smoke function_calling --set training.steps=20
-    python -m tests.benchmarks.plan --kept runs/benchmarks/families
 
-The first two run each profile three times, in processes of their own: a probe as `plan --probe`
-makes it, the run itself, and a run of another seed. The run is planned from the probe alone, and
-from the other seed alone. --shortened gives the five profiles of SHORTENED, or those of them that
-are named, fewer steps and questions: about 45 minutes of one core for all five.
-
-The third runs nothing. It takes the arms that tests.benchmarks.families left, and plans each from
-the others: `seeds`, from the other seeds of its profile; `profiles`, from all arms of other
-profiles, which know nothing of its episodes; and `lengths`, from those and its own lengths alone,
-which shows how far the formulas are off.
+Each profile is run twice, in processes of their own: a probe as `plan --probe` makes it, and the
+run itself, which is planned from the probe. --shortened gives the five profiles of SHORTENED, or
+those of them that are named, fewer steps and questions: about 25 minutes of one core for all five.
 
 Ratios are planned / measured: of the peak of resident memory, of all seconds, of seconds by stage,
 and of the tokens that were trained on and written, which do not depend on what else the machine
@@ -24,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +28,11 @@ from tests.benchmarks.keeping import keep, kept, provenance
 
 if TYPE_CHECKING:
     from espalier.config import Profile
-    from espalier.planning.earlier_runs import EarlierRun
 
 PROFILES = Path("pipelines/profiles")
 MEMORY_TOLERANCE = 0.15
 TIME_TOLERANCE = 0.25
-KINDS = ("probe", "run", "other")
+KINDS = ("probe", "run")
 """In this order: what is short shows faults first."""
 SHORTENED: Mapping[str, Sequence[str]] = {
     "smoke": (),
@@ -77,14 +67,12 @@ SHORTENED: Mapping[str, Sequence[str]] = {
 }
 """Profiles of five environments or sizes, each cut to about four minutes of one core; the policy
 still learns to act, so that its episodes are those of a run."""
-LENGTHS = ("demonstration_tokens", "episode_tokens", "action_tokens", "rollouts_per_place")
 
 
 class Comparison(NamedTuple):
-    """One run, planned from others."""
+    """One run, planned from its probe."""
 
     run: str
-    calibrated_by: str
     ratios: dict[str, float]
     """Name of what was measured -> planned / measured."""
     planned: dict[str, float]
@@ -98,8 +86,7 @@ def main() -> None:
         name, _, kind = options.arm.rpartition(":")
         run_arm(name, kind, options)
         return
-    found = list(kept_comparisons(options.kept) if options.kept else fresh_comparisons(options))
-    report(found)
+    report(list(comparisons(options)))
 
 
 def _options() -> argparse.Namespace:
@@ -108,7 +95,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("profiles", nargs="*", help=f"names of profiles in {PROFILES}")
     parser.add_argument("--shortened", action="store_true", help="the profiles of SHORTENED")
-    parser.add_argument("--kept", type=Path, help="folder of tests.benchmarks.families, as it is")
     add_settings(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes at one time")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/plan"))
@@ -118,15 +104,13 @@ def _options() -> argparse.Namespace:
         options.profiles = options.profiles or list(SHORTENED)
         if unknown := set(options.profiles) - set(SHORTENED):
             parser.error(f"not among those that --shortened shortens: {', '.join(sorted(unknown))}")
-    if bool(options.profiles) == bool(options.kept):
-        parser.error(
-            "name profiles to run, or --shortened, or --kept and a folder of finished arms"
-        )
+    if not options.profiles:
+        parser.error("name profiles to run, or --shortened")
     return options
 
 
-def fresh_comparisons(options: argparse.Namespace) -> Iterator[Comparison]:
-    """Probe and run each profile, as far as that is not kept, and plan each run from both."""
+def comparisons(options: argparse.Namespace) -> Iterator[Comparison]:
+    """Probe and run each profile, as far as that is not kept, and plan each run from its probe."""
     commands = {
         f"{name}:{kind}": _command(name, kind, options)
         for kind in KINDS
@@ -135,9 +119,8 @@ def fresh_comparisons(options: argparse.Namespace) -> Iterator[Comparison]:
     }
     run_all(commands, options.out, workers=options.workers)
     for name in options.profiles:
-        probe, run, other = (_kept_run(name, kind, options) for kind in KINDS)
-        yield compared(run, "probe", [probe.read()])
-        yield compared(run, "another seed", [other.read()])
+        probe, run = (_kept_run(name, kind, options) for kind in KINDS)
+        yield compared(run, probe)
 
 
 def _command(name: str, kind: str, options: argparse.Namespace) -> list[str]:
@@ -152,8 +135,6 @@ def _profile(name: str, kind: str, options: argparse.Namespace) -> Profile:
 
     settings = ["threads=1", *(SHORTENED[name] if options.shortened else ()), *options.set]
     profile = load_profile(PROFILES / f"{name}.toml", settings)
-    if kind == "other":
-        return profile.model_copy(update={"seed": profile.seed + 1})
     return probe_profile(profile) if kind == "probe" else profile
 
 
@@ -193,85 +174,17 @@ class Run:
     profile: Profile
     folder: Path
 
-    def read(self) -> EarlierRun:
-        """What it says."""
-        from espalier.planning.earlier_runs import read_run
 
-        return read_run(self.name, self.profile, self.folder)
-
-
-def kept_comparisons(folder: Path) -> Iterator[Comparison]:
-    """Plan each finished arm from the other seeds of its profile, and from other profiles."""
-    runs = {run: run.read() for run in kept_runs(folder)}
-    for run, own in runs.items():
-        seeds = [one for other, one in runs.items() if _is_sibling(other, run)]
-        others = [one for one in runs.values() if one.profile.name != own.profile.name]
-        lengths = {name: own.measured[name] for name in LENGTHS if name in own.measured}
-        known = [*others, own._replace(measured=lengths)]
-        for kind, calibrating in (("seeds", seeds), ("profiles", others), ("lengths", known)):
-            if calibrating:
-                yield compared(run, kind, calibrating)
-
-
-def _is_sibling(other: Run, run: Run) -> bool:
-    return other.profile.name == run.profile.name and other.name != run.name
-
-
-def kept_runs(folder: Path) -> Iterator[Run]:
-    """The arms that were judged, each with the committed profile that its stages were run with."""
-    for run_dir in sorted(path.parent for path in folder.glob("*/seed-*/evaluation")):
-        name, seed = run_dir.parent.name, int(run_dir.name.rpartition("-")[2])
-        profile = _profile_of(run_dir, name, seed)
-        if profile is None:
-            print(f"{run_dir}: left out, no commit has the profile that its stages were run with")
-        else:
-            yield Run(f"{name}/{run_dir.name}", profile, run_dir)
-
-
-def _profile_of(run_dir: Path, name: str, seed: int) -> Profile | None:
-    from espalier.chain import STAGES
-    from espalier.reporting.run_directory import open_run
-
-    made = open_run(run_dir).artifacts
-    for commit in _commits(PROFILES / f"{name}.toml"):
-        profile = _profile_of_commit(name, seed, commit)
-        if profile is not None and all(
-            artifact.manifest.config_digest == STAGES[stage].digest(profile)
-            for stage, artifact in made.items()
-        ):
-            return profile
-    return None
-
-
-def _commits(path: Path) -> list[str]:
-    command = ["git", "log", "--format=%h", "--", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-
-
-def _profile_of_commit(name: str, seed: int, commit: str) -> Profile | None:
-    """None where that commit's profile is not read any more."""
-    from espalier.config import parse_profile, parsed_override
-    from espalier.records import ProfileError
-    from tests.benchmarks.families import SETTINGS
-
-    where = f"{commit}:{PROFILES / name}.toml"
-    shown = subprocess.run(["git", "show", where], capture_output=True, text=True, check=False)
-    settings = [parsed_override(one) for one in (*SETTINGS, f"seed={seed}")]
-    try:
-        return parse_profile(tomllib.loads(shown.stdout), settings, Path(where))
-    except ProfileError:
-        return None
-
-
-def compared(run: Run, calibrated_by: str, calibrating: Sequence[EarlierRun]) -> Comparison:
-    """Plan `run` from the figures of others, and compare with what it measured."""
-    from espalier.planning import EarlierRuns, Limits, PlanOrder, make_plan, this_machine
+def compared(run: Run, probe: Run) -> Comparison:
+    """Plan `run` from its probe, and compare with what it measured."""
+    from espalier.planning import Limits, PlanOrder, make_plan, this_machine
+    from espalier.planning.probe_figures import probe_figures
 
     order = PlanOrder(
         profile=run.profile,
-        runs=EarlierRuns(list(calibrating), []),
         machine=this_machine(run.folder),
         limits=Limits(),
+        measured=probe_figures(probe.profile, probe.folder),
     )
     needs = make_plan(order).needs
     measured = measured_of(run)
@@ -285,7 +198,7 @@ def compared(run: Run, calibrated_by: str, calibrating: Sequence[EarlierRun]) ->
     planned = {name: value for name, value in planned.items() if measured.get(name)}
     planned["seconds"] = sum(value for name, value in planned.items() if name.startswith("s "))
     ratios = {name: value / measured[name] for name, value in planned.items()}
-    return Comparison(run.name, calibrated_by, ratios, planned, measured)
+    return Comparison(run.name, ratios, planned, measured)
 
 
 def measured_of(run: Run) -> dict[str, float]:
@@ -323,11 +236,11 @@ def report(found: Sequence[Comparison]) -> None:
         "seconds": "time",
     }
     titles = "  ".join(f"{title:>9}" for title in columns.values())
-    print(f"{'run':<26} {'planned from':<13} {'planned MiB':>11} {'MiB':>6}  {titles}")
+    print(f"{'run':<26} {'planned MiB':>11} {'MiB':>6}  {titles}")
     for one in found:
         shown = "  ".join(f"{one.ratios.get(name, float('nan')):>9.2f}" for name in columns)
         print(
-            f"{one.run:<26} {one.calibrated_by:<13} {one.planned.get('peak MiB', 0.0):>11,.0f} "
+            f"{one.run:<26} {one.planned.get('peak MiB', 0.0):>11,.0f} "
             f"{one.measured.get('peak MiB', 0.0):>6,.0f}  {shown}"
         )
         stages = [
@@ -335,39 +248,27 @@ def report(found: Sequence[Comparison]) -> None:
         ]
         print(f"    time by stage: {', '.join(stages)}")
     made = headline(found)
-    for kind, counts in made["within"].items():
-        print(
-            f"planned from {kind}: memory within {MEMORY_TOLERANCE:.0%} in {counts['memory']} and "
-            f"time within {TIME_TOLERANCE:.0%} in {counts['time']} of {counts['runs']} runs"
-        )
+    print(
+        f"planned from probes: memory within {MEMORY_TOLERANCE:.0%} in {made['memory_within']} and "
+        f"time within {TIME_TOLERANCE:.0%} in {made['time_within']} of {len(found)} runs"
+    )
     print(json.dumps(made))
 
 
 def headline(found: Sequence[Comparison]) -> dict[str, Any]:
     """How many comparisons lie within the tolerances, and all ratios."""
-    kinds = sorted({one.calibrated_by for one in found})
-    within = {
-        kind: {
-            "runs": sum(one.calibrated_by == kind for one in found),
-            "memory": _within(found, kind, "peak MiB", MEMORY_TOLERANCE),
-            "time": _within(found, kind, "seconds", TIME_TOLERANCE),
-        }
-        for kind in kinds
+    return {
+        "memory_within": _within(found, "peak MiB", MEMORY_TOLERANCE),
+        "time_within": _within(found, "seconds", TIME_TOLERANCE),
+        "rows": [
+            {"run": one.run, **{name: round(ratio, 3) for name, ratio in one.ratios.items()}}
+            for one in found
+        ],
     }
-    rows = [
-        {
-            "run": one.run,
-            "planned_from": one.calibrated_by,
-            **{name: round(ratio, 3) for name, ratio in one.ratios.items()},
-        }
-        for one in found
-    ]
-    return {"within": within, "rows": rows}
 
 
-def _within(found: Sequence[Comparison], kind: str, name: str, tolerance: float) -> int:
-    ratios = [one.ratios[name] for one in found if one.calibrated_by == kind and name in one.ratios]
-    return sum(abs(ratio - 1) <= tolerance for ratio in ratios)
+def _within(found: Sequence[Comparison], name: str, tolerance: float) -> int:
+    return sum(abs(one.ratios[name] - 1) <= tolerance for one in found if name in one.ratios)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Questions by the million: how fast, in how much memory, and as good after kills?
 
-    python -m tests.benchmarks.synthesis_scale --questions 1000000 --processes 2
+    python -m tests.benchmarks.synthesis_scale --questions 1000000
 
 The command of a user, `espalier data draw-questions --split all`, writes the questions twice:
 undisturbed, with its resident memory measured against the rows written, and then killed with
@@ -45,7 +45,7 @@ class Sample:
     """Of all attempts, where the benchmark was ended and started again."""
     rows: int
     resident_mb: float
-    """Of the command and its children together."""
+    """Of the command."""
 
 
 def main() -> None:
@@ -56,8 +56,7 @@ def main() -> None:
     command = [
         sys.executable, "-c", "from espalier.cli import main; main()", "data",
         "draw-questions",
-        str(knowledge), "--count", str(options.questions), "--processes", str(options.processes),
-        "--split", "all",
+        str(knowledge), "--count", str(options.questions), "--split", "all",
     ]  # fmt: skip
     undisturbed = options.out / f"undisturbed-{options.questions}"
     log = undisturbed.with_suffix(".samples.jsonl")
@@ -76,11 +75,10 @@ def main() -> None:
         **figures(samples, rows),
         **found,
         "asked": options.questions,
-        "processes": options.processes,
         "killed_at_rows": at,
         "digests_equal": digests[0] == digests[1],
         "content": digests[0],
-        "origin": provenance(options.processes),
+        "origin": provenance(1),
     }
     print(json.dumps(summary))
     is_sound = found["distinct"] == rows and not found["of_another_split"] + found["exceptions"]
@@ -94,7 +92,6 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--questions", type=int, default=1_000_000)
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--sample", type=int, default=10_000, help="questions that SQL judges")
     parser.add_argument("--knowledge", type=Path, help="knowledge artifact; made where missing")
@@ -172,20 +169,13 @@ def rows_written(out: Path) -> int:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process and everything below it."""
-    total, pending = 0.0, [pid]
-    while pending:
-        current = pending.pop()
-        try:
-            status = Path(f"/proc/{current}/status").read_text()
-            children = Path(f"/proc/{current}/task/{current}/children").read_text().split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        pending += map(int, children)
-        total += next(
-            (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0
-        )
-    return round(total / 1024, 1)
+    """Resident memory of a process; 0 once it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    found = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    return round(next(found, 0) / 1024, 1)
 
 
 def print_curve(samples: list[Sample]) -> None:
@@ -197,7 +187,7 @@ def print_curve(samples: list[Sample]) -> None:
 
 
 def figures(samples: list[Sample], rows: int) -> dict[str, object]:
-    """Rate over the whole run, start of processes included; memory early and late."""
+    """Rate over the whole run, start included; memory early and late."""
     seconds = samples[-1].seconds
     early = [s.resident_mb for s in samples if _FIRST_SAMPLES * rows <= s.rows <= rows / 2]
     late = [s.resident_mb for s in samples if s.rows > rows / 2]

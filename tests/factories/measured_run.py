@@ -1,4 +1,4 @@
-"""A run's folder that a plan learns from: profile, times, peaks, histories, episodes."""
+"""A probe's folder that a plan learns from: profile, times, peaks, histories, episodes."""
 
 from __future__ import annotations
 
@@ -55,42 +55,32 @@ def episode(number: int) -> Trajectory:
 
 
 def make_measured_run(
-    run: Path,
-    profile: Profile,
-    *,
-    peaks_mib: Mapping[str, float] = PEAKS_MIB,
-    steps: int | None = None,
-    layout: str | None = "prefix_tree",
+    run: Path, profile: Profile, *, peaks_mib: Mapping[str, float] = PEAKS_MIB
 ) -> Path:
-    """Write a run of `profile` that took `SECONDS`; its training stopped after `steps`.
-
-    Without a `layout` it is of a release that did not note it.
-    """
-    done = profile.training.steps if steps is None else steps
+    """Write a run of `profile` that took `SECONDS`."""
+    done = profile.training.steps
     per_step = profile.training.tasks_per_step * profile.training.group_size
 
     def warm_start(path: Path) -> dict[str, int]:
         each = 30.0 * profile.warm_start.trajectories_per_step
-        rows = [{"step": step, "tokens": each} for step in range(profile.warm_start.steps)]
+        rows = [
+            {"step": step, "tokens": each, "scored_tokens": 0.4 * each}
+            for step in range(profile.warm_start.steps)
+        ]
         pd.DataFrame(rows).to_parquet(path / "history.parquet")
         write_json(path / "run.json", {"sft_tokens_per_s": 9000.0})
         return {}
 
     def train(path: Path) -> dict[str, int]:
+        of_step = {"action_tokens": 12.0, "update_tokens": 1000.0, "update_positions": 400.0}
         rows = [
-            {"step": step + 1, "rollouts": 1.25 * per_step * (step + 1), "action_tokens": 12.0}
+            {"step": step + 1, "rollouts": 1.25 * per_step * (step + 1), **of_step}
             for step in range(done)
         ]
-        speed: dict[str, object] = {"learner_wait_share": 0.6}
-        if layout is not None:
-            share = 0.4 if layout == "prefix_tree" else 1.0
-            of_step = {"update_tokens": 1000.0, "update_positions": 1000.0 * share}
-            rows = [{**row, **of_step} for row in rows]
-            positions = done * of_step["update_positions"]
-            speed |= {"layout": layout, "update_s": 2.0, "update_positions": positions}
+        speed = {"update_s": 2.0, "update_positions": done * of_step["update_positions"]}
         pd.DataFrame(rows).to_parquet(path / "history.parquet")
         write_trajectories(path / "trajectories.parquet", [episode(n) for n in range(4)])
-        write_json(path / "run.json", speed)
+        write_json(path / "run.json", {"learner_wait_share": 0.6, **speed})
         return {}
 
     def demonstrated(path: Path) -> dict[str, int]:

@@ -26,7 +26,7 @@ from espalier.config import KnowledgeConfig, Profile
 from espalier.records import EngineError, NullTracker, open_artifact
 from espalier.records.artifact import work_dir
 from espalier.stages import ingest
-from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions, local_workers
+from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions
 from espalier.synthesis.bulk_ray_workers import _make_on_node
 from espalier.training.parallel import Processes
 from tests.integration.ray_drawing import ORDER
@@ -142,7 +142,7 @@ def drawn_here(knowledge, tmp_path_factory):
     """The content of the order, drawn in one process of this machine."""
     out = tmp_path_factory.mktemp("drawn here") / "questions"
     order = BulkOrder(knowledge=knowledge, **ORDER)
-    return draw_questions(Profile(), order, out, NullTracker(), workers=local_workers(1)).content
+    return draw_questions(Profile(), order, out, NullTracker()).content
 
 
 def driver(cluster, call):

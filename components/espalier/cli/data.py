@@ -44,7 +44,7 @@ def check_queries(
     name="draw-questions",
     epilog=examples(
         "espalier data draw-questions runs/demo/knowledge --count 200000 --out questions",
-        "espalier data draw-questions runs/demo/knowledge --split all --processes 4 --out out",
+        "espalier data draw-questions runs/demo/knowledge --split all --out out",
         "espalier data draw-questions /nfs/knowledge --parts 64 --ray --out /nfs/questions",
     ),
 )
@@ -65,12 +65,9 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
             "--parts",
             min=1,
             max=10_000,
-            help="Files of a split, which workers draw side by side; the rows depend on it.",
+            help="Files of a split, which --ray draws side by side; the rows depend on it.",
         ),
     ] = 8,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=8, help="The rows do not depend on it.")
-    ] = 1,
     ray: Annotated[
         bool,
         typer.Option(
@@ -82,17 +79,15 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
     profile: ProfileOption = "laptop",
 ) -> None:
     """Draw questions by the million, in constant memory; the same command resumes a killed one."""
-    if ray and processes != 1:
-        raise typer.BadParameter("--processes is for this machine; --ray draws on a cluster")
     from espalier.records import SPLITS
     from espalier.steps.console import ConsoleTracker
     from espalier.steps.profiles import named_profile
-    from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions, local_workers
+    from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions, this_process
 
     splits = SPLITS if split == "all" else (split,)
     order = BulkOrder(knowledge=knowledge, splits=splits, count=count, parts=parts)
     settings = named_profile(profile)
-    workers = _on_ray() if ray else local_workers(processes)
+    workers = _on_ray() if ray else this_process
     with resumable("The same command goes on after the last row"):
         manifest = draw_questions(
             settings, order, out, ConsoleTracker("draw questions"), workers=workers

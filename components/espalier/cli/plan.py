@@ -31,7 +31,7 @@ def plan(  # noqa: PLR0913 (the options of a command)
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     runs: Annotated[
-        Path, typer.Option("--runs", help="Folder of earlier runs, which say how long things take.")
+        Path, typer.Option("--runs", help="Folder of runs, which keeps what --probe measures.")
     ] = Path("runs"),
     probe: Annotated[
         bool,
@@ -80,10 +80,10 @@ def plan(  # noqa: PLR0913 (the options of a command)
 ) -> None:
     """Say what a run will need, before it runs: memory, time, disk, GPU-hours, money.
 
-    Nothing is run or written, other than by --probe. How long episodes are and how fast this
-    machine is comes from earlier runs below --runs, or from a probe; what nobody has measured is
-    assumed, and named. What does not fit is listed with the keys of the profile that would make it
-    fit. Exit code 1: it does not fit.
+    Nothing is run or written, other than by --probe: it measures how long episodes are and how
+    fast this model is on this machine, for later plans too. What was not measured is estimated, and
+    named. What does not fit is listed with the keys of the profile that it depends on most. Exit
+    code 1: it does not fit.
     """
     from espalier import planning
     from espalier.steps.profiles import named_profile, preset_line
@@ -104,14 +104,15 @@ def plan(  # noqa: PLR0913 (the options of a command)
         money=budget,
     )
     table = None if prices is None else planning.read_prices(prices)
+    machine = planning.this_machine(runs)
     if probe:
         with resumable("The same command begins the probe anew"):
-            planning.run_probe(chosen, runs, lambda line: typer.echo(line, err=True))
+            planning.run_probe(chosen, machine, runs, lambda line: typer.echo(line, err=True))
     order = planning.PlanOrder(
         profile=chosen,
-        runs=planning.earlier_runs(runs),
-        machine=planning.this_machine(runs),
+        machine=machine,
         limits=limits,
+        measured=planning.read_probe(chosen, machine, runs),
         prices=table,
     )
     made = planning.make_plan(order)

@@ -2,39 +2,36 @@
 
 sizes          the policy's parameters and what a token costs it
 figures        what has to be measured (lengths, seconds, memory), what is assumed without
-earlier_runs   those figures from the folders of earlier runs
-probe          a run of the whole chain, cut to a minute, where there is no earlier one
+probe          a run of the whole chain, cut to a minute, and where its figures are kept
+probe_figures  those figures from the folder of that run
 sharing        positions that an update forwards for each token of its trajectories
 work           tokens and episodes of each stage, from the profile
 memory         resident memory by part: trainer, engine, KV cache
 durations      seconds and GPU-hours by stage
 disk           bytes of artifacts and checkpoints
 prices         the price table
-fitting        what exceeds a limit, and the keys of the profile that would make it fit
 machine        what this machine has
-plan           all of it
+plan           all of it, and what exceeds a limit
 showing        its text and its JSON
 """
 
-from espalier.planning.earlier_runs import EarlierRuns, earlier_runs
 from espalier.planning.machine import mebibytes, this_machine
 from espalier.planning.plan import Limits, Plan, PlanOrder, make_plan
 from espalier.planning.prices import PriceTable, read_prices
-from espalier.planning.probe import run_probe
+from espalier.planning.probe import read_probe, run_probe
 from espalier.planning.showing import plan_json, plan_text
 
 __all__ = [
-    "EarlierRuns",
     "Limits",
     "Plan",
     "PlanOrder",
     "PriceTable",
-    "earlier_runs",
     "make_plan",
     "mebibytes",
     "plan_json",
     "plan_text",
     "read_prices",
+    "read_probe",
     "run_probe",
     "this_machine",
 ]

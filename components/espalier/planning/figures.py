@@ -7,8 +7,7 @@ time by the action token holds the reading of prompts and observations, and the 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -126,7 +125,7 @@ def _rollouts_per_place(profile: Profile) -> float:
     return min(1 / _share_mixed(config.group_size), 1.0 + again)
 
 
-def leaves_groups_out(profile: Profile) -> bool:
+def _leaves_groups_out(profile: Profile) -> bool:
     """Whether training drops groups of equal rewards and samples no others in their place."""
     filters = profile.training.algorithm.group_filters
     skips = any(isinstance(rule, ZeroVariance) and rule.action == "skip" for rule in filters)
@@ -134,7 +133,7 @@ def leaves_groups_out(profile: Profile) -> bool:
 
 
 def _learned_share(profile: Profile) -> float:
-    return _share_mixed(profile.training.group_size) if leaves_groups_out(profile) else 1.0
+    return _share_mixed(profile.training.group_size) if _leaves_groups_out(profile) else 1.0
 
 
 def _share_mixed(count: int) -> float:
@@ -143,15 +142,6 @@ def _share_mixed(count: int) -> float:
         return 1.0
     all_right = math.prod((_PASS_RATES + n) / (2 * _PASS_RATES + n) for n in range(count))
     return 1 - 2 * all_right
-
-
-def median(found: Sequence[Measured]) -> dict[str, float]:
-    """Each figure's median over those that have it."""
-    names = {name: None for figures in found for name in figures}
-    return {
-        name: statistics.median(figures[name] for figures in found if name in figures)
-        for name in names
-    }
 
 
 _BY_PARAMETER = (
@@ -171,34 +161,12 @@ _SECOND_THREAD = 0.68
 """Exponent of the speed-up by threads: two decode 1.6 times as fast as one (2 ** 0.68)."""
 
 
-class Compute(NamedTuple):
-    """What times by the token were measured on."""
-
-    parameters: int
-    threads: int
-
-
-def rescaled(measured: Measured, made: Compute, asked: Compute) -> dict[str, float]:
-    """Times by the token for another policy and number of threads; other figures as they are.
-
-    A token takes about 2 operations a parameter forward and 4 backward (Kaplan et al. 2020,
-    arXiv:2001.08361, sec. 2.1), so times go with the parameters, if not in full proportion.
-    """
-    size = max((asked.parameters / made.parameters) ** _LARGER, _LEAST_RATIO)
-    if made.parameters == asked.parameters:
-        size = 1.0
-    factor = size * (made.threads / asked.threads) ** _SECOND_THREAD
-    return {
-        name: value * factor if name in _BY_PARAMETER else value for name, value in measured.items()
-    }
-
-
 class Calibration(NamedTuple):
     """The figures of a plan, and where each comes from."""
 
     figures: Figures
     sources: Mapping[str, str]
-    """Name of a figure -> "assumed", or the runs that it was measured in."""
+    """Name of a figure -> "assumed" or "probe"."""
 
     @property
     def assumed(self) -> list[str]:
@@ -206,23 +174,27 @@ class Calibration(NamedTuple):
         return sorted(name for name, source in self.sources.items() if source == "assumed")
 
 
-_ASSUMED_OF = Compute(parameters=750_000, threads=1)
-"""What assumed times by the token were measured on."""
+_ASSUMED_PARAMETERS = 750_000
+"""Of the policy that assumed times by the token were measured on, with one thread."""
 
 
-def calibrated(
-    profile: Profile, layers: Sequence[tuple[str, Measured]], asked: Compute
-) -> Calibration:
-    """Fill what is measured with what is assumed.
+def calibrated(profile: Profile, parameters: int, measured: Measured) -> Calibration:
+    """Fill what a probe measured with what is assumed.
+
+    Where no probe was run, a token's time follows from arithmetic: it takes about 2 operations a
+    parameter forward and 4 backward (Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1), so times go
+    with the parameters, if not in full proportion.
 
     Args:
         profile: that is planned.
-        layers: source and figures; where two have the same, the later counts.
-        asked: what the profile computes on.
+        parameters: of its policy.
+        measured: by a probe; empty without one.
     """
-    figures = rescaled(assumed(profile), _ASSUMED_OF, asked)
-    sources = dict.fromkeys(figures, "assumed")
-    for source, measured in layers:
-        figures |= measured
-        sources |= dict.fromkeys(measured, source)
-    return Calibration(Figures(**figures), sources)
+    size = max((parameters / _ASSUMED_PARAMETERS) ** _LARGER, _LEAST_RATIO)
+    factor = size * profile.threads**-_SECOND_THREAD
+    figures = {
+        name: value * factor if name in _BY_PARAMETER else value
+        for name, value in assumed(profile).items()
+    }
+    sources = {name: "probe" if name in measured else "assumed" for name in figures}
+    return Calibration(Figures(**{**figures, **measured}), sources)

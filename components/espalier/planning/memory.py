@@ -156,9 +156,8 @@ def kept_mib(live: float, unfragmented: float) -> float:
     100 steps and more, glibc, one machine): their peak, less what is resident without a policy, was
     live ** 2 / 165 MiB within 12 %, where 250 to 530 MiB were alive. A constant factor had missed
     long episodes by a third. Above that range what is kept no longer grows: by the rule, a model of
-    135 M parameters in 9 GiB would keep 160. Earlier runs replace the 165
-    (`Figures.unfragmented_mib`). `python -m tests.benchmarks.plan --kept FOLDER` tries it on other
-    runs.
+    135 M parameters in 9 GiB would keep 160. A probe replaces the 165
+    (`Figures.unfragmented_mib`).
     """
     fitted = min(live, MOST_FITTED_MIB)
     return fitted * max(0.0, fitted / unfragmented - 1)

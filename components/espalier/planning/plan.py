@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from espalier.config import Profile
 from espalier.planning.disk import Disk, disk_of
 from espalier.planning.durations import accelerator_hours, accelerators, stage_seconds
-from espalier.planning.earlier_runs import EarlierRuns, layers_for
-from espalier.planning.figures import Calibration, Compute, Measured, calibrated
-from espalier.planning.fitting import Fault, find_fault
+from espalier.planning.figures import Calibration, Measured, calibrated
 from espalier.planning.machine import Machine
 from espalier.planning.memory import Placement, StageMemory, server_mib, stage_memory
 from espalier.planning.prices import PriceTable
@@ -19,6 +17,24 @@ from espalier.planning.sizes import PolicySize, policy_size
 from espalier.planning.work import StageWork, work_of
 
 _LIBRARIES = "libraries and data"
+_SHORTER = ("training.steps", "evaluation.samples_per_task", "policy.prestage.steps")
+_LOWERED_BY: Mapping[str, tuple[str, ...]] = {
+    "memory": (
+        "hardware.micro_batch_tokens",
+        "rollout.max_rows",
+        "hardware.activation_checkpointing",
+    ),
+    "accelerator memory": (
+        "hardware.micro_batch_tokens",
+        "hardware.activation_checkpointing",
+        "training.sharded",
+    ),
+    "server memory": ("rollout.max_rows",),
+    "disk": ("synthesis.train_tasks",),
+    "hours": _SHORTER,
+    "money": _SHORTER,
+}
+"""What is limited -> keys of the profile that it depends on most."""
 _FREE_SHARE = 0.95
 """Of the machine's memory: the kernel and other processes need some."""
 
@@ -38,10 +54,11 @@ class PlanOrder:
     """What is asked."""
 
     profile: Profile
-    runs: EarlierRuns
     machine: Machine
     limits: Limits
     """Those that are set take the place of the machine's own."""
+    measured: Measured = field(default_factory=dict[str, float])
+    """By a probe; empty without one."""
     prices: PriceTable | None = None
 
 
@@ -87,6 +104,20 @@ class Needs(NamedTuple):
         return sum(self.server.values())
 
 
+class Fault(NamedTuple):
+    """A limit that is exceeded."""
+
+    what: str
+    """memory, accelerator memory, server memory, disk, hours or money."""
+    needs: float
+    limit: float
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the profile that lower what is needed."""
+        return _LOWERED_BY[self.what]
+
+
 class Plan(NamedTuple):
     """What a profile needs, and what of it does not fit."""
 
@@ -97,7 +128,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(order: PlanOrder) -> Plan:
-    """Plan a profile, and look for what makes it fit where it does not.
+    """Plan a profile, and compare what it needs with the limits.
 
     Raises:
         PolicyError: the given model's size cannot be read.
@@ -110,49 +141,30 @@ def make_plan(order: PlanOrder) -> Plan:
         hours=asked.hours,
         money=asked.money,
     )
-    measures: dict[str, tuple[Callable[[Needs], float], float | None]] = {
-        "memory": (lambda needs: needs.peak_mib, limits.memory_mib),
-        "accelerator memory": (lambda needs: needs.accelerator_mib, limits.accelerator_mib),
-        "server memory": (lambda needs: needs.server_mib, limits.accelerator_mib),
-        "disk": (lambda needs: needs.disk.peak, limits.disk_mib),
-        "hours": (lambda needs: needs.hours, limits.hours),
-        "money": (lambda needs: needs.cost or 0.0, limits.money),
+    needs = _needs(order)
+    compared = {
+        "memory": (needs.peak_mib, limits.memory_mib),
+        "accelerator memory": (needs.accelerator_mib, limits.accelerator_mib),
+        "server memory": (needs.server_mib, limits.accelerator_mib),
+        "disk": (needs.disk.peak, limits.disk_mib),
+        "hours": (needs.hours, limits.hours),
+        "money": (needs.cost or 0.0, limits.money),
     }
-    known = _known(order)
-    needs = _needs(order.profile, known)
-
-    def measure(read: Callable[[Needs], float]) -> Callable[[Profile], float]:
-        return lambda one: read(needs if one is order.profile else _needs(one, known))
-
-    found = [
-        find_fault(what, order.profile, measure(read), limit)
-        for what, (read, limit) in measures.items()
+    faults = [
+        Fault(what, needed, limit)
+        for what, (needed, limit) in compared.items()
+        if limit is not None and needed > limit
     ]
-    return Plan(order, needs, limits, [fault for fault in found if fault is not None])
-
-
-class _Known(NamedTuple):
-    """What the keys that are tried to make a profile fit do not change."""
-
-    order: PlanOrder
-    size: PolicySize
-    asked: Compute
-    layers: list[tuple[str, Measured]]
-
-
-def _known(order: PlanOrder) -> _Known:
-    size = policy_size(order.profile.policy)
-    asked = Compute(size.parameters, order.profile.threads)
-    return _Known(order, size, asked, layers_for(order.profile, order.runs.read, asked))
+    return Plan(order, needs, limits, faults)
 
 
 def _usable(memory_mib: float | None) -> float | None:
     return None if memory_mib is None else _FREE_SHARE * memory_mib
 
 
-def _needs(profile: Profile, known: _Known) -> Needs:
-    order, size = known.order, known.size
-    calibration = calibrated(profile, known.layers, known.asked)
+def _needs(order: PlanOrder) -> Needs:
+    profile, size = order.profile, policy_size(order.profile.policy)
+    calibration = calibrated(profile, size.parameters, order.measured)
     figures = calibration.figures
     work = work_of(profile, figures)
     present = order.limits.accelerator_mib or order.machine.accelerator_mib

@@ -17,9 +17,8 @@ policy made from scratch has no preamble.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from statistics import fmean
 from typing import NamedTuple
 
@@ -27,9 +26,9 @@ from espalier.config import Profile, named_reference
 from espalier.records.trajectory import Trajectory
 
 COMMON_SHARE = 0.8
-"""The share c where no run has measured it: a quarter of those runs had less."""
+"""The share c where no probe has measured it: a quarter of those runs had less."""
 PREAMBLE_SHARE = 0.4
-"""The share p assumed for a given model until a run measures it. SmolLM2 has about as much on
+"""The share p assumed for a given model until a probe measures it. SmolLM2 has about as much on
 GeoNames questions."""
 _COMMON_BEHIND_PROMPT = 0.7
 """Of what follows the prompt: c by that was within 0.13 of those runs' median for each profile."""
@@ -74,47 +73,6 @@ def positions_per_token(profile: Profile, sharing: Sharing) -> float:
     return (1 - sharing.preamble) * (1 - sharing.group * _shared_among(profile))
 
 
-def sharing_of_run(
-    profile: Profile, *, tokens: float, positions: float, preamble: float
-) -> Sharing | None:
-    """What a run had in common that forwarded so many tokens; None where it forwards no trees.
-
-    Args:
-        profile: of the run.
-        tokens: of the trajectories that its updates learned from.
-        positions: that they forwarded for them.
-        preamble: the share p of its trajectories.
-    """
-    among = _shared_among(profile) if forwards_trees(profile) else 0.0
-    rest = (1 - preamble) * tokens
-    return Sharing(preamble, _share((1 - positions / rest) / among)) if among and rest else None
-
-
-def sharing_of_groups(trajectories: Sequence[Trajectory]) -> Sharing | None:
-    """What a step's groups have in common, however forwarded; None for groups of one."""
-    groups: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
-    for one in trajectories:
-        groups[one.group_id].append(tuple(one.token_ids))
-    size = max(map(len, groups.values()), default=1)
-    whole = [group for group in groups.values() if len(group) == size]
-    tokens = sum(len(ids) for group in whole for ids in group)
-    if size == 1 or not tokens:
-        return None
-    preamble = preamble_tokens(trajectories)
-    count = size * len(whole)
-    # neighbours in this order share the most, so each is compared with the one before it
-    shared = sum(
-        _common_prefix(one, other) - preamble
-        for group in whole
-        for one, other in pairwise(sorted(group))
-    )
-    rest = tokens - count * preamble
-    return Sharing(
-        preamble=_share(count * preamble / tokens),
-        group=_share(shared / rest / (1 - 1 / size)) if rest else 1.0,
-    )
-
-
 def preamble_tokens(trajectories: Sequence[Trajectory]) -> int:
     """How many tokens the prompts of all tasks begin with alike; 0 of a single task."""
     of_task = {one.group_id: tuple(one.token_ids) for one in trajectories}
@@ -145,8 +103,6 @@ def sharing_behind_prompts(
 def _shared_among(profile: Profile) -> float:
     """Share of what is common to a group that is not forwarded again."""
     count, learned = profile.training.minibatches, profile.training.group_size
-    if learned == 1:
-        return 0.0  # exactly: it is divided by
     with_some = count * (1 - (1 - 1 / count) ** learned)
     return 1 - with_some / learned
 

@@ -50,19 +50,10 @@ def plan_text(plan: Plan) -> str:
 
 
 def _said_of_calibration(plan: Plan) -> Iterator[str]:
-    sources = plan.needs.calibration.sources
-    measured = list(dict.fromkeys(name for name in sources.values() if name != "assumed"))
-    if measured:
-        yield f"measured in {'; '.join(reversed(measured))}"
     assumed = set(plan.needs.calibration.assumed)
     if named := [what for what, figures in _IN_WORDS.items() if assumed & set(figures)]:
-        remedy = "" if measured else "; --probe measures most of it in about a minute"
-        yield f"assumed, not measured: {', '.join(named)}{remedy}"
-    if passed_over := plan.order.runs.passed_over:
-        yield (
-            "passed over, as folders of no run, of another version or without measurements: "
-            f"{', '.join(passed_over)}"
-        )
+        remedy = "" if plan.order.measured else "; --probe measures most of it in about a minute"
+        yield f"estimated, not measured: {', '.join(named)}{remedy}"
 
 
 def _stage_rows(needs: Needs) -> Iterator[dict[str, str]]:
@@ -140,13 +131,11 @@ def _verdict(plan: Plan) -> Iterator[str]:
         unit = _unit(fault.what, plan)
         what = "time" if fault.what == "hours" else fault.what
         yield f"does not fit: {what} {_shown(fault.needs)} of {_shown(fault.limit)} {unit}"
-        if not fault.remedies:
-            yield "  no key of the profile makes it fit: raise the limit, or take a smaller policy"
-        for remedy in fault.remedies:
-            yield f"  {remedy.flags}  makes it {_shown(remedy.needs)} {unit}"
+        yield f"  it depends most on {', '.join(fault.keys)}, and on the size of the policy"
     by_token = {"rollout_token_s", "update_token_s"}
-    if needs.accelerators and by_token & set(needs.calibration.assumed):
-        yield "warning: times are assumed of a CPU, not of the accelerator; run --probe where it is"
+    is_elsewhere = machine.accelerator_mib is None
+    if needs.accelerators and (is_elsewhere or by_token & set(needs.calibration.assumed)):
+        yield "warning: times are those of a CPU, not of the accelerator; run --probe where it is"
     threads = plan.order.profile.threads
     if threads > machine.cores:
         yield f"warning: threads={threads}, and this machine has {machine.cores} cores"
@@ -204,10 +193,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
                 "what": fault.what,
                 "needs": round(fault.needs, 3),
                 "limit": fault.limit,
-                "remedies": [
-                    {"settings": dict(remedy.settings), "needs": round(remedy.needs, 3)}
-                    for remedy in fault.remedies
-                ],
+                "keys": list(fault.keys),
             }
             for fault in plan.faults
         ],

@@ -56,12 +56,6 @@ def work_of(profile: Profile, figures: Figures) -> dict[str, StageWork]:
     }
 
 
-def places(profile: Profile) -> int:
-    """Trajectories that a run of all its steps learns from: steps x tasks x group size."""
-    config = profile.training
-    return config.steps * config.tasks_per_step * config.group_size
-
-
 def passes(algorithm: Algorithm) -> float:
     """Forwards and backwards of an update's tokens, where one of both together counts 1."""
     scored = _FORWARD * (algorithm.scores_before_update + algorithm.needs_reference)

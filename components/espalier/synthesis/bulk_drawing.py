@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +15,6 @@ from espalier.config import Profile, SplitsConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.records import (
     DataError,
-    EngineError,
     Manifest,
     Provenance,
     Split,
@@ -59,7 +55,7 @@ class BulkOrder:
     count: int
     """Number of questions over all splits."""
     parts: int = 8
-    """Parts per split. The rows depend on it, but not on the number of processes."""
+    """Parts per split, each a file. Workers draw them side by side."""
 
 
 def first_quotas(order: BulkOrder, config: SplitsConfig) -> dict[Part, int]:
@@ -139,16 +135,12 @@ DrawParts = Callable[[Mapping[Part, int]], Generator[tuple[Part, DrawnPart]]]
 """Draws parts up to their quotas, and yields each when it is finished."""
 
 Workers = Callable[[Profile, BulkOrder, Path], AbstractContextManager[DrawParts]]
-"""Starts workers for an order that write below the given folder; they end with the context."""
-
-
-def local_workers(processes: int) -> Workers:
-    """Workers on this machine; a single one is this process itself."""
-    return _this_process if processes == 1 else partial(_processes, processes)
+"""Starts what draws an order below the given folder; it ends with the context."""
 
 
 @contextmanager
-def _this_process(profile: Profile, order: BulkOrder, work: Path) -> Generator[DrawParts]:
+def this_process(profile: Profile, order: BulkOrder, work: Path) -> Generator[DrawParts]:
+    """No workers: parts are drawn here, one after the other."""
     make = lru_cache(maxsize=1)(lambda: PartMaker(profile, order).make)
 
     def one_by_one(quotas: Mapping[Part, int]) -> Generator[tuple[Part, DrawnPart]]:
@@ -158,43 +150,13 @@ def _this_process(profile: Profile, order: BulkOrder, work: Path) -> Generator[D
     yield one_by_one
 
 
-@contextmanager
-def _processes(count: int, profile: Profile, order: BulkOrder, work: Path) -> Generator[DrawParts]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context) as pool:
-
-        def side_by_side(quotas: Mapping[Part, int]) -> Generator[tuple[Part, DrawnPart]]:
-            text = profile.model_dump_json()
-            futures = {
-                pool.submit(make_part, text, order, part, quota, work / part.name): part
-                for part, quota in quotas.items()
-            }
-            try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            except BrokenProcessPool as error:
-                raise EngineError(
-                    "a process that drew questions was killed, perhaps for memory; the same "
-                    "command goes on after the last row written. Ask for fewer processes"
-                ) from error
-
-        yield side_by_side
-
-
-def make_part(
-    profile_json: str, order: BulkOrder, part: Part, quota: int, directory: Path
-) -> DrawnPart:
-    """Draw a part in a worker process, which loads the knowledge once for all its parts."""
-    return _maker(profile_json, order).make(part, quota, directory)
-
-
-@lru_cache(maxsize=1)
-def _maker(profile_json: str, order: BulkOrder) -> PartMaker:
-    return PartMaker(Profile.model_validate_json(profile_json), order)
-
-
 def draw_questions(
-    profile: Profile, order: BulkOrder, output_dir: Path, tracker: Tracker, *, workers: Workers
+    profile: Profile,
+    order: BulkOrder,
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    workers: Workers = this_process,
 ) -> Manifest:
     """Write questions as JSON lines of tasks, one file per part.
 
@@ -203,7 +165,7 @@ def draw_questions(
     Raises:
         ArtifactError: the knowledge artifact is broken, or what was begun is of another order.
         DataError: the knowledge yields no question.
-        EngineError: a worker was killed, or there is none.
+        EngineError: another process writes a part, a worker was killed, or there is none.
     """
     knowledge = open_artifact(order.knowledge)
     provenance = Provenance(

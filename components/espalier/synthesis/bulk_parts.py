@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import multiprocessing
 import random
 import struct
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -228,7 +227,7 @@ def write_part(
         count: rows of the whole part, including those of earlier calls.
 
     Raises:
-        EngineError: another process writes the part, or the parent process is gone.
+        EngineError: another process writes the part.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if (finished := finished_part(directory, count)) is not None:
@@ -269,7 +268,6 @@ def _continue_part(
             if done % _FLUSH_ROWS == 0:
                 row_stream.flush()
                 journal_stream.flush()
-                _stop_without_a_parent()
             if done == count:
                 break
     return DrawnPart(done, draws, ended, is_dry=done < count)
@@ -286,10 +284,3 @@ def _locked(path: Path) -> Generator[None]:
                 f"{path.parent}: another process writes this part; wait for it, or end it"
             ) from error
         yield
-
-
-def _stop_without_a_parent() -> None:
-    """A worker whose command was killed must not write beside those of the next command."""
-    parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():
-        raise EngineError("the command that asked for these questions is gone")

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from espalier.config import Profile
 from espalier.records import EngineError
-from espalier.synthesis.bulk_drawing import BulkOrder, DrawParts, Part, make_part
+from espalier.synthesis.bulk_drawing import BulkOrder, DrawParts, Part, PartMaker
 from espalier.synthesis.bulk_parts import DrawnPart
 
 _LOST_WORKERS = 3
@@ -41,7 +42,7 @@ def ray_workers(profile: Profile, order: BulkOrder, work: Path) -> Generator[Dra
     except ConnectionError as error:
         raise EngineError(
             f"no Ray cluster is found ({error}); set RAY_ADDRESS to one that this machine is a "
-            "node of, or draw in processes of this machine"
+            "node of, or draw without --ray"
         ) from error
     try:
         if ray.cluster_resources().get("CPU", 0) < 1:
@@ -95,4 +96,10 @@ def _make_on_node(text: str, order: BulkOrder, part: Part, quota: int, work: Pat
                 f"node {ray.util.get_node_ip_address()} of the Ray cluster has no {folder}; put "
                 "knowledge and questions on storage that all its nodes mount there"
             )
-    return make_part(text, order, part, quota, work / part.name)
+    return _maker(text, order).make(part, quota, work / part.name)
+
+
+@lru_cache(maxsize=1)
+def _maker(text: str, order: BulkOrder) -> PartMaker:
+    """A worker loads the knowledge once for all its parts."""
+    return PartMaker(Profile.model_validate_json(text), order)

@@ -77,7 +77,6 @@ FROZEN_DATA = {
         "--count",
         "--split",
         "--parts",
-        "--processes",
         "--ray",
         "--profile",
     },
@@ -213,16 +212,6 @@ def test_a_faulty_profile_is_one_message_and_exit_code_1(espalier, tmp_path, arg
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
-
-
-def test_ray_and_processes_of_this_machine_exclude_each_other(espalier, tmp_path):
-    out = tmp_path / "questions"
-    result = espalier(
-        "data", "draw-questions", "none", "--ray", "--processes", "2", "--out", str(out)
-    )
-    assert result.exit_code == 2
-    assert "--processes is for this machine; --ray draws on a cluster" in result.output
-    assert not out.exists()
 
 
 def test_an_out_folder_that_cannot_be_made_is_one_message(espalier, tmp_path):

@@ -10,8 +10,6 @@ from espalier.planning.sharing import (
     positions_per_token,
     preamble_tokens,
     sharing_behind_prompts,
-    sharing_of_groups,
-    sharing_of_run,
 )
 from espalier.training.packing import TrainingSequence
 from espalier.training.prefix_tree import prefix_tree_of
@@ -48,9 +46,8 @@ def nodes(rows):
 @pytest.mark.parametrize("preamble", [0, 10])
 def test_positions_are_the_nodes_of_the_training_tree(preamble):
     rows = list(groups_with_prompts(8, preamble=preamble))
-    sharing = sharing_of_groups(rows)
     length = preamble + 30
-    assert sharing == pytest.approx((preamble / length, 20 / 30))
+    sharing = Sharing(preamble / length, 20 / 30)
     asked = profile(training={"group_size": 8, "minibatches": 1})
     tokens = 8 * 4 * length
     assert positions_per_token(asked, sharing) == pytest.approx((nodes(rows) - preamble) / tokens)
@@ -62,36 +59,8 @@ def test_minibatches_part_what_groups_have_in_common():
     asked = profile(curriculum={"enabled": False}, training={"group_size": 2, "minibatches": 2})
     rng.shuffle(rows)
     halves = nodes(rows[:1000]) + nodes(rows[1000:])
-    expected = positions_per_token(asked, sharing_of_groups(rows))
+    expected = positions_per_token(asked, Sharing(0.0, 20 / 30))
     assert halves / (2000 * 30) == pytest.approx(expected, rel=0.02)
-
-
-def test_what_a_run_forwarded_says_what_was_common():
-    asked = profile(training={"group_size": 8, "minibatches": 2})
-    told = Sharing(preamble=0.2, group=0.6)
-    positions = 1000 * positions_per_token(asked, told)
-    found = sharing_of_run(asked, tokens=1000, positions=positions, preamble=0.2)
-    assert found == pytest.approx(told)
-    packed = profile(training={"layout": "packed"})
-    assert sharing_of_run(packed, tokens=1000, positions=1000, preamble=0.0) is None
-    assert sharing_of_run(asked, tokens=0, positions=0, preamble=0.0) is None
-    single = profile(
-        curriculum={"enabled": False},
-        training={
-            "tasks_per_step": 6,
-            "group_size": 1,
-            "minibatches": 3,
-            "algorithm": {"preset": "spo"},
-        },
-    )
-    assert sharing_of_run(single, tokens=1000, positions=900, preamble=0.0) is None
-
-
-def test_groups_that_lost_a_trajectory_do_not_count():
-    rows = [*groups_with_prompts(8), made_of("lone", (1, 2, 3))]
-    assert sharing_of_groups(rows).group == pytest.approx(20 / 30)
-    assert sharing_of_groups(rows[-1:]) is None
-    assert sharing_of_groups([]) is None
 
 
 def test_prompts_say_what_a_policy_that_acts_will_share():

@@ -20,7 +20,6 @@ from espalier.synthesis.bulk_drawing import (
     distinct_signatures,
     draw_questions,
     first_quotas,
-    local_workers,
     widen_quotas,
 )
 from espalier.synthesis.bulk_parts import (
@@ -103,15 +102,6 @@ def test_a_part_has_one_writer_at_a_time(new_stream, tmp_path):
     assert write_part(tmp_path, new_stream(), _text, 5).rows == 5
 
 
-def test_a_worker_stops_when_its_command_is_gone(new_stream, tmp_path, monkeypatch):
-    gone = type("Gone", (), {"is_alive": lambda self: False})()
-    monkeypatch.setattr("multiprocessing.parent_process", lambda: gone)
-    with pytest.raises(EngineError, match="is gone"):
-        write_part(tmp_path, new_stream(), _text, 150)
-    monkeypatch.undo()
-    assert write_part(tmp_path, new_stream(), _text, 150).rows == 150
-
-
 def test_a_source_that_runs_dry_ends_with_what_it_has(new_stream, tmp_path):
     drawn = write_part(tmp_path / "part", new_stream(), _text, 10**6)
     assert 120 < drawn.rows < 10**6
@@ -177,9 +167,7 @@ def test_other_parts_draw_what_exhausted_parts_lack():
 def test_an_order_is_filled_although_parts_run_dry(knowledge_dir, graph, tmp_path):
     profile = PROFILE.model_copy(update={"synthesis": ONLY_SHORT_CHAINS})
     order = BulkOrder(knowledge=knowledge_dir, splits=("dev",), count=500, parts=8)
-    manifest = draw_questions(
-        profile, order, tmp_path / "questions", NullTracker(), workers=local_workers(1)
-    )
+    manifest = draw_questions(profile, order, tmp_path / "questions", NullTracker())
     rows = list(manifest.rows.values())
     assert sum(rows) == 500
     assert min(rows) < 500 // 8 < max(rows)
@@ -188,7 +176,7 @@ def test_an_order_is_filled_although_parts_run_dry(knowledge_dir, graph, tmp_pat
 def test_files_hold_questions_of_one_split_each(knowledge_dir, tmp_path):
     order = BulkOrder(knowledge=knowledge_dir, splits=SPLITS, count=60, parts=2)
     out = tmp_path / "questions"
-    manifest = draw_questions(PROFILE, order, out, NullTracker(), workers=local_workers(1))
+    manifest = draw_questions(PROFILE, order, out, NullTracker())
     assert sum(manifest.rows.values()) == 60
     for split in SPLITS:
         for path in out.glob(f"{split}-*.jsonl"):
@@ -201,14 +189,12 @@ def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path)
     out = tmp_path / "questions"
     stale = work_dir(out) / "another order"
     stale.mkdir(parents=True)
-    manifest = draw_questions(PROFILE, order, out, NullTracker(), workers=local_workers(1))
+    manifest = draw_questions(PROFILE, order, out, NullTracker())
     assert open_artifact(out).content == manifest.content
     assert not work_dir(out).exists()
     tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"train-{part}.jsonl")]
     assert len({task.extra["query"] for task in tasks}) == 30
-    again = draw_questions(
-        PROFILE, order, tmp_path / "again", NullTracker(), workers=local_workers(2)
-    )
+    again = draw_questions(PROFILE, order, tmp_path / "again", NullTracker())
     assert again.content == manifest.content
 
 
