@@ -76,7 +76,7 @@ def create(
 
     from espalier.registry.backups import Source, create_backup, open_store
     from espalier.registry.backups.store import utc_now
-    from espalier.storage.tree import open_tree
+    from espalier.storage.objects import open_tree
 
     if database is None and not files:
         raise typer.BadParameter("name what to copy: --database FILE, --files URI, or both")
@@ -215,7 +215,7 @@ def restore(
 
     from espalier.registry.backups import RestorePlan, expect_no_server, open_store
     from espalier.registry.backups.store import utc_now
-    from espalier.storage.tree import open_tree
+    from espalier.storage.objects import open_tree
 
     store = open_store(uri, os.environ)
     if database is not None and not dry_run:

@@ -23,7 +23,6 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from espalier.records import MANIFEST_NAME, ArtifactError, StorageError
-from espalier.storage import minio_internals
 from espalier.storage.kept import in_order_of_deletion
 from espalier.storage.layout import (
     COLLECTING,
@@ -32,16 +31,10 @@ from espalier.storage.layout import (
     object_name,
     parsed_manifest,
 )
-from espalier.storage.objects import (
-    ArtifactObjects,
-    Clock,
-    StoredManifest,
-    StoredObject,
-    listed_below,
-)
-from espalier.storage.place import S3_SCHEME, is_bucket
+from espalier.storage.objects import Clock, ObjectTree, StoredContent, StoredObject, listed_below
+from espalier.storage.place import parsed_bucket
 from espalier.storage.publication import COLLECTOR_LIFE
-from espalier.storage.requests import S3Requests
+from espalier.storage.requests import S3Requests, Upload
 from espalier.storage.settings import s3_settings
 
 SHORTEST_AGE = timedelta(days=1)
@@ -62,7 +55,7 @@ class Garbage(NamedTuple):
     uri: str
     objects: dict[str, StoredObject]
     """By their names below the prefix."""
-    uploads: list[minio_internals.Upload]
+    uploads: list[Upload]
     """Incomplete ones."""
     fault: str | None = None
     """Why the artifact is left alone, where it is."""
@@ -70,7 +63,7 @@ class Garbage(NamedTuple):
 
 def find_garbage(
     listed: Mapping[str, StoredObject],
-    manifest: StoredManifest | None,
+    manifest: StoredContent | None,
     before: datetime,
     *,
     kept_before: datetime,
@@ -108,7 +101,7 @@ def find_garbage(
         for name, digest in parsed_manifest(manifest.content, MANIFEST_NAME).files.items():
             kept.add(object_name(digest))
             if object_name(digest) not in listed:
-                kept.add(name)  # as artifacts lay before
+                kept.add(name)  # as Kubeflow's launcher writes
     inner = tuple(
         name.removesuffix(MANIFEST_NAME)
         for name in listed.keys() - kept
@@ -148,7 +141,7 @@ class Collector:
             unpublished: delete contents without a manifest, too.
         """
         self._requests, self._bucket = requests, bucket
-        self._below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._below = f"{prefix}/" if prefix else ""
         self._clock = clock or Clock()
         self._kept_age, self._unpublished = kept_age, unpublished
 
@@ -204,10 +197,10 @@ class Collector:
         self,
         prefix: str,
         listed: Mapping[str, StoredObject],
-        uploads: list[minio_internals.Upload],
+        uploads: list[Upload],
         before: datetime,
     ) -> Garbage:
-        objects = ArtifactObjects(self._requests, self._bucket, prefix)
+        objects = ObjectTree(self._requests, self._bucket, prefix)
         below = objects.key(object_name(""))
         begun = [upload for upload in uploads if upload.key.startswith(below)]
         manifest = objects.read_manifest() if MANIFEST_NAME in listed else None
@@ -246,7 +239,7 @@ class Collector:
     def _collect_below(self, garbage: Garbage, age: timedelta) -> dict[str, StoredObject]:
         """Mark the prefix, look again, and delete; see `publication` for what writers do then."""
         prefix = garbage.uri.removeprefix(f"s3://{self._bucket}/")
-        objects = ArtifactObjects(self._requests, self._bucket, prefix)
+        objects = ObjectTree(self._requests, self._bucket, prefix)
         deleted: dict[str, StoredObject] = {}
         while True:
             mark = self._marked(objects)
@@ -276,7 +269,7 @@ class Collector:
             if rest.keys() <= deleted.keys() or len(deleted) == num_before:
                 return deleted
 
-    def _marked(self, objects: ArtifactObjects) -> str | None:
+    def _marked(self, objects: ObjectTree) -> str | None:
         """Mark the prefix as being collected; the mark's ETag, or None where it is marked already.
 
         A mark is an object with bytes that no other mark has, and empty when it is over. It is
@@ -302,16 +295,16 @@ class Collector:
         self._requests.send_or_none(f"delete s3://{self._bucket}/{key}", request)
         return not is_late
 
-    def _old_uploads(self, before: datetime) -> list[minio_internals.Upload]:
+    def _old_uploads(self, before: datetime) -> list[Upload]:
         """Incomplete uploads of contents that were begun before."""
         return [
             upload
             for upload in self._requests.uploads_below(self._bucket, self._below)
-            if digest_of_key(upload.key) and upload.begun and upload.begun < before
+            if digest_of_key(upload.key) and upload.begun < before
         ]
 
 
-def described(objects: Mapping[str, StoredObject], uploads: list[minio_internals.Upload]) -> str:
+def described(objects: Mapping[str, StoredObject], uploads: list[Upload]) -> str:
     """Garbage in words: "3 objects of 12.5 MB, 1 incomplete upload"."""
     num_bytes = sum(stored.num_bytes for stored in objects.values())
     begun = f", {len(uploads)} incomplete uploads" if uploads else ""
@@ -348,8 +341,6 @@ def open_collector(
     Raises:
         StorageError: not such a URI, or no credentials.
     """
-    bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
-    if not uri.startswith(S3_SCHEME) or not is_bucket(bucket):
-        raise StorageError(f"{uri}: give s3://BUCKET or s3://BUCKET/PREFIX, below which runs lie")
+    bucket, prefix = parsed_bucket(uri)
     requests = S3Requests(s3_settings(environment))
     return Collector(requests, bucket, prefix, kept_age=kept_age, unpublished=unpublished)

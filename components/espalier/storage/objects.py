@@ -1,18 +1,22 @@
-"""The objects of one artifact in S3, as its readers, its writers and the collector see them."""
+"""Objects below a prefix of S3: those of an artifact, or any that backups read and write."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from espalier.records import MANIFEST_NAME
-from espalier.storage import minio_internals
 from espalier.storage.layout import MAX_MANIFEST_BYTES
-from espalier.storage.requests import TRANSFERS, S3Requests
+from espalier.storage.place import parsed_bucket
+from espalier.storage.requests import TRANSFERS, S3Requests, etag_of, while_etag
+from espalier.storage.settings import s3_settings
+from espalier.storage.transfer import FileSums, download, receive, upload
 
 
 def _utc_now() -> datetime:
@@ -28,8 +32,8 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-class StoredManifest(NamedTuple):
-    """A manifest's bytes, with the ETag by which a later write asks for this very version."""
+class StoredContent(NamedTuple):
+    """An object's bytes, with the ETag by which a later write asks for this very version."""
 
     content: bytes
     etag: str
@@ -43,75 +47,151 @@ class StoredObject(NamedTuple):
     modified: datetime
 
 
-class ArtifactObjects:
-    """What lies below s3://bucket/prefix/."""
+class ObjectTree:
+    """What lies below s3://bucket/prefix/, by names below the prefix.
 
-    def __init__(self, requests: S3Requests, bucket: str, prefix: str) -> None:
-        self.requests, self.bucket, self.prefix = requests, bucket, prefix
-        self.uri = f"s3://{bucket}/{prefix}"
+    All methods raise StorageError where the server refuses or is unreachable.
+    """
+
+    def __init__(self, requests: S3Requests, bucket: str, prefix: str = "") -> None:
+        """Name the tree; nothing is requested yet.
+
+        Args:
+            requests: of the server.
+            bucket: of the objects.
+            prefix: of the objects; empty for the whole bucket.
+        """
+        self.requests, self.bucket = requests, bucket
+        self.uri = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._below = f"{prefix}/" if prefix else ""
 
     def key(self, name: str) -> str:
         """Key of the object with this name below the prefix."""
-        return f"{self.prefix}/{name}"
+        return self._below + name
 
-    def read_manifest(self) -> StoredManifest | None:
-        """The manifest; None if there is none.
+    def listed(self, folder: str = "") -> dict[str, StoredObject]:
+        """Every object whose name begins with `folder`, by its name."""
+        found = listed_below(self.requests, self.bucket, self._below + folder)
+        return {key.removeprefix(self._below): stored for key, stored in found.items()}
 
-        Of an object that is too long to be a manifest, one byte more than a manifest may have.
+    def listed_or_none(self) -> dict[str, StoredObject]:
+        """Every object by its name; none where there is no bucket."""
+        return self.listed() if self.has_bucket() else {}
 
-        Raises:
-            StorageError: the server refuses or is unreachable.
-        """
-        key = self.key(MANIFEST_NAME)
+    def read(self, name: str, max_bytes: int | None = None) -> StoredContent | None:
+        """A small object, cut after `max_bytes`; None if there is none."""
 
-        def received() -> StoredManifest:
-            response = self.requests.client.get_object(self.bucket, key)
+        def received() -> StoredContent:
+            response = self.requests.client.get_object(self.bucket, self.key(name))
             try:
-                content = response.read(MAX_MANIFEST_BYTES + 1)
-                return StoredManifest(content, response.headers.get("ETag", "").strip('"'))
+                return StoredContent(response.read(max_bytes), etag_of(response))
             finally:
                 response.close()
                 response.release_conn()
 
-        return self.requests.send_or_none(f"read s3://{self.bucket}/{key}", received)
+        return self.requests.send_or_none(f"read {self.uri}/{name}", received)
 
-    def write_manifest(self, content: bytes, replaced: StoredManifest | None) -> bool:
-        """Write the manifest if `replaced` is still there, or still nothing; whether it was so.
+    def read_manifest(self) -> StoredContent | None:
+        """The manifest; None if there is none.
 
-        After a lost answer this returns False although it has written: read what is there.
-
-        Raises:
-            StorageError: the server refuses or is unreachable.
+        Of an object that is too long to be a manifest, one byte more than a manifest may have.
         """
-        etag = replaced.etag if replaced else None
-        return self.write_if(MANIFEST_NAME, content, etag) is not None
+        return self.read(MANIFEST_NAME, MAX_MANIFEST_BYTES + 1)
 
     def write_if(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Write an object if the present one has this ETag, or if there is none (None).
+        """Write a small object if the present one has this ETag, or if there is none (None).
 
         Returns:
-            The new ETag; None if the condition did not hold.
+            The new ETag; None if the condition did not hold, or if the answer was lost: read what
+            is there.
+        """
+        return self.requests.put(self.bucket, self.key(name), content, while_etag(etag))
+
+    def receive(self, name: str, path: Path, stored: StoredObject) -> str | None:
+        """Download an object to the new file `path`.
+
+        Returns:
+            Its SHA-256 in hex; None where it was replaced or deleted since it was listed.
         """
         key = self.key(name)
-        condition = minio_internals.IF_ABSENT
-        if etag is not None:
-            condition = minio_internals.if_unchanged(etag)
-        return self.requests.send_if(
-            f"write s3://{self.bucket}/{key}",
-            lambda: minio_internals.put_object(
-                self.requests.client, self.bucket, key, content, condition=condition
-            ),
+        digest = receive(self.requests, self.bucket, key, path)
+        # after a broken connection the rest may be of a newer object
+        present = self.requests.send_or_none(
+            f"look at {self.uri}/{name}",
+            lambda: self.requests.client.stat_object(self.bucket, key),
         )
+        return digest if present is not None and present.etag == stored.etag else None
 
-    def listed(self) -> dict[str, StoredObject]:
-        """Every object by its name below the prefix.
+    def fetch(self, name: str, path: Path, digest: str, *, num_bytes: int | None = None) -> bool:
+        """Download an object whose SHA-256 is known, see `transfer.download`; whether there is one.
 
         Raises:
-            StorageError: the server refuses or is unreachable.
+            ArtifactError: its bytes are others.
         """
-        below = f"{self.prefix}/"
-        found = listed_below(self.requests, self.bucket, below)
-        return {key.removeprefix(below): stored for key, stored in found.items()}
+        key = self.key(name)
+        return download(self.requests, self.bucket, key, path, digest, num_bytes=num_bytes)
+
+    def put(self, name: str, path: Path, sums: FileSums) -> str | None:
+        """Upload a file, replacing what is there; its ETag as by `transfer.upload`."""
+        return upload(self.requests, path, sums, self.bucket, self.key(name))
+
+    def put_if(self, name: str, path: Path, present: StoredObject | None) -> bool:
+        """Upload a file in the place of `present`, or of nothing; not of what came meanwhile.
+
+        Args:
+            name: of the object.
+            path: of the file.
+            present: what is replaced, as it was listed; None if nothing was there.
+
+        Returns:
+            Whether the object has the file's bytes now, whoever wrote them.
+        """
+        key, sums = self.key(name), FileSums.of(path)
+        condition = while_etag(present.etag if present else None)
+        if upload(self.requests, path, sums, self.bucket, key, condition=condition) is not None:
+            return True
+        # a write whose answer was lost is sent again, and meets what it has written itself
+        with TemporaryDirectory(prefix="espalier-written-") as folder:
+            found = receive(self.requests, self.bucket, key, Path(folder, "content"))
+        return found == sums.sha256
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        self.requests.send_or_none(
+            f"delete {self.uri}/{name}",
+            lambda: self.requests.client.remove_object(self.bucket, self.key(name)),
+        )
+
+    def make_bucket(self) -> bool:
+        """Make the bucket if there is none; whether it was made."""
+        if self.has_bucket():
+            return False
+        self.requests.send(
+            f"make the bucket {self.bucket}",
+            lambda: self.requests.client.make_bucket(self.bucket),
+        )
+        return True
+
+    def has_bucket(self) -> bool:
+        """Whether there is the bucket."""
+        return self.requests.send(
+            f"look for the bucket {self.bucket}",
+            lambda: self.requests.client.bucket_exists(self.bucket),
+        )
+
+
+def open_tree(uri: str, environment: Mapping[str, str]) -> ObjectTree:
+    """The objects below `uri`; nothing is requested yet.
+
+    Args:
+        uri: s3://BUCKET or s3://BUCKET/PREFIX.
+        environment: S3 endpoint and credentials, see `settings.s3_settings`.
+
+    Raises:
+        StorageError: not such a URI, or no credentials.
+    """
+    bucket, prefix = parsed_bucket(uri)
+    return ObjectTree(S3Requests(s3_settings(environment)), bucket, prefix)
 
 
 def listed_below(requests: S3Requests, bucket: str, prefix: str) -> dict[str, StoredObject]:

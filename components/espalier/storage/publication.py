@@ -25,8 +25,8 @@ from pathlib import Path
 
 from espalier.records import MANIFEST_NAME, ArtifactError, Manifest, StorageError, open_artifact
 from espalier.storage.layout import COLLECTING, object_name, parsed_manifest
-from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, StoredObject, at_once
-from espalier.storage.transfer import FileSums, upload
+from espalier.storage.objects import Clock, ObjectTree, StoredContent, StoredObject, at_once
+from espalier.storage.transfer import FileSums
 
 REUSED_WITHIN = timedelta(hours=12)
 """Age up to which a content that no manifest names is reused; the collector waits for a day at
@@ -41,7 +41,7 @@ _POLL_S = 1.0
 class Publication:
     """One writer's publication of one folder."""
 
-    def __init__(self, objects: ArtifactObjects, directory: Path, clock: Clock) -> None:
+    def __init__(self, objects: ObjectTree, directory: Path, clock: Clock) -> None:
         """Read every file once and check it against its manifest.
 
         Raises:
@@ -78,13 +78,14 @@ class Publication:
             "one. Does the server support conditional writes (If-None-Match, If-Match)?"
         )
 
-    def _write(self, replaced: StoredManifest | None) -> bool:
+    def _write(self, replaced: StoredContent | None) -> bool:
         """Make this manifest the artifact's, if `replaced` still is; whether that was so."""
         if replaced is not None and replaced.content == self._content:
             return self._objects.read_manifest() == replaced
-        return self._objects.write_manifest(self._content, replaced)
+        etag = replaced.etag if replaced else None
+        return self._objects.write_if(MANIFEST_NAME, self._content, etag) is not None
 
-    def _settled(self, found: StoredManifest) -> Manifest:
+    def _settled(self, found: StoredContent) -> Manifest:
         """The manifest that was written while this publication was under way, if it will do."""
         if found.content == self._content:
             return self._manifest
@@ -125,9 +126,7 @@ class Publication:
 
     def _put(self, digest: str) -> None:
         path, sums = self._files[digest]
-        objects = self._objects
-        key = objects.key(object_name(digest))
-        etag = upload(objects.requests, path, sums, objects.bucket, key)
+        etag = self._objects.put(object_name(digest), path, sums)
         if etag and etag != sums.etag:
             self._compares_etags = False  # the server encrypts, and its ETags are no sums
 
@@ -149,11 +148,11 @@ class Publication:
             before = mark
             self._clock.sleep(_POLL_S)
 
-    def _named_by(self, manifest: StoredManifest | None) -> Collection[str]:
+    def _named_by(self, manifest: StoredContent | None) -> Collection[str]:
         known = self._parsed(manifest) if manifest else None
         return frozenset(known.files.values()) if known else frozenset()
 
-    def _parsed(self, stored: StoredManifest) -> Manifest | None:
+    def _parsed(self, stored: StoredContent) -> Manifest | None:
         """None for something that is no manifest: it is replaced like any other."""
         try:
             return parsed_manifest(stored.content, self._objects.uri)

@@ -25,8 +25,7 @@ from espalier.registry.backups.database import copy_database
 from espalier.registry.backups.globs import compiled
 from espalier.registry.backups.record import BackupRecord, DatabaseRecord, ObjectRecord
 from espalier.registry.backups.store import BackupStore, scratch_file
-from espalier.storage.objects import StoredObject, at_once
-from espalier.storage.tree import ObjectTree
+from espalier.storage.objects import ObjectTree, StoredObject, at_once
 
 _ATTEMPTS = 3
 """Looks at objects that are replaced while they are read; then they are left out."""

@@ -24,8 +24,7 @@ from espalier.registry.backups.database import newer_than, replace_database, sta
 from espalier.registry.backups.record import BackupRecord, ObjectRecord
 from espalier.registry.backups.store import BackupStore, scratch_file
 from espalier.registry.connection import shown
-from espalier.storage.objects import StoredObject, at_once
-from espalier.storage.tree import ObjectTree
+from espalier.storage.objects import ObjectTree, StoredObject, at_once
 
 _SHOWN = 5
 _PROBE_S = 3.0

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from espalier.records import ArtifactError, StorageError
 from espalier.registry.backups.record import BackupRecord, DamagedRecordError
-from espalier.storage.objects import StoredObject, at_once
-from espalier.storage.tree import ObjectTree, open_tree
+from espalier.storage.objects import ObjectTree, StoredObject, at_once, open_tree
+from espalier.storage.transfer import FileSums
 
 _CONTENTS, _RECORDS, _SUFFIX = "sha256/", "backups/", ".json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -80,11 +80,11 @@ class BackupStore:
                     f"{self.uri}: there is no backup. `espalier backup create` makes one"
                 )
         where = f"{_RECORDS}{wanted}{_SUFFIX}"
-        content = self._tree.read(where)
-        if content is None:
+        stored = self._tree.read(where)
+        if stored is None:
             there = ", ".join(self.names()[:10]) or "none"
             raise StorageError(f"{self.uri}: no backup {wanted}. There are: {there}")
-        return BackupRecord.parsed(content, f"{self.uri}/{where}")
+        return BackupRecord.parsed(stored.content, f"{self.uri}/{where}")
 
     def records(
         self, say_damaged: Callable[[str, str], None]
@@ -123,7 +123,7 @@ class BackupStore:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        self._tree.put(_CONTENTS + digest, path)
+        self._tree.put(_CONTENTS + digest, path, FileSums.of(path))
 
     def fetch(self, digest: str, path: Path) -> None:
         """Download a content to `path`, and check its bytes.
@@ -158,7 +158,7 @@ class BackupStore:
                 f"{min(lost)}: something else deletes there. Run the same command again"
             )
         content = record.model_dump_json().encode()
-        self._tree.put_new(f"{_RECORDS}{record.name}{_SUFFIX}", content)
+        self._tree.write_if(f"{_RECORDS}{record.name}{_SUFFIX}", content, etag=None)
 
     def prune(self, keep: int, now: datetime) -> Pruned:
         """Delete all but the newest backups, and contents that no backup needs.

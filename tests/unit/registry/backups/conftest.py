@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from espalier.registry.backups import BackupStore, RestorePlan, Source, create_backup
-from espalier.storage.tree import ObjectTree
+from espalier.storage.objects import ObjectTree
+from espalier.storage.requests import S3Requests
 from tests.factories.mlflow_database import empty_database
 from tests.factories.storage import settings
 from tests.fakes.s3_stand_in import Bucket, InMemoryPool, S3StandIn
@@ -59,7 +60,7 @@ class Site:
 
     def tree(self, bucket, prefix=""):
         pool = self.pool or InMemoryPool(self.stand_in)
-        return ObjectTree(settings(self.stand_in), bucket, prefix, pool=pool)
+        return ObjectTree(S3Requests(settings(self.stand_in), pool), bucket, prefix)
 
     def put(self, name, content):
         import hashlib
