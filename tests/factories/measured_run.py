@@ -60,12 +60,9 @@ def make_measured_run(
     *,
     peaks_mib: Mapping[str, float] = PEAKS_MIB,
     steps: int | None = None,
-    layout: str | None = "prefix_tree",
+    layout: str = "prefix_tree",
 ) -> Path:
-    """Write a run of `profile` that took `SECONDS`; its training stopped after `steps`.
-
-    Without a `layout` it is of a release that did not note it.
-    """
+    """Write a run of `profile` that took `SECONDS`; its training stopped after `steps`."""
     done = profile.training.steps if steps is None else steps
     per_step = profile.training.tasks_per_step * profile.training.group_size
 
@@ -81,13 +78,13 @@ def make_measured_run(
             {"step": step + 1, "rollouts": 1.25 * per_step * (step + 1), "action_tokens": 12.0}
             for step in range(done)
         ]
-        speed: dict[str, object] = {"learner_wait_share": 0.6}
-        if layout is not None:
-            share = 0.4 if layout == "prefix_tree" else 1.0
-            of_step = {"update_tokens": 1000.0, "update_positions": 1000.0 * share}
-            rows = [{**row, **of_step} for row in rows]
-            positions = done * of_step["update_positions"]
-            speed |= {"layout": layout, "update_s": 2.0, "update_positions": positions}
+        share = 0.4 if layout == "prefix_tree" else 1.0
+        of_step = {"update_tokens": 1000.0, "update_positions": 1000.0 * share}
+        rows = [{**row, **of_step} for row in rows]
+        speed = {
+            "learner_wait_share": 0.6, "layout": layout, "update_s": 2.0,
+            "update_positions": done * of_step["update_positions"],
+        }  # fmt: skip
         pd.DataFrame(rows).to_parquet(path / "history.parquet")
         write_trajectories(path / "trajectories.parquet", [episode(n) for n in range(4)])
         write_json(path / "run.json", speed)

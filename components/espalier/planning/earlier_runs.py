@@ -4,9 +4,6 @@ Every figure is the inverse of the formula that it is put into: a run that is pl
 alone comes out as it was. Of a run whose policy hardly trained, as a probe, that holds for seconds
 by the token and for memory, by the lengths that its own episodes had; what it says of lengths is
 what they will be once the policy acts.
-
-What an update took depends on its layout. Runs of releases that did not note it (`layout` in
-run.json) say nothing of the update's time, and nothing of memory from training on.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from espalier.config import Profile, read_saved_profile
+from espalier.config import Profile
 from espalier.planning.durations import num_tasks, work_seconds
 from espalier.planning.figures import (
     Compute,
@@ -40,7 +37,6 @@ from espalier.planning.memory import (
 )
 from espalier.planning.sharing import (
     Sharing,
-    forwards_trees,
     sharing_behind_prompts,
     sharing_of_groups,
     sharing_of_run,
@@ -55,8 +51,6 @@ PROBES = "probes"
 """Folder of probes among the runs; each is a run of its own."""
 _PROFILE = "profile.json"
 _DATA_STAGES = ("ingest", "synthesize", "validate")
-_TRAINED_STAGES = ("train", "evaluate", "register")
-"""Their peaks hold what an update left with the allocator."""
 _MOST_RUNS = 24
 """Newest runs that are read; a folder of hundreds would take minutes."""
 _LEARNED_STEPS = 10
@@ -118,9 +112,9 @@ def earlier_runs(runs_dir: Path) -> EarlierRuns:
     runs = EarlierRuns([], [])
     for path in found[:_MOST_RUNS]:
         try:
-            profile = read_saved_profile(path.read_text(encoding="utf-8"))
+            profile = Profile.model_validate_json(path.read_bytes())
             run = read_run(path.parent.name, profile, path.parent)
-        except (ValueError, EspalierError, OSError):
+        except (ValueError, KeyError, EspalierError, OSError):
             run = None
         if run is not None and run.measured:
             runs.read.append(run)
@@ -183,11 +177,10 @@ def figures_of(profile: Profile, run_dir: Path, size: PolicySize) -> dict[str, f
         ArtifactError: no run, or a file that was damaged after publishing.
     """
     run = open_run(run_dir)
-    layout = run.measured("train").get("layout")
     history = _history(run, "train", "rollouts", "action_tokens")
     if history is not None:
         # a run that stopped early did the work of the steps that it did
-        changed = {"steps": len(history), **({"layout": layout} if layout else {})}
+        changed = {"steps": len(history), "layout": run.measured("train")["layout"]}
         config = profile.training.model_copy(update=changed)
         profile = profile.model_copy(update={"training": config})
     made = _Made(
@@ -196,7 +189,6 @@ def figures_of(profile: Profile, run_dir: Path, size: PolicySize) -> dict[str, f
         size,
         history,
         is_trained=history is not None and len(history) >= _LEARNED_STEPS,
-        tells_of_updates=layout is not None or not forwards_trees(profile),
     )
     measured = _lengths(made)
     own = {**measured, **_own_lengths(made)}
@@ -233,8 +225,6 @@ class _Made(NamedTuple):
     """Of reinforcement learning."""
     is_trained: bool
     """Whether its policy acts as that of a whole run."""
-    tells_of_updates: bool
-    """Whether it is known how its updates were laid out."""
 
     @property
     def last_step(self) -> list[Trajectory]:
@@ -363,7 +353,7 @@ def _token_seconds(made: _Made, measured: Measured) -> dict[str, float]:
         found["rollout_token_s"] = float(waited) * trained / of_train.rollout_tokens
         dev_s = of_train.judged_tokens * found.get("judged_token_s", found["rollout_token_s"])
         learned_s = max((1 - float(waited)) * trained - dev_s, 0.0)
-        if learned_s and made.tells_of_updates:
+        if learned_s:
             found["update_token_s"] = learned_s / of_train.trained_positions
     if not made.is_trained and (update_s := _update_position_s(made)) is not None:
         found["update_token_s"] = update_s  # a few steps do not outweigh what is done once
@@ -424,11 +414,7 @@ def _memory(made: _Made, measured: Measured) -> dict[str, float]:
     bare = {**measured, "policy_mib": 0.0, "unfragmented_mib": math.inf}
     figures = _filled(profile, bare)
     work = work_of(profile, figures)
-    seen = {
-        stage: peak
-        for stage, peak in peaks.items()
-        if stage in work and (made.tells_of_updates or stage not in _TRAINED_STAGES)
-    }
+    seen = {stage: peak for stage, peak in peaks.items() if stage in work}
     if not seen:
         return found
     parts, lives = {}, {}

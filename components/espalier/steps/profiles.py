@@ -19,7 +19,6 @@ from espalier.config import (
     load_profile,
     parse_profile,
     parsed_override,
-    read_saved_profile,
     read_toml_profile,
 )
 from espalier.records import ProfileError
@@ -167,23 +166,8 @@ def parsed_profile(profile_json: str) -> Profile:
     Raises:
         ProfileError: JSON that is not a profile of this version.
     """
-    return _parsed(Profile.model_validate_json, profile_json)
-
-
-def saved_profile(profile_json: str) -> Profile:
-    """Parse the profile that a run of this version, or of 0.1, left as JSON.
-
-    Raises:
-        ProfileError: JSON that is neither.
-    """
-    return _parsed(read_saved_profile, profile_json)
-
-
-def _parsed(parse: Callable[[str], Profile], profile_json: str) -> Profile:
     try:
-        return parse(profile_json)
-    except json.JSONDecodeError as error:
-        raise ProfileError(f"profile JSON: {error}") from error
+        return Profile.model_validate_json(profile_json)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "profile"

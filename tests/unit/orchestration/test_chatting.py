@@ -2,7 +2,7 @@ import pytest
 
 from espalier.config import Profile
 from espalier.orchestration.finished_run import Conversation, open_finished_run, transcript
-from espalier.records import ArtifactError, Message, ToolCall
+from espalier.records import ArtifactError, Message, ProfileError, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 
 SEARCH = ToolCall(name="search", arguments={"query": "lyon country"})
@@ -49,4 +49,10 @@ def test_a_question_shows_its_searches_and_its_answer():
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match="not the folder of a run"):
+        open_finished_run(tmp_path)
+
+
+def test_a_run_whose_profile_is_damaged_is_refused(tmp_path):
+    (tmp_path / "profile.json").write_text("{")
+    with pytest.raises(ProfileError, match="profile JSON"):
         open_finished_run(tmp_path)

@@ -73,16 +73,6 @@ def test_packed_updates_take_as_long_by_the_position(tmp_path):
     assert tree["update_token_s"] == pytest.approx(packed["update_token_s"] / 0.4)
 
 
-def test_a_run_without_its_layout_says_nothing_of_updates(tmp_path):
-    old = figures_of(profile(), make_measured_run(tmp_path / "a", profile(), layout=None))
-    assert old["episode_tokens"] == pytest.approx(24.0)
-    assert "update_token_s" not in old
-    assert old["policy_mib"] < PEAKS_MIB["warm_start"]
-    packed = profile(training={**SECTIONS["training"], "layout": "packed"})
-    known = figures_of(packed, make_measured_run(tmp_path / "b", packed, layout=None))
-    assert known["update_token_s"] > 0
-
-
 def test_a_hardly_trained_policy_is_timed_by_its_own_tokens(tmp_path):
     asked = profile()
     run = make_measured_run(tmp_path / "a", asked, steps=2)

@@ -136,6 +136,6 @@ class BackupRecord(BaseModel, frozen=True, extra="forbid"):
         return held + (self.database.num_bytes if self.database else 0)
 
     def _digest(self) -> str:
-        # records that were written before these fields do not have them
-        later = {name for name in ("excluded", "faults") if not getattr(self, name)}
-        return json_digest(self.model_dump(mode="json", exclude={"integrity"} | later))
+        # an empty one does not count
+        empty = {name for name in ("excluded", "faults") if not getattr(self, name)}
+        return json_digest(self.model_dump(mode="json", exclude={"integrity"} | empty))
