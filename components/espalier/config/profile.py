@@ -60,6 +60,11 @@ from espalier.records.artifact import json_digest
 from espalier.records.errors import ProfileError
 
 
+def _environment(content: object, info: ValidationInfo) -> EnvironmentConfig:
+    """The section `environment`; see `steps.profiles.saved_profile` for keys that are gone."""
+    return parsed_environment(content, extra=(info.context or {}).get("extra"))
+
+
 class Profile(Section):
     """Everything that a run depends on, apart from its output folder."""
 
@@ -70,9 +75,9 @@ class Profile(Section):
     artifacts."""
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
-    environment: Annotated[
-        SerializeAsAny[EnvironmentConfig], BeforeValidator(parsed_environment)
-    ] = Field(default_factory=lambda: parsed_environment({}))
+    environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(_environment)] = (
+        Field(default_factory=lambda: parsed_environment({}))
+    )
     knowledge: KnowledgeConfig = KnowledgeConfig()
     splits: SplitsConfig = SplitsConfig()
     search: SearchConfig = SearchConfig()

@@ -31,7 +31,7 @@ from espalier.records import ArtifactError, Message, RegistryError, open_artifac
 from espalier.records.trajectory import Trajectory
 from espalier.registry.promotion import Compare, EvaluateChampion, EvaluateSuite
 from espalier.registry.registration import read_result
-from espalier.steps.profiles import parsed_profile
+from espalier.steps.profiles import saved_profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
 
     Raises:
         ArtifactError: no run was ever started in that folder.
-        ProfileError: its profile is not of this version.
+        ProfileError: its profile cannot be read.
     """
     path = run_dir / PROFILE_NAME
     if not path.is_file():
@@ -64,7 +64,7 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
             f"{run_dir}: not the folder of a run (no {PROFILE_NAME}). Give the folder that "
             "`espalier run --out` filled"
         )
-    return FinishedRun(run_dir, parsed_profile(path.read_text(encoding="utf-8")))
+    return FinishedRun(run_dir, saved_profile(path.read_text(encoding="utf-8")))
 
 
 class JudgedPolicy(NamedTuple):

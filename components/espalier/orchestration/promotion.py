@@ -37,7 +37,7 @@ from espalier.registry.promotion import (
     rollback,
 )
 from espalier.registry.registration import PROFILE_NAME
-from espalier.steps.profiles import parsed_profile
+from espalier.steps.profiles import saved_profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,7 +175,7 @@ def _profile_behind(model: RegisteredModel, version: ModelVersion) -> Profile:
         return _run_behind(model, version).profile
     with TemporaryDirectory() as scratch:
         written = model.fetch(version, PROFILE_NAME, Path(scratch))
-        return parsed_profile(written.read_text(encoding="utf-8"))
+        return saved_profile(written.read_text(encoding="utf-8"))
 
 
 def _run_behind(model: RegisteredModel, version: ModelVersion) -> FinishedRun:

@@ -46,6 +46,7 @@ from espalier.planning.work import passes, places, work_of
 from espalier.records import EspalierError
 from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.reporting.run_directory import RunDirectory, open_run
+from espalier.steps.profiles import saved_profile
 
 PROBES = "probes"
 """Folder of probes among the runs; each is a run of its own."""
@@ -112,7 +113,7 @@ def earlier_runs(runs_dir: Path) -> EarlierRuns:
     runs = EarlierRuns([], [])
     for path in found[:_MOST_RUNS]:
         try:
-            profile = Profile.model_validate_json(path.read_bytes())
+            profile = saved_profile(path.read_text(encoding="utf-8"))
             run = read_run(path.parent.name, profile, path.parent)
         except (ValueError, KeyError, EspalierError, OSError):
             run = None

@@ -74,10 +74,6 @@ class ObjectTree:
         found = listed_below(self.requests, self.bucket, self._below + folder)
         return {key.removeprefix(self._below): stored for key, stored in found.items()}
 
-    def listed_or_none(self) -> dict[str, StoredObject]:
-        """Every object by its name; none where there is no bucket."""
-        return self.listed() if self.has_bucket() else {}
-
     def read(self, name: str, max_bytes: int | None = None) -> StoredContent | None:
         """A small object, cut after `max_bytes`; None if there is none."""
 

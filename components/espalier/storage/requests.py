@@ -163,16 +163,7 @@ class S3Requests:
 
     def send_or_none(self, what: str, request: Callable[[], Answer]) -> Answer | None:
         """`send`, but None if the object or the upload does not exist."""
-
-        def asked() -> Answer | None:
-            try:
-                return request()
-            except S3Error as error:
-                if error.code in _MISSING:
-                    return None
-                raise
-
-        return self.send(what, asked)
+        return self.send(what, _none_where(_MISSING, request))
 
     def send_if(self, what: str, request: Callable[[], Answer]) -> Answer | None:
         """`send` a conditional write, but None if its condition does not hold.
@@ -180,16 +171,7 @@ class S3Requests:
         A write whose answer was lost is sent again, and then meets what it has written itself: who
         gets None looks at what is there.
         """
-
-        def asked() -> Answer | None:
-            try:
-                return request()
-            except S3Error as error:
-                if error.code in _OVERTAKEN:
-                    return None
-                raise
-
-        return self.send(what, asked)
+        return self.send(what, _none_where(_OVERTAKEN, request))
 
     def ask(
         self,
@@ -325,6 +307,22 @@ def _credentials(settings: S3Settings, pool: urllib3.PoolManager) -> Provider:
     if settings.role is not None:
         return RoleProvider(settings.role, pool)
     return StaticProvider(settings.access_key, settings.secret_key, settings.session_token)
+
+
+def _none_where(
+    codes: frozenset[str], request: Callable[[], Answer]
+) -> Callable[[], Answer | None]:
+    """The request, with None in the place of a refusal with one of the codes."""
+
+    def asked() -> Answer | None:
+        try:
+            return request()
+        except S3Error as error:
+            if error.code in codes:
+                return None
+            raise
+
+    return asked
 
 
 class _LongAfterTheFirstFault:

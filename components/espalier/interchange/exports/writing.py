@@ -26,7 +26,7 @@ from espalier.records import (
 )
 from espalier.records.artifact import MANIFEST_NAME
 from espalier.records.trajectory import iterate_trajectories
-from espalier.steps.profiles import parsed_profile
+from espalier.steps.profiles import saved_profile
 
 ExportFormat = Literal["verifiers", "trl", "trl-tokens", "atif"]
 FORMATS: Mapping[ExportFormat, Callable[[ExportedTrajectory], list[JsonObject]]] = {
@@ -125,7 +125,7 @@ class _Source(NamedTuple):
         profile = path.parent / _PROFILE
         if not profile.is_file():
             return cls(path / _FILE, {}, None)
-        family = family_of(parsed_profile(profile.read_text(encoding="utf-8")))
+        family = family_of(saved_profile(profile.read_text(encoding="utf-8")))
         return cls(path / _FILE, _tasks_beside(path), family)
 
     def exported(self) -> Iterator[ExportedTrajectory]:

@@ -263,7 +263,7 @@ class _TreeRestore:
 
     def compare(self) -> None:
         """Find what is missing, and what is there with other bytes."""
-        present = self._tree.listed_or_none()
+        present = self._tree.listed() if self._tree.has_bucket() else {}
         checks: list[Callable[[], None]] = []
         for name, entry in self._entries.items():
             stored = present.get(name)
