@@ -288,7 +288,9 @@ def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
 
 def _tool_result(entry: dict[str, Any]) -> ToolResult:
     """One entry of the column `tool_calls`."""
-    call = ToolCall(name=entry["name"], arguments=entry["arguments"], call_id=entry["call_id"])
+    call = ToolCall(
+        name=entry["name"], arguments=entry["arguments"], call_id=entry.get("call_id", "")
+    )
     return ToolResult(
         call=call,
         content=entry["result"],
