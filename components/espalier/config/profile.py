@@ -62,7 +62,8 @@ from espalier.records.errors import ProfileError
 
 def _environment(content: object, info: ValidationInfo) -> EnvironmentConfig:
     """The section `environment`; see `steps.profiles.saved_profile` for keys that are gone."""
-    return parsed_environment(content, extra=(info.context or {}).get("extra"))
+    context: dict[str, Any] | None = info.context
+    return parsed_environment(content, extra=context.get("extra") if context else None)
 
 
 class Profile(Section):
