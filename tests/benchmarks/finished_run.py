@@ -24,7 +24,7 @@ def profile_of_run(options: argparse.Namespace) -> Profile:
         SystemExit: none is named, and the run has none.
     """
     # imported once the caller has set how torch is to start
-    from espalier.config import load_profile, read_saved_profile
+    from espalier.config import Profile, load_profile
 
     if options.profile is not None:
         return load_profile(options.profile)
@@ -34,4 +34,4 @@ def profile_of_run(options: argparse.Namespace) -> Profile:
             f"{options.run}: has no profile.json; name a finished run with --run (`make demo` "
             "makes one), or this one's profile with --profile"
         )
-    return read_saved_profile(saved.read_text(encoding="utf-8"))
+    return Profile.model_validate_json(saved.read_text(encoding="utf-8"))

@@ -42,7 +42,7 @@ from espalier.records import (
 )
 from espalier.storage import S3Retries, objects, publication, transfer
 from espalier.storage.garbage import DEFAULT_AGE, Collector
-from espalier.storage.layout import COLLECTING, keys_of, object_name
+from espalier.storage.layout import COLLECTING, object_name
 from espalier.storage.objects import Clock
 from espalier.storage.requests import S3Requests
 from tests.factories.storage import s3_place, settings
@@ -227,7 +227,8 @@ class World:
         if version is None:
             raise Broken("a manifest that no writer has")
         for name, digest in version.manifest.files.items():
-            keys = [key for key in keys_of(PREFIX, name, digest) if key in stored]
+            names = object_name(digest), name
+            keys = [key for each in names if (key := f"{PREFIX}/{each}") in stored]
             if not keys or self._sum(stored[keys[0]]) != digest:
                 raise Broken(f"{name} of {version.folder.name} is {'damaged' if keys else 'gone'}")
         return version

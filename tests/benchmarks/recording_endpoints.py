@@ -120,9 +120,7 @@ def record(pipe: Connection) -> None:
 
     async def serve() -> None:
         desk = AttemptDesk(recorder, deadline_s=300.0, max_open=4096, hand_on=lambda _: None)
-        async with recording(
-            RecordingEndpoint(recorder, _BOUNDS, ("chat",), desk=desk), _BOUNDS
-        ) as base:
+        async with recording(RecordingEndpoint(recorder, _BOUNDS, desk=desk), _BOUNDS) as base:
             pipe.send(base)
             await _asked(pipe, open_attempts=lambda: recorder.open_attempts)
 
@@ -134,7 +132,7 @@ def answer(pipe: Connection) -> None:
     recorder = _KeepsNothing(_policy(), _LIMITS)
 
     async def serve() -> None:
-        async with recording(RecordingEndpoint(recorder, _BOUNDS, ("chat",)), _BOUNDS) as base:
+        async with recording(RecordingEndpoint(recorder, _BOUNDS), _BOUNDS) as base:
             pipe.send(base)
             pipe.send("/attempts/none/v1")
             await _asked(pipe, encoding_s=lambda: recorder.unrecorded.encoding_s)

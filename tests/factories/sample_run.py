@@ -124,7 +124,7 @@ def mix(count: int) -> dict[str, dict[str, int]]:
     return {
         "hops": hops,
         "families": {"chain": count},
-        "signatures": {"capital(country(C))": count},
+        "patterns": {"capital(country(C))": count},
     }
 
 

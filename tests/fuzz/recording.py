@@ -141,7 +141,7 @@ class Recording(Target):
         bounds = ServingConfig(
             head_timeout_s=1.0, body_timeout_s=1.0, idle_timeout_s=2.0, drain_s=1.0
         )
-        endpoint = RecordingEndpoint(self._recorder, bounds, ("chat", "responses", "messages"))
+        endpoint = RecordingEndpoint(self._recorder, bounds)
         async with recording(endpoint, bounds) as base:
             host, _, port = base.removeprefix("http://").partition(":")
             self._where = host, int(port)

@@ -8,7 +8,7 @@ import pytest
 
 from espalier.chain import CHAIN
 from espalier.cli import command_line
-from espalier.config import read_saved_profile
+from espalier.config import Profile
 from espalier.orchestration.step_runner import container_command
 from espalier.records import open_artifact
 from espalier.registry.connection import TrackingTarget, connect
@@ -112,7 +112,7 @@ def test_both_runners_make_the_same_artifacts(in_process, kfp_local):
 @pytest.mark.slow
 def test_a_run_has_a_control_that_imitates_alone(folder, in_process, tmp_path):
     run_dir = folder / "runs" / "one"
-    profile = read_saved_profile((run_dir / "profile.json").read_text(encoding="utf-8"))
+    profile = Profile.model_validate_json((run_dir / "profile.json").read_text(encoding="utf-8"))
     found = control_of(run_dir, profile, tmp_path, minutes=0.02)
     assert list(found["policies"]) == ["untrained", "warm_start", "control", "trained"]
     assert found["n"] == found["policies"]["control"]["closed_book_n"] == 60

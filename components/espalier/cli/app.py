@@ -17,11 +17,6 @@ from espalier import __version__
 from espalier.extras import missing_extra
 from espalier.records import EspalierError
 
-_MOVED = {
-    "check-queries": "espalier data check-queries",
-    "draw-questions": "espalier data draw-questions",
-}
-"""Former names of commands, which scripts may still have."""
 _HELP_WIDTH = 64
 
 
@@ -61,12 +56,6 @@ class _Commands(TyperGroup):
                 raise  # no extra brings it: a fault of ours
             typer.echo(f"error: {missing}", err=True)
             sys.exit(1)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as typer's)
-        """Find the command; one that has moved is refused with its new name."""
-        if args and args[0] in _MOVED:
-            ctx.fail(f"`espalier {args[0]}` is `{_MOVED[args[0]]}` now, with the same arguments.")
-        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

@@ -87,7 +87,6 @@ from espalier.config.profile import (
     override_tables,
     parse_profile,
     parsed_override,
-    read_saved_profile,
     read_toml_profile,
 )
 from espalier.config.reward import (
@@ -221,7 +220,6 @@ __all__ = [
     "override_tables",
     "parse_profile",
     "parsed_override",
-    "read_saved_profile",
     "read_toml_profile",
     "reads_knowledge",
     "require_composition",

@@ -31,17 +31,14 @@ class AgentConfig(Section):
     """An agent that plays every episode in the place of the built-in loop.
 
     It is started once for each attempt, reads its task and where the policy answers from its
-    environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL, ESPALIER_TASK), and ends with status 0.
+    environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL, ESPALIER_TASK), and ends with status 0. It
+    asks in OpenAI's chat completions or responses, or in Anthropic's messages.
     """
 
     command: tuple[str, ...] = ()
     """Program and arguments, as ["python", "my_agent.py"]; empty plays the built-in loop."""
     verifiers: VerifiersConfig | None = None
     """A taskset of verifiers, in the place of a command: its EnvServer plays and rewards."""
-    wire_formats: tuple[Literal["chat", "responses", "messages"], ...] = Field(
-        default=("chat", "responses", "messages"), min_length=1
-    )
-    """Formats that it may ask in: OpenAI's chat completions and responses, Anthropic's messages."""
     score: Literal["verifier", "posted"] = "verifier"
     """"verifier" judges the last thing that the policy answered as the family does; "posted" takes
     the reward that the agent posts."""

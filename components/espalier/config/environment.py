@@ -183,8 +183,14 @@ def reads_knowledge(environment: EnvironmentConfig) -> bool:
     return any(family_class(name).reads_knowledge for name in environment.families())
 
 
-def parsed_environment(content: object) -> EnvironmentConfig:
+def parsed_environment(
+    content: object, *, extra: Literal["ignore"] | None = None
+) -> EnvironmentConfig:
     """The section `environment`, read by the family that it names.
+
+    Args:
+        content: the section.
+        extra: "ignore" leaves out keys that the family does not have; None refuses them.
 
     Raises:
         ValueError: no such family, or settings that it refuses.
@@ -196,7 +202,8 @@ def parsed_environment(content: object) -> EnvironmentConfig:
     table = cast("dict[str, object]", content)
     family = family_class(str(table.get("name", "search_qa")))
     try:
-        return family.config.model_validate({**table, "name": table.get("name", "search_qa")})
+        named = {**table, "name": table.get("name", "search_qa")}
+        return family.config.model_validate(named, extra=extra)
     except ValidationError as error:
         faults = fault_lines(error, family.config, within=("environment",))
         raise ValueError("\n  ".join(faults)) from error

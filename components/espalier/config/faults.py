@@ -56,19 +56,7 @@ def fault_lines(
     return lines
 
 
-MOVED = {
-    "training.device": "hardware.device",
-    "training.precision": "hardware.precision",
-    "training.activation_checkpointing": "hardware.activation_checkpointing",
-    "training.micro_batch_tokens": "hardware.micro_batch_tokens",
-    "training.reward": "reward",
-}
-"""Keys of 0.1, and where they are now."""
-
-
 def _nearest_key(place: Sequence[str], owner: type[BaseModel] | None) -> str:
-    if (moved := MOVED.get(".".join(place))) is not None:
-        return f"; it is {moved} now"
     if owner is None:
         return ""
     close = difflib.get_close_matches(place[-1], owner.model_fields, n=1, cutoff=0.5)

@@ -36,7 +36,7 @@ from espalier.config.environment import (
     reads_knowledge,
 )
 from espalier.config.evaluation import EvaluatedEndpointConfig, EvaluationConfig
-from espalier.config.faults import MOVED, explained
+from espalier.config.faults import explained
 from espalier.config.inference import RolloutConfig, ServingConfig
 from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
@@ -60,6 +60,12 @@ from espalier.records.artifact import json_digest
 from espalier.records.errors import ProfileError
 
 
+def _environment(content: object, info: ValidationInfo) -> EnvironmentConfig:
+    """The section `environment`; see `steps.profiles.saved_profile` for keys that are gone."""
+    context: dict[str, Any] | None = info.context
+    return parsed_environment(content, extra=context.get("extra") if context else None)
+
+
 class Profile(Section):
     """Everything that a run depends on, apart from its output folder."""
 
@@ -70,9 +76,9 @@ class Profile(Section):
     artifacts."""
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
-    environment: Annotated[
-        SerializeAsAny[EnvironmentConfig], BeforeValidator(parsed_environment)
-    ] = Field(default_factory=lambda: parsed_environment({}))
+    environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(_environment)] = (
+        Field(default_factory=lambda: parsed_environment({}))
+    )
     knowledge: KnowledgeConfig = KnowledgeConfig()
     splits: SplitsConfig = SplitsConfig()
     search: SearchConfig = SearchConfig()
@@ -443,75 +449,6 @@ def parsed_override(text: str) -> tuple[str, object]:
     if not separator or not key.strip():
         raise ProfileError(f"--set {text}: write it as section.key=value")
     return key.strip(), _parsed_value(value.strip())
-
-
-def read_saved_profile(text: str) -> Profile:
-    """The profile that a run of this version, or of 0.1, left as JSON.
-
-    Raises:
-        ValidationError: it is none.
-    """
-    tables = json.loads(text)
-    if isinstance(tables, dict):
-        _move_former_keys(cast("dict[str, Any]", tables))
-    return Profile.model_validate_json(json.dumps(tables))
-
-
-def _move_former_keys(tables: dict[str, Any]) -> None:
-    for former, now in MOVED.items():
-        section, key = former.split(".")
-        if isinstance(tables.get(section), dict) and key in tables[section]:
-            value = tables[section].pop(key)
-            new_section, _, new_key = now.partition(".")
-            if new_key:
-                tables.setdefault(new_section, {}).setdefault(new_key, value)
-            else:
-                tables.setdefault(new_section, value)
-    _table(tables, "serving").pop("canary", None)  # the controller judges none any more
-    _leave_former_presets(tables)
-    _keep_former_ways(tables)
-    if sandbox := _table(_table(tables, "environment"), "sandbox"):
-        # every backend had every key then, those of the others at their defaults
-        unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}
-        for key in unused.get(sandbox.get("backend", "local"), ("packages",)):
-            sandbox.pop(key, None)
-
-
-_FORMER_PRESETS = {"high_entropy": "dapo", "dppo": "default"}
-"""Presets that are gone, and those in whose place a profile with all its keys says the same."""
-
-
-def _leave_former_presets(tables: dict[str, Any]) -> None:
-    """`reward.preset_terms` added DAPO's penalty where the profile had no term of length."""
-    reward = _table(tables, "reward")
-    algorithm = _table(_table(tables, "training"), "algorithm")
-    if algorithm.get("preset") in _FORMER_PRESETS:
-        algorithm["preset"] = _FORMER_PRESETS[algorithm["preset"]]
-    if not reward.pop("preset_terms", False) or algorithm.get("preset") != "dapo":
-        return
-    lengths = {"linear_length", "sigmoid_length", "overlong", "cosine_length"}
-    terms = reward.get("terms", [])
-    if not lengths & {term["name"] for term in terms}:
-        reward["terms"] = [*terms, {"name": "overlong"}]
-
-
-def _keep_former_ways(tables: dict[str, Any]) -> None:
-    """What came later is off where a profile does not name it: then there was no choice."""
-    if prestage := _table(_table(tables, "policy"), "prestage"):
-        prestage.setdefault("optimizer", "adamw")
-        prestage.setdefault("join_share", 0.0)
-    if warm_start := _table(tables, "warm_start"):
-        warm_start.setdefault("renamed_share", 0.0)
-    if training := _table(tables, "training"):
-        training.setdefault("renamed_share", 0.0)
-    if curriculum := _table(tables, "curriculum"):
-        curriculum.setdefault("draw", "band")
-
-
-def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
-    """The table of that name; empty if there is none, or something else."""
-    found = tables.get(name)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _parsed_value(text: str) -> object:

@@ -225,23 +225,15 @@ class TaskPool:
         return {"records": records, "predictor": self._predictor.state()}
 
     def restore(self, state: Mapping[str, Any], kept: Sequence[str]) -> None:
-        """Continue from a checkpoint: the records, and the tasks inside the band.
-
-        A checkpoint without predictions, or with those of an earlier version, which counted groups
-        and not attempts, leaves its records to learn from.
-        """
-        learned: Mapping[str, Any] = state.get("predictor", {})
-        records: Mapping[str, Sequence[float]] = state["records"] if learned else state
+        """Continue from a checkpoint: the records, and the tasks inside the band."""
+        records: Mapping[str, Sequence[float]] = (
+            state if self._predictor is None else state["records"]
+        )
         self._records.clear()
         for task_id, (attempts, successes) in records.items():
             self._records[task_id] = TaskRecord(attempts, successes)
-        if self._predictor is not None and "attempts" in learned:
-            self._predictor.restore(learned)
-        elif self._predictor is not None:
-            for task_id, record in self._records.items():
-                self._predictor.observe(
-                    task_id, attempts=record.attempts, successes=record.successes
-                )
+        if self._predictor is not None:
+            self._predictor.restore(state["predictor"])
         chosen = set(kept)
         self._kept = list(kept)
         self._others = [task_id for task_id in self._tasks if task_id not in chosen]

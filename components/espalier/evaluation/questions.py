@@ -125,14 +125,7 @@ def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
         ArtifactError: the file is missing or truncated, or lacks a column.
     """
     try:
-        table = pq.read_table(path)
-        if "hops" in table.column_names:
-            table = _table_of_0_1(table)
-        for name, value in _OF_EARLIER_TABLES.items():
-            if name not in table.column_names:
-                filled = pa.array([value] * table.num_rows, _SCHEMA.field(name).type)
-                table = table.append_column(name, filled)
-        rows = table.select(_SCHEMA.names).cast(_SCHEMA).to_pylist()
+        rows = pq.read_table(path).select(_SCHEMA.names).cast(_SCHEMA).to_pylist()
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise ArtifactError(
             f"{path}: not a readable table of questions ({error}). "
@@ -143,15 +136,6 @@ def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
         row["groups"] = json.loads(row["groups"])
         by_policy.setdefault(row.pop("policy"), []).append(QuestionRow(**row))
     return by_policy
-
-
-def _table_of_0_1(table: pa.Table) -> pa.Table:
-    """Convert a table of release 0.1, which had the columns hops and kind instead of groups."""
-    groups = [
-        json.dumps({"kind": kind, "hops": str(hops)})
-        for kind, hops in zip(table["family"].to_pylist(), table["hops"].to_pylist(), strict=True)
-    ]
-    return table.drop_columns(["hops", "family"]).add_column(2, "groups", pa.array(groups))
 
 
 _SCHEMA = pa.schema(
@@ -174,11 +158,3 @@ _SCHEMA = pa.schema(
         ("closed_book_answer", pa.string()),
     ]
 )
-_OF_EARLIER_TABLES = {
-    "lost_episodes": 0,  # they ended at the first lost episode
-    "broke_sandbox_episodes": 0,
-    "grounded": None,
-    "closed_book_em": None,
-    "closed_book_answer": None,
-}
-"""Columns that tables of earlier releases lack -> what they stand for there."""

@@ -56,7 +56,7 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
 
     Raises:
         ArtifactError: no run was ever started in that folder.
-        ProfileError: its profile is neither of this version nor of 0.1.
+        ProfileError: its profile cannot be read.
     """
     path = run_dir / PROFILE_NAME
     if not path.is_file():

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 _PREFIX = "by_"
-_MATH_KINDS_0_1 = frozenset({"story", "own"})
-"""Search questions of the kind "own" had one hop each: a group of one, which is not shown."""
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _LEAST_QUESTIONS = 10
 """A smaller group is not said to have fallen: a bootstrap of so few has too narrow an interval."""
@@ -72,10 +70,7 @@ class GroupChange(NamedTuple):
 
 
 def group_changes(gain: Mapping[str, Any]) -> dict[tuple[str, str], GroupChange]:
-    """Group name and value -> what the `gain` of results.json says of it, in reading order.
-
-    Empty where an earlier release wrote it.
-    """
+    """Group name and value -> what the `gain` of results.json says of it, in reading order."""
     return {
         (name, value): _change(name, value, group_of(gain, name)[value])
         for name, values in report_groups([gain]).items()
@@ -98,18 +93,12 @@ def group_label(name: str, value: str) -> str:
 
 
 def _groups_of(figures: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Group name -> its table of figures by value.
-
-    Version 0.1 counted the steps of mathematics as hops and wrote kinds as `by_family`.
-    """
-    found = {
+    """Group name -> its table of figures by value."""
+    return {
         key.removeprefix(_PREFIX): table
         for key, table in figures.items()
         if key.startswith(_PREFIX)
     }
-    if found.get("family") and _MATH_KINDS_0_1.issuperset(found["family"]) and "hops" in found:
-        return {"steps" if name == "hops" else name: table for name, table in found.items()}
-    return found
 
 
 def _order(value: str) -> tuple[float, str]:

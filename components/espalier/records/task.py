@@ -6,9 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from espalier.records.errors import DataError
 from espalier.records.message import JsonObject, Message
@@ -91,28 +91,6 @@ class TaskMetadata(BaseModel, frozen=True, extra="forbid"):
     """Grows with the steps that a solution takes, where the family can tell."""
     extra: JsonObject = Field(default_factory=dict)
     """The family's own data: stages store it and never read it."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _former_schema(cls, content: Any) -> Any:  # noqa: ANN401 (whatever a file holds)
-        """Read tasks of 0.1, whose metadata had the fields of search questions."""
-        if not isinstance(content, dict) or "hops" not in content:
-            return content
-        old = cast("dict[str, Any]", content)
-        return {
-            "split": old.get("split"),
-            "source": old.get("source"),
-            "pattern": old.get("signature", ""),
-            "difficulty": old["hops"],
-            "extra": {
-                "kind": old.get("family", ""),
-                **{
-                    name: old[name]
-                    for name in ("hops", "query", "entities", "evidence")
-                    if name in old
-                },
-            },
-        }
 
 
 class Task(BaseModel, frozen=True, extra="forbid"):

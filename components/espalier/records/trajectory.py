@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from espalier.records.errors import ArtifactError
-from espalier.records.message import JsonObject, Message, ToolCall
+from espalier.records.message import Message, ToolCall
 
 
 class FinishReason(enum.StrEnum):
@@ -269,7 +269,6 @@ def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
         fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
     fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]
     fields["window_starts"] = tuple(row["window_starts"])  # pyright: ignore[reportArgumentType]
-    fields["attempts"] = row["attempts"] or 1  # files of before it had none
     fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
     fields["tool_results"] = tuple(
         _tool_result(entry) for entry in json.loads(str(fields.pop("tool_calls")))
@@ -288,9 +287,10 @@ def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
 
 
 def _tool_result(entry: dict[str, Any]) -> ToolResult:
-    """One entry of the column `tool_calls`; files of 0.1 held one argument, as text."""
-    arguments: JsonObject = entry.get("arguments", {"argument": entry.get("argument", "")})
-    call = ToolCall(name=entry["name"], arguments=arguments, call_id=entry.get("call_id", ""))
+    """One entry of the column `tool_calls`."""
+    call = ToolCall(
+        name=entry["name"], arguments=entry["arguments"], call_id=entry.get("call_id", "")
+    )
     return ToolResult(
         call=call,
         content=entry["result"],

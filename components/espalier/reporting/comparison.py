@@ -119,7 +119,7 @@ def _overall(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
 
 
 def _knowledge_rows(scores: Mapping[str, Figures]) -> Iterator[MeasureRow]:
-    """Each share that some policy has, with its interval; earlier releases have none of them."""
+    """Each share that some policy has, with its interval."""
     for label, (key, counted) in _KNOWLEDGE.items():
         found = [_figures_of(scores, policy) for policy in POLICIES]
         if any(key in figures for figures in found):
@@ -146,7 +146,7 @@ _LOSSES = {
     "Episodes lost from outside, counted as wrong": "lost_episodes",
     "Episodes that broke their sandbox, wrong": "broke_sandbox_episodes",
 }
-"""Label -> key of results.json; earlier releases have none of them."""
+"""Label -> key of results.json."""
 
 
 def _measure_row(

@@ -11,8 +11,7 @@ from espalier.reporting.formats import number, words
 from espalier.reporting.run_directory import SPLITS, RunDirectory, TrainingRows
 
 _ACCEPTED = "accepted"
-_PATTERNS = ("patterns", "signatures")
-"""Keys of the counts by pattern: today's, and that of version 0.1."""
+_PATTERNS = "patterns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,11 @@ def synthesis_tables(run: RunDirectory) -> SynthesisTables | None:
                 {split: mix.get(group, {}) for split, mix in mixes.items()},
             )
             for group in dict.fromkeys(group for mix in mixes.values() for group in mix)
-            if group not in _PATTERNS
+            if group != _PATTERNS
         ),
         funnel=_funnel_tables(headings),
         patterns=count_table(
-            "Pattern",
-            {
-                split: next((mix[key] for key in _PATTERNS if key in mix), {})
-                for split, mix in mixes.items()
-            },
+            "Pattern", {split: mix.get(_PATTERNS, {}) for split, mix in mixes.items()}
         ),
         hub_kinds=tuple(str(kind) for kind in facts.get("hub_kinds", ())),
         remarks=tuple(str(remark) for remark in remarks),

@@ -225,7 +225,7 @@ async def agent_player(
     bounds = ServingConfig(
         max_body_bytes=config.max_body_bytes, write_timeout_s=config.call_timeout_s, drain_s=1.0
     )
-    endpoint = RecordingEndpoint(recorder, bounds, config.wire_formats)
+    endpoint = RecordingEndpoint(recorder, bounds)
     async with recording(endpoint, bounds) as base, _runs(config, environments) as run:
         yield AgentPlayer(
             config=config,

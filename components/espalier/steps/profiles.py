@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,7 +19,6 @@ from espalier.config import (
     load_profile,
     parse_profile,
     parsed_override,
-    read_saved_profile,
     read_toml_profile,
 )
 from espalier.records import ProfileError
@@ -167,23 +166,21 @@ def parsed_profile(profile_json: str) -> Profile:
     Raises:
         ProfileError: JSON that is not a profile of this version.
     """
-    return _parsed(Profile.model_validate_json, profile_json)
+    return _parsed(profile_json, extra=None)
 
 
 def saved_profile(profile_json: str) -> Profile:
-    """Parse the profile that a run of this version, or of 0.1, left as JSON.
+    """Parse the profile that a run or a version left as JSON; keys that are gone are left out.
 
     Raises:
-        ProfileError: JSON that is neither.
+        ProfileError: JSON that is none.
     """
-    return _parsed(read_saved_profile, profile_json)
+    return _parsed(profile_json, extra="ignore")
 
 
-def _parsed(parse: Callable[[str], Profile], profile_json: str) -> Profile:
+def _parsed(profile_json: str, *, extra: Literal["ignore"] | None) -> Profile:
     try:
-        return parse(profile_json)
-    except json.JSONDecodeError as error:
-        raise ProfileError(f"profile JSON: {error}") from error
+        return Profile.model_validate_json(profile_json, extra=extra, context={"extra": extra})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "profile"

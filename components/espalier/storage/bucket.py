@@ -18,14 +18,12 @@ from espalier.records import (
     read_manifest,
     replace_directory,
 )
-from espalier.storage.layout import PARTIAL_SUFFIX, keys_of, object_name, parsed_manifest
-from espalier.storage.minio_internals import put_object
-from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, at_once
+from espalier.storage.layout import PARTIAL_SUFFIX, object_name, parsed_manifest
+from espalier.storage.objects import Clock, ArtifactObjects, StoredManifest, at_once
 from espalier.storage.place import WRITER_WAIT_S, writing
 from espalier.storage.publication import Publication
 from espalier.storage.requests import S3Requests
 from espalier.storage.settings import S3Settings
-from espalier.storage.transfer import download
 
 if TYPE_CHECKING:
     import threading
@@ -59,8 +57,9 @@ class S3Place:
             pool: sends the requests; None makes one.
             given_up: once it is set, requests raise `TransferGivenUp`.
         """
-        requests = S3Requests(settings, pool, given_up=given_up)
-        self._objects = ArtifactObjects(requests, bucket, prefix)
+        self._objects = ArtifactObjects(
+            S3Requests(settings, pool, given_up=given_up), bucket, prefix
+        )
         self._clock = clock or Clock()
         self.uri = self._objects.uri
 
@@ -139,11 +138,8 @@ class S3Place:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        requests, bucket, key = self._objects.requests, self._objects.bucket, self._key(name)
-        requests.send(
-            f"write s3://{bucket}/{key}",
-            lambda: put_object(requests.client, bucket, key, content),
-        )
+        objects = self._objects
+        objects.requests.put(objects.bucket, objects.key(name), content)
 
     def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> str | None:
         """Fill a draft beside `destination`, kept if the process is killed, and rename it.
@@ -174,14 +170,11 @@ class S3Place:
     ) -> None:
         """Download one content and copy it to every name that it has; lost names are appended."""
         name, *others = names
-        objects = self._objects
-        for key in keys_of(objects.prefix, name, digest):
-            if download(
-                objects.requests, objects.bucket, key, draft / name, digest,
-                num_bytes=manifest.sizes.get(name),
-            ):  # fmt: skip
-                break
-        else:
+        size = manifest.sizes.get(name)
+        if not any(
+            self._objects.fetch(stored, draft / name, digest, num_bytes=size)
+            for stored in (object_name(digest), name)
+        ):
             lost.append(name)
             return
         for other in others:
@@ -189,9 +182,6 @@ class S3Place:
 
     def _parsed(self, stored: StoredManifest) -> Manifest:
         return parsed_manifest(stored.content, f"{self.uri}/{MANIFEST_NAME}")
-
-    def _key(self, name: str) -> str:
-        return self._objects.key(name)
 
 
 def _holds(destination: Path, manifest: Manifest) -> bool:

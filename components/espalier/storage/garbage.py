@@ -23,7 +23,6 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from espalier.records import MANIFEST_NAME, ArtifactError, StorageError
-from espalier.storage import minio_internals
 from espalier.storage.kept import in_order_of_deletion
 from espalier.storage.layout import (
     COLLECTING,
@@ -33,15 +32,15 @@ from espalier.storage.layout import (
     parsed_manifest,
 )
 from espalier.storage.objects import (
-    ArtifactObjects,
     Clock,
+    ArtifactObjects,
     StoredManifest,
     StoredObject,
     listed_below,
 )
-from espalier.storage.place import S3_SCHEME, is_bucket
+from espalier.storage.place import parsed_bucket
 from espalier.storage.publication import COLLECTOR_LIFE
-from espalier.storage.requests import S3Requests
+from espalier.storage.requests import S3Requests, Upload
 from espalier.storage.settings import s3_settings
 
 SHORTEST_AGE = timedelta(days=1)
@@ -62,7 +61,7 @@ class Garbage(NamedTuple):
     uri: str
     objects: dict[str, StoredObject]
     """By their names below the prefix."""
-    uploads: list[minio_internals.Upload]
+    uploads: list[Upload]
     """Incomplete ones."""
     fault: str | None = None
     """Why the artifact is left alone, where it is."""
@@ -108,7 +107,7 @@ def find_garbage(
         for name, digest in parsed_manifest(manifest.content, MANIFEST_NAME).files.items():
             kept.add(object_name(digest))
             if object_name(digest) not in listed:
-                kept.add(name)  # as artifacts lay before
+                kept.add(name)  # as Kubeflow's launcher writes
     inner = tuple(
         name.removesuffix(MANIFEST_NAME)
         for name in listed.keys() - kept
@@ -148,7 +147,7 @@ class Collector:
             unpublished: delete contents without a manifest, too.
         """
         self._requests, self._bucket = requests, bucket
-        self._below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._below = f"{prefix}/" if prefix else ""
         self._clock = clock or Clock()
         self._kept_age, self._unpublished = kept_age, unpublished
 
@@ -204,7 +203,7 @@ class Collector:
         self,
         prefix: str,
         listed: Mapping[str, StoredObject],
-        uploads: list[minio_internals.Upload],
+        uploads: list[Upload],
         before: datetime,
     ) -> Garbage:
         objects = ArtifactObjects(self._requests, self._bucket, prefix)
@@ -302,16 +301,16 @@ class Collector:
         self._requests.send_or_none(f"delete s3://{self._bucket}/{key}", request)
         return not is_late
 
-    def _old_uploads(self, before: datetime) -> list[minio_internals.Upload]:
+    def _old_uploads(self, before: datetime) -> list[Upload]:
         """Incomplete uploads of contents that were begun before."""
         return [
             upload
             for upload in self._requests.uploads_below(self._bucket, self._below)
-            if digest_of_key(upload.key) and upload.begun and upload.begun < before
+            if digest_of_key(upload.key) and upload.begun < before
         ]
 
 
-def described(objects: Mapping[str, StoredObject], uploads: list[minio_internals.Upload]) -> str:
+def described(objects: Mapping[str, StoredObject], uploads: list[Upload]) -> str:
     """Garbage in words: "3 objects of 12.5 MB, 1 incomplete upload"."""
     num_bytes = sum(stored.num_bytes for stored in objects.values())
     begun = f", {len(uploads)} incomplete uploads" if uploads else ""
@@ -348,8 +347,6 @@ def open_collector(
     Raises:
         StorageError: not such a URI, or no credentials.
     """
-    bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
-    if not uri.startswith(S3_SCHEME) or not is_bucket(bucket):
-        raise StorageError(f"{uri}: give s3://BUCKET or s3://BUCKET/PREFIX, below which runs lie")
+    bucket, prefix = parsed_bucket(uri)
     requests = S3Requests(s3_settings(environment))
     return Collector(requests, bucket, prefix, kept_age=kept_age, unpublished=unpublished)

@@ -67,7 +67,7 @@ class KeptPlace(S3Place):
         former = self._named()
         manifest = self.keep(directory)
         for digest in former - set(manifest.files.values()):
-            self._delete(object_name(digest))
+            self._objects.delete(object_name(digest))
         return manifest
 
     def forget(self) -> None:
@@ -77,9 +77,9 @@ class KeptPlace(S3Place):
             StorageError: the server refuses or is unreachable.
         """
         for name in in_order_of_deletion(self._objects.listed()):
-            self._delete(name)
+            self._objects.delete(name)
         requests, bucket = self._objects.requests, self._objects.bucket
-        for upload in requests.uploads_below(bucket, self._key("")):
+        for upload in requests.uploads_below(bucket, self._objects.key("")):
             requests.forget_upload(bucket, upload.key, upload.upload_id)
 
     def _named(self) -> set[str]:
@@ -89,12 +89,6 @@ class KeptPlace(S3Place):
         except ArtifactError:
             return set()
         return set() if manifest is None else set(manifest.files.values())
-
-    def _delete(self, name: str) -> None:
-        requests, bucket, key = self._objects.requests, self._objects.bucket, self._key(name)
-        requests.send_or_none(
-            f"delete s3://{bucket}/{key}", lambda: requests.client.remove_object(bucket, key)
-        )
 
 
 def in_order_of_deletion(names: Mapping[str, object]) -> list[str]:

@@ -8,9 +8,9 @@ files, and the manifest alone, one object, decides which artifact is there. It l
 of its artifact, not beside it: whoever copies, allows, expires or deletes a prefix has all of the
 artifact and nothing else, and what no manifest names is found by looking at one prefix.
 
-Before, the files had their own names (PREFIX/NAME). Kubeflow's launcher still uploads folders so,
-and downloads every object below a prefix: `restore_names` turns what it downloaded into the folder
-that was published. `keys_of` says where a file may lie in either case.
+Kubeflow's launcher uploads a folder by the names of its files (PREFIX/NAME), so readers look there
+as well. It downloads every object below a prefix: `restore_names` turns what it downloaded into the
+folder that was published.
 """
 
 from __future__ import annotations
@@ -56,11 +56,6 @@ def digest_of_key(key: str) -> str | None:
     folder, _, name = key.rpartition("/")
     named = folder == OBJECTS or folder.endswith(f"/{OBJECTS}")
     return name if named and _DIGEST.fullmatch(name) else None
-
-
-def keys_of(prefix: str, name: str, digest: str) -> tuple[str, str]:
-    """Keys at which a file of an artifact may lie: by its content, and by its name as before."""
-    return f"{prefix}/{object_name(digest)}", f"{prefix}/{name}"
 
 
 def parsed_manifest(content: bytes, where: str) -> Manifest:

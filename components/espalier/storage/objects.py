@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from espalier.records import MANIFEST_NAME
-from espalier.storage import minio_internals
 from espalier.storage.layout import MAX_MANIFEST_BYTES
-from espalier.storage.requests import TRANSFERS, S3Requests
+from espalier.storage.requests import TRANSFERS, S3Requests, etag_of, while_etag
 
 
 def _utc_now() -> datetime:
@@ -29,7 +28,7 @@ class Clock:
 
 
 class StoredManifest(NamedTuple):
-    """A manifest's bytes, with the ETag by which a later write asks for this very version."""
+    """An object's bytes, with the ETag by which a later write asks for this very version."""
 
     content: bytes
     etag: str
@@ -44,7 +43,10 @@ class StoredObject(NamedTuple):
 
 
 class ArtifactObjects:
-    """What lies below s3://bucket/prefix/."""
+    """What lies below s3://bucket/prefix/.
+
+    All methods raise StorageError where the server refuses or is unreachable.
+    """
 
     def __init__(self, requests: S3Requests, bucket: str, prefix: str) -> None:
         self.requests, self.bucket, self.prefix = requests, bucket, prefix
@@ -54,64 +56,37 @@ class ArtifactObjects:
         """Key of the object with this name below the prefix."""
         return f"{self.prefix}/{name}"
 
+    def listed(self) -> dict[str, StoredObject]:
+        """Every object by its name below the prefix."""
+        below = f"{self.prefix}/"
+        found = listed_below(self.requests, self.bucket, below)
+        return {key.removeprefix(below): stored for key, stored in found.items()}
+
     def read_manifest(self) -> StoredManifest | None:
         """The manifest; None if there is none.
 
         Of an object that is too long to be a manifest, one byte more than a manifest may have.
-
-        Raises:
-            StorageError: the server refuses or is unreachable.
         """
         key = self.key(MANIFEST_NAME)
 
         def received() -> StoredManifest:
             response = self.requests.client.get_object(self.bucket, key)
             try:
-                content = response.read(MAX_MANIFEST_BYTES + 1)
-                return StoredManifest(content, response.headers.get("ETag", "").strip('"'))
+                return StoredManifest(response.read(MAX_MANIFEST_BYTES + 1), etag_of(response))
             finally:
                 response.close()
                 response.release_conn()
 
         return self.requests.send_or_none(f"read s3://{self.bucket}/{key}", received)
 
-    def write_manifest(self, content: bytes, replaced: StoredManifest | None) -> bool:
-        """Write the manifest if `replaced` is still there, or still nothing; whether it was so.
-
-        After a lost answer this returns False although it has written: read what is there.
-
-        Raises:
-            StorageError: the server refuses or is unreachable.
-        """
-        etag = replaced.etag if replaced else None
-        return self.write_if(MANIFEST_NAME, content, etag) is not None
-
     def write_if(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Write an object if the present one has this ETag, or if there is none (None).
+        """Write a small object if the present one has this ETag, or if there is none (None).
 
         Returns:
-            The new ETag; None if the condition did not hold.
+            The new ETag; None if the condition did not hold, or if the answer was lost: read what
+            is there.
         """
-        key = self.key(name)
-        condition = minio_internals.IF_ABSENT
-        if etag is not None:
-            condition = minio_internals.if_unchanged(etag)
-        return self.requests.send_if(
-            f"write s3://{self.bucket}/{key}",
-            lambda: minio_internals.put_object(
-                self.requests.client, self.bucket, key, content, condition=condition
-            ),
-        )
-
-    def listed(self) -> dict[str, StoredObject]:
-        """Every object by its name below the prefix.
-
-        Raises:
-            StorageError: the server refuses or is unreachable.
-        """
-        below = f"{self.prefix}/"
-        found = listed_below(self.requests, self.bucket, below)
-        return {key.removeprefix(below): stored for key, stored in found.items()}
+        return self.requests.put(self.bucket, self.key(name), content, while_etag(etag))
 
 
 def listed_below(requests: S3Requests, bucket: str, prefix: str) -> dict[str, StoredObject]:

@@ -85,16 +85,23 @@ def parsed_address(uri: str) -> tuple[str, str]:
     """
     bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
     prefix = prefix.strip("/")
-    if not uri.startswith(S3_SCHEME) or not is_bucket(bucket) or not prefix:
+    if not uri.startswith(S3_SCHEME) or not _BUCKET.fullmatch(bucket) or not prefix:
         raise StorageError(f"{uri}: not s3://BUCKET/KEY with a bucket's name and a key below it")
     if any(part in ("", ".", "..") for part in prefix.split("/")):
         raise StorageError(f"{uri}: the key has an empty part, or one that is . or ..")
     return bucket, prefix
 
 
-def is_bucket(name: str) -> bool:
-    """Whether a bucket can have this name."""
-    return _BUCKET.fullmatch(name) is not None
+def parsed_bucket(uri: str) -> tuple[str, str]:
+    """Bucket and prefix, empty for the whole bucket, of s3://bucket/prefix.
+
+    Raises:
+        StorageError: no such address.
+    """
+    bucket, _, prefix = uri.removeprefix(S3_SCHEME).rstrip("/").partition("/")
+    if not uri.startswith(S3_SCHEME) or not _BUCKET.fullmatch(bucket):
+        raise StorageError(f"{uri}: give s3://BUCKET or s3://BUCKET/PREFIX")
+    return bucket, prefix.strip("/")
 
 
 def joined(uri: str, *names: str) -> str:

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from espalier.records import MANIFEST_NAME, ArtifactError, Manifest, StorageError, open_artifact
 from espalier.storage.layout import COLLECTING, object_name, parsed_manifest
-from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, StoredObject, at_once
-from espalier.storage.transfer import FileSums, upload
+from espalier.storage.objects import Clock, ArtifactObjects, StoredManifest, StoredObject, at_once
+from espalier.storage.transfer import FileSums
 
 REUSED_WITHIN = timedelta(hours=12)
 """Age up to which a content that no manifest names is reused; the collector waits for a day at
@@ -82,7 +82,8 @@ class Publication:
         """Make this manifest the artifact's, if `replaced` still is; whether that was so."""
         if replaced is not None and replaced.content == self._content:
             return self._objects.read_manifest() == replaced
-        return self._objects.write_manifest(self._content, replaced)
+        etag = replaced.etag if replaced else None
+        return self._objects.write_if(MANIFEST_NAME, self._content, etag) is not None
 
     def _settled(self, found: StoredManifest) -> Manifest:
         """The manifest that was written while this publication was under way, if it will do."""
@@ -125,9 +126,7 @@ class Publication:
 
     def _put(self, digest: str) -> None:
         path, sums = self._files[digest]
-        objects = self._objects
-        key = objects.key(object_name(digest))
-        etag = upload(objects.requests, path, sums, objects.bucket, key)
+        etag = self._objects.put(object_name(digest), path, sums)
         if etag and etag != sums.etag:
             self._compares_etags = False  # the server encrypts, and its ETags are no sums
 

@@ -8,20 +8,25 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from urllib.parse import urlunsplit
 from xml.etree.ElementTree import ParseError
 
 import tenacity
 import urllib3
 from minio import Minio
 from minio.credentials.providers import Provider, StaticProvider
+from minio.datatypes import ListMultipartUploadsResult
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from minio.helpers import BaseURL, DictType, md5sum_hash, sha256_hash
+from minio.signer import sign_v4_s3
+from minio.time import to_amz_date, utcnow
 from urllib3.exceptions import HTTPError, SSLError
 
 from espalier.records import StorageAwayError, StorageError
-from espalier.storage.minio_internals import Upload, abort_upload, list_all_uploads, response_status
 from espalier.storage.role import RoleProvider
 
 if TYPE_CHECKING:
@@ -48,6 +53,24 @@ _OVERTAKEN = _MISSING | {"ConditionalRequestConflict", "PreconditionFailed"}
 has been done already, and its answer was lost."""
 
 _log = logging.getLogger(__name__)
+
+
+class Upload(NamedTuple):
+    """An incomplete upload."""
+
+    key: str
+    upload_id: str
+    begun: datetime
+
+
+def while_etag(etag: str | None) -> Mapping[str, str]:
+    """The condition that an object has this ETag; that there is none, for None."""
+    return {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
+
+
+def etag_of(response: urllib3.BaseHTTPResponse) -> str:
+    """The ETag that an answer names."""
+    return response.headers.get("ETag", "").strip('"')
 
 
 class TransferGivenUp(Exception):
@@ -81,9 +104,11 @@ class S3Requests:
             retries=False,  # `send` retries, also when a connection breaks inside a body
             ca_certs=settings.ca_bundle or os.environ.get("SSL_CERT_FILE"),
         )
+        self._pool, self._credentials = pool, _credentials(settings, pool)
+        self._addresses = BaseURL(settings.endpoint, settings.region)
         self.client = Minio(
             settings.host,
-            credentials=_credentials(settings, pool),
+            credentials=self._credentials,
             secure=settings.is_encrypted,
             region=settings.region,  # else minio requests the bucket's region first
             http_client=pool,
@@ -138,16 +163,7 @@ class S3Requests:
 
     def send_or_none(self, what: str, request: Callable[[], Answer]) -> Answer | None:
         """`send`, but None if the object or the upload does not exist."""
-
-        def asked() -> Answer | None:
-            try:
-                return request()
-            except S3Error as error:
-                if error.code in _MISSING:
-                    return None
-                raise
-
-        return self.send(what, asked)
+        return self.send(what, _none_where(_MISSING, request))
 
     def send_if(self, what: str, request: Callable[[], Answer]) -> Answer | None:
         """`send` a conditional write, but None if its condition does not hold.
@@ -155,34 +171,94 @@ class S3Requests:
         A write whose answer was lost is sent again, and then meets what it has written itself: who
         gets None looks at what is there.
         """
+        return self.send(what, _none_where(_OVERTAKEN, request))
 
-        def asked() -> Answer | None:
-            try:
-                return request()
-            except S3Error as error:
-                if error.code in _OVERTAKEN:
-                    return None
-                raise
+    def ask(
+        self,
+        method: str,
+        bucket: str,
+        key: str | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send one request that `client` has no method for: with a condition, or of an upload.
 
-        return self.send(what, asked)
+        The server compares the body that arrives with its signed SHA-256, and with its MD5, which
+        a bucket with Object Lock asks for.
+
+        Raises:
+            HTTPError: the server is not reached.
+            MinioException: it refuses.
+        """
+        region = self._settings.region
+        url = self._addresses.build(
+            method=method, region=region, bucket_name=bucket, object_name=key,
+            query_params=dict(query or {}),
+        )  # fmt: skip
+        keys, date, digest = self._credentials.retrieve(), utcnow(), sha256_hash(body)
+        sent: DictType = {
+            "Host": url.netloc, "x-amz-date": to_amz_date(date), "x-amz-content-sha256": digest,
+        }  # fmt: skip
+        if keys.session_token:
+            sent["x-amz-security-token"] = keys.session_token
+        if body is not None:
+            sent["Content-MD5"] = md5sum_hash(body) or ""
+        signed = sign_v4_s3(
+            method=method, url=url, region=region, headers=sent | dict(headers or {}),
+            credentials=keys, content_sha256=digest, date=date,
+        )  # fmt: skip
+        response = self._pool.urlopen(method, urlunsplit(url), body=body, headers=signed)
+        if response.status < 300:
+            return response
+        kind = response.headers.get("Content-Type", "")
+        if "xml" not in kind:
+            raise InvalidResponseError(
+                response.status, kind, response.data.decode(errors="replace")
+            )
+        raise S3Error.fromxml(response)
+
+    def put(
+        self, bucket: str, key: str, content: bytes, condition: Mapping[str, str] | None = None
+    ) -> str | None:
+        """Write an object in one request, whatever is there, or on a condition (`while_etag`).
+
+        Returns:
+            Its ETag; None if the condition does not hold.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        send = self.send if condition is None else self.send_if
+        return send(
+            f"write s3://{bucket}/{key}",
+            lambda: etag_of(self.ask("PUT", bucket, key, body=content, headers=condition)),
+        )
 
     def uploads_below(self, bucket: str, prefix: str) -> list[Upload]:
         """Incomplete uploads of all objects whose key begins with `prefix`.
+
+        MinIO answers this for whole keys only and forgets uploads of over a day by itself.
 
         Raises:
             StorageError: the server refuses or is unreachable.
         """
         found: list[Upload] = []
-        after: str | None = None
+        query = {"uploads": "", "prefix": prefix, "encoding-type": "url"}
         while True:
             page = self.send(
                 f"list uploads below s3://{bucket}/{prefix}",
-                lambda after=after: list_all_uploads(self.client, bucket, prefix, after),
+                lambda: ListMultipartUploadsResult(self.ask("GET", bucket, query=query)),
             )
-            found += page.uploads
-            after = page.next_key
-            if after is None:
+            found += [
+                Upload(upload.object_name, upload.upload_id, upload.initiated_time)
+                for upload in page.uploads
+                if upload.object_name and upload.upload_id and upload.initiated_time
+            ]
+            if not (page.is_truncated and page.next_key_marker):
                 return found
+            query["key-marker"] = page.next_key_marker
 
     def forget_upload(self, bucket: str, key: str, upload_id: str) -> None:
         """Delete an incomplete upload and its parts, where it is still there.
@@ -192,7 +268,7 @@ class S3Requests:
         """
         self.send_or_none(
             f"forget an upload of s3://{bucket}/{key}",
-            lambda: abort_upload(self.client, bucket, key, upload_id),
+            lambda: self.ask("DELETE", bucket, key, query={"uploadId": upload_id}),
         )
 
     def _log_pause(self, what: str, state: tenacity.RetryCallState) -> None:
@@ -233,6 +309,22 @@ def _credentials(settings: S3Settings, pool: urllib3.PoolManager) -> Provider:
     return StaticProvider(settings.access_key, settings.secret_key, settings.session_token)
 
 
+def _none_where(
+    codes: frozenset[str], request: Callable[[], Answer]
+) -> Callable[[], Answer | None]:
+    """The request, with None in the place of a refusal with one of the codes."""
+
+    def asked() -> Answer | None:
+        try:
+            return request()
+        except S3Error as error:
+            if error.code in codes:
+                return None
+            raise
+
+    return asked
+
+
 class _LongAfterTheFirstFault:
     """Stop if the next attempt would start over `total_s` after the first failure.
 
@@ -258,7 +350,7 @@ def _is_transient(error: BaseException) -> bool:
     if isinstance(error, ServerError):
         return error.status_code >= 500
     if isinstance(error, InvalidResponseError):
-        return response_status(error) >= 500
+        return "Response code: 5" in str(error)  # it has no public attribute for its status
     return isinstance(error, HTTPError | ParseError) and not isinstance(error, SSLError)
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+from xml.etree.ElementTree import fromstring
+from xml.sax.saxutils import escape
 
-from minio.datatypes import Part
+from minio.datatypes import CompleteMultipartUploadResult, ListPartsResult
 from minio.error import S3Error
 from urllib3.exceptions import HTTPError
 
 from espalier.records import ArtifactError, file_digest
-from espalier.storage import minio_internals
 from espalier.storage.layout import PARTIAL_SUFFIX
-
-if TYPE_CHECKING:
-    from espalier.storage.requests import S3Requests
+from espalier.storage.requests import S3Requests, etag_of
 
 PART_BYTES = 16 << 20
 """A lost connection costs at most one part. S3's minimum is 5 MiB."""
@@ -68,9 +67,8 @@ def upload(
 ) -> str | None:
     """Upload a file to s3://bucket/key, whatever is there.
 
-    Every part has its MD5, which the server checks against what arrives, so that the object has
-    the bytes that `sums` were taken of. Parts of a killed attempt are kept if their ETags match. A
-    server that encrypts with its own keys returns other ETags: then all parts are sent again.
+    Parts of a killed attempt are kept if their ETags match. A server that encrypts with its own
+    keys returns other ETags: then all parts are sent again.
 
     Args:
         requests: of the server.
@@ -87,127 +85,111 @@ def upload(
         ArtifactError: the file has changed since `sums` were taken.
         StorageError: the server refuses or is unreachable.
     """
-    if len(sums.part_md5s) > 1:
-        return _MultipartUpload(requests, bucket, key).send(path, sums)
-    md5 = b"".join(sums.part_md5s)  # of the one part
-    content = path.read_bytes()
-    return requests.send(
-        f"write s3://{bucket}/{key}",
-        _checked(
-            path,
-            content,
-            md5,
-            lambda md5: minio_internals.put_object(requests.client, bucket, key, content, md5=md5),
-        ),
+    if len(sums.part_md5s) == 1:
+        return requests.put(bucket, key, _part(path, sums, 1))
+    parts = MultipartUpload(requests, bucket, key)
+    begun = sorted(
+        (found.begun, found.upload_id)
+        for found in requests.uploads_below(bucket, key)
+        if found.key == key
     )
+    left_over = [upload_id for _, upload_id in begun]
+    upload_id = left_over.pop() if begun else parts.begin()
+    present = parts.present(upload_id) if begun else {}
+    etags: list[str] = []
+    for number, md5 in enumerate(sums.part_md5s, 1):
+        etag = present.get(number)
+        if etag != md5.hex():
+            etag = parts.put(upload_id, number, _part(path, sums, number))
+        if etag is None:
+            return None
+        etags.append(etag)
+    etag = parts.complete(upload_id, etags)
+    for each in left_over:
+        requests.forget_upload(bucket, key, each)
+    return etag
 
 
-def _checked(
-    path: Path, content: bytes, md5: bytes, put: Callable[[bytes], str]
-) -> Callable[[], str]:
-    """A request that sends `content` with its expected MD5.
+def _part(path: Path, sums: FileSums, number: int) -> bytes:
+    """Content of one part of the file.
 
-    A body that was damaged on its way is sent again; a file that has changed never will be right.
+    Raises:
+        ArtifactError: it has changed since its sum was taken.
+    """
+    with path.open("rb") as stream:
+        stream.seek((number - 1) * sums.part_bytes)
+        content = stream.read(sums.part_bytes)
+    if _md5(content) != sums.part_md5s[number - 1]:
+        raise ArtifactError(
+            f"{path}: changed while it was being published, and nothing was replaced. Let its "
+            "writer finish, and run the same command again"
+        )
+    return content
+
+
+class MultipartUpload:
+    """Requests of uploads of one object in parts.
+
+    All raise StorageError where the server refuses or is unreachable.
     """
 
-    def request() -> str:
-        try:
-            return put(md5)
-        except S3Error as error:
-            if error.code == "BadDigest" and _md5(content) != md5:
-                raise _changed(path) from error
-            raise
-
-    return request
-
-
-def _changed(path: Path) -> ArtifactError:
-    return ArtifactError(
-        f"{path}: changed while it was being published, and nothing was replaced. Let its writer "
-        "finish, and run the same command again"
-    )
-
-
-class _MultipartUpload:
-    """An upload of one object in parts."""
-
     def __init__(self, requests: S3Requests, bucket: str, key: str) -> None:
-        self._requests, self._client = requests, requests.client
-        self._bucket, self._key = bucket, key
+        self._requests, self._bucket, self._key = requests, bucket, key
         self._where = f"s3://{bucket}/{key}"
 
-    def send(self, path: Path, sums: FileSums) -> str | None:
-        """Send the missing parts, then complete the upload."""
-        begun = self._begun()
-        upload_id = begun[-1] if begun else self._begin()
-        present = self._present(upload_id) if begun else {}
-        parts: list[Part] = []
-        for number, md5 in enumerate(sums.part_md5s, 1):
-            etag = present.get(number)
-            if etag != md5.hex():
-                etag = self._send_part(path, sums, upload_id, number)
-            if etag is None:
-                return None
-            parts.append(Part(number, etag))
-        etag = self._complete(upload_id, parts)
-        for left_over in begun[:-1]:
-            self._requests.forget_upload(self._bucket, self._key, left_over)
-        return etag
+    def begin(self) -> str:
+        """Begin an upload and return its id."""
+        return self._requests.send(f"begin an upload of {self._where}", self._begun)
 
-    def _begun(self) -> list[str]:
-        return self._requests.send(
-            f"list uploads of {self._where}",
-            lambda: minio_internals.list_uploads(self._client, self._bucket, self._key),
-        )
-
-    def _begin(self) -> str:
-        return self._requests.send(
-            f"begin an upload of {self._where}",
-            lambda: minio_internals.begin_upload(self._client, self._bucket, self._key),
-        )
-
-    def _present(self, upload_id: str) -> dict[int, str]:
+    def present(self, upload_id: str) -> dict[int, str]:
         """Part number -> ETag of the parts that the server has; none if the upload is gone."""
         etags: dict[int, str] = {}
-        marker: str | None = None
+        query = {"uploadId": upload_id}
         while True:
             page = self._requests.send_or_none(
                 f"list parts of {self._where}",
-                lambda marker=marker: minio_internals.list_parts(
-                    self._client, self._bucket, self._key, upload_id, marker
+                lambda: ListPartsResult(
+                    self._requests.ask("GET", self._bucket, self._key, query=query)
                 ),
             )
             if page is None:
+                return {}
+            etags |= {part.part_number: part.etag for part in page.parts}
+            if not (page.is_truncated and page.next_part_number_marker):
                 return etags
-            etags |= page.etags
-            marker = page.next_marker
-            if marker is None:
-                return etags
+            query["part-number-marker"] = page.next_part_number_marker
 
-    def _send_part(self, path: Path, sums: FileSums, upload_id: str, number: int) -> str | None:
-        with path.open("rb") as stream:
-            stream.seek((number - 1) * sums.part_bytes)
-            chunk = stream.read(sums.part_bytes)
+    def put(self, upload_id: str, number: int, content: bytes) -> str | None:
+        """Write one part and return its ETag; None if the upload is gone."""
+        query = {"partNumber": str(number), "uploadId": upload_id}
         return self._requests.send_or_none(
             f"write part {number} of {self._where}",
-            _checked(
-                path,
-                chunk,
-                sums.part_md5s[number - 1],
-                lambda md5: minio_internals.upload_part(
-                    self._client, self._bucket, self._key, upload_id, number, chunk, md5=md5
-                ),
+            lambda: etag_of(
+                self._requests.ask("PUT", self._bucket, self._key, query=query, body=content)
             ),
         )
 
-    def _complete(self, upload_id: str, parts: list[Part]) -> str | None:
-        # if the first answer was lost, the retry finds no upload, and the object is looked up
-        return self._requests.send_or_none(
-            f"complete {self._where}",
-            lambda: minio_internals.complete_upload(
-                self._client, self._bucket, self._key, upload_id, parts
-            ),
+    def complete(self, upload_id: str, etags: Sequence[str]) -> str | None:
+        """Make the parts, all of them in order, the object, and return its ETag.
+
+        None if the upload is gone, as after a lost answer.
+        """
+        listed = "".join(
+            f'<Part><PartNumber>{number}</PartNumber><ETag>"{escape(etag)}"</ETag></Part>'
+            for number, etag in enumerate(etags, 1)
         )
+        body = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
+        query = {"uploadId": upload_id}
+
+        def completed() -> str:
+            response = self._requests.ask("POST", self._bucket, self._key, query=query, body=body)
+            return CompleteMultipartUploadResult(response).etag or ""
+
+        return self._requests.send_or_none(f"complete {self._where}", completed)
+
+    def _begun(self) -> str:
+        response = self._requests.ask("POST", self._bucket, self._key, query={"uploads": ""})
+        return fromstring(response.data).findtext("{*}UploadId", "")
 
 
 def _parts(read: Callable[[], bytes]) -> Iterator[bytes]:
@@ -276,6 +258,19 @@ def download(
         )
     partial.replace(path)
     return True
+
+
+def receive(requests: S3Requests, bucket: str, key: str, path: Path) -> str | None:
+    """Download an object of unknown content to the new file `path`.
+
+    Returns:
+        Its SHA-256 in hex; None if there is no such object.
+
+    Raises:
+        StorageError: the server refuses or is unreachable.
+    """
+    receiver = _Receiver(requests, bucket, key, path, None)
+    return receiver.digest if receiver.receive() else None
 
 
 class _Receiver:

@@ -219,8 +219,7 @@ class SupervisedLoop:
         extra = checkpoint.extra
         self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
         self._tokens, self._seconds = extra["tokens"], extra["seconds"]
-        # checkpoints of earlier releases have no such count
-        self._updater.skipped_in_a_row = extra.get("skipped_in_a_row", 0)
+        self._updater.skipped_in_a_row = extra["skipped_in_a_row"]
         restore_random_state(checkpoint.rng)
         return checkpoint.step
 

@@ -145,13 +145,6 @@ def test_only_what_people_run_is_listed_under_its_panel(espalier):
     assert shown == (FROZEN.keys() - {"step"}) | FROZEN_GROUPS.keys()
 
 
-@pytest.mark.parametrize("name", ["check-queries", "draw-questions"])
-def test_a_command_that_moved_names_its_new_place(espalier, name):
-    result = espalier(name, "--help")
-    assert result.exit_code == 2
-    assert f"`espalier {name}` is `espalier data {name}` now" in result.output
-
-
 @pytest.mark.parametrize(
     "command",
     [

@@ -8,7 +8,6 @@ from espalier.config import (
     LocalSandboxConfig,
     PodmanSandboxConfig,
     Profile,
-    read_saved_profile,
 )
 from espalier.environments import Family
 from espalier.environments.python_math.config import PythonMathConfig
@@ -103,16 +102,3 @@ def test_an_own_family_is_named_by_its_place(load):
 def test_a_family_refuses_sections_that_do_not_fit_it(load):
     with pytest.raises(ProfileError, match="leaves no turn to convert in"):
         load(OWN, "episode.max_turns=1")
-
-
-def test_a_saved_profile_of_version_0_1_is_read():
-    saved = """{
-        "environment": {"name": "python_math", "sandbox": {
-            "backend": "local", "image": "", "kubeconfig": null, "packages": ["numpy"], "size": 2
-        }},
-        "training": {"device": "cpu", "micro_batch_tokens": 4096, "reward": {"format": 0.2}}
-    }"""
-    profile = read_saved_profile(saved)
-    assert profile.environment.sandbox == LocalSandboxConfig(packages=("numpy",), size=2)
-    assert (profile.hardware.device, profile.hardware.micro_batch_tokens) == ("cpu", 4096)
-    assert profile.reward.format == 0.2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS, fill_elsewhere
-from espalier.config import Profile, read_saved_profile
+from espalier.config import Profile
 from espalier.config.profile import override_tables
 from espalier.steps.profiles import named_profile, preset_line, profile_names
 
@@ -52,7 +52,7 @@ def test_what_a_preset_sets_elsewhere_holds_unless_stated(preset):
         assert held == value or key == "reward.terms"
         assert value_at(stated.model_dump(mode="json"), key) == value_at(defaults, key)
     for profile in (stated, filled):
-        assert read_saved_profile(profile.model_dump_json()) == profile
+        assert Profile.model_validate_json(profile.model_dump_json()) == profile
 
 
 def test_filling_in_leaves_the_tables_as_they_are():

@@ -255,21 +255,6 @@ def test_a_changed_key_changes_only_its_stages_digests(section, key, value, stag
     assert changed(before, after) == stages
 
 
-@pytest.mark.parametrize(
-    ("override", "now"),
-    [
-        ("training.device=cpu", r"training\.device: no such key; it is hardware\.device now"),
-        ("training.precision=float32", r"it is hardware\.precision now"),
-        ("training.micro_batch_tokens=64", r"it is hardware\.micro_batch_tokens now"),
-        ("training.activation_checkpointing=true", r"is hardware\.activation_checkpointing now"),
-        ("training.reward.format=0.2", r"training\.reward: no such key; it is reward now"),
-    ],
-)
-def test_a_moved_key_is_answered_with_its_place(write, override, now):
-    with pytest.raises(ProfileError, match=now):
-        load_profile(write(""), [override])
-
-
 @pytest.mark.parametrize("change", [{"seed": 1}, {"threads": 1}])
 def test_seed_and_threads_change_every_digest(change):
     before, after = Profile(), Profile.model_validate(change)

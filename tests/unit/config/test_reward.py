@@ -1,11 +1,9 @@
 """The section `[reward]`: which terms a profile has, and whether they may stand together."""
 
-import json
-
 import pytest
 from pydantic import ValidationError
 
-from espalier.config import Profile, outcome_scale, read_saved_profile, term_context
+from espalier.config import Profile, outcome_scale, term_context
 
 
 def profile(reward=None, preset="default", **sections):
@@ -25,20 +23,6 @@ def test_terms_of_the_profile_replace_the_presets():
     own = profile({"terms": [{"name": "linear_length"}]}, "dapo")
     assert [term.key for term in own.reward.terms] == ["linear_length"]
     assert profile({"terms": []}, "dapo").reward.terms == ()
-
-
-@pytest.mark.parametrize("terms", [[], [{"name": "form"}]])
-def test_a_former_profile_keeps_the_terms_of_its_preset(terms):
-    tables = json.loads(profile({"terms": terms}, "dapo").model_dump_json())
-    tables["reward"]["preset_terms"] = True
-    for former in ("dapo", "high_entropy"):
-        tables["training"]["algorithm"]["preset"] = former
-        read = read_saved_profile(json.dumps(tables))
-        assert [term.key for term in read.reward.terms] == [
-            *(term["name"] for term in terms),
-            "overlong",
-        ]
-        assert read.training.algorithm == profile({}, "dapo").training.algorithm
 
 
 def test_weights_of_unpaid_terms_are_refused_by_name():

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,6 @@ from espalier.config import (
     SynthesisConfig,
     TemperatureSchedule,
     TrainingConfig,
-    read_saved_profile,
 )
 from espalier.steps.profiles import parsed_profile, stated_json
 
@@ -110,12 +107,5 @@ def test_rl_has_all_kinds_and_over_own_knowledge_other_names(tables, share, draw
     profile = Profile.model_validate(tables)
     assert profile.renamed_training_share == share
     assert profile.curriculum.draw == draw
-    assert read_saved_profile(profile.model_dump_json()) == profile
+    assert Profile.model_validate_json(profile.model_dump_json()) == profile
     assert parsed_profile(stated_json(profile)) == profile
-
-
-@pytest.mark.parametrize("sections", [{}, {"knowledge": OWN}])
-def test_a_run_of_before_goes_on_drawing_as_it_did(sections):
-    tables = json.loads(Profile.model_validate(sections).model_dump_json())
-    del tables["curriculum"]["draw"]
-    assert read_saved_profile(json.dumps(tables)).curriculum.draw == "band"

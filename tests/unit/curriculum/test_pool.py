@@ -224,17 +224,6 @@ def test_a_restored_pool_predicts_and_draws_as_the_unbroken_one(draw):
     assert resumed.estimates() == unbroken.estimates()
 
 
-@pytest.mark.parametrize("predictor", [{}, {"predictor": {"weights": {}, "groups": 7}}])
-def test_predictions_learn_from_a_checkpoint_of_earlier_releases(predictor):
-    former = _pattern_pool("band")
-    pool = TaskPool(ALIKE, CurriculumConfig(draw="predicted"))
-    records = former.state()
-    state = {"records": records, **predictor} if predictor else records
-    pool.restore(state, former.kept_ids())
-    rates = pool.estimates()
-    assert rates["always0"] > rates["sometimes0"] > rates["never0"]
-
-
 def test_a_pool_may_predict_and_draw_all_tasks_alike():
     pool = TaskPool(ALIKE, CurriculumConfig(enabled=False), reward_span=(-1, 1))
     for number in range(30):

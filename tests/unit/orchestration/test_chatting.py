@@ -1,8 +1,10 @@
+import json
+
 import pytest
 
 from espalier.config import Profile
 from espalier.orchestration.finished_run import Conversation, open_finished_run, transcript
-from espalier.records import ArtifactError, Message, ToolCall
+from espalier.records import ArtifactError, Message, ProfileError, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 
 SEARCH = ToolCall(name="search", arguments={"query": "lyon country"})
@@ -50,3 +52,18 @@ def test_a_question_shows_its_searches_and_its_answer():
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match="not the folder of a run"):
         open_finished_run(tmp_path)
+
+
+def test_a_run_whose_profile_is_damaged_is_refused(tmp_path):
+    (tmp_path / "profile.json").write_text("{")
+    with pytest.raises(ProfileError, match="profile JSON"):
+        open_finished_run(tmp_path)
+
+
+def test_keys_that_are_gone_are_left_out_of_a_saved_profile(tmp_path):
+    tables = Profile(seed=3).model_dump(mode="json")
+    tables |= {"gone": {"key": 1}, "agent": tables["agent"] | {"wire_formats": ["chat"]}}
+    tables["training"]["algorithm"]["advantage"]["gone"] = 1
+    tables["environment"]["gone"] = 1
+    (tmp_path / "profile.json").write_text(json.dumps(tables))
+    assert open_finished_run(tmp_path).profile == Profile(seed=3)

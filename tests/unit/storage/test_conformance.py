@@ -4,14 +4,12 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from minio.datatypes import Part
 
-from espalier.storage import minio_internals
 from espalier.storage.layout import COLLECTING
-from espalier.storage.minio_internals import IF_ABSENT, if_unchanged
 from espalier.storage.objects import ArtifactObjects
-from espalier.storage.requests import S3Requests
+from espalier.storage.requests import S3Requests, while_etag
 from espalier.storage.settings import s3_settings
+from espalier.storage.transfer import MultipartUpload
 from tests.factories.storage import minio_uri, settings
 from tests.fakes.s3_stand_in import BUCKET, MIN_PART_BYTES, InMemoryPool, S3StandIn
 
@@ -35,13 +33,7 @@ def there(request):
 
 def put(there, name, content, condition=None):
     """The ETag; None where the condition does not hold."""
-    client = there.requests.client
-    return there.requests.send_if(
-        "write it",
-        lambda: minio_internals.put_object(
-            client, there.bucket, there.key(name), content, condition=condition
-        ),
-    )
+    return there.requests.put(there.bucket, there.key(name), content, condition)
 
 
 def content(there, name):
@@ -54,28 +46,28 @@ def content(there, name):
 
 
 def test_an_object_is_made_only_where_none_is(there):
-    assert put(there, "one", b"first", IF_ABSENT)
-    assert put(there, "one", b"second", IF_ABSENT) is None
+    assert put(there, "one", b"first", while_etag(None))
+    assert put(there, "one", b"second", while_etag(None)) is None
     assert content(there, "one") == b"first"
 
 
-def test_an_object_is_replaced_only_if_unchanged(there):
+def test_an_object_is_replaced_only_while_etag(there):
     etag = put(there, "one", b"first")
-    assert put(there, "one", b"second", if_unchanged("0" * 32)) is None
-    second = put(there, "one", b"second", if_unchanged(etag))
+    assert put(there, "one", b"second", while_etag("0" * 32)) is None
+    second = put(there, "one", b"second", while_etag(etag))
     assert second not in (None, etag)
-    assert put(there, "one", b"third", if_unchanged(etag)) is None
+    assert put(there, "one", b"third", while_etag(etag)) is None
     assert content(there, "one") == b"second"
 
 
 def test_nothing_is_replaced_where_nothing_is(there):
-    assert put(there, "one", b"first", if_unchanged("0" * 32)) is None
+    assert put(there, "one", b"first", while_etag("0" * 32)) is None
     assert there.listed() == {}
 
 
 def test_equal_bytes_have_equal_etags(there):
     first = put(there, "one", b"same")
-    assert put(there, "one", b"same", if_unchanged(first)) == first
+    assert put(there, "one", b"same", while_etag(first)) == first
     assert there.listed()["one"].etag == first
 
 
@@ -102,47 +94,42 @@ def test_a_body_with_another_sum_is_refused(there):
     from minio.error import S3Error
 
     with pytest.raises(S3Error) as caught:
-        minio_internals.put_object(
-            there.requests.client, there.bucket, there.key("one"), b"1", md5=b"0" * 16
-        )
+        there.requests.ask(
+            "PUT", there.bucket, there.key("one"), body=b"1",
+            headers={"Content-MD5": "0" * 22 + "=="},
+        )  # fmt: skip
     assert caught.value.code == "BadDigest"
     assert there.listed() == {}
 
 
 def upload(there, name, parts):
-    client, key = there.requests.client, there.key(name)
-    upload_id = minio_internals.begin_upload(client, there.bucket, key)
-    return upload_id, [
-        Part(n, minio_internals.upload_part(client, there.bucket, key, upload_id, n, part))
-        for n, part in enumerate(parts, 1)
+    requests = MultipartUpload(there.requests, there.bucket, there.key(name))
+    upload_id = requests.begin()
+    etags = [requests.put(upload_id, n, part) for n, part in enumerate(parts, 1)]
+    return requests, upload_id, etags
+
+
+def begun(there):
+    return [
+        found.upload_id for found in there.requests.uploads_below(there.bucket, there.key("one"))
     ]
 
 
 def test_an_upload_in_parts_appears_when_it_is_complete(there):
-    upload_id, parts = upload(there, "one", PARTS)
-    client, key = there.requests.client, there.key("one")
-    assert minio_internals.list_uploads(client, there.bucket, key) == [upload_id]
+    requests, upload_id, etags = upload(there, "one", PARTS)
+    assert begun(there) == [upload_id]
+    assert requests.present(upload_id) == dict(enumerate(etags, 1))
     assert there.listed() == {}
-    etag = minio_internals.complete_upload(client, there.bucket, key, upload_id, parts)
+    etag = requests.complete(upload_id, etags)
     assert there.listed()["one"][:2] == (len(PARTS[0]) + 1, etag)
     assert etag.endswith("-2")
-    assert minio_internals.list_uploads(client, there.bucket, key) == []
+    assert begun(there) == []
 
 
 def test_an_upload_that_another_has_ended_is_gone(there):
-    client, key = there.requests.client, there.key("one")
-    upload_id, parts = upload(there, "one", PARTS)
-    minio_internals.abort_upload(client, there.bucket, key, upload_id)
-
-    def gone(request):
-        return there.requests.send_or_none("ask", request)
-
-    assert gone(
-        lambda: minio_internals.upload_part(client, there.bucket, key, upload_id, 1, b"1")
-    ) is None  # fmt: skip
-    assert gone(
-        lambda: minio_internals.complete_upload(client, there.bucket, key, upload_id, parts)
-    ) is None  # fmt: skip
-    listed = gone(lambda: minio_internals.list_parts(client, there.bucket, key, upload_id, None))
-    assert listed is None
+    requests, upload_id, etags = upload(there, "one", PARTS)
+    there.requests.forget_upload(there.bucket, there.key("one"), upload_id)
+    assert requests.put(upload_id, 1, b"1") is None
+    assert requests.complete(upload_id, etags) is None
+    assert requests.present(upload_id) == {}
     assert there.listed() == {}

@@ -10,9 +10,8 @@ import urllib3
 
 from espalier.records import ArtifactError, StorageAwayError, StorageError
 from espalier.storage import S3Retries
-from espalier.storage.minio_internals import begin_upload
 from espalier.storage.requests import S3Requests
-from espalier.storage.transfer import FileSums, upload
+from espalier.storage.transfer import FileSums, MultipartUpload, upload
 from tests.factories.storage import HASTY, artifact, files, key_of, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET, SECRET_KEY
 
@@ -221,8 +220,8 @@ def test_parts_of_another_content_are_not_reused(s3, tmp_path):
 def test_left_over_uploads_of_the_same_object_are_forgotten(s3, tmp_path):
     requests = S3Requests(settings(s3))
     for _ in range(3):
-        begin_upload(requests.client, BUCKET, "w")
-    begin_upload(requests.client, BUCKET, "w-other")
+        MultipartUpload(requests, BUCKET, "w").begin()
+    MultipartUpload(requests, BUCKET, "w-other").begin()
     (tmp_path / "w").write_bytes(os.urandom(LARGE))
     upload(requests, tmp_path / "w", FileSums.of(tmp_path / "w"), BUCKET, "w")
     assert [upload.key for upload in s3.buckets[BUCKET].uploads.values()] == ["w-other"]

@@ -10,9 +10,9 @@ from espalier.records import StorageError
 from espalier.storage.garbage import DEFAULT_AGE, Collector, open_collector
 from espalier.storage.kept import KeptPlace
 from espalier.storage.layout import COLLECTING, KEPT_MARK, object_name
-from espalier.storage.minio_internals import begin_upload
 from espalier.storage.objects import Clock
 from espalier.storage.requests import S3Requests
+from espalier.storage.transfer import MultipartUpload
 from tests.factories.storage import artifact, files, key_of, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET, Object, Refusal
 
@@ -46,6 +46,10 @@ def collect(s3):
     return collected
 
 
+def begin_upload(s3, key):
+    MultipartUpload(S3Requests(settings(s3)), BUCKET, key).begin()
+
+
 def test_contents_of_a_replaced_artifact_go_after_their_time(s3, publish, collect, tmp_path):
     publish({"rows": b"1", "both": b"0"})
     publish({"rows": b"2", "both": b"0"})
@@ -61,8 +65,7 @@ def test_contents_of_a_replaced_artifact_go_after_their_time(s3, publish, collec
 def test_contents_of_a_killed_publication_go_when_asked_for(s3, publish, collect):
     publish({"rows": b"1"})
     del s3.objects[f"{PREFIX}/manifest.json"]
-    client = S3Requests(settings(s3)).client
-    begin_upload(client, BUCKET, key_of(b"large"))
+    begin_upload(s3, key_of(b"large"))
     assert collect(later=timedelta(hours=1), unpublished=True) == (set(), [])
     assert collect(unpublished=True)[0] == {key_of(b"1")}
     assert s3.buckets[BUCKET].uploads == {}
@@ -71,7 +74,7 @@ def test_contents_of_a_killed_publication_go_when_asked_for(s3, publish, collect
 def test_an_artifact_that_lost_its_manifest_is_mended_by_it(s3, publish, collect, tmp_path):
     publish({"rows": b"1"})
     manifest = s3.objects.pop(f"{PREFIX}/manifest.json")
-    begin_upload(S3Requests(settings(s3)).client, BUCKET, key_of(b"large"))
+    begin_upload(s3, key_of(b"large"))
     gone, said = collect()
     assert gone == set()
     assert len(s3.buckets[BUCKET].uploads) == 1
@@ -129,8 +132,7 @@ def test_what_is_no_artifact_is_left_alone(s3, publish, collect):
     for key in others:
         s3.objects[key] = Object(b"mine", "0" * 32)
     publish({"rows": b"1"})
-    client = S3Requests(settings(s3)).client
-    begin_upload(client, BUCKET, "runs/somebody/else")
+    begin_upload(s3, "runs/somebody/else")
     assert collect() == (set(), [])
     assert len(s3.buckets[BUCKET].uploads) == 1
     everything = collect(prefix="", unpublished=True)

@@ -76,15 +76,6 @@ def test_what_was_sampled_and_not_trained_is_sampled_again(tmp_path):
     assert row["outcome"] == "drawn"
 
 
-def test_a_checkpoint_without_a_ledger_begins_one(tmp_path):
-    ledger = PromptLedger()
-    ledger.restore(None, step=40)
-    assert (
-        rows_of(ledger, tmp_path)[0] | {"since_step": 40, "draws": 0}
-        == (rows_of(ledger, tmp_path)[0])
-    )
-
-
 def test_draws_after_the_checkpoint_keep_their_numbers_and_tasks(tmp_path):
     journal = DrawJournal(tmp_path / ".draws.jsonl", "run")
     ledger = drawn("a", "b", journal=journal)

@@ -236,19 +236,6 @@ def test_a_killed_run_ends_as_an_unbroken_one(tmp_path, after):
     assert resumed.sampler.asked[0] == (done, 2)
 
 
-def test_a_checkpoint_of_a_release_without_a_ledger_is_resumed(tmp_path):
-    killed = Run(tmp_path)
-    killed.told = Told(ends_after=2)
-    with pytest.raises(KeyboardInterrupt):
-        killed.run()
-    saved = torch.load(tmp_path / "latest.pt", weights_only=True)
-    del saved["extra"]["ledger"]
-    torch.save(saved, tmp_path / "latest.pt")
-    resumed = Run(tmp_path).run()
-    assert resumed.sampler.asked[0] == (2, 2)
-    assert resumed.loop.ledger.state()["since_step"] == 2
-
-
 def test_the_ledger_says_which_groups_a_step_learned_from(tmp_path):
     config = profile(algorithm={"preset": "rft"}, steps=2)
     run = Run(tmp_path, kinds=("split", "split"), config=config)

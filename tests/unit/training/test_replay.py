@@ -124,17 +124,6 @@ def test_what_is_known_of_a_group_outlives_a_restart(tmp_path):
     assert known == {(True, 0.25), (False, None)}
 
 
-def test_a_layout_of_three_numbers_is_of_groups_not_silenced(tmp_path):
-    buffer = _buffer(share=0.125)
-    buffer.add([_group(1)], version=0)
-    layout = [entry[:3] for entry in buffer.save(tmp_path / "replay.parquet")]
-    restored = _buffer(share=0.125)
-    restored.restore(tmp_path / "replay.parquet", layout)
-    [group] = _drawn(restored)
-    assert not group.is_silenced
-    assert group.expected_reward is None
-
-
 def test_a_restored_buffer_draws_what_the_saved_one_would(tmp_path):
     buffer = _buffer(share=0.25)
     for version in range(4):

@@ -27,7 +27,6 @@ passes by chance alone.
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, cast
 
@@ -123,8 +122,8 @@ async def is_proven(task: Task, answer: str | None, runs: PythonRuns) -> bool:
 
 def _script(task: Task, answer: str) -> tuple[str, list[str]]:
     """The script that checks the answer, and the lines it prints if the answer is right."""
-    given: Any = task.arguments["cases"]  # tasks of 0.1 held JSON in a string
-    cases = [Case(*row) for row in (json.loads(given) if isinstance(given, str) else given)]
+    given: Any = task.arguments["cases"]
+    cases = [Case(*row) for row in given]
     outputs = [case.output for case in cases]
     match task.arguments["asked"]:
         case "output":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
@@ -79,7 +79,6 @@ class RecordingEndpoint:
         self,
         recorder: Recorder,
         config: ServingConfig,
-        wire_formats: Collection[str],
         *,
         desk: AttemptDesk | None = None,
         keys: ApiKeys | None = None,
@@ -89,7 +88,6 @@ class RecordingEndpoint:
         Args:
             recorder: knows the attempts.
             config: bounds of connections and bodies.
-            wire_formats: names of the formats that may be asked in.
             desk: begins and ends attempts over HTTP; None leaves that to who plays them.
             keys: one of them is needed to begin an attempt; its address is all that a call needs.
         """
@@ -97,7 +95,6 @@ class RecordingEndpoint:
         self._keys = keys
         self._recorder = recorder
         self._config = config
-        self._wire_formats = frozenset(wire_formats)
         self.places = Places(config, recorder.counts)
 
     def app(self) -> ASGIApp:
@@ -154,12 +151,6 @@ class RecordingEndpoint:
     async def _call(self, request: Request, attempt: Attempt, spoken: WireFormat) -> Response:
         if request.method != "POST":
             raise Refusal(405, f"{request.method} is not answered here; send a POST")
-        if spoken.name not in self._wire_formats:
-            raise Refusal(
-                404,
-                f'the format "{spoken.name}" is not spoken here; agent.wire_formats has '
-                f"{', '.join(sorted(self._wire_formats))}",
-            )
         body = await read_body(request, self._config)
         asked = spoken.read(body, attempt.remembered)
         try:

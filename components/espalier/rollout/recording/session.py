@@ -153,7 +153,7 @@ async def _record(  # noqa: PLR0913 (what a session is made of)
         desk.end_after(asked.attempts)
     for told in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(told, desk.over.set)
-    endpoint = RecordingEndpoint(recorder, bounds, profile.agent.wire_formats, desk=desk, keys=keys)
+    endpoint = RecordingEndpoint(recorder, bounds, desk=desk, keys=keys)
     async with (
         recorder.engine.serving(),
         recording(endpoint, bounds, host=asked.host, port=asked.port) as base,

@@ -131,7 +131,6 @@ class PromptLedger:
         """Of the draws since the checkpoint; sampling ahead needs one."""
         self.step = 0
         """The step in which draws are made and settled, counted from 1; the loop sets it."""
-        self._since_step = 0
         self._next = 0
         self._open: dict[int, OpenDraw] = {}
         self._closed: set[int] = set()
@@ -189,7 +188,6 @@ class PromptLedger:
         """State for a checkpoint, as plain data; `restore` takes it back."""
         assert self._next == len(self._open) + self._counts.total(), "every draw is counted once"
         return {
-            "since_step": self._since_step,
             "next": self._next,
             "open": [[*draw, draw.number in self._closed] for draw in self.open_draws],
             "counts": {str(outcome): count for outcome, count in self._counts.items()},
@@ -206,15 +204,12 @@ class PromptLedger:
         """Continue from a checkpoint, and from the draws that were made after it.
 
         Args:
-            state: what `state` returned; None where there is no checkpoint, or it is of a release
-                without a ledger, which then begins with its step.
+            state: what `state` returned; None where there is no checkpoint.
             step: steps done.
         """
-        state = state or {
-            "since_step": step, "next": 0, "open": [], "counts": {}, "newest": [], "digest": "",
-        }  # fmt: skip
+        state = state or {"next": 0, "open": [], "counts": {}, "newest": [], "digest": ""}
         self.step = step
-        self._since_step, self._next = state["since_step"], state["next"]
+        self._next = state["next"]
         # also what was closed is sampled again: trajectories that wait are not in a checkpoint
         self._open = {row[0]: OpenDraw(*row[:3]) for row in state["open"]}
         self._closed.clear()
@@ -237,7 +232,6 @@ class PromptLedger:
             "draws": self._next,
             "open": len(self._open),
             **{str(outcome): self._counts[outcome] for outcome in Outcome},
-            "since_step": self._since_step,
             "digest": self._digest,
         }
         rows = [

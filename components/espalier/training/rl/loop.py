@@ -165,7 +165,7 @@ class RlLoop:
 
     @property
     def start_dev_em(self) -> float | None:
-        """Dev EM of the weights that training began with; None where an earlier release began."""
+        """Dev EM of the weights that training began with; None before they are judged."""
         return self._progress.start_dev_em
 
     @property

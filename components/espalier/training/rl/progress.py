@@ -50,7 +50,7 @@ class LoopProgress:
         self.saved_step = 0
         """Steps of the newest checkpoint that this process has written; 0 before the first."""
         self.start_dev_em: float | None = None
-        """Of the weights that training began with; None in checkpoints of earlier releases."""
+        """Of the weights that training began with; None before they are judged."""
         self._policy = policy
         self._update = update
         self._pool, self._ledger = drawing
@@ -170,13 +170,12 @@ class LoopProgress:
             self._ledger.restore(None, step=0)
             return 0
         extra = checkpoint.extra
-        # checkpoints of earlier releases have no ledger
-        self._ledger.restore(extra.get("ledger"), step=checkpoint.step)
+        self._ledger.restore(extra["ledger"], step=checkpoint.step)
         load_whole_weights(self._policy, checkpoint.model)
         self._update.restore({**extra["update"], "optimizer": checkpoint.optimizer})
         self.history = checkpoint.history
         self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
-        self.start_dev_em = extra.get("start_dev_em")
+        self.start_dev_em = extra["start_dev_em"]
         self.rollouts = extra["rollouts"]
         self._pool.restore(extra["pool"], extra["kept"])
         name, layout = extra["replay"]

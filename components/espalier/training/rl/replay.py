@@ -100,12 +100,11 @@ class ReplayBuffer:
         Args:
             path: of the trajectories.
             layout: of each group its size, version, baseline reward, whether it is silenced, and
-                its expected reward; checkpoints of earlier releases have less.
+                its expected reward.
         """
         trajectories = iter(read_trajectories(path))
         self._entries = []
-        for size, version, baseline, *rest in layout:
-            silenced, expected = (*rest, None, None)[:2]
+        for size, version, baseline, silenced, expected in layout:
             assert size is not None
             assert version is not None
             members = tuple(next(trajectories) for _ in range(int(size)))

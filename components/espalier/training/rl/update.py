@@ -72,8 +72,7 @@ class CriticUpdate:
         """Continue from a checkpoint."""
         load_whole_weights(self.critic, state["model"])
         load_optimizer_state(self.updater.optimizer, state["optimizer"])
-        # checkpoints of earlier releases have no such count
-        self.updater.skipped_in_a_row = state.get("skipped_in_a_row", 0)
+        self.updater.skipped_in_a_row = state["skipped_in_a_row"]
 
     def apply(self, minibatch: Minibatch) -> Figures:
         """Do one optimizer update; returns this process's share of the figures, {} if skipped.
@@ -185,8 +184,7 @@ class PolicyUpdate:
         """Continue from a checkpoint."""
         load_optimizer_state(self.updater.optimizer, state["optimizer"])
         self.kl_coefficient = state["kl_coefficient"]
-        # checkpoints of earlier releases have no such count
-        self.updater.skipped_in_a_row = state.get("skipped_in_a_row", 0)
+        self.updater.skipped_in_a_row = state["skipped_in_a_row"]
         if self.critic is not None:
             self.critic.restore(state["critic"])
 

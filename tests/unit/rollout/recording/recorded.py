@@ -39,9 +39,7 @@ class Recorded:
         self.engine = engine or ScriptedEngine(self.dialect, written)
         policy = Policy(self.engine, RequestDialects(self.dialect))
         self.recorder = Recorder(policy, limits)
-        self.endpoint = RecordingEndpoint(
-            self.recorder, config or ServingConfig(), ("chat", "responses", "messages")
-        )
+        self.endpoint = RecordingEndpoint(self.recorder, config or ServingConfig())
         self.app = self.endpoint.app()
 
     @asynccontextmanager
