@@ -19,7 +19,7 @@ from espalier.records import (
     replace_directory,
 )
 from espalier.storage.layout import PARTIAL_SUFFIX, object_name, parsed_manifest
-from espalier.storage.objects import Clock, ArtifactObjects, StoredManifest, at_once
+from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, at_once
 from espalier.storage.place import WRITER_WAIT_S, writing
 from espalier.storage.publication import Publication
 from espalier.storage.requests import S3Requests

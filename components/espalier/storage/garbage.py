@@ -32,8 +32,8 @@ from espalier.storage.layout import (
     parsed_manifest,
 )
 from espalier.storage.objects import (
-    Clock,
     ArtifactObjects,
+    Clock,
     StoredManifest,
     StoredObject,
     listed_below,

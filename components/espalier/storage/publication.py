@@ -25,7 +25,7 @@ from pathlib import Path
 
 from espalier.records import MANIFEST_NAME, ArtifactError, Manifest, StorageError, open_artifact
 from espalier.storage.layout import COLLECTING, object_name, parsed_manifest
-from espalier.storage.objects import Clock, ArtifactObjects, StoredManifest, StoredObject, at_once
+from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, StoredObject, at_once
 from espalier.storage.transfer import FileSums
 
 REUSED_WITHIN = timedelta(hours=12)
