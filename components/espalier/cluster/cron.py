@@ -163,5 +163,5 @@ def _parsed(cron: str) -> CronSim:
     if not {*times.days, *times.weekdays} <= set(range(32)):
         raise CronSimError("Kubeflow knows no L, LW and # among days")
     if 7 in times.weekdays and "*" not in times.parts[5]:
-        raise CronSimError("Bad day-of-week: Sunday is 0")
+        raise CronSimError("Bad day-of-week: 7, written or by a step; Sunday is 0")
     return times

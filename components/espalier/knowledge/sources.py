@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import sentencex
-
 from espalier.knowledge.graph import Relation, Triple
 from espalier.records import KnowledgeError
 
@@ -143,8 +141,10 @@ _MARKUP = re.compile(r"^(?:#{1,6}\s+|[-*+>]\s+|\d+[.)]\s+)+")
 
 def lines_of(text: str) -> Iterator[str]:
     """Split text into sentences of at most `MAX_LINE_WORDS` words, without leading markup."""
+    from sentencex.sentencex import segment  # of the extra `train`; the client reads no documents
+
     for line in text.splitlines():
-        for sentence in sentencex.segment("en", _MARKUP.sub("", line.strip())):
+        for sentence in segment("en", _MARKUP.sub("", line.strip())):
             sentence_words = sentence.split()
             for start in range(0, len(sentence_words), MAX_LINE_WORDS):
                 yield " ".join(sentence_words[start : start + MAX_LINE_WORDS])

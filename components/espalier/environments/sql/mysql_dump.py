@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from espalier.environments.sql.databases import Column, Database, Table, Value, make_database
 from espalier.records import DataError
