@@ -136,14 +136,15 @@ def read_json_lines(path: Path) -> Iterator[JsonLine]:
 
 
 MAX_LINE_WORDS = 30
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _MARKUP = re.compile(r"^(?:#{1,6}\s+|[-*+>]\s+|\d+[.)]\s+)+")
 
 
 def lines_of(text: str) -> Iterator[str]:
     """Split text into sentences of at most `MAX_LINE_WORDS` words, without leading markup."""
+    from sentencex.sentencex import segment  # of the extra `train`; the client reads no documents
+
     for line in text.splitlines():
-        for sentence in _SENTENCE_END.split(_MARKUP.sub("", line.strip())):
+        for sentence in segment("en", _MARKUP.sub("", line.strip())):
             sentence_words = sentence.split()
             for start in range(0, len(sentence_words), MAX_LINE_WORDS):
                 yield " ".join(sentence_words[start : start + MAX_LINE_WORDS])

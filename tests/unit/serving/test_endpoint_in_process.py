@@ -327,19 +327,19 @@ def test_probes_say_what_the_endpoint_waits_for(engine):
     }
     refused = server.complete()
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-    assert "espalier_serving_ready 0\n" in server.ask("GET", "/metrics").text
+    assert "espalier_serving_ready 0.0\n" in server.ask("GET", "/metrics").text
 
 
 def test_an_endpoint_that_leaves_is_not_ready_and_answers(served):
     assert served.ask("GET", "/health").json() == {"status": "ok", "detail": "serving tiny"}
     assert "retry-after" not in served.ask("GET", "/health").headers
     assert served.ask("GET", "/readyz").status_code == 200
-    assert "espalier_serving_ready 1\n" in served.ask("GET", "/metrics").text
+    assert "espalier_serving_ready 1.0\n" in served.ask("GET", "/metrics").text
     served.endpoint.leave()
     assert served.ask("GET", "/health").json()["status"] == "draining"
     assert served.ask("GET", "/readyz").status_code == 503
     assert served.ask("GET", "/healthz").status_code == 200
-    assert "espalier_serving_ready 0\n" in served.ask("GET", "/metrics").text
+    assert "espalier_serving_ready 0.0\n" in served.ask("GET", "/metrics").text
     assert served.complete(max_tokens=1).status_code == 200
 
 
@@ -387,14 +387,14 @@ def test_requests_and_tokens_are_counted_by_outcome(served):
     served.ask("GET", "/no/such/path")
     text = served.ask("GET", "/metrics").text
     for line in (
-        'espalier_serving_requests_total{route="/v1/completions",status="200"} 1',
-        'espalier_serving_requests_total{route="/v1/chat/completions",status="200"} 1',
-        'espalier_serving_requests_total{route="/v1/completions",status="404"} 1',
-        'espalier_serving_requests_total{route="other",status="404"} 1',
-        "espalier_serving_sampled_tokens_total 5",
-        "espalier_serving_first_token_seconds_count 2",
-        "espalier_serving_request_seconds_count 2",
-        "espalier_serving_taken 0",
+        'espalier_serving_requests_total{route="/v1/completions",status="200"} 1.0',
+        'espalier_serving_requests_total{route="/v1/chat/completions",status="200"} 1.0',
+        'espalier_serving_requests_total{route="/v1/completions",status="404"} 1.0',
+        'espalier_serving_requests_total{route="other",status="404"} 1.0',
+        "espalier_serving_sampled_tokens_total 5.0",
+        "espalier_serving_first_token_seconds_count 2.0",
+        "espalier_serving_request_seconds_count 2.0",
+        "espalier_serving_taken 0.0",
     ):
         assert f"{line}\n" in text
 
