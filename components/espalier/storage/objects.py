@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 from espalier.records import MANIFEST_NAME
 from espalier.storage.layout import MAX_MANIFEST_BYTES
 from espalier.storage.requests import TRANSFERS, S3Requests, etag_of, while_etag
+from espalier.storage.transfer import FileSums, download, upload
 
 
 def _utc_now() -> datetime:
@@ -87,6 +89,26 @@ class ArtifactObjects:
             is there.
         """
         return self.requests.put(self.bucket, self.key(name), content, while_etag(etag))
+
+    def fetch(self, name: str, path: Path, digest: str, *, num_bytes: int | None = None) -> bool:
+        """Download an object whose SHA-256 is known, see `transfer.download`; whether there is one.
+
+        Raises:
+            ArtifactError: its bytes are others.
+        """
+        key = self.key(name)
+        return download(self.requests, self.bucket, key, path, digest, num_bytes=num_bytes)
+
+    def put(self, name: str, path: Path, sums: FileSums) -> str | None:
+        """Upload a file, replacing what is there; its ETag as by `transfer.upload`."""
+        return upload(self.requests, path, sums, self.bucket, self.key(name))
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        self.requests.send_or_none(
+            f"delete {self.uri}/{name}",
+            lambda: self.requests.client.remove_object(self.bucket, self.key(name)),
+        )
 
 
 def listed_below(requests: S3Requests, bucket: str, prefix: str) -> dict[str, StoredObject]:
