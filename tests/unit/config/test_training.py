@@ -63,7 +63,7 @@ def test_a_group_of_one_is_enough_with_some_baseline(preset):
 
 def test_more_attempts_than_a_group_has_are_refused():
     material = {"name": "max_variance", "keep": 8}
-    with pytest.raises(ValidationError, match=r"material\.keep=8 is more than .*=4"):
+    with pytest.raises(ValidationError, match=r"material\.keep=8.*=4"):
         TrainingConfig.model_validate({"group_size": 4, "algorithm": {"material": material}})
     config = TrainingConfig.model_validate({"algorithm": {"material": material}})
     assert config.algorithm.material.keep == 8
