@@ -134,7 +134,7 @@ def test_a_request_without_an_answer_says_its_kind(double, scripted, kind):
 
 def test_a_refused_key_ends_everything_and_is_not_repeated(double):
     double.usual = Scripted({"error": {"message": f"bad key {SECRET}"}}, 401)
-    with pytest.raises(EngineError, match="key") as error:
+    with pytest.raises(EngineError, match="check the key") as error:
         asked(config(double), SECRET)
     assert not isinstance(error.value, EndpointFault)
     assert SECRET not in str(error.value)

@@ -49,9 +49,9 @@ def _loaded(tmp_path, overrides):
             "rayjob",
         ),
         ([*GPUS, "training.processes=9"], r"kubernetes\.gpus\.count=8"),
-        ([*GPUS, *NODES, "training.processes=17"], "16"),
+        ([*GPUS, *NODES, "training.processes=17"], "room for 16"),
         ([*GPUS, *NODES, "training.processes=8"], "processes=8"),
-        ([*NODES, "training.processes=3"], "2"),
+        ([*NODES, "training.processes=3"], "room for 2"),
         ([*NODES], "training.processes=1"),
         ([*NODES, "training.processes=2", "hardware.device=cuda"], r"gpus\.count=0"),
         (

@@ -40,7 +40,7 @@ def test_any_other_path_stays_a_directory():
 
 
 def test_a_digest_of_another_length_is_refused():
-    with pytest.raises(ValidationError, match="12"):
+    with pytest.raises(ValidationError, match="12 characters"):
         PolicyConfig(model=Path("smollm2@d056"))
 
 

@@ -195,7 +195,7 @@ def test_a_value_where_a_section_belongs_is_named(write):
                 "training.replay.successes_only=true",
                 "training.replay.order=priority",
             ],
-            "order",
+            "fifo",
         ),
         (["curriculum.pass_rate_band=[0.9, 0.1]"], "pass_rate_band"),
         (
