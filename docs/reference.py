@@ -221,6 +221,7 @@ def field_json(value: object) -> str:
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any annotation)
+    """The sections that an annotation may hold, members of unions and of lists included."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is Annotated:
