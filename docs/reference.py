@@ -116,7 +116,7 @@ def _sections(model: type[BaseModel], place: tuple[str, ...]) -> Iterator[str]:
             for family in FAMILIES:
                 yield from _model(family_class(family).config, keys, f'{title}: name = "{family}"')
             continue
-        members = [*_models(field.annotation)]
+        members = [*models_in(field.annotation)]
         if len(members) > 1:
             chosen_by = _discriminator(members)
             listed = "A list of rules" if _is_list(field.annotation) else "One rule"
@@ -152,7 +152,7 @@ def table_of(model: type[BaseModel], keys: tuple[str, ...]) -> str:
     described = attribute_docstrings(model)
     rows: list[tuple[str, str, str, str]] = []
     for name, field in model.model_fields.items():
-        if [*_models(field.annotation)] or (keys == () and name == "environment"):
+        if [*models_in(field.annotation)] or (keys == () and name == "environment"):
             continue
         about = described.get(name) or field.description
         if about is None and name in ("name", "backend"):
@@ -220,16 +220,17 @@ def field_json(value: object) -> str:
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value)
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any annotation)
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any annotation)
+    """The sections that an annotation may hold, members of unions and of lists included."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is Annotated:
-        yield from _models(get_args(annotation)[0])
+        yield from models_in(get_args(annotation)[0])
     elif get_origin(annotation) in (Union, UnionType, tuple, list):
         for part in get_args(annotation):
-            yield from _models(part)
+            yield from models_in(part)
     elif get_origin(annotation) is dict:  # a table of sections by a name of the user's
-        yield from _models(get_args(annotation)[1])
+        yield from models_in(get_args(annotation)[1])
 
 
 def _discriminator(members: Sequence[type[BaseModel]]) -> str:

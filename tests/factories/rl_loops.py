@@ -118,11 +118,3 @@ def changed(*, reward=None, hardware=None, **training):
 
 def rollout_threads():
     return [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
-
-
-class Listener(NullTracker):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, line):
-        self.notes.append(line)

@@ -69,16 +69,15 @@ def test_tokens_that_are_taken_back_leave_no_trace(name, device):
 def test_drafts_change_no_token(name, device):
     decoder_class, build = CASES[name]
     model = placed(build(), device)
+    decoder = decoder_class(model)
     plain, drafting = (
-        LockstepEngine(
-            model, decoder_class(model), STOPS_OFTEN, max_rows=24, speculation=speculation
-        )
-        for speculation in ("off", "all")
+        LockstepEngine(model, one, STOPS_OFTEN, max_rows=24, speculation=speculation)
+        for one, speculation in ((decoder_class(model), "off"), (decoder, "all"))
     )
     for seed in range(2):
         greedy = [turns(prompt, seed=seed, temperature=0.0) for prompt in PROMPTS]
         assert_alike(run_sessions(drafting, *greedy), run_sessions(plain, *greedy))
-    assert bool(drafting.counters.drafted) == drafting._decoder.rewinds
+    assert bool(drafting.counters.drafted) == decoder.rewinds
 
 
 @pytest.mark.parametrize("name", CASES)

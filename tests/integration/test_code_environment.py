@@ -3,29 +3,25 @@
 import asyncio
 import json
 import signal
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from espalier.chain import CHAIN
 from espalier.config import Profile, load_profile
 from espalier.environments import EnvironmentLostError
 from espalier.environments.interpreter import SeparateRuns
 from espalier.environments.python_math import PythonMath
 from espalier.environments.python_math.calculating import CalculatingRuns, Calculations
 from espalier.environments.python_math.execution import Case, executed
-from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_directory import RunState
 from espalier.records import (
     FinalAnswer,
-    NullTracker,
     ToolCall,
     ToolCalls,
 )
 from espalier.records.trajectory import read_trajectories
 from espalier.rollout.episode import ToolRunner
 from espalier.sandbox.choice import sandbox_pool
+from tests.factories.chains import chain_run
 from tests.factories.python_math import TASK
 
 PROFILES = Path(__file__).parents[2] / "pipelines" / "profiles"
@@ -56,23 +52,6 @@ def play(environments, *actions):
         return read, await environment.score()
 
     return asyncio.run(played())
-
-
-def chain_run(profile, run_dir, last="evaluate"):
-    @contextmanager
-    def silent(_):
-        yield NullTracker()
-
-    run_dir.mkdir(exist_ok=True)
-    runner = ChainRun(
-        profile=profile,
-        run_dir=run_dir,
-        state=RunState.load(run_dir),
-        stage_tracker=silent,
-        say=lambda _: None,
-    )
-    names = [link.name for link in CHAIN]
-    return runner.execute(CHAIN[: names.index(last) + 1])
 
 
 def test_programs_share_nothing_unless_the_profile_says_so(tmp_path):

@@ -5,24 +5,21 @@ import asyncio
 import pytest
 
 from espalier.environments.benchmarks import check_golds
-from espalier.environments.teaching import GaveUp, play_script
+from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.records.trajectory import FinishReason
 from tests.factories.harbor import task_folder
+from tests.factories.scripts import acting
 from tests.unit.environments.harbor.test_reading import family
 
 pytestmark = pytest.mark.usefixtures("local_sandboxes")
 
 
 def played(found, task, *commands):
-    def script():
-        for command in commands:
-            yield ToolCalls.one("shell", {"command": command})
-        yield FinalAnswer("done")
-        raise GaveUp("no more")
-
+    calls = [ToolCalls.one("shell", {"command": command}) for command in commands]
+    script = acting(*calls, FinalAnswer("done"))
     with found.benchmark_environments(found.settings.folders, None) as environments:
-        return asyncio.run(play_script(environments, task, script()))
+        return asyncio.run(play_script(environments, task, script))
 
 
 def test_the_solution_of_each_task_is_rewarded(tmp_path):

@@ -1,18 +1,17 @@
 """The warm start with hindsight on real artifacts: what fails is used or counted, kills or not."""
 
 import json
-from contextlib import contextmanager
 
 import pytest
 
-from espalier.chain import CHAIN, STAGES
 from espalier.config import Profile
-from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_directory import RunState
 from espalier.records import NullTracker, Provenance, publishing, read_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import warm_start
 from espalier.training.hindsight import keep_relabelled_tasks
+from tests.factories.chains import inputs_of
+from tests.factories.tracking import KillingTracker
+from tests.factories.training import Interrupted
 
 SECTIONS = {
     "name": "hindsight",
@@ -53,51 +52,15 @@ def profile_with(hindsight):
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory):
     """Everything that the warm start reads; hindsight changes none of it."""
-    run_dir = tmp_path_factory.mktemp("run")
-
-    @contextmanager
-    def silent(_):
-        yield NullTracker()
-
-    runner = ChainRun(
-        profile=profile_with(None),
-        run_dir=run_dir,
-        state=RunState.load(run_dir),
-        stage_tracker=silent,
-        say=lambda _: None,
-    )
-    names = [link.name for link in CHAIN]
-    runner.execute(CHAIN[: names.index("warm_start")])
-    return {name: run_dir / name for name in STAGES["warm_start"].inputs}
-
-
-class Killed(Exception):
-    """Stands for a kill: what is in memory is gone."""
-
-
-class Killing(NullTracker):
-    """Ends a run when it has said so many steps."""
-
-    def __init__(self, steps):
-        self._left = steps
-        self.notes = []
-
-    def note(self, line):
-        self.notes.append(line)
-
-    def metrics(self, values, *, step=None):
-        del values
-        self._left -= step is not None
-        if not self._left:
-            raise Killed
+    return inputs_of("warm_start", profile_with(None), tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture(scope="module")
 def unbroken(artifacts, tmp_path_factory):
     out = tmp_path_factory.mktemp("unbroken") / "warm_policy"
-    listener = Killing(999)
+    listener = KillingTracker(999)
     manifest = warm_start.run(profile_with(HINDSIGHT), artifacts, out, listener)
-    return manifest, out, listener.notes
+    return manifest, out, listener.lines
 
 
 def test_failures_become_demonstrations_and_the_rest_is_counted(artifacts, unbroken):
@@ -117,9 +80,11 @@ def test_failures_become_demonstrations_and_the_rest_is_counted(artifacts, unbro
 
 @pytest.mark.parametrize("steps", [59, 62])
 def test_killed_warm_start_with_hindsight_ends_the_same(artifacts, unbroken, tmp_path, steps):
-    with pytest.raises(Killed):
-        warm_start.run(profile_with(HINDSIGHT), artifacts, tmp_path / "warm", Killing(steps))
-    resumed = warm_start.run(profile_with(HINDSIGHT), artifacts, tmp_path / "warm", Killing(999))
+    with pytest.raises(Interrupted):
+        warm_start.run(profile_with(HINDSIGHT), artifacts, tmp_path / "warm", KillingTracker(steps))
+    resumed = warm_start.run(
+        profile_with(HINDSIGHT), artifacts, tmp_path / "warm", KillingTracker(999)
+    )
     assert resumed.content == unbroken[0].content
 
 

@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
-from espalier.environments.teaching import GaveUp, play_script
+from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.records.trajectory import FinishReason
+from tests.factories.scripts import acting
 from tests.fakes import mcp_notes
 from tests.unit.environments.mcp.test_playing import ROWS, family
 
@@ -33,12 +34,6 @@ def call(how):
     return ToolCalls.one("misbehave", {"how": how})
 
 
-def script(*actions):
-    for action in actions:  # noqa: UP028 (a script is sent what was observed)
-        yield action
-    raise GaveUp("no more")
-
-
 def test_each_episode_has_a_server_of_its_own(folder):
     found = sandboxed(folder)
     assert [spec.name for spec in found.specs] == ["add", "list", "misbehave"]
@@ -52,18 +47,18 @@ def test_each_episode_has_a_server_of_its_own(folder):
         attempts = asyncio.run(all_of_them())
         assert [one.reward["outcome"] for one in attempts] == [1.0] * len(tasks)
 
-        hang = script(call("sleep"), ToolCalls.one("list", {}), FinalAnswer("x"))
+        hang = acting(call("sleep"), ToolCalls.one("list", {}), FinalAnswer("x"))
         stuck = asyncio.run(play_script(over("train"), tasks[0], hang))
         assert [one.content for one in stuck.tool_results] == ["error: no answer in 2 s"] * 2
 
         calls = [call(how) for how in ("chatter", "long", "refuse", "wide")]
-        chatty = script(*calls, FinalAnswer("x"))
+        chatty = acting(*calls, FinalAnswer("x"))
         read = asyncio.run(play_script(over("train"), tasks[0], chatty))
         assert [one.content[:26] for one in read.tool_results] == [
             "all is well", "error: the result has more", "error: not so", "\u00e9" * 26,
         ]  # fmt: skip
 
-        ended = asyncio.run(play_script(over("train"), tasks[0], script(call("exit"))))
+        ended = asyncio.run(play_script(over("train"), tasks[0], acting(call("exit"))))
         assert ended.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
         assert "status 3): out of notes" in ended.tool_results[-1].content
         assert ended.reward["outcome"] == 0.0, "a policy must not lose what it cannot answer"

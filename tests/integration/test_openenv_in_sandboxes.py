@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from espalier.environments.contract import EnvironmentLostError
-from espalier.environments.teaching import GaveUp, play_script
+from espalier.environments.teaching import play_script
 from espalier.records import ToolCalls
 from espalier.records.trajectory import FinishReason
+from tests.factories.scripts import acting
 from tests.fakes import openenv_bare
 from tests.unit.environments.openenv.test_playing import family
 
@@ -32,14 +33,8 @@ def act(do, by=0):
     return ToolCalls.one("act", {"do": do, "by": by})
 
 
-def script(*actions):
-    for action in actions:  # noqa: UP028 (a script is sent what was observed)
-        yield action
-    raise GaveUp("no more")
-
-
 def play(over, task, *actions):
-    return play_script(over("train"), task, script(*actions))
+    return play_script(over("train"), task, acting(*actions))
 
 
 def test_each_episode_has_a_server_in_a_sandbox(folder):

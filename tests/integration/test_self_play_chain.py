@@ -1,19 +1,18 @@
 """Training with self-play on real artifacts: what is posed is proven, apart, and resumed alike."""
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from espalier.chain import CHAIN, STAGES
 from espalier.config import load_profile
-from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_directory import RunState
 from espalier.records import NullTracker, read_tasks
 from espalier.stages import train
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
+from tests.factories.chains import inputs_of
+from tests.factories.tracking import KillingTracker
+from tests.factories.training import Interrupted
 
 SMOKE = Path(__file__).parents[2] / "pipelines" / "profiles" / "smoke.toml"
 SMALLER = (
@@ -47,51 +46,16 @@ def profile_with(*overrides):
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory):
     """Everything that training reads; self-play changes none of it."""
-    run_dir = tmp_path_factory.mktemp("run")
-
-    @contextmanager
-    def silent(_):
-        yield NullTracker()
-
-    runner = ChainRun(
-        profile=profile_with(),
-        run_dir=run_dir,
-        state=RunState.load(run_dir),
-        stage_tracker=silent,
-        say=lambda _: None,
-    )
-    names = [link.name for link in CHAIN]
-    runner.execute(CHAIN[: names.index("train")])
-    return {name: run_dir / name for name in STAGES["train"].inputs}
-
-
-class Killed(Exception):
-    """Stands for a kill: what is in memory is gone."""
-
-
-class Killing(NullTracker):
-    """Ends a run when it has said so many steps."""
-
-    def __init__(self, steps):
-        self._left = steps
-        self.notes = []
-
-    def note(self, line):
-        self.notes.append(line)
-
-    def metrics(self, values, *, step=None):
-        self._left -= step is not None
-        if not self._left:
-            raise Killed
+    return inputs_of("train", profile_with(), tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture(scope="module")
 def evolved(artifacts, tmp_path_factory):
     out = tmp_path_factory.mktemp("evolved") / "trained"
-    listener = Killing(99)
+    listener = KillingTracker(99)
     profile = profile_with('self_play.name="webrl"', ANY_VALUE, *POSING)
     manifest = train.run(profile, artifacts, out, listener)
-    return profile, out, manifest, listener.notes
+    return profile, out, manifest, listener.lines
 
 
 def test_posed_tasks_are_proven_again_and_apart_from_heldout(artifacts, evolved):
@@ -122,8 +86,8 @@ def test_posed_tasks_are_proven_again_and_apart_from_heldout(artifacts, evolved)
 
 def test_killed_training_with_self_play_ends_the_same(artifacts, evolved, tmp_path):
     profile, _, unbroken, _ = evolved
-    with pytest.raises(Killed):
-        train.run(profile, artifacts, tmp_path / "trained", Killing(3))
+    with pytest.raises(Interrupted):
+        train.run(profile, artifacts, tmp_path / "trained", KillingTracker(3))
     resumed = train.run(profile, artifacts, tmp_path / "trained", NullTracker())
     assert resumed.content == unbroken.content
 

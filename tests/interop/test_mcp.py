@@ -13,8 +13,9 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.teaching import GaveUp, play_script
+from espalier.environments.teaching import play_script
 from espalier.records import FinalAnswer, ToolCalls
+from tests.factories.scripts import played
 from tests.interop.venvs import python_of
 
 SERVER = Path(__file__).parent / "mcp_servers" / "stock_server.py"
@@ -78,21 +79,15 @@ def stock(folder, **server):
     )
 
 
-def played(found, *actions):
-    def script():
-        for action in actions:  # noqa: UP028 (a script is sent what was observed)
-            yield action
-        raise GaveUp("no more")
-
-    with found.environments(None) as over:
-        (task, *_) = found.read_benchmark(found.settings.tasks)
-        return asyncio.run(play_script(over("train"), task, script()))
+def first_played(found, *actions):
+    (task, *_) = found.read_benchmark(found.settings.tasks)
+    return played(found, task, *actions)
 
 
 def check_what_is_read(found):
     assert [spec.name for spec in found.specs] == ["count", "take", "add_up", "report"]
     assert found.specs[1].parameters["required"] == ["item"]
-    read = played(
+    read = first_played(
         found,
         ToolCalls.one("count", {"item": "rope"}), ToolCalls.one("count", {"item": "moon"}),
         ToolCalls.one("add_up", {"numbers": [1, 2, 3]}), ToolCalls.one("add_up", {"numbers": "x"}),

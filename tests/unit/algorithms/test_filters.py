@@ -51,7 +51,7 @@ def test_regenerating_asks_the_sampler_for_other_tasks():
 
 
 def test_a_limit_of_regenerations_that_nothing_reads_is_refused():
-    with pytest.raises(ValidationError, match=r"draws no replacements; leave max_regenerations"):
+    with pytest.raises(ValidationError, match="max_regenerations"):
         ZeroVariance(action="skip", max_regenerations=3)
 
 
@@ -72,7 +72,7 @@ def test_a_trajectory_passes_from_the_success_reward_on():
     ],
 )
 def test_an_empty_range_is_refused(rule, bounds):
-    with pytest.raises(ValidationError, match="is above"):
+    with pytest.raises(ValidationError, match="above"):
         rule(**bounds)
 
 

@@ -208,9 +208,9 @@ def test_mismatch_of_equal_policies_is_zero():
 @pytest.mark.parametrize(
     ("given_settings", "reason"),
     [
-        ({"name": "importance_weights", "lower": 3, "upper": 2}, "is not below"),
-        ({"name": "rejection", "estimator": "k3", "lower": 0.1, "upper": 1}, "starts at 0"),
-        ({"name": "rejection", "upper": 0.5}, "nothing lies between"),
+        ({"name": "importance_weights", "lower": 3, "upper": 2}, "lower"),
+        ({"name": "rejection", "estimator": "k3", "lower": 0.1, "upper": 1}, "lower"),
+        ({"name": "rejection", "upper": 0.5}, "between"),
         ({"name": "rejection"}, "upper"),
     ],
 )

@@ -119,11 +119,9 @@ def test_what_the_cache_holds_needs_no_vllm(package, monkeypatch, tmp_path):
     again, model = asked(settings_of(cache=tmp_path), request(), request("Spain"))
     assert first == again
     assert model.ledger.of("capital").from_cache == 2
-    with pytest.raises(
-        EngineError, match=r"needs the package vllm.*install .espalier-agents\[vllm\]"
-    ):
+    with pytest.raises(EngineError, match=r"espalier-agents\[vllm\]"):
         asked(settings_of(cache=tmp_path), request("Italy"))
-    with pytest.raises(EngineError, match=r"holds no answer.*replay_only"):
+    with pytest.raises(EngineError, match="replay_only"):
         asked(settings_of(cache=tmp_path, replay_only=True), request("Italy"))
 
 
@@ -144,7 +142,7 @@ def test_the_cache_separates_server_and_in_process_models(package, tmp_path):
         async with EndpointModel(server) as model:
             return await model.answer(request())
 
-    with pytest.raises(EngineError, match="holds no answer"):
+    with pytest.raises(EngineError, match="replay_only"):
         asyncio.run(session())
 
 
@@ -166,7 +164,7 @@ def test_a_failed_batch_is_an_error_for_all_its_requests(package, failure):
 
 def test_a_setting_that_vllm_does_not_know_is_named(package):
     package.failure = TypeError("unexpected keyword argument 'max_lenght'")
-    with pytest.raises(EngineError, match=r"DIR: vLLM cannot load it.*max_lenght"):
+    with pytest.raises(EngineError, match=r"DIR.*max_lenght"):
         asked(settings_of(engine={"max_lenght": 3}), request())
 
 
@@ -206,14 +204,14 @@ def test_a_profile_chooses_the_door(package):
 @pytest.mark.parametrize(
     ("teacher", "complaint"),
     [
-        ({"kind": "vllm"}, r"goes with teacher\.vllm\.model"),
-        ({"kind": "vllm", "vllm": {"model": ""}}, r"goes with teacher\.vllm\.model"),
-        ({"vllm": {"model": "DIR"}}, r"goes with teacher\.vllm\.model"),
+        ({"kind": "vllm"}, r"teacher\.vllm\.model"),
+        ({"kind": "vllm", "vllm": {"model": ""}}, r"teacher\.vllm\.model"),
+        ({"vllm": {"model": "DIR"}}, r"teacher\.vllm\.model"),
         (
             {"kind": "vllm", "vllm": {"model": "DIR", "engine": {"model": "X"}}},
-            r"name the model as vllm\.model",
+            r"vllm\.model",
         ),
-        ({"kind": "vllm", "vllm": {"model": "DIR", "replay_only": True}}, "nothing to replay"),
+        ({"kind": "vllm", "vllm": {"model": "DIR", "replay_only": True}}, "replay"),
     ],
 )
 def test_contradictory_settings_of_the_teacher_are_refused(teacher, complaint):

@@ -40,7 +40,7 @@ def test_any_other_path_stays_a_directory():
 
 
 def test_a_digest_of_another_length_is_refused():
-    with pytest.raises(ValidationError, match="the 12 characters after @"):
+    with pytest.raises(ValidationError, match="12 characters"):
         PolicyConfig(model=Path("smollm2@d056"))
 
 
@@ -64,7 +64,7 @@ def test_the_dialect_of_a_name_needs_no_files(tmp_path, monkeypatch):
 
 def test_what_was_not_added_is_told_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path))
-    with pytest.raises(PolicyError, match=r"a run fetches nothing.*`espalier models add smollm2`"):
+    with pytest.raises(PolicyError, match="models add smollm2"):
         open_named_model(named_reference(Path("smollm2")))
 
 
@@ -80,6 +80,6 @@ def test_a_changed_file_is_refused_by_name(tmp_path, monkeypatch):
 def test_other_content_than_named_is_refused(tmp_path, monkeypatch):
     found = added_model(monkeypatch, tmp_path)
     asked = named_reference(Path("small@0123456789ab"))
-    with pytest.raises(PolicyError, match=f"what lies in .* is {found}"):
+    with pytest.raises(PolicyError, match=str(found)):
         open_named_model(asked)
     assert open_named_model(named_reference(Path(str(found)))).content.startswith(found.digest)

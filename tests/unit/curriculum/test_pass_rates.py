@@ -5,9 +5,10 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 
 from espalier.config import Profile
-from espalier.records import NullTracker
+from espalier.records import NullTracker, write_tasks
 from espalier.records.trajectory import FinishReason
 from espalier.stages import filter_curriculum
+from tests.factories.storage import artifact
 from tests.factories.training import TASKS, make_trajectory
 
 LOST, BROKE = FinishReason.SANDBOX_LOST, FinishReason.PROGRAM_BROKE_SANDBOX
@@ -31,10 +32,19 @@ def _attempts(task):
     ]
 
 
-def test_losses_from_outside_leave_pass_rates_and_are_counted(tmp_path):
-    tallies = filter_curriculum._judge(Profile(), LosingRoller(), TASKS, NullTracker())
-    path = tmp_path / "pass_rates.parquet"
-    filter_curriculum._write_pass_rates(path, TASKS, tallies, TASKS[:1])
-    for row in pq.read_table(path).to_pylist():
+def test_losses_from_outside_leave_pass_rates_and_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(filter_curriculum.Roller, "open", lambda *_: LosingRoller())
+    write_tasks(tmp_path / "train.jsonl", TASKS)
+    accepted = {"tasks/train.jsonl": (tmp_path / "train.jsonl").read_bytes()}
+    inputs = {name: tmp_path / name for name in ("knowledge", "accepted", "warm_policy")}
+    for path in inputs.values():
+        artifact(path, accepted)
+    profile = Profile.model_validate(
+        {"environment": {"name": "tests.unit.environments.prices:Prices"}}
+    )
+    filter_curriculum.run(profile, inputs, tmp_path / "out", NullTracker())
+    rows = pq.read_table(tmp_path / "out" / "pass_rates.parquet").to_pylist()
+    assert len(rows) == len(TASKS)
+    for row in rows:
         assert (row["attempts"], row["successes"]) == (3, 1)
         assert (row["lost_episodes"], row["broke_sandbox_episodes"]) == (1, 1)

@@ -174,4 +174,3 @@ def test_no_history_leads_to_a_rate_outside_its_range(groups):
     for number, attempts, share in groups:
         predictor.observe(f"t{number}", attempts=attempts, successes=round(share * attempts))
     assert all(0 < rate < 1 for rate in predictor.rates().values())
-    assert (predictor._variance_D > 0).all()

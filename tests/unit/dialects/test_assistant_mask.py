@@ -45,5 +45,5 @@ def test_a_conversation_without_assistant_has_an_empty_mask():
 
 def test_a_template_that_marks_nothing_is_refused_with_the_remedy():
     tokenizer = byte_tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
-    with pytest.raises(PolicyError, match=r"Put \{% generation %\}"):
+    with pytest.raises(PolicyError, match=r"\{% generation %\}"):
         encode_conversation(tokenizer, CONVERSATION)

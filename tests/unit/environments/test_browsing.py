@@ -103,10 +103,6 @@ def test_every_search_starts_from_a_name_that_was_read_before(seed):
             assert query.removesuffix(f" {label}") in read
 
 
-def test_walks_have_one_to_four_searches():
-    assert {len(log.pieces) // 2 for log in _logs()} == {1, 2, 3, 4}
-
-
 def test_a_plan_names_the_lines_that_are_left_to_read():
     log = next(log for log in _logs() if len(log.pieces) == 7)
     plans = [action.thought for action in _written(log)]

@@ -215,7 +215,7 @@ def test_an_outcome_that_is_no_number_is_refused(episode, monkeypatch, outcome):
     monkeypatch.setattr(Prices, "verify", lambda _family, _task, _answer: outcome)
     environment = episode()
     done(environment.step(FinalAnswer("1")))
-    with pytest.raises(DataError, match=r"^prices: verify gave (nan|inf) for task "):
+    with pytest.raises(DataError, match=r"prices: .*(nan|inf)"):
         done(environment.score())
 
 
@@ -223,7 +223,7 @@ def test_an_outcome_that_is_no_number_is_refused(episode, monkeypatch, outcome):
 def test_an_outcome_outside_its_range_is_an_error(said):
     environment = begun(verify=lambda *_: said)
     environment.step(FinalAnswer("2"))
-    with pytest.raises(DataError, match="outside of the range 0 to 1"):
+    with pytest.raises(DataError, match="range 0 to 1"):
         environment.score()
 
 

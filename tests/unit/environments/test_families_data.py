@@ -18,19 +18,15 @@ from espalier.environments.python_math import PythonMath
 from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.execution import is_proven
-from espalier.environments.python_math.problems import deal_problems, load_problems, save_problems
+from espalier.environments.python_math.problems import deal_problems, save_problems
 from espalier.environments.python_math.questions import (
-    MathQuestion,
     make_math_questions,
-    program_script,
 )
 from espalier.environments.python_math.scratch import ScratchWriter
 from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.invented_names import InventedNames
 from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter
-from espalier.environments.teaching import Observed
 from espalier.knowledge.graph import Document
-from espalier.records import FinalAnswer, NullTracker, ToolCall, ToolCalls
+from espalier.records import NullTracker
 from espalier.sandbox import SandboxLost, SandboxRefused, SandboxUnavailable
 from espalier.synthesis.funnel import Funnel
 from tests.factories.python_math import TASK, ScriptedRuns, ended
@@ -68,20 +64,6 @@ def test_problems_are_dealt_by_the_shares_of_the_splits(tmp_path):
     assert {d.problem for d in found if d.split == "heldout"} <= {
         d.problem for d in more if d.split == "heldout"
     }
-
-
-def test_heldout_problems_of_their_own_are_trained_on_by_nobody(tmp_path):
-    config = PythonMathConfig(
-        problems=problems_file(tmp_path / "own.jsonl", 100),
-        heldout_problems=problems_file(tmp_path / "heldout.jsonl", 30),
-    )
-    found = deal_problems(config, SplitsConfig(heldout_share=0.5, dev_share=0.25))
-    counts = {s: sum(d.split == s for d in found) for s in ("train", "dev", "heldout")}
-    assert (counts["heldout"], counts["train"] + counts["dev"]) == (30, 70)
-    assert 0 < counts["dev"] < counts["train"]
-    assert deal_problems(PythonMathConfig(), SplitsConfig()) == []
-    assert save_problems(found, tmp_path) == 100
-    assert load_problems(tmp_path) == found
 
 
 def asked(tmp_path, count, **synthesis):
@@ -179,24 +161,6 @@ def _between_numbers(prompt):
     return "".join("|" if w.isdigit() else f"{w} " for w in prompt.split()).split("|")
 
 
-@pytest.mark.parametrize(("lines", "taken"), [(4, "unknown_name"), (5, "unknown_name"), (6, "")])
-def test_a_short_program_takes_the_detour(lines, taken):
-    question = MathQuestion(TASK, "plan", "\n".join(["x = 1"] * (lines - 1) + ["print(x)"]))
-    assert question.detour_taken("unknown_name") == taken
-
-
-def test_a_detour_prints_a_name_that_is_not_there():
-    question = MathQuestion(TASK, "plan", "x = 84\nprint(x)")
-    script = program_script(question, detour=True)
-    (first,) = next(script).calls
-    (second,) = script.send(Observed("NameError")).calls
-    answer = script.send(Observed("1 84.0"))
-    assert first.arguments["code"] == "x = 84\nprint(xx)"
-    assert second.arguments["code"] == question.program
-    assert answer.text == r"\boxed{84}"
-    assert isinstance(answer, FinalAnswer)
-
-
 @pytest.mark.parametrize(
     ("text", "limit", "kept"),
     [
@@ -289,7 +253,7 @@ def test_a_session_that_lost_its_sandbox_borrows_another():
     runs = SessionRuns(sandboxes, 5.0)
 
     async def played():
-        with pytest.raises(EnvironmentLostError, match="sandbox: gone"):
+        with pytest.raises(EnvironmentLostError, match="gone"):
             await runs.run("a")
         assert await runs.run("b") == "b:2"
         assert (sandboxes.claims, sandboxes.returned) == (2, ["SandboxLost"])
@@ -330,24 +294,6 @@ def test_an_answer_that_is_run_has_a_thousand_characters(answer, is_right):
     assert asyncio.run(is_proven(task, answer, runs)) is is_right
     failed = ScriptedRuns(ended(b"True\n", status=1))
     assert asyncio.run(is_proven(task, "1", failed)) is False
-
-
-@pytest.mark.parametrize(("turns", "outcome"), [(0, -1.0), (1, -0.9), (3, -0.7)])
-def test_credit_is_given_for_each_message(turns, outcome):
-    settings = {"name": "python_math", "credit_per_message": 0.05}
-    family = maths(environment=settings, episode={"max_turns": 6})
-    runs = ScriptedRuns(*[ended(b"1")] * turns)
-    environment = family.rules_over(runs, runs).environment()
-    environment.reset(TASK)
-    program = ToolCalls((ToolCall(name="python", arguments={"code": "print(1)"}),))
-
-    async def played():
-        for _ in range(turns):
-            await environment.step(program)
-        await environment.step(FinalAnswer("85"))
-        return await environment.score()
-
-    assert asyncio.run(played())["outcome"] == pytest.approx(outcome)
 
 
 def test_maths_say_where_their_problems_come_from(tmp_path):
@@ -460,15 +406,6 @@ def test_a_walk_has_one_to_four_searches():
         [0.3, 0.3, 0.25, 0.15], abs=0.07
     )
     assert {log.pieces[-1].text for log in logs} == {"Lyon", "France"}
-
-
-@pytest.mark.parametrize(
-    ("head", "tail", "made"), [("Lyon", "Paris", "Lyris"), ("Ulm", "Bonn", "Ulnn")]
-)
-def test_an_invented_name_has_a_head_and_a_tail(head, tail, made):
-    given = iter((head, tail))
-    drawn = SimpleNamespace(choice=lambda names: next(given))
-    assert InventedNames([head, tail] * 500).in_place_of("Ulm", drawn) == made
 
 
 def test_names_are_replaced_in_the_share_that_is_asked():

@@ -69,7 +69,7 @@ def test_a_split_without_a_task_is_named():
         def tasks(self, split, count):
             return [] if split == "dev" else super().tasks(split, count)
 
-    with pytest.raises(DataError, match="prices: no task for dev"):
+    with pytest.raises(DataError, match=r"prices: .*dev"):
         Sold(Profile.model_validate({"environment": {"name": NAME}})).questions(
             NOWHERE, Funnel(), NullTracker()
         )
@@ -176,7 +176,7 @@ def test_answer_settings_leave_out_the_familys_name(family):
 
 
 def test_a_plain_family_has_no_proposer(family):
-    with pytest.raises(ProfileError, match=r'poses no tasks of environment\.name = "prices"'):
+    with pytest.raises(ProfileError, match=r'environment\.name = "prices"'):
         family.proposer(NOWHERE, NOWHERE)
 
 
@@ -187,7 +187,7 @@ def test_a_typed_question_is_a_task_of_the_family(family):
 
 
 def test_a_task_of_another_family_is_refused(family):
-    with family.environments(NOWHERE) as over, pytest.raises(PolicyError, match="known: prices"):
+    with family.environments(NOWHERE) as over, pytest.raises(PolicyError, match="prices"):
         over("train")(make_task("chess", "?", gold=("1",), split="dev", source="t", key="k"))
 
 
@@ -217,5 +217,5 @@ def test_a_derived_family_plays_the_tasks_of_its_base():
         for named in ("renamed", "prices"):
             played = over("train")(task.model_copy(update={"environment": named}))
             assert played.reset(task).tools
-        with pytest.raises(PolicyError, match="no environment named 'other'"):
+        with pytest.raises(PolicyError, match="'other'"):
             over("train")(task.model_copy(update={"environment": "other"}))

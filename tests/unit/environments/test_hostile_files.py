@@ -37,14 +37,14 @@ def test_a_deep_program_is_refused_or_passed_over(tmp_path, deep, key):
     if key == "prompt":  # examples of a prompt that cannot be parsed are none
         assert read_programming_tasks(path, shown_tests=0)
     else:
-        with pytest.raises(DataError, match=f"more than {MAX_DEPTH} levels"):
+        with pytest.raises(DataError, match=f"{MAX_DEPTH} levels"):
             read_programming_tasks(path, shown_tests=0)
 
 
 def test_half_of_a_surrogate_pair_in_a_row_is_refused(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW | {"test": ROW["test"].format(1), "task_id": "\ud800"}))
-    with pytest.raises(DataError, match=r"line 1: not JSON .*surrogates"):
+    with pytest.raises(DataError, match=r"line 1: .*surrogates"):
         read_programming_tasks(path, shown_tests=0)
     path.write_text(json.dumps(ROW | {"test": ROW["test"].format(1), "task_id": "\U0001f600"}))
     assert read_programming_tasks(path, shown_tests=0), "a whole pair is a character"

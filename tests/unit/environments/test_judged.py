@@ -69,5 +69,5 @@ def test_a_rule_beats_the_judges(double):
 
 def test_an_episode_without_a_judgement_is_not_scored(double):
     double.respond = lambda _body: completion("I cannot say")
-    with pytest.raises(EnvironmentLostError, match="3 of 3 gave no answer"):
+    with pytest.raises(EnvironmentLostError, match="3 of 3"):
         scored(played(double, rubric=True))

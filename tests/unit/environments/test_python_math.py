@@ -62,11 +62,12 @@ def test_an_episode_runs_its_program_reads_it_and_answers():
 
 
 def test_credit_forgives_part_of_a_wrong_answer():
-    actions = (program("print(1)"), FinalAnswer("85"))
-    _, strict = play(environment(ScriptedRuns(ended(b"1"))), *actions)
-    _, credited = play(environment(ScriptedRuns(ended(b"1")), credit_per_message=0.05), *actions)
+    actions, runs = (*[program("print(1)")] * 3, FinalAnswer("85")), [ended(b"1")] * 3
+    _, strict = play(environment(ScriptedRuns(*runs), max_turns=6), *actions)
+    math = environment(ScriptedRuns(*runs), max_turns=6, credit_per_message=0.05)
+    _, credited = play(math, *actions)
     assert strict == {"outcome": -1.0, "format": 0.1}
-    assert credited["outcome"] == pytest.approx(-0.9)
+    assert credited["outcome"] == pytest.approx(-0.7)
 
 
 def test_credit_counts_messages_and_not_the_calls_in_them():
@@ -122,7 +123,7 @@ def test_a_program_that_broke_its_sandbox_is_a_wrong_answer():
     assert step.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
     assert reward == {"outcome": -1.0, "format": 0.0}
     assert [result.succeeded for result in math.tool_results] == [True, False]
-    assert "the program ended its sandbox: gone" in math.tool_results[-1].content
+    assert "gone" in math.tool_results[-1].content
     assert (len(runs.codes), runs.num_ends) == (2, 1)
 
 
@@ -162,5 +163,5 @@ def test_an_observation_is_never_longer_than_it_may_be(text, limit):
 
 def test_a_task_of_another_family_is_refused():
     maths = family().environments_in(sandboxes=None)
-    with pytest.raises(PolicyError, match="no environment named 'search_qa'"):
+    with pytest.raises(PolicyError, match="search_qa"):
         maths(TASK.model_copy(update={"environment": "search_qa"}))

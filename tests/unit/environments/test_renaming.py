@@ -46,13 +46,6 @@ def _trajectory(**changes):
     return Trajectory(**{**fields, **changes})
 
 
-def _texts(messages):
-    for message in messages:
-        yield message.content
-        for call in message.tool_calls:
-            yield call.arguments["query"]
-
-
 def test_a_name_is_exchanged_alike_wherever_it_stands_alone():
     task, renamed = NameExchange(NAMES, 1.0)(TASK, _trajectory(), random.Random(1))
     question, result = task.question, renamed.messages[2].content

@@ -62,7 +62,7 @@ def test_a_fault_of_a_tool_names_the_call():
         return int(item)
 
     for tool in (Tool(price), Tool(waited_price)):
-        with pytest.raises(ValueError, match="invalid literal") as raised:
+        with pytest.raises(ValueError, match="literal") as raised:
             call(tool, item="\u00b2")
         [note] = raised.value.__notes__
         assert note.startswith(f"in the tool {tool.spec.name}, called with {{'item': '\u00b2'}}")
@@ -81,7 +81,7 @@ def test_a_decorated_coroutine_function_is_awaited():
 
 @pytest.mark.parametrize("specs", [("one", "one"), ("answer",), ("think", "one"), ("result",)])
 def test_names_that_mean_something_else_are_refused(specs):
-    with pytest.raises(ToolSignatureError, match=r"named one|has a meaning already"):
+    with pytest.raises(ToolSignatureError, match="|".join(specs)):
         refuse_ambiguous_tools(
             [ToolSpec(name=name, description="", parameters={}) for name in specs]
         )
@@ -156,7 +156,7 @@ def test_a_tool_parameter_without_a_type_is_refused():
     def guess(what):
         """Guess."""
 
-    with pytest.raises(TypeError, match="tool guess: parameter what has no type"):
+    with pytest.raises(TypeError, match=r"guess.*what"):
         Tool(guess)
 
 

@@ -1,7 +1,6 @@
 """The file of finished attempts: what a kill leaves, and what others did to it."""
 
 import errno
-import json
 
 import pytest
 
@@ -61,7 +60,7 @@ def test_half_a_surrogate_pair_is_kept_as_a_question_mark(path):
 
 
 def test_an_error_of_whoever_plays_is_not_the_files(path):
-    with pytest.raises(OSError, match="of the player"), AttemptFile.opened(path, MADE_OF):
+    with pytest.raises(OSError, match="player"), AttemptFile.opened(path, MADE_OF):
         raise OSError("of the player")
 
 
@@ -81,29 +80,25 @@ def test_a_file_whose_first_line_was_cut_begins_anew(path):
     assert kept_in(path) == {}
 
 
-@pytest.mark.parametrize("line", ["{}", "no JSON", '{"task_id": 3}', "[" * 3000])
+NO_SCORE = attempt("c").model_dump_json().replace('"accuracy":1.0', '"accuracy":NaN')
+
+
+@pytest.mark.parametrize("line", ["{}", "no JSON", '{"task_id": 3}', "[" * 3000, NO_SCORE])
 def test_a_broken_line_is_named(path, line):
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(ArtifactError, match=r"line 4: no attempt .*Delete the line"):
-        kept_in(path)
-
-
-def test_a_score_that_is_no_number_is_refused(path):
-    broken = json.loads(attempt("c").model_dump_json()) | {"scores": {"accuracy": float("nan")}}
-    path.write_text(path.read_text() + json.dumps(broken) + "\n")
     with pytest.raises(ArtifactError, match="line 4"):
         kept_in(path)
 
 
 def test_attempts_of_another_model_are_refused(path):
-    with pytest.raises(ArtifactError, match="another suite or by another model"):
+    with pytest.raises(ArtifactError, match=path.name):
         kept_in(path, MADE_OF | {"model": "other"})
 
 
 def test_one_process_writes_at_a_time(path):
     with (
         AttemptFile.opened(path, MADE_OF),
-        pytest.raises(ArtifactError, match="another process writes"),
+        pytest.raises(ArtifactError, match="process"),
         AttemptFile.opened(path, MADE_OF),
     ):
         pass

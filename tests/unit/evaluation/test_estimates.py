@@ -60,7 +60,7 @@ def test_what_has_no_mean_is_refused(values):
 
 
 def test_pairs_of_unequal_length_are_refused():
-    with pytest.raises(ValueError, match="equal lengths"):
+    with pytest.raises(ValueError, match="lengths"):
         paired_difference([1, 0], [1], **SETTINGS)
 
 
@@ -91,7 +91,7 @@ def test_hand_computed_values_of_pass_at_k(n, c, k, expected):
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0)])
 def test_impossible_counts_are_refused(n, c, k):
-    with pytest.raises(ValueError, match="right answers"):
+    with pytest.raises(ValueError, match="answers"):
         pass_at_k(n, c, k)
 
 

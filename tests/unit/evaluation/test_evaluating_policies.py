@@ -93,7 +93,7 @@ ALL_RIGHT = (dict.fromkeys("abcdefgh", "Lyon"), {task_id: ["Lyon"] * 4 for task_
 
 
 def test_too_many_lost_episodes_stop_the_evaluation():
-    with pytest.raises(EnvironmentLostError, match=r"2 of 10 .* \(2 timeout\).*allows 1\."):
+    with pytest.raises(EnvironmentLostError, match=r"2 of 10 .*\(2 timeout\)"):
         evaluated(Losing(*ALL_RIGHT))
 
 

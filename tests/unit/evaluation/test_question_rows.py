@@ -127,5 +127,5 @@ def test_knowledge_comes_back_from_parquet_and_may_be_missing(tmp_path):
 def test_a_table_without_its_verdicts_is_an_artifact_error(tmp_path):
     path = tmp_path / "questions.parquet"
     pq.write_table(questions_table({"trained": [a_row("a")]}).drop_columns(["em"]), path)
-    with pytest.raises(ArtifactError, match="not a readable table of questions"):
+    with pytest.raises(ArtifactError, match=path.name):
         read_questions(path)

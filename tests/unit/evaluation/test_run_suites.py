@@ -79,7 +79,7 @@ def test_a_profile_that_refuses_contamination_asks_nothing(profile, policies, tm
     strict = profile.evaluation.contamination.model_copy(update={"contaminated": "refuse"})
     evaluation = profile.evaluation.model_copy(update={"contamination": strict})
     refusing = profile.model_copy(update={"evaluation": evaluation})
-    with pytest.raises(DataError, match="trained on 2 of 6 tasks"):
+    with pytest.raises(DataError, match="2 of 6"):
         judged(refusing, policies, tmp_path)
     assert not list((tmp_path / "work").rglob("*.jsonl"))
 
@@ -110,5 +110,5 @@ def test_a_suite_that_was_changed_since_is_not_compared(run, policies, tmp_path)
     digest = judged(run.profile, policies, tmp_path).figures["digest"]
     rows = tmp_path / "sums.jsonl"
     rows.write_text(rows.read_text().replace("what is 5 + 5?", "say 5 + 5"))
-    with pytest.raises(RegistryError, match="its tasks or its settings were changed"):
+    with pytest.raises(RegistryError, match="sums"):
         suite_judge_of(run, training)(policy, "sums", digest)

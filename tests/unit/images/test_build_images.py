@@ -95,7 +95,7 @@ def test_what_was_not_built_is_not_pushed(engine, tmp_path):
 def test_an_unknown_image_is_refused_with_those_there_are(tmp_path):
     done = command("build", "gpu", "--out", tmp_path)
     assert done.returncode == 2
-    assert "no image gpu; there are cpu, train, rollout, sandbox-python" in done.stderr
+    assert "cpu, train, rollout, sandbox-python" in done.stderr
 
 
 def test_an_engine_that_fails_ends_the_command(tmp_path):

@@ -106,7 +106,7 @@ def test_a_python_that_is_no_package_is_listed(tmp_path):
 def test_a_tar_without_packages_is_refused(tmp_path):
     found, said = listed(tmp_path, {"./etc/passwd": "root"})
     assert found is None
-    assert "neither Python's packages nor Debian's" in said
+    assert "Debian" in said
 
 
 def test_a_path_that_leaves_the_folder_is_passed_over(tmp_path):

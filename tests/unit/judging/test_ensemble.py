@@ -126,7 +126,7 @@ def test_without_a_majority_of_answers_there_is_no_reward(double):
     double.respond = by_model(a=completion("no"), b=completion("no"), c=says(success=True))
     with (
         JudgeEnsemble(config) as ensemble,
-        pytest.raises(JudgementMissingError, match="2 of 3 gave no answer"),
+        pytest.raises(JudgementMissingError, match="2 of 3"),
     ):
         ensemble.verdicts([transcript(config=config)])
 
@@ -141,7 +141,7 @@ def test_the_limit_of_cost_holds_for_all_models_together(double):
         assert ensemble.cost == pytest.approx(0.9)
         # each may cost 3 at most: with 0.9 and then 1.05 spent, the eighth does not fit
         ensemble.verdicts([transcript("6", config)])
-        with pytest.raises(EngineError, match="max_cost=4 are spent"):
+        with pytest.raises(EngineError, match="max_cost=4"):
             ensemble.verdicts([transcript("7", config)])
         assert ensemble.cost == pytest.approx(1.05)
 
@@ -156,17 +156,17 @@ def test_no_answer_is_asked_for_twice(double, tmp_path):
 
 
 def test_judges_are_three_to_five_different_models(double):
-    with pytest.raises(ValidationError, match="at least 3"):
+    with pytest.raises(ValidationError, match=r"models|3"):
         judges(double, "a", "b")
-    with pytest.raises(ValidationError, match="stands there twice"):
+    with pytest.raises(ValidationError, match="twice"):
         judges(double, "a", "b", "b")
-    with pytest.raises(ValidationError, match="limits nothing where a judge has no prices"):
+    with pytest.raises(ValidationError, match="max_cost"):
         judges(double, max_cost=1.0)
 
 
 def test_judges_count_in_the_composition_of_the_reward(double):
     heavy = judges(double, weight=0.95).model_dump(mode="json")
-    with pytest.raises(ValidationError, match=r"format 0\.1, judges 0\.95"):
+    with pytest.raises(ValidationError, match=r"judges 0\.95"):
         Profile.model_validate({"reward": {"judges": heavy}})
 
 

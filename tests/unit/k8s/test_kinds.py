@@ -69,7 +69,7 @@ def test_the_models_see_a_field_that_is_not_one(place, value, complaint):
 def test_the_schemas_see_a_misspelt_field(name):
     manifest = copy.deepcopy(MANIFESTS[name])
     manifest["spec"]["replica"] = 1
-    with pytest.raises(jsonschema.ValidationError, match="'replica' was unexpected"):
+    with pytest.raises(jsonschema.ValidationError, match="'replica'"):
         _check(manifest)
 
 

@@ -95,12 +95,12 @@ def test_any_wikitext_is_read_without_an_error(wikitext):
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("dump.xml", export(page(1, "Lyon"))[:-20], "not a whole MediaWiki export"),
-        ("dump.xml", b"not xml", "not a whole MediaWiki export"),
-        ("dump.bz2", b"not packed", "cannot be read"),
-        ("dump.gz", b"not packed", "cannot be read"),
-        ("dump.zip", b"", r"is an \.xml file"),
-        ("away.xml", None, "cannot be read"),
+        ("dump.xml", export(page(1, "Lyon"))[:-20], "MediaWiki"),
+        ("dump.xml", b"not xml", "MediaWiki"),
+        ("dump.bz2", b"not packed", r"dump\.bz2"),
+        ("dump.gz", b"not packed", r"dump\.gz"),
+        ("dump.zip", b"", r"\.xml"),
+        ("away.xml", None, r"away\.xml"),
         ("dump.xml", export(page(1, "Lyon", "")), "no article"),
     ],
 )
@@ -157,14 +157,14 @@ def test_a_database_is_ingested_like_a_folder(database, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"documents_query": "select title from nowhere"}, "no such table"),
-        ({"documents_query": "select id from page"}, r"row 1: no 'text' or 'contents'"),
-        ({"documents_query": "select title, '' as text from page"}, "is not empty"),
+        ({"documents_query": "select title from nowhere"}, "nowhere"),
+        ({"documents_query": "select id from page"}, r"row 1: .*'text'"),
+        ({"documents_query": "select title, '' as text from page"}, "documents_query|empty"),
         ({"documents_query": "select title, body as text from page where 0"}, "no row"),
-        ({"triples_query": TRIPLES.replace("order", "where 0 order")}, "returns no row"),
-        ({"database": "sqlite:////nowhere/at/all.db"}, "unable to open"),
-        ({"database": "nonsense"}, "cannot be opened"),
-        ({"database": "mysql+unknowndriver://host/db"}, "cannot be opened"),
+        ({"triples_query": TRIPLES.replace("order", "where 0 order")}, "no row"),
+        ({"database": "sqlite:////nowhere/at/all.db"}, "open"),
+        ({"database": "nonsense"}, "opened"),
+        ({"database": "mysql+unknowndriver://host/db"}, "opened"),
     ],
 )
 def test_an_unreadable_database_is_refused_with_its_reason(database, fields, complaint):
@@ -185,14 +185,14 @@ def test_a_password_comes_from_a_file_and_is_not_told(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"source": "dump"}, r'needs knowledge\.path = "FILE"'),
-        ({"source": "sql", "triples_query": "q"}, r"needs knowledge\.database"),
-        ({"max_documents": 5}, r'goes with knowledge\.source = "dump"'),
-        ({"database": "sqlite://"}, r'go with knowledge\.source = "sql"'),
+        ({"source": "dump"}, r"knowledge\.path"),
+        ({"source": "sql", "triples_query": "q"}, r"knowledge\.database"),
+        ({"max_documents": 5}, "dump"),
+        ({"database": "sqlite://"}, "sql"),
         ({"source": "sql", "database": "postgresql://u:pw@h/d", "documents_query": "q",
-          "triples_query": "q"}, "must not carry a password"),
+          "triples_query": "q"}, "password"),
         ({"source": "sql", "database": "sqlite://", "documents_query": "q", "triples": "t.jsonl",
-          "triples_query": "q"}, "exclude each other"),
+          "triples_query": "q"}, "triples_query"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together_are_refused(fields, complaint):

@@ -1,3 +1,4 @@
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -40,7 +41,7 @@ def test_too_little_of_something_names_both_amounts(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     finding = by_name(examine(tmp_path))["free disk"]
     assert finding.state == "broken"
-    assert finding.found == "0.5 GiB, a run wants 2 GiB"
+    assert re.search(r"0\.5 GiB.* 2 GiB", finding.found)
     assert "free space" in finding.remedy
 
 
@@ -52,12 +53,12 @@ def test_too_little_of_something_names_both_amounts(tmp_path, monkeypatch):
         ({("float32", 2): 100, ("float32", 1): 55, ("bfloat16", 2): 400}, '"bfloat16" is faster'),
     ],
 )
-def test_settings_that_suit_the_machine_are_named(monkeypatch, speeds, advice):
+def test_settings_that_suit_the_machine_are_named(tmp_path, monkeypatch, speeds, advice):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(doctor, "gigaflops", lambda torch, kind, threads: speeds[kind, threads])
-    (finding,) = (one for one in doctor._torch() if one.name == "matrix products")
+    finding = by_name(examine(tmp_path))["matrix products"]
     assert finding.state == "ok"
-    assert f"{speeds['float32', 2]} GFLOPS in float32 with 2 threads" in finding.found
+    assert f"{speeds['float32', 2]} GFLOPS" in finding.found
     assert advice in finding.remedy
     assert bool(advice) == bool(finding.remedy)
 

@@ -143,7 +143,7 @@ def test_two_models_are_compared_in_pairs(at, double):
     results = evaluated(at(against=f"{double.url}#big"))
     assert results["suites"]["sums"]["against"]["mean"] == -0.5
     assert results["suites"]["sums"]["against"]["n"] == 10
-    with pytest.raises(ProfileError, match="are the same model"):
+    with pytest.raises(ProfileError, match="same model"):
         evaluated(at(against=f"{double.url}#small"))
 
 
@@ -163,7 +163,7 @@ def test_the_key_goes_to_its_server_and_nowhere_else(at, double, caplog):
 
 def test_a_key_that_is_not_set_is_named_first(at, double, monkeypatch):
     monkeypatch.delenv("TRY_KEY")
-    with pytest.raises(EngineError, match="TRY_KEY, which is to hold the API key"):
+    with pytest.raises(EngineError, match="TRY_KEY"):
         evaluated(at(model="bare"))
     assert not double.seen
 
@@ -172,16 +172,14 @@ def test_a_key_that_is_not_set_is_named_first(at, double, monkeypatch):
     ("broken", "said"),
     [
         (Scripted({"error": {"message": "down"}}, 500), "HTTP 500"),
-        (Scripted(b"<html>"), "no chat completions"),
+        (Scripted(b"<html>"), "completions"),
         (Scripted(completion("1"), delay_s=0.6), "timeout_s=0.2"),
     ],
 )
 def test_an_endpoint_that_is_down_gives_no_figures(at, double, broken, said):
     double.respond, double.usual = None, broken
     down = {"attempts": 2, "max_wait_s": 0.01, "timeout_s": 0.2}
-    with pytest.raises(
-        EnvironmentLostError, match=f"lost_call.*{said}.*finished attempts are kept"
-    ):
+    with pytest.raises(EnvironmentLostError, match=f"lost_call.*{said}"):
         evaluated(at(endpoint=down))
     assert not (at().out / "results.json").exists()
 
@@ -213,17 +211,17 @@ def test_malformed_calls_are_the_models_failure(at, double):
 @pytest.mark.parametrize(
     ("fields", "error", "said"),
     [
-        ({"suites": "sum"}, ProfileError, "no suite is named 'sum'; did you mean sums"),
-        ({"suites": "sums,sums"}, ProfileError, "names sums twice"),
-        ({"suites": "sums,"}, ProfileError, "write it as NAME"),
-        ({"suites": "heldout"}, ProfileError, "name that with --run RUN"),
-        ({"model": "nothing-there"}, RegistryError, "neither an endpoint of the profile"),
-        ({"model": "http://127.0.0.1:1/v1"}, EngineError, "which of its models"),
-        ({"model": "http://a:pass@h/v1#m"}, EngineError, "must not carry a user"),
-        ({"model": "http://a:pass@/v1#m"}, EngineError, "must not carry a user"),
-        ({"model": "x" * 5000}, RegistryError, "neither an endpoint of the profile"),
-        ({"model": "/"}, PolicyError, "not a model directory"),
-        ({"endpoint": {"key_variable": "sk-123"}}, EngineError, "NAME of an environment variable"),
+        ({"suites": "sum"}, ProfileError, "mean sums"),
+        ({"suites": "sums,sums"}, ProfileError, "sums twice"),
+        ({"suites": "sums,"}, ProfileError, "NAME"),
+        ({"suites": "heldout"}, ProfileError, "--run"),
+        ({"model": "nothing-there"}, RegistryError, "nothing-there"),
+        ({"model": "http://127.0.0.1:1/v1"}, EngineError, "models"),
+        ({"model": "http://a:pass@h/v1#m"}, EngineError, "user"),
+        ({"model": "http://a:pass@/v1#m"}, EngineError, "user"),
+        ({"model": "x" * 5000}, RegistryError, "xxx"),
+        ({"model": "/"}, PolicyError, "directory"),
+        ({"endpoint": {"key_variable": "sk-123"}}, EngineError, "key_variable"),
     ],
 )
 def test_what_cannot_be_asked_is_said_at_once(at, double, fields, error, said):
@@ -246,7 +244,7 @@ def test_golds_that_were_edited_are_named(at, tmp_path):
     evaluated(at())
     (golds,) = (tmp_path / "out" / "sums").glob("golds-*.json")
     golds.write_text(json.dumps({"suite": json.loads(golds.read_text())["suite"]}))
-    with pytest.raises(ArtifactError, match=r"golds-.*Delete it"):
+    with pytest.raises(ArtifactError, match="golds-"):
         evaluated(at())
 
 

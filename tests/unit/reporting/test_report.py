@@ -239,9 +239,9 @@ def test_a_run_without_any_artifact_still_has_a_report(tmp_path):
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
 
-    with pytest.raises(ArtifactError, match=r"not the folder of a run \(no profile\.json"):
+    with pytest.raises(ArtifactError, match=r"profile\.json"):
         write_summary(tmp_path, None)
-    with pytest.raises(ArtifactError, match="not the folder of a run"):
+    with pytest.raises(ArtifactError, match=tmp_path.name):
         write_report(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -77,7 +77,7 @@ def test_an_episode_that_never_read_anything_is_one_turn():
 def test_a_drifted_turn_fails_the_run_where_that_is_asked():
     drift = count(compare_every=1, token_drift="fail")
     drift.compare(played(SAME, SAME))
-    with pytest.raises(PolicyError, match=r'task t: 1 of 2 turns .*token_drift = "count"'):
+    with pytest.raises(PolicyError, match=r"task t: 1 of 2 turns .*token_drift"):
         drift.compare(played(SAME, DRIFTED))
 
 
@@ -143,7 +143,7 @@ def test_injected_drift_is_counted_in_a_run(make_dialect, drifted):
 @pytest.mark.parametrize(("make_dialect", "drifted"), PLAYED)
 def test_injected_drift_fails_a_run_that_forbids_it(make_dialect, drifted):
     if drifted:
-        with pytest.raises(PolicyError, match=rf"{drifted} of 2 turns have other tokens"):
+        with pytest.raises(PolicyError, match=f"{drifted} of 2 turns"):
             rolled_out(make_dialect(), token_drift="fail")
     else:
         assert rolled_out(make_dialect(), token_drift="fail").drift.drifted == 0

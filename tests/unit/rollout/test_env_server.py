@@ -95,13 +95,13 @@ def test_a_process_that_was_lost_is_started_anew(tmp_path):
 
 
 def test_a_taskset_that_cannot_be_served_is_one_error(tmp_path):
-    with pytest.raises(ProfileError, match="no taskset is called so"):
+    with pytest.raises(ProfileError, match="called so"):
         played(runs_of(tmp_path, SAYS_WHY))
     (tmp_path / "python").unlink()
     missing = AgentConfig(
         verifiers={"python": tmp_path / "python", "taskset": "mine"}, score="posted"
     )
-    with pytest.raises(ProfileError, match="no such interpreter"):
+    with pytest.raises(ProfileError, match="python"):
         played(EnvServerRuns(missing))
 
 
@@ -129,8 +129,8 @@ def test_every_reward_must_be_given(line, status, terms):
 @pytest.mark.parametrize(
     ("agent", "told"),
     [
-        ({"command": ["python"], "score": "posted"}, "both set"),
-        ({"score": "verifier"}, 'set agent.score = "posted"'),
+        ({"command": ["python"], "score": "posted"}, "command"),
+        ({"score": "verifier"}, r"agent\.score"),
     ],
 )
 def test_a_taskset_is_not_judged_by_the_family(agent, told):
@@ -190,6 +190,4 @@ def test_runs_of_a_server_that_is_away_end(monkeypatch):
         watching.cancel()
         return between.told(run)
 
-    assert asyncio.run(watched()) == {
-        "failed": "the EnvServer at tcp://127.0.0.1:9 does not answer"
-    }
+    assert "tcp://127.0.0.1:9" in asyncio.run(watched())["failed"]

@@ -188,14 +188,14 @@ def test_loss_in_a_later_attempt_loses_the_episode():
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"agent": {"command": ["true"]}}, "built-in loop"),
-        ({"episode": {"max_tokens": 60}}, "leaves no room for a turn"),
+        ({"agent": {"command": ["true"]}}, "loop"),
+        ({"episode": {"max_tokens": 60}}, "turn"),
         (
             {
                 "environment": {"name": "python_math"},
                 "self_play": {"name": "absolute_zero"},
             },
-            "none is right or wrong",
+            "absolute_zero",
         ),
     ],
 )

@@ -223,7 +223,7 @@ def test_a_policy_changed_in_memory_samples_with_new_weights():
 
 def test_a_task_of_an_unknown_environment_is_refused():
     strange = TASKS[0].model_copy(update={"environment": "chess"})
-    with pytest.raises(PolicyError, match="no environment named 'chess'"):
+    with pytest.raises(PolicyError, match="'chess'"):
         Roller.local(tiny_policy(), lookup_environments(SEARCH), Profile()).roll_out(
             [strange], samples=1, temperature=0.0, seed=0
         )

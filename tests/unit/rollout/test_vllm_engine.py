@@ -9,17 +9,6 @@ from tests.fakes.vllm_double import KIND_IDS, STOP_ID, THOUGHT_ID, running
 from tests.unit.rollout.vllm_play import engine_of, play, policy_at, sample_once
 
 
-@pytest.fixture
-def policy_dir(tmp_path):
-    return policy_at(tmp_path / "policy")
-
-
-@pytest.fixture
-def server(policy_dir):
-    with running(policy_dir) as double:
-        yield double
-
-
 def test_an_action_is_the_sampled_ids_until_a_stop(server, policy_dir):
     action = play(engine_of(server), policy_dir, sample_once())
     assert action.token_ids[-1] == STOP_ID
@@ -125,13 +114,13 @@ def test_loaded_weights_are_those_that_the_server_then_names(server, policy_dir,
 
 def test_a_policy_of_another_shape_is_not_loaded(server, tmp_path):
     wider = policy_at(tmp_path / "wider", hidden_size=64)
-    with pytest.raises(PolicyError, match="hidden_size differ"):
+    with pytest.raises(PolicyError, match="hidden_size"):
         asyncio.run(engine_of(server).load_weights(wider, 1))
     assert server.weights != str(wider)
 
 
 def test_a_directory_without_weights_is_not_loaded(server, tmp_path):
-    with pytest.raises(PolicyError, match="not a policy directory"):
+    with pytest.raises(PolicyError, match=tmp_path.name):
         asyncio.run(engine_of(server).load_weights(tmp_path, 1))
 
 
@@ -142,7 +131,7 @@ def test_a_cpu_server_refuses_to_exchange_tied_weights(tmp_path):
         server.on_cpu = True
         engine = engine_of(server)
         asyncio.run(engine.load_weights(started, 0))
-        with pytest.raises(PolicyError, match="tied embeddings"):
+        with pytest.raises(PolicyError, match="tied"):
             asyncio.run(engine.load_weights(newer, 1))
         assert server.weights == started
 
@@ -164,7 +153,7 @@ def test_weights_that_another_run_loaded_are_noticed(server, policy_dir, exchang
         async with engine.serving():
             server.version = "3-another"
 
-    with pytest.raises(EngineError, match="serves weights '3-another'"):
+    with pytest.raises(EngineError, match="'3-another'"):
         asyncio.run(episode())
 
 
@@ -173,5 +162,5 @@ def test_nothing_is_sampled_before_a_policy_is_loaded(server):
         async with engine_of(server).serving():
             pass
 
-    with pytest.raises(EngineError, match="call load_weights first"):
+    with pytest.raises(EngineError, match="load_weights"):
         asyncio.run(serve())

@@ -1,6 +1,7 @@
 """What hangs is named within its deadline: a tool, the engine, the event loop itself."""
 
 import asyncio
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from espalier.config import Profile
 from espalier.environments import EnvironmentLostError
 from espalier.records import HungError, ToolCalls
 from espalier.rollout import waits as waits_module
+from espalier.rollout.engines.lockstep import LockstepEngine
 from espalier.rollout.episode import CallTimeoutError, ToolRunner, _NamedCalls
 from espalier.rollout.roller import Roller
 from espalier.rollout.waits import (
@@ -33,12 +35,7 @@ def test_the_longest_waits_are_named_first():
         time.sleep(0.01)
         with waits.wait("d", "z"):
             said = hang_message(9.0, reversed(waits.open), also=["loading of weights, version 3"])
-    assert said.startswith(
-        "sampling hangs: nothing that episodes wait for has come for 9 s: loading of weights, "
-        "version 3; "
-        "task a has waited 0 s for the tool search; "
-    )
-    assert ", and 1 more. " in said
+    assert re.search(r" 9 s: .*version 3; task a .*the tool search; .*1 more", said)
     assert waits.open == []
 
 
@@ -67,7 +64,7 @@ def test_a_call_that_was_given_up_is_named_once(caplog):
             asyncio.run(call(task_id))
     late.set()
     (line,) = caplog.messages
-    assert line.startswith("task lyon-0: the tool search took longer than rollout.tool_timeout_s")
+    assert "lyon-0: the tool search" in line
 
 
 def test_why_an_environment_was_lost_is_said_once(caplog):
@@ -80,19 +77,19 @@ def test_why_an_environment_was_lost_is_said_once(caplog):
         with pytest.raises(EnvironmentLostError):
             asyncio.run(_NamedCalls(task_id, context).run(reset, task_id))
     (line,) = caplog.messages
-    assert "lyon-0: the environment's reset lost its environment: http://desk: full at l" in line
+    assert "http://desk: full at lyon-0" in line
     assert len(line) < 700
 
 
-def test_an_engine_that_never_answers_ends_the_rollout():
+def test_an_engine_that_never_answers_ends_the_rollout(monkeypatch):
     profile = Profile.model_validate({"rollout": {"deadline_s": 0.9, "tool_timeout_s": 0.1}})
     roller = Roller.local(tiny_policy(), lookup_environments(SEARCH, profile), profile)
 
-    async def never(slot, max_tokens):
+    async def never(engine, slot, max_tokens):
         await asyncio.Event().wait()
 
-    roller._engine.sample = never
-    with pytest.raises(HungError, match=r"task lyon-0 has waited \d s for the policy's next mess"):
+    monkeypatch.setattr(LockstepEngine, "sample", never)
+    with pytest.raises(HungError, match=r"lyon-0 .*\d s"):
         roller.roll_out(TASKS[:1], samples=2, temperature=1.0, seed=0)
 
 
@@ -113,11 +110,14 @@ def test_a_long_episode_that_goes_on_is_no_hang():
 
 def test_a_wait_that_is_cancelled_is_no_progress():
     waits = Waits()
-    waits._progress_s = 0.0
+    time.sleep(0.1)
     with pytest.raises(asyncio.CancelledError), waits.wait("a", "the tool x"):
         raise asyncio.CancelledError
-    assert waits._progress_s == 0.0
+    assert waits.silent_s >= 0.1
     assert waits.open == []
+    with waits.wait("a", "the tool x"):
+        pass
+    assert waits.silent_s < 0.1
 
 
 def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
@@ -139,11 +139,7 @@ def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
     with exit_if_hung(waits.overdue):
         asyncio.run(play())
     assert statuses[0] == 1
-    assert (
-        "error: sampling hangs: nothing that episodes wait for has come for 0.1 s: task lyon-0"
-        in (caplog.text)
-    )
-    assert "for the tool search" in caplog.text
+    assert re.search("0.1 s: task lyon-0 .*the tool search", caplog.text)
 
 
 @pytest.mark.parametrize(

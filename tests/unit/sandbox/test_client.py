@@ -128,9 +128,9 @@ def test_a_broken_connection_loses_the_sandbox_without_resending():
 def test_a_closed_sandbox_is_a_lost_one():
     async def use():
         client = _client(lambda _: httpx2.Response(200, content=end_frame(END)))
-        client.mark_lost("its owner closed it")
+        client.mark_lost("owner")
         await client.close_connections()
-        with pytest.raises(SandboxLost, match="its owner closed it"):
+        with pytest.raises(SandboxLost, match="owner"):
             await client.exec(["true"])
 
     asyncio.run(use())
@@ -143,9 +143,9 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
     async def answer(_):
         await asyncio.sleep(10)
 
-    with pytest.raises(SandboxLost, match=r"within 0\.15 s"):
+    with pytest.raises(SandboxLost, match=r"0\.15 s"):
         _ask(answer)
-    with pytest.raises(SandboxTimeout, match="GET /files"):
+    with pytest.raises(SandboxTimeout, match="/files"):
         _ask(answer, "get", "x")
 
 
@@ -193,14 +193,14 @@ def test_every_sandbox_has_a_token_of_its_own():
 
 
 def test_too_large_a_file_is_not_sent():
-    with pytest.raises(SandboxRefused, match="at most"):
+    with pytest.raises(SandboxRefused, match=r"bytes|MiB"):
         _ask(lambda _: httpx2.Response(500), "put", "x", bytes(65 * 2**20))
 
 
 @pytest.mark.parametrize("path", ["\ud800", "x" * 70_000])
 def test_an_unsendable_path_is_refused_without_losing_the_sandbox(path):
     for call in (("get", path), ("put", path, b"")):
-        with pytest.raises(SandboxRefused, match="a path"):
+        with pytest.raises(SandboxRefused, match="path"):
             _ask(lambda _: httpx2.Response(500), *call)
 
 

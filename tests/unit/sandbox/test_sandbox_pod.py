@@ -120,7 +120,7 @@ def test_sandboxes_are_spread_over_nodes_where_there_is_room():
 
 
 def test_a_run_that_cannot_be_a_label_is_refused():
-    with pytest.raises(ManifestError, match="cannot name a run"):
+    with pytest.raises(ManifestError, match="Run 17"):
         _pod(run_id="Run 17")
 
 

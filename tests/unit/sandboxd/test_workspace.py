@@ -132,7 +132,7 @@ def test_a_file_on_its_way_does_not_survive_a_reset(root, workspace, to):
     (root / "first").write_bytes(b"x")
     to = to and workspace.snapshot()
     before = _tree(root) if to else {}
-    with pytest.raises(RequestError, match="'folder/late': the workspace is being reset") as error:
+    with pytest.raises(RequestError, match=r"'folder/late': .*reset") as error:
         asyncio.run(_put_while(workspace, lambda: workspace.reset(to)))
     assert error.value.status == 409
     assert _tree(root) == before
@@ -154,7 +154,7 @@ def test_no_file_is_put_while_a_reset_works(root, workspace):
     async def reset_and_put():
         resetting = asyncio.create_task(workspace.reset(None))
         await asyncio.sleep(0)
-        with pytest.raises(RequestError, match="being reset"):
+        with pytest.raises(RequestError, match="reset"):
             await workspace.put("early", _chunks())
         await resetting
         assert await workspace.put("after", _chunks()) == 1

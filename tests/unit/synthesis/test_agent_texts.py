@@ -108,7 +108,7 @@ def test_a_teacher_without_usable_answers_stops_the_run(tmp_path):
         )
         ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
         inputs = {"knowledge": tmp_path / "knowledge"}
-        with pytest.raises(DataError, match=r"not one of .* texts was kept.*claims_broken_json"):
+        with pytest.raises(DataError, match="claims_broken_json"):
             stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     assert not (tmp_path / "synthetic").exists()
 

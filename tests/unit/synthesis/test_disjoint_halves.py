@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from espalier.config import KnowledgeConfig, PrestageConfig, Profile
-from espalier.environments import family_of
-from espalier.records import NullTracker, read_tasks
+from espalier.records import NullTracker, read_tasks, write_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import filter_curriculum, ingest, prepare_policy, synthesize, warm_start
 from espalier.synthesis.task_making import fact_of
 from espalier.training.packing import TrainingSequence
 from tests.factories.prose_folder import ProseFolder, write
+from tests.factories.storage import artifact
+from tests.factories.tracking import Notes
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +34,37 @@ def synthetic(profile, tmp_path_factory):
     return scratch / "synthetic"
 
 
-class Notes(NullTracker):
-    def __init__(self):
-        self.lines = []
+@pytest.fixture
+def left_to_training(profile, synthetic, tmp_path, monkeypatch):
+    """What an artifact of accepted tasks leaves to training, and what is said of it."""
+    monkeypatch.setattr(filter_curriculum.Roller, "open", lambda *_: None)
+    curriculum = profile.curriculum.model_copy(update={"enabled": False})
+    artifact(tmp_path / "warm_policy")
 
-    def note(self, line):
-        self.lines.append(line)
+    def left(accepted):
+        notes = Notes()
+        inputs = {
+            "knowledge": synthetic.with_name("knowledge"),
+            "accepted": accepted,
+            "warm_policy": tmp_path / "warm_policy",
+        }
+        unjudged = profile.model_copy(update={"curriculum": curriculum})
+        filter_curriculum.run(unjudged, inputs, tmp_path / "out", notes)
+        return read_tasks(tmp_path / "out" / "tasks.jsonl"), notes.lines
+
+    return left
 
 
-def test_no_fact_is_both_demonstrated_and_left_to_training(profile, synthetic):
+def test_no_fact_is_both_demonstrated_and_left_to_training(left_to_training, synthetic):
     tasks = read_tasks(synthetic / "tasks" / "train.jsonl")
-    family, notes = family_of(profile), Notes()
-    left = filter_curriculum._undemonstrated(tasks, synthetic, family, notes)
+    left, lines = left_to_training(synthetic)
     by_id = {task.task_id: task for task in tasks}
     trajectories = read_trajectories(synthetic / "trajectories.parquet")
     shown = {fact_of(by_id[trajectory.task_id]) for trajectory in trajectories}
     assert not shown & {fact_of(task) for task in left}
     assert len(shown) >= 100
     assert len({fact_of(task) for task in left}) >= 0.4 * len({fact_of(task) for task in tasks})
-    assert f"training draws from the other {len(left)}" in notes.lines[0]
+    assert f"{len(left)}" in lines[0]
 
 
 def test_training_questions_are_made_and_all_splits_keep_their_pairs(synthetic):
@@ -66,13 +79,19 @@ def test_training_questions_are_made_and_all_splits_keep_their_pairs(synthetic):
     assert all(task.metadata.source == "own" for task in (*tasks["dev"], *tasks["heldout"]))
 
 
-def test_where_all_is_demonstrated_training_repeats_it_and_says_so(profile, synthetic, tmp_path):
-    tasks = read_tasks(synthetic / "tasks" / "train.jsonl")
+def test_where_all_is_demonstrated_training_repeats_it(left_to_training, synthetic, tmp_path):
     shown = {t.task_id for t in read_trajectories(synthetic / "trajectories.parquet")}
-    few, notes = [task for task in tasks if task.task_id in shown][:5], Notes()
-    left = filter_curriculum._undemonstrated(few, synthetic, family_of(profile), notes)
+    tasks = read_tasks(synthetic / "tasks" / "train.jsonl")
+    few = [task for task in tasks if task.task_id in shown][:5]
+    write_tasks(tmp_path / "few.jsonl", few)
+    files = {
+        "tasks/train.jsonl": (tmp_path / "few.jsonl").read_bytes(),
+        "trajectories.parquet": (synthetic / "trajectories.parquet").read_bytes(),
+    }
+    artifact(tmp_path / "few", files)
+    left, lines = left_to_training(tmp_path / "few")
     assert left == few
-    assert "every training task was demonstrated" in notes.lines[0]
+    assert "synthesis.trajectories" in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_knowledge_without_triples_is_refused(own_profile, synthetic_dir, tmp_pa
 
     knowledge = tmp_path / "knowledge"
     ingest.run(own_profile, {}, knowledge, NullTracker())
-    with pytest.raises(DataError, match=r"give knowledge\.triples"):
+    with pytest.raises(DataError, match=r"knowledge\.triples"):
         Prover(own_profile, knowledge, synthetic_dir)
 
 

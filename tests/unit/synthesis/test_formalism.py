@@ -253,11 +253,11 @@ def test_an_entry_is_answered_from_either_end(start, random_graph):
 def test_what_has_no_answer_is_refused_with_the_reason(random_graph):
     with pytest.raises(FormalismError, match="cycle"):
         answers(parse(BROKEN[FaultKind.CYCLE]), random_graph, {})
-    with pytest.raises(DataError, match="no entity named 'Lyon'"):
+    with pytest.raises(DataError, match="'Lyon'"):
         answers(parse(FAIR), random_graph, {})
-    with pytest.raises(DataError, match="no relation 'currency'; it has a & b, capital"):
+    with pytest.raises(DataError, match=r"'currency'.* a & b, capital"):
         answers(parse([["V@X", "currency", "?"], ["C@(", "r(", "V@X"]]), random_graph, {"(": "("})
-    with pytest.raises(DataError, match="leads away from the target"):
+    with pytest.raises(DataError, match="target"):
         query_of(parse([["?", "capital", "V@X"], ["C@(", "r(", "V@X"]]), {"(": "("})
 
 

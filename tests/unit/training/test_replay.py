@@ -89,13 +89,14 @@ def test_only_trajectories_inside_the_perplexity_window_are_replayed():
     def perplexities(trajectories):
         return [known[t.token_ids] for t in trajectories]
 
-    group, easy = _group(1, (1, 1, 1)), _group(2, (1, 1))
-    known |= dict(zip([t.token_ids for t in group.trajectories], (1.01, 1.5, 2.5), strict=True))
+    group, easy = _group(1, (1, 1, 1, 1)), _group(2, (1, 1))
+    found = (1.04, 1.05, 2.0, 2.01)
+    known |= dict(zip([t.token_ids for t in group.trajectories], found, strict=True))
     known |= dict.fromkeys([t.token_ids for t in easy.trajectories], 1.0)
     buffer = _buffer(perplexities, perplexity_window=(1.05, 2.0), share=0.125)
     buffer.add([group, easy], version=0)
     [drawn] = _drawn(buffer)
-    assert drawn.trajectories == group.trajectories[1:2]
+    assert drawn.trajectories == group.trajectories[1:3]
 
 
 @pytest.mark.parametrize("compares_groups", [True, False])
@@ -148,5 +149,5 @@ def test_a_restored_buffer_draws_what_the_saved_one_would(tmp_path):
 
 
 def test_a_window_below_the_least_perplexity_is_refused():
-    with pytest.raises(ValueError, match="interval above 1"):
+    with pytest.raises(ValueError, match="perplexity_window"):
         ReplayConfig(capacity=4, perplexity_window=(0.5, 2.0))

@@ -131,12 +131,12 @@ def test_a_head_tells_right_attempts_from_wrong_ones(roller, tmp_path):
     again = load_reward_model(tmp_path / "model", "outcome", layout(policy))
     for one, other in zip(model.scores(others), again.scores(others), strict=True):
         assert one == pytest.approx(other, abs=1e-6)
-    with pytest.raises(ArtifactError, match="a model of kind outcome, where one of process"):
+    with pytest.raises(ArtifactError, match=r"outcome.*process"):
         load_reward_model(tmp_path / "model", "process", layout(policy))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(ArtifactError, match="not a reward model"):
+    with pytest.raises(ArtifactError, match=tmp_path.name):
         load_reward_model(tmp_path, "process", layout(tiny_policy()))
 
 

@@ -1,11 +1,7 @@
-from itertools import pairwise
-
 import pytest
 
 from espalier.config import Profile
-from espalier.training.rl.loop import HISTORY_COLUMNS
 from tests.factories.rl_loops import (
-    Listener,
     changed,
     rollout_threads,
     run_beside,
@@ -30,22 +26,6 @@ def test_equal_seeds_give_equal_runs_and_others_do_not(unbroken, warm, tmp_path)
     other, _ = run_loop(warm, tmp_path / "other", profile=PROFILE.model_copy(update={"seed": 1}))
     assert one.history == same.history
     assert one.history != other.history
-
-
-def test_the_best_weights_are_kept_the_warm_start_included(warm, tmp_path):
-    scores = iter([0.9, 0.1, 0.2, 0.3])
-    loop, model = run_loop(warm, tmp_path, dev_score=lambda _: next(scores))
-    assert (loop.best_step, loop.start_dev_em) == (0, 0.9)
-    assert same_weights(model, warm_policy(warm).model)
-
-
-def test_every_row_of_the_history_fills_the_columns(unbroken):
-    loop, _ = unbroken
-    assert len(loop.history) == STEPS
-    for row in loop.history:
-        assert set(HISTORY_COLUMNS) - row.keys() <= {"dev_em"}
-    judged = [row["step"] for row in loop.history if "dev_em" in row]
-    assert judged == [2, 4, 6]
 
 
 def test_rollouts_are_counted_over_the_whole_run(unbroken):
@@ -79,27 +59,6 @@ def test_no_training_step_leaves_the_warm_start(warm, tmp_path):
     loop, model = run_loop(warm, tmp_path, profile=changed(steps=0))
     assert loop.history == []
     assert same_weights(model, warm_policy(warm).model)
-
-
-def test_replayed_groups_are_stale_and_replace_fresh_ones(warm, tmp_path):
-    replay = {"capacity": 8, "share": 0.5}
-    loop, _ = run_loop(
-        warm, tmp_path, profile=changed(replay=replay, tasks_per_step=4, minibatches=1)
-    )
-    first, *_, last = loop.history
-    assert first["staleness_max"] == 0
-    assert last["staleness_max"] >= 1
-    sampled = [after["rollouts"] - before["rollouts"] for before, after in pairwise(loop.history)]
-    assert min(sampled) < first["rollouts"]
-
-
-def test_a_mismatch_of_engine_and_trainer_is_warned_about(warm, tmp_path):
-    listener = Listener()
-    run_loop(warm, tmp_path, listener, profile=changed(max_mismatch_kl=1e-15, steps=2))
-    assert any("engine and trainer disagree" in line for line in listener.notes)
-    quiet = Listener()
-    run_loop(warm, tmp_path / "quiet", quiet, profile=changed(steps=2))
-    assert quiet.notes == []
 
 
 @pytest.mark.parametrize(

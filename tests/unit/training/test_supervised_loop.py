@@ -84,7 +84,7 @@ def test_skipped_updates_are_counted_across_a_restart(tmp_path):
 
     with pytest.raises(Interrupted):
         train((1, 2), 3)
-    with pytest.raises(TrainingError, match="3 optimizer updates in a row"):
+    with pytest.raises(TrainingError, match="3 optimizer updates"):
         train((1,), 9)
 
 

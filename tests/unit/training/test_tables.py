@@ -91,5 +91,5 @@ def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
 
 def test_a_demonstration_of_an_unknown_task_is_refused():
     dialect = tiny_dialect()
-    with pytest.raises(DataError, match="task stranger-0: no such training task"):
+    with pytest.raises(DataError, match="stranger-0"):
         encode_demonstration(make_trajectory(make_task("stranger"), 1), {}, lambda _task: dialect)

@@ -73,27 +73,28 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(changes):
     assert name in str(refused.value)
 
 
-def test_other_tokens_logprobs_are_refused_with_what_to_ask():
-    with pytest.raises(Refusal) as of_chat:
-        chat(logprobs=True, top_logprobs=5)
-    with pytest.raises(Refusal) as of_completion:
-        completion(logprobs=5)
-    known = "this endpoint knows the log-probs of the sampled tokens alone; ask with"
-    assert str(of_chat.value) == (
-        f"top_logprobs: 5 is not supported: {known} logprobs = true alone"
-    )
-    assert str(of_completion.value) == f"logprobs: 5 is not supported: {known} logprobs = 0"
-    assert of_chat.value.body()["error"] == {
-        "message": str(of_chat.value),
+@pytest.mark.parametrize(
+    ("request_of", "fields", "param", "way_out"),
+    [
+        (chat, {"logprobs": True, "top_logprobs": 5}, "top_logprobs", "logprobs = true"),
+        (completion, {"logprobs": 5}, "logprobs", "logprobs = 0"),
+    ],
+)
+def test_other_tokens_logprobs_are_refused_with_what_to_ask(request_of, fields, param, way_out):
+    with pytest.raises(Refusal, match=f"^{param}: 5 .*{way_out}") as refused:
+        request_of(**fields)
+    assert refused.value.body()["error"] == {
+        "message": str(refused.value),
         "type": "invalid_request_error",
-        "param": "top_logprobs",
+        "param": param,
         "code": None,
     }
 
 
 def test_refusals_do_not_speak_pydantic():
-    with pytest.raises(Refusal, match=r"^n: must be greater than or equal to 1; stream: must be"):
+    with pytest.raises(Refusal, match=r"^n: .*; stream: ") as refused:
         completion(n=0, stream="yes")
+    assert "Input" not in str(refused.value)
 
 
 def test_fields_that_ask_for_nothing_are_passed_over():

@@ -80,7 +80,7 @@ def test_what_is_not_parsed_is_paid_nothing(task, program, compiled):
 def test_a_gold_that_cannot_be_compared_with_is_an_error(task):
     verifier = task.verifier.model_copy(update={"gold": ("-" * (2 * MAX_DEPTH) + "1",)})
     broken = task.model_copy(update={"verifier": verifier})
-    with pytest.raises(DataError, match=r"gold program cannot be parsed .*levels"):
+    with pytest.raises(DataError, match="gold"):
         gold_matches(broken, "pass")
 
 

@@ -97,9 +97,9 @@ def test_the_prompt_has_the_policy_and_not_the_gold_actions(tmp_path):
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        ({**TAU, "user_id": "bob"}, "row 1: the database has no user 'bob'"),
-        ({**TAU, "actions": [{"name": "sell", "kwargs": {}}]}, "row 1: retail has no tool sell"),
-        ({**TAU, "outputs": [1]}, "row 1: outputs.0: Input should be a valid string"),
+        ({**TAU, "user_id": "bob"}, "row 1: .*'bob'"),
+        ({**TAU, "actions": [{"name": "sell", "kwargs": {}}]}, "row 1: .*sell"),
+        ({**TAU, "outputs": [1]}, "row 1: outputs.0"),
     ],
 )
 def test_a_faulty_task_is_named(tmp_path, task, said):
@@ -120,15 +120,15 @@ def test_a_domain_is_copied_and_dealt_by_its_files(tmp_path):
     }  # fmt: skip
     (folder / "tasks_dev.json").unlink()
     (artifact / "domain" / "tasks_dev.json").unlink()
-    with pytest.raises(DataError, match=r"has no tasks_dev\.json"):
+    with pytest.raises(DataError, match=r"tasks_dev\.json"):
         family.questions(artifact, Funnel(), tracker=None)
 
 
 def test_the_other_domain_is_refused(tmp_path):
     folder = write_domain(tmp_path / "retail").parent
-    with pytest.raises(DataError, match='holds the database of "retail"'):
+    with pytest.raises(DataError, match="retail"):
         service(database=str(folder), domain="airline").ingest(Draft(tmp_path), tracker=None)
-    with pytest.raises(ValidationError, match=r"needs environment\.database"):
+    with pytest.raises(ValidationError, match=r"environment\.database"):
         service(domain="airline")
 
 

@@ -64,7 +64,7 @@ def test_a_model_plays_a_user_until_it_leaves():
 def test_a_user_who_cannot_be_understood_ends_the_episode_unscored():
     with running_double() as double:
         double.respond = lambda body: completion('{"text": "<answer>", "leaves": false}')
-        with pytest.raises(EnvironmentLostError, match="the simulated user: wrong_shape"):
+        with pytest.raises(EnvironmentLostError, match="wrong_shape"):
             played(double, "What is it?")
 
 
@@ -79,5 +79,5 @@ def test_a_user_beyond_the_limit_of_cost_ends_the_run():
 def test_a_silent_server_is_waited_for_as_told():
     with running_double() as double:
         double.usual.delay_s = 5.0
-        with pytest.raises(EngineError, match=r"timeout_s=0\.2"):
+        with pytest.raises(EngineError, match=r"timeout_s"):
             played(double, "What is it?", timeout_s=0.2)

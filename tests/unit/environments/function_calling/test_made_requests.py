@@ -124,5 +124,5 @@ def test_the_reading_material_has_no_heldout_function():
 
 
 def test_kinds_are_named_once():
-    with pytest.raises(ValidationError, match="each once"):
+    with pytest.raises(ValidationError, match="kinds"):
         functions(apis={"kinds": ["none", "none"]})

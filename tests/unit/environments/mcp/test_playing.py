@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.environments.contract import EnvironmentLostError
-from espalier.environments.teaching import GaveUp, play_script
+from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.records.trajectory import FinishReason
+from tests.factories.scripts import played
 from tests.fakes.mcp_served import served_notes
 
 ROWS = [
@@ -53,16 +54,6 @@ def family(url, rows, *, server=None, **environment):
             }
         )
     )
-
-
-def played(of, task, *actions):
-    def script():
-        for action in actions:  # noqa: UP028 (a script is sent what was observed)
-            yield action
-        raise GaveUp("no more")
-
-    with of.environments(None) as over:
-        return asyncio.run(play_script(over("train"), task, script()))
 
 
 def call(how):
@@ -145,7 +136,7 @@ def test_a_server_that_hangs_costs_a_call_its_deadline(notes, rows):
 @pytest.mark.parametrize("how", ["result_is_text", "content_is_text", "no_result", "error_is_text"])
 def test_messages_of_another_kind_lose_the_episode(notes, rows, how):
     found = family(notes[0], rows)
-    with pytest.raises(EnvironmentLostError, match="something else than MCP"):
+    with pytest.raises(EnvironmentLostError, match="MCP"):
         played(found, found.tasks("train", 1)[0], call(how))
 
 
@@ -159,17 +150,17 @@ def test_a_server_may_say_other_things_before_its_answer(rows):
 def test_a_key_is_sent_and_a_missing_one_named(rows, monkeypatch):
     with served_notes(streams=False, key="open") as (url, _):
         asked = family(url, rows, server={"key_variable": "NOTES_KEY"})
-        with pytest.raises(DataError, match="the variable NOTES_KEY of its key is unset"):
+        with pytest.raises(DataError, match="NOTES_KEY"):
             _ = asked.specs
         monkeypatch.setenv("NOTES_KEY", "shut")
-        with pytest.raises(DataError, match="status 401"):
+        with pytest.raises(DataError, match="401"):
             _ = asked.specs
         monkeypatch.setenv("NOTES_KEY", "open")
         assert len(asked.specs) == 3
 
 
 def test_a_server_that_is_away_is_named(rows):
-    with pytest.raises(DataError, match=r"the MCP server notes|127\.0\.0\.1:9/mcp"):
+    with pytest.raises(DataError, match=r"127\.0\.0\.1:9/mcp"):
         _ = family("http://127.0.0.1:9/mcp", rows).specs
 
 
@@ -177,22 +168,22 @@ def test_tools_may_be_chosen_and_prefixed(notes, rows):
     url, _ = notes
     chosen = family(url, rows, server={"tools": ["list"], "prefix": "my_"})
     assert [spec.name for spec in chosen.specs] == ["my_list"]
-    with pytest.raises(DataError, match="has no tool named fly; it lists add, list"):
+    with pytest.raises(DataError, match=r"fly.*add, list"):
         _ = family(url, rows, server={"tools": ["fly"]}).specs
     twice = {"notes": {"url": url}, "more": {"url": url}}
-    with pytest.raises(DataError, match=r'servers\.more\.prefix = "more_"'):
+    with pytest.raises(DataError, match=r"servers\.more\.prefix"):
         _ = family(url, rows, servers=twice).specs
 
 
 @pytest.mark.parametrize(
     ("server", "message"),
     [
-        ({}, "either a command or a url"),
-        ({"command": ["x"], "url": "http://h/mcp"}, "either a command or a url"),
-        ({"url": "ftp://h"}, "is no address"),
-        ({"url": "http://me:secret@h/mcp"}, "must not carry a user"),
-        ({"url": "http://h/mcp", "variables": {"A": "b"}}, "a url has none"),
-        ({"command": ["x"], "key_variable": "A"}, "a command has none"),
+        ({}, "command or a url"),
+        ({"command": ["x"], "url": "http://h/mcp"}, "command or a url"),
+        ({"url": "ftp://h"}, "ftp"),
+        ({"url": "http://me:secret@h/mcp"}, "user"),
+        ({"url": "http://h/mcp", "variables": {"A": "b"}}, "variables"),
+        ({"command": ["x"], "key_variable": "A"}, "key_variable"),
     ],
 )
 def test_a_faulty_section_is_refused_as_it_is_read(server, message):
@@ -203,12 +194,12 @@ def test_a_faulty_section_is_refused_as_it_is_read(server, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"question": "x"}', "an answer, or checks"),
+        ('{"question": "x"}', "answer"),
         ('{"question": "", "answer": "x"}', "question"),
         ('{"question": "x", "answer": "y", "check": []}', "check"),
         (
             '{"question": "x", "answer": "y"}\n{"question": "x", "answer": "z"}',
-            "stands in the file",
+            "line 2",
         ),
     ],
 )
@@ -231,5 +222,5 @@ def test_a_sandbox_waits_for_a_server_under_a_minute(key):
     server = {"url": "http://127.0.0.1:9"}
     Profile.model_validate({"environment": {**waits, "servers": {"notes": server}}})
     server = {"command": ["notes"]}
-    with pytest.raises(ValidationError, match=f"{key}=56: a sandbox waits at most 55 s"):
+    with pytest.raises(ValidationError, match=f"{key}=56.* 55"):
         Profile.model_validate({"environment": {**waits, "servers": {"notes": server}}})

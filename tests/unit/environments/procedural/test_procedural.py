@@ -54,19 +54,19 @@ def test_the_same_seed_draws_the_same_tasks():
 
 
 def test_a_generator_without_a_question_for_a_split_is_named():
-    with pytest.raises(DataError, match="chain_sum, level 1: no question of the split dev"):
+    with pytest.raises(DataError, match=r"chain_sum, level 1: .*dev"):
         drawing(1, SUMS).tasks("dev", 10)
 
 
 @pytest.mark.parametrize(
     ("generators", "message"),
     [
-        ([{"name": "chain_sums"}], "did you mean chain_sum"),
-        ([{"name": "gcd", "levels": []}], "at least one table of knobs"),
-        ([{"name": "gcd", "levels": [{"seed": 1}]}], "seed is no knob"),
-        ([{"name": "gcd", "levels": [{}], "curriculum": 2}], "levels or curriculum, not both"),
-        ([{"name": "gcd"}, {"name": "gcd"}], "each once"),
-        ([{"name": "gcd", "weight": 0}], "greater than 0"),
+        ([{"name": "chain_sums"}], "mean chain_sum"),
+        ([{"name": "gcd", "levels": []}], "levels"),
+        ([{"name": "gcd", "levels": [{"seed": 1}]}], "seed"),
+        ([{"name": "gcd", "levels": [{}], "curriculum": 2}], "levels or curriculum"),
+        ([{"name": "gcd"}, {"name": "gcd"}], "generators"),
+        ([{"name": "gcd", "weight": 0}], "weight"),
     ],
 )
 def test_a_faulty_mixture_is_refused(generators, message):

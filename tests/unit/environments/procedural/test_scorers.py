@@ -68,7 +68,7 @@ def test_arithmetic_is_handed_to_sympy(text):
     ],
 )
 def test_what_is_no_arithmetic_is_not_evaluated(text):
-    with pytest.raises(ValueError, match="not arithmetic"):
+    with pytest.raises(ValueError, match="arithmetic"):
         worker.arithmetic(text)
 
 
@@ -140,13 +140,13 @@ def test_the_generators_are_those_of_upstream(generators):
 
 @NEEDS_GENERATORS
 def test_faults_of_a_request_are_one_message(generators):
-    with pytest.raises(DataError, match="chain_sum refuses the knobs"):
+    with pytest.raises(DataError, match="chain_sum"):
         generators.items("chain_sum", {"min_terms": 9, "max_terms": 2}, range(1))
     with pytest.raises(DataError, match="no_such_knob"):
         generators.items("chain_sum", {"no_such_knob": 1}, range(1))
-    with pytest.raises(DataError, match="has no curriculum upstream"):
+    with pytest.raises(DataError, match="curriculum"):
         generators.levels("list_functions", 2)
-    with pytest.raises(DataError, match="another version of reasoning-gym"):
+    with pytest.raises(DataError, match="version"):
         generators.score("chain_sum", {}, 0, "another question", "1")
 
 
@@ -156,14 +156,14 @@ def test_another_process_has_the_same_items_until_it_is_ended(generators):
     for name in ("zebra_puzzles", "graph_color", "group_anagrams"):  # made from sets
         assert other.items(name, {}, range(2)) == generators.items(name, {}, range(2))
     os.kill(other.process_id, signal.SIGKILL)
-    with pytest.raises(EnvironmentLostError, match="reasoning-gym ended"):
+    with pytest.raises(EnvironmentLostError, match="ended"):
         other.score("chain_sum", {}, 0, "a question", "1")
     assert other.process_id is None, "the next request starts another"
 
 
 def test_an_unfit_interpreter_is_one_message(tmp_path):
     generators = Generators(Path(sys.executable))
-    with pytest.raises(GeneratorsError, match=r"does not start there.*environments add procedural"):
+    with pytest.raises(GeneratorsError, match="environments add procedural"):
         generators.names()
-    with pytest.raises(ProfileError, match=r"no such interpreter.*environments add procedural"):
+    with pytest.raises(ProfileError, match="environments add procedural"):
         python_of(tmp_path / "python")

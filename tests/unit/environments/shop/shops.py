@@ -6,6 +6,8 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.environments import family_of
+from espalier.environments.shop.goals import goal_task
+from espalier.environments.shop.webshop_files import load_webshop
 from espalier.environments.teaching import play_script
 from espalier.records import ToolCalls
 
@@ -101,3 +103,15 @@ def _action(word):
     if word.startswith("?"):
         return ToolCalls.one("search", {"query": word[1:]})
     return ToolCalls.one("click", {"target": word})
+
+
+def public_tasks(family, folder):
+    """The goals of a folder in WebShop's format, as tasks of each split."""
+    shop = load_webshop(folder, max_results=family.settings.max_results)
+    return {
+        split: [
+            goal_task(goal, family=family.name, split=split, source="webshop")
+            for goal in shop.goals_of(split, family.profile.splits)
+        ]
+        for split in ("train", "dev", "heldout")
+    }

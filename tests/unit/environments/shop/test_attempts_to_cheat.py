@@ -90,7 +90,7 @@ def test_product_above_the_limit_loses_its_price_term(bought):
 
 @pytest.mark.parametrize("price", ["free", "$nan", "$-inf", "NaN"])
 def test_price_that_is_no_number_is_refused_with_its_file(bought, price):
-    with pytest.raises(DataError, match="pricing: write dollars"):
+    with pytest.raises(DataError, match="pricing"):
         bought(*WANTED, products=({**SHIRT, "pricing": price}, LAMP))
 
 

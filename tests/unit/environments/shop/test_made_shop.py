@@ -32,6 +32,11 @@ def family():
 
 
 @pytest.fixture(scope="module")
+def catalogue(family):
+    return {product.asin: product for product in make_products(family.settings.made)}
+
+
+@pytest.fixture(scope="module")
 def tasks(family):
     return {split: family.tasks(split, 600) for split in SPLITS}
 
@@ -66,12 +71,12 @@ def test_no_word_of_the_made_shop_matches_another():
     assert title_nouns(" ".join(nouns)) == frozenset(nouns)
 
 
-def test_goals_of_a_split_are_of_its_products_alone(family, tasks):
+def test_goals_of_a_split_are_of_its_products_alone(family, catalogue, tasks):
     splits = family.profile.splits
     assert {split: len(found) for split, found in tasks.items()} == dict.fromkeys(SPLITS, 600)
     bought, titles, asked = {}, {}, {}
     for split, found in tasks.items():
-        products = [family._made.get(task.extra["entities"][0]) for task in found]
+        products = [catalogue[task.extra["entities"][0]] for task in found]
         assert {split_of(product, splits) for product in products} == {split}
         bought[split] = {product.asin for product in products}
         titles[split] = {frozenset(product.record.title.split()) for product in products}
@@ -113,10 +118,12 @@ def test_answer_that_names_the_gold_purchase_is_right(family, tasks):
     assert family.verify(task, None) == 0.0
 
 
-def test_purchase_in_part_is_paid_its_score_beside_the_outcome(family, tasks, environments):
+def test_purchase_in_part_is_paid_its_score_beside_the_outcome(
+    family, catalogue, tasks, environments
+):
     task = next(task for task in tasks["train"] if task.extra["kind"] == "2 options")
     asin = task.extra["entities"][0]
-    title = family._made.get(asin).record.title
+    title = catalogue[asin].record.title
     wanted = task.arguments["goal"]["options"]
     half = play(environments, task, f"?{title} {' '.join(wanted)}", asin, wanted[0], "buy")
     # two attributes, the price and one of two options
@@ -169,12 +176,12 @@ def _without_id(click):
     return click.thought.rpartition(" ")[0]
 
 
-def test_reading_shows_no_id_of_the_catalogue_twice_the_same(family):
+def test_reading_shows_no_id_of_the_catalogue_twice_the_same(family, catalogue):
     reading = family.reading_material(NOWHERE, [])
     first = reading.write(random.Random(1))
     assert first == reading.write(random.Random(1))
     ids = {word for n in range(20) for word in str(reading.write(random.Random(n))).split()}
-    known = {product.asin for product in family._made.products}
+    known = catalogue.keys()
     drawn = {word for word in ids if MADE_ASIN.fullmatch(word)}
     assert len(drawn) > 40
     # drawn from 1000, of which 800 are products' ids
@@ -187,8 +194,8 @@ def test_profile_pays_no_more_for_a_part_than_for_all():
         return {"environment": environment, "reward": {"terms": [{"name": name} for name in terms]}}
 
     Profile.model_validate(profile(0.9))
-    with pytest.raises(ValidationError, match=r"format 0\.1, environment\.score_reward 0\.95"):
+    with pytest.raises(ValidationError, match=r"score_reward 0\.95"):
         Profile.model_validate(profile(0.95))
     Profile.model_validate(profile(0.5, "call_shaping"))
-    with pytest.raises(ValidationError, match=r"call_shaping 0\.4, environment\.score_reward 0\.6"):
+    with pytest.raises(ValidationError, match=r"score_reward 0\.6"):
         Profile.model_validate(profile(0.6, "call_shaping"))

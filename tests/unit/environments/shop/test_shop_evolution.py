@@ -5,9 +5,15 @@ import pytest
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.environments.shop.goals import goal_of, gold_purchase
-from espalier.environments.shop.made_catalogue import split_of
+from espalier.environments.shop.made_catalogue import make_products, split_of
 from espalier.synthesis.self_play import ProposalRequest
-from tests.unit.environments.shop.shops import ATTRIBUTES, NOWHERE, PRODUCTS, write_shop
+from tests.unit.environments.shop.shops import (
+    ATTRIBUTES,
+    NOWHERE,
+    PRODUCTS,
+    public_tasks,
+    write_shop,
+)
 
 
 def evolving(self_play=None, splits=None, **environment):
@@ -45,7 +51,8 @@ def test_failed_goals_are_asked_of_other_training_products(family, known):
     assert len(found) == 40
     assert not {one.task_id for one in found} & {one.task_id for one in known}
     assert {one.metadata.split for one in found} == {"train"}
-    bought = [family._made.get(gold_purchase(one)[0]) for one in found]
+    catalogue = {one.asin: one for one in make_products(family.settings.made)}
+    bought = [catalogue[gold_purchase(one)[0]] for one in found]
     assert {split_of(one, family.profile.splits) for one in bought} == {"train"}
     meant = {gold_purchase(one)[0] for one in failed}
     others = [task for task in found if gold_purchase(task)[0] not in meant]
@@ -86,8 +93,8 @@ def test_a_users_catalogue_has_new_goals_for_products_of_training(tmp_path):
     folder = write_shop(tmp_path / "catalogue", PRODUCTS, ATTRIBUTES)
     splits = {"heldout_share": 0.6, "dev_share": 0.05}  # the shirt is of training, the lamp of dev
     family = evolving(splits=splits, catalogue=folder)
-    shop = family._load(folder)
-    failed = [task for one in ("train", "dev") for task in family._public_tasks(shop, one)]
+    asked = public_tasks(family, folder)
+    failed = [*asked["train"], *asked["dev"]]
     assert {gold_purchase(task)[0] for task in failed} == {"b0aaaaaaa1", "b0aaaaaaa2"}
     found = proposed(family, failed, failed, knowledge=tmp_path)
     assert {gold_purchase(task)[0] for task in found.tasks} == {"b0aaaaaaa1"}
@@ -96,10 +103,10 @@ def test_a_users_catalogue_has_new_goals_for_products_of_training(tmp_path):
 
 
 def test_a_teacher_as_proposer_is_refused():
-    with pytest.raises(ValueError, match=r'"shop", whose goals are made by rule'):
+    with pytest.raises(ValueError, match="rule"):
         evolving({"proposer": "teacher"})
 
 
 def test_another_way_of_self_play_is_refused():
-    with pytest.raises(ValueError, match=r'self_play\.name = "r_zero" poses no tasks'):
+    with pytest.raises(ValueError, match="r_zero"):
         evolving({"name": "r_zero"})

@@ -130,7 +130,7 @@ def _attributes_of(products):
 )
 def test_price_that_names_no_dollars_is_an_error(tmp_path, price):
     said = refusal(tmp_path, products=[{**SHIRT, "pricing": price}])
-    assert "row 1: pricing: write dollars" in said
+    assert "row 1: pricing" in said
 
 
 @pytest.mark.parametrize(
@@ -162,21 +162,21 @@ def test_half_of_a_character_is_an_error(tmp_path):
         {"products": named},
         {"human": asked},
     ):
-        assert "half of a surrogate pair" in refusal(tmp_path, **files)
+        assert "surrogate" in refusal(tmp_path, **files)
 
 
 def test_missing_and_ambiguous_files_are_named(tmp_path):
     write_shop(tmp_path / "none", attributes=None)
-    with pytest.raises(DataError, match=r"has no items_ins_v2\*\.json"):
+    with pytest.raises(DataError, match="items_ins_v2"):
         load_webshop(tmp_path / "none", max_results=50)
     twice = write_shop(tmp_path / "twice")
     (twice / "items_shuffle_3.json").write_text("[]")
-    with pytest.raises(DataError, match="keep one of them"):
+    with pytest.raises(DataError, match="items_shuffle_3"):
         load_webshop(twice, max_results=50)
     bare = write_shop(tmp_path / "bare", products=None, human=HUMAN)
-    with pytest.raises(DataError, match=r"has no items_shuffle\*\.json"):
+    with pytest.raises(DataError, match="items_shuffle"):
         load_webshop(bare, max_results=50)
-    with pytest.raises(DataError, match="WebShop's goals are in"):
+    with pytest.raises(DataError, match="goals"):
         load_webshop(twice / "items_shuffle_3.json", max_results=50)
 
 

