@@ -5,7 +5,7 @@
     client  {"type": "step", "data": {"type": "call_tool", "tool_name": "search", "arguments": {}}}
     server  {"type": "error", "data": {"message": "...", "code": "VALIDATION_ERROR"}}
 
-Each socket is one session. Other kinds of message are `state`, `close` and `mcp` (JSON-RPC 2.0). The
+Each socket is one session. Other message types are `state`, `close` and `mcp` (JSON-RPC 2.0). The
 shapes are those of openenv 0.10.0 (openenv/core/env_server/types.py, mcp_types.py).
 `environments.openenv`, a client of such servers, and `interchange`, a server, share this module.
 """

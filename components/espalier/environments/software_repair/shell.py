@@ -83,7 +83,7 @@ class TreeShell:
         """Run a command of `sh`, and take over what it changed.
 
         Raises:
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
             SandboxRefused: the command is refused, for its size or its bytes.
             DiffError: it left more, or elsewhere, than a tree may have.
         """
