@@ -176,10 +176,10 @@ def read_folders(path: Path) -> list[TaskFolder]:
 
 
 def read_folder(folder: Path) -> TaskFolder:
-    """One task folder.
+    """Read one task folder.
 
     Raises:
-        DataError: naming the file that is missing or faulty, and the key.
+        DataError: a file is missing or malformed; the message names it and the key.
     """
     where = folder / "task.toml"
     try:
@@ -276,7 +276,7 @@ def _text(path: Path) -> str:
 
 
 def _placed(root: Path, source: str, target: str) -> Iterator[tuple[str, bytes]]:
-    """Where the files of one source of a COPY go."""
+    """Yield where the files of one source of a COPY go."""
     pattern = source.lstrip("/").removeprefix("./").rstrip("/")
     if not pattern or pattern == ".":
         yield from _files_below(root, target.rstrip("/"), root)

@@ -4,7 +4,7 @@ r"""Reads MySQL dumps: the CREATE TABLE and INSERT statements of each database.
     CREATE TABLE `t` (`id` int NOT NULL AUTO_INCREMENT, `name` text, PRIMARY KEY (`id`));
     INSERT INTO `t` VALUES (1, 'it\'s'), (2, NULL);
 
-Other statements (users, grants, locks) are skipped. Nothing of the file is executed.
+Other statements (users, grants, locks) are skipped. Nothing in the file is executed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Every branch ends where it began to fail: a file of opening quotes or of digits is read once."""
+"""No branch backtracks over long text, so a file full of opening quotes or digits is read once."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
 _ESCAPED = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 
@@ -41,13 +41,13 @@ class _Token(NamedTuple):
     line: int
 
     def is_(self, *words: str) -> bool:
-        """Whether it is one of these words or signs, in any case."""
+        """Return whether it is one of these words or signs, ignoring case."""
         return self.kind in ("word", "sign") and self.text.upper() in words
 
 
 @dataclass
 class _Schema:
-    """A table as it is read."""
+    """A table being read."""
 
     name: str
     columns: list[Column]
@@ -55,24 +55,24 @@ class _Schema:
 
 
 class DumpTable(NamedTuple):
-    """Name and columns of a table of a dump."""
+    """Name and columns of a table in a dump."""
 
     name: str
     columns: tuple[Column, ...]
 
 
 class DumpedDatabase(NamedTuple):
-    """A database of a dump."""
+    """A database in a dump."""
 
     database: Database
     tables: dict[str, DumpTable]
 
 
 def read_dump(path: Path) -> dict[str, DumpedDatabase]:
-    """The databases of a dump by their names.
+    """Return the databases of a dump by name.
 
     Raises:
-        DataError: naming the line that cannot be read; or there is no table.
+        DataError: a line cannot be read, which the message names, or there is no table.
     """
     try:
         with path.open("rb") as file:
@@ -99,7 +99,7 @@ def read_dump(path: Path) -> dict[str, DumpedDatabase]:
 
 
 class _Reader:
-    """Walks over the tokens of a dump."""
+    """Parses the tokens of a dump."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -112,7 +112,7 @@ class _Reader:
         self._current = ""
 
     def databases(self) -> dict[str, dict[str, _Schema]]:
-        """Database -> table, in lower case, -> what the file says of it."""
+        """Return database -> table in lower case -> its columns and rows."""
         while self._place < len(self._tokens):
             self._statement()
         return self._databases
@@ -172,7 +172,7 @@ class _Reader:
         return Column(name, _KINDS.get(kind.text.upper(), "TEXT"))
 
     def _constraint(self, keys: dict[str, tuple[str, str]]) -> None:
-        """A line about keys; of those, foreign ones of one column are kept."""
+        """Parse a line about keys; keep foreign keys of a single column."""
         while not self._peek().is_(",", ")"):
             token = self._next()
             if token.is_("FOREIGN"):
@@ -189,7 +189,7 @@ class _Reader:
                 self._names()
 
     def _names(self) -> list[str]:
-        """Names in brackets, without the lengths of prefixes."""
+        """Parse names in parentheses, without prefix lengths."""
         self._expect("(")
         found: list[str] = []
         while True:
@@ -202,7 +202,7 @@ class _Reader:
                 return found
 
     def _skip_to_comma(self) -> None:
-        """Over what follows the type of a column: its length, NOT NULL, DEFAULT and the like."""
+        """Skip what follows the type of a column: its length, NOT NULL, DEFAULT and so on."""
         depth = 0
         while depth or not self._peek().is_(",", ")"):
             token = self._next()
@@ -288,7 +288,7 @@ class _Reader:
 
 
 _MAX_FAULT = 300
-"""Characters of an error: names of a file may be as long as the file."""
+"""Most characters of an error: names in a file may be very long."""
 _CONSTRAINTS = (
     "PRIMARY", "UNIQUE", "KEY", "INDEX", "CONSTRAINT", "FOREIGN", "FULLTEXT", "SPATIAL", "CHECK",
 )  # fmt: skip
@@ -297,7 +297,7 @@ _KINDS = {
     **dict.fromkeys(("BOOL", "BOOLEAN", "BIT", "YEAR"), "INTEGER"),
     **dict.fromkeys(("DOUBLE", "FLOAT", "REAL", "DECIMAL", "NUMERIC"), "REAL"),
 }
-"""Of MySQL -> of SQLite; any other is TEXT."""
+"""MySQL type -> SQLite type; others are TEXT."""
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -322,7 +322,7 @@ def _unescaped(literal: str) -> str:
 
 
 _MAX_INTEGER_DIGITS = 18
-"""What SQLite stores as an integer; a longer one is a REAL."""
+"""Most digits that SQLite stores as an integer; longer numbers are REAL."""
 
 
 def _number(literal: str) -> int | float:
