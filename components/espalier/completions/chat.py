@@ -165,7 +165,7 @@ def _call(given: object, spare_id: str, names: ToolNames, taken: set[str]) -> To
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _sent_call(call: ToolCall, names: ToolNames) -> JsonObject:

@@ -136,12 +136,12 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse repeated keys; json and pydantic would silently take the last one."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is repeated")
     return found
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _first(error: ValidationError) -> str:

@@ -73,7 +73,7 @@ class ServedTasks:
         for split, theirs in _THEIR_NAMES.items():
             if name in (split, theirs):
                 return split
-        raise MessageFault(f"split: {name!r} is none; there are {', '.join(SPLITS)}")
+        raise MessageFault(f"split: {name!r} is not a split; there are {', '.join(SPLITS)}")
 
     @property
     def splits(self) -> list[dict[str, str]]:

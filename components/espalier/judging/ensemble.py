@@ -178,7 +178,7 @@ class JudgeEnsemble:
             raise EngineError(
                 f"judges: the next question could cost {price:.4f}, {self.cost:.4f} of "
                 f"max_cost={limit:g} are spent and {self._reserved:.4f} under way. Raise the limit "
-                "and run the same command again; with a cache no answer is asked for twice"
+                "and run the same command again; with a cache no question is sent twice"
             )
         self._reserved += price
         return price

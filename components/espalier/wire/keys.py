@@ -108,7 +108,7 @@ def new_key(name: str, path: Path) -> str:
     line = f"{name} sha256:{_digest(key)}"
     if _LINE.fullmatch(line) is None:
         raise ServingError(
-            f"{name!r} is no name of a key: letters, digits and ._@-, of at most 64 characters"
+            f"{name!r} is not a valid name of a key: letters, digits and ._@-, at most 64 of them"
         )
     try:
         # mode 0600 hides the names of the owners; a digest alone gives no access
@@ -159,12 +159,12 @@ def _parsed(text: str, where: str, *, may_be_empty: bool = False) -> dict[str, s
             continue
         match = _LINE.fullmatch(line.strip())
         if match is None:
-            raise ServingError(f"{where}, line {number}: is no key; expected {_FORM}")
+            raise ServingError(f"{where}, line {number}: is not a key; expected {_FORM}")
         if match["name"] in digests:
-            raise ServingError(f"{where}, line {number}: a second key of that name")
+            raise ServingError(f"{where}, line {number}: a second key has that name")
         digests[match["name"]] = match["digest"]
     if not digests and not may_be_empty:
-        raise ServingError(f"{where}: has no key, so that nobody could ask; expected {_FORM}")
+        raise ServingError(f"{where}: has no key, so nobody could send requests; expected {_FORM}")
     return digests
 
 

@@ -139,7 +139,7 @@ def test_problems_of_every_set_give_their_final_answer(tmp_path):
             '{"problem": "a", "solution": "b"}',
             "has neither an answer nor a solution",
         ),
-        ("python_math", '{"answer": NaN}', "NaN is no JSON number"),
+        ("python_math", '{"answer": NaN}', "NaN is not a JSON number"),
         ("python_math", "[" * 100_000, "not JSON"),
     ],
 )

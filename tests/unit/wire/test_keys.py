@@ -38,7 +38,7 @@ def test_no_two_keys_are_alike_and_each_is_long(path):
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a\nb", "x" * 65, "\u00e9", "#x"])
 def test_a_name_that_no_line_can_hold_is_refused(path, name):
-    with pytest.raises(ServingError, match="is no name of a key"):
+    with pytest.raises(ServingError, match="is not a valid name of a key"):
         new_key(name, path)
     assert not path.exists()
 
@@ -61,10 +61,10 @@ def test_a_file_without_a_last_line_break_goes_on(path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no key, so that nobody could ask"),
+        ("", "has no key, so nobody could send"),
         ("# none yet\n", "has no key"),
-        ("alice esp-plain-key-by-mistake\n", "line 1: is no key"),
-        ("alice sha256:abc\n", "line 1: is no key"),
+        ("alice esp-plain-key-by-mistake\n", "line 1: is not a key"),
+        ("alice sha256:abc\n", "line 1: is not a key"),
         (f"a sha256:{'0' * 64}\na sha256:{'1' * 64}\n", "line 2: a second key"),
     ],
 )

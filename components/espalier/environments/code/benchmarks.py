@@ -63,8 +63,8 @@ class _Row(BenchmarkRow):
                 raise ValueError("a row with a prompt needs entry_point and test, as HumanEval's")
         elif not (self.question and self.program and (self.tests or self.test_list)):
             raise ValueError(
-                "is no row of HumanEval (prompt, entry_point, test), nor of MBPP (query, gold and "
-                "tests, or text, code and test_list)"
+                "is not a row of HumanEval (prompt, entry_point, test), nor of MBPP (query, gold "
+                "and tests, or text, code and test_list)"
             )
         return self
 

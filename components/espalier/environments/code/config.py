@@ -61,5 +61,5 @@ class CodeConfig(EnvironmentConfig):
     @classmethod
     def _each_stands_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
-            raise ValueError("a name stands twice")
+            raise ValueError("a name is given twice")
         return names

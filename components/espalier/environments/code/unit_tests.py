@@ -101,7 +101,7 @@ def _case_of(statement: str, functions: dict[str, str]) -> Case | None:
 
 
 def _nothing_is_held(value: object) -> NoReturn:
-    raise TypeError(f"a literal is no {type(value).__name__}")
+    raise TypeError(f"a literal cannot be of type {type(value).__name__}")
 
 
 def parsed(where: str, source: str) -> ast.Module:

@@ -15,7 +15,7 @@ RequestKind = Literal["cancel", "return", "payment", "address", "exchange", "pri
 
 
 class ScriptedUserConfig(Section):
-    """A user who answers what the task's script has for what is asked."""
+    """A user who answers each question with what the script of the task holds for it."""
 
     kind: Literal["scripted"] = "scripted"
     """Selects this kind of user."""

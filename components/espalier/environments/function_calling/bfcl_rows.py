@@ -113,7 +113,7 @@ def read_bfcl(path: Path, family: str) -> list[Task]:
     if category in CALLED:
         return _called(path, category, family)
     raise DataError(
-        f"{path}: the category {category or path.name} is none of those that are read: "
+        f"{path}: the category {category or path.name} is not one of those that are read: "
         f"{', '.join(CATEGORIES)}"
     )
 
@@ -307,7 +307,7 @@ def parsed_call(text: str, services: Sequence[str]) -> ToolCall:
     name = found.func.id
     kind = next((APIS[one] for one in services if name in tool_names(APIS[one])), None)
     if kind is None:
-        raise ValueError(f"{name[:_MAX_NAME]} is no tool of {', '.join(services)}")
+        raise ValueError(f"{name[:_MAX_NAME]} is not a tool of {', '.join(services)}")
     names = parameter_names(kind, name)
     given = [*zip(names, found.args, strict=False), *((it.arg, it.value) for it in found.keywords)]
     if len(given) < len(found.args) + len(found.keywords) or any(key is None for key, _ in given):
@@ -315,5 +315,5 @@ def parsed_call(text: str, services: Sequence[str]) -> ToolCall:
     try:
         arguments: dict[str, Any] = {str(key): ast.literal_eval(one) for key, one in given}
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{name}: an argument that is no literal") from error
+        raise ValueError(f"{name}: an argument is not a literal") from error
     return ToolCall(name=name, arguments=arguments)

@@ -133,7 +133,7 @@ def _toolrl_task(where: str, key: str, system: str, user: str, gold: str, family
             calls = [_Call.model_validate(one) for one in called_in(gold)]
         except ValueError as error:
             raise DataError(
-                f"{where}: the gold answer has a call that is none: {str(error)[:200]}"
+                f"{where}: the gold answer has a malformed call: {str(error)[:200]}"
             ) from error
         written = json.dumps([call.model_dump(mode="json") for call in calls])
         verifier = Verifier(kind="equal_calls", gold=(written,))

@@ -188,7 +188,7 @@ def read_reward(name: str, text: str) -> dict[str, float]:
     rewards: dict[str, float] = {}
     for key, one in named.items():
         if isinstance(one, bool) or not isinstance(one, int | float) or not math.isfinite(one):
-            raise NoRewardError(f"{name}: {key[:80]} is no finite number")
+            raise NoRewardError(f"{name}: {key[:80]} is not a finite number")
         rewards[key] = float(one)
     if not rewards:
         raise NoRewardError(f"{name} holds no reward")

@@ -194,7 +194,7 @@ def read_folder(folder: Path) -> TaskFolder:
     if not config.steps:
         instruction = _text(folder / "instruction.md").strip()
         if not instruction:
-            raise DataError(f"{folder / 'instruction.md'}: nothing is asked in it")
+            raise DataError(f"{folder / 'instruction.md'}: it is empty")
     dockerfile = folder / "environment" / "Dockerfile"
     recipe = read_dockerfile(_text(dockerfile)) if dockerfile.is_file() else Recipe()
     return TaskFolder(folder, config, instruction, recipe)

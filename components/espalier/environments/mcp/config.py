@@ -43,7 +43,7 @@ class ServerConfig(Section):
         if self.url:
             parts = urlsplit(self.url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"url={self.url!r} is no address; write http://host:8000/mcp")
+                raise ValueError(f"url={self.url!r} is not an address; write http://host:8000/mcp")
             if parts.username or parts.password:
                 raise ValueError(
                     "url must not carry a user or password, since addresses are logged: name the "

@@ -189,7 +189,7 @@ class Mcp(SimpleFamily[McpConfig]):
         path = self.settings.tasks
         if path is None:
             raise DataError(
-                "environment.tasks is unset, so nothing is asked. Name a file of JSON lines "
+                "environment.tasks is unset, so there are no tasks. Name a file of JSON lines "
                 '{"question": ..., "answer": ..., "actions": [{"tool": ..., "arguments": {...}}]}'
                 ", or derive a family from espalier.environments.mcp.Mcp with a `tasks`"
             )
@@ -222,7 +222,7 @@ class Mcp(SimpleFamily[McpConfig]):
                 },
             )
             if found.setdefault(row.question, task) is not task:
-                raise DataError(f"{where}: its question stands in the file before")
+                raise DataError(f"{where}: its question is in an earlier row")
         return list(found.values())
 
     # ------------------------------------------------------------------------------ playing
@@ -276,7 +276,7 @@ class Mcp(SimpleFamily[McpConfig]):
         actions = task.extra.get("actions")
         if not isinstance(actions, list):
             raise DataError(
-                f"task {task.task_id} ({task.question[:60]!r}) has no `actions`, so nobody shows "
+                f"task {task.task_id} ({task.question[:60]!r}) has no `actions`, so nothing shows "
                 "how it is solved. Add them to its line, or derive a family from "
                 "espalier.environments.mcp.Mcp with a `demonstrate`"
             )

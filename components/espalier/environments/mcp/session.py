@@ -133,13 +133,13 @@ class McpSession:
         try:
             return answer_to(number, text)
         except MessageFault as fault:
-            raise self._lost(f"said something else than MCP's messages: {fault}") from fault
+            raise self._lost(f"sent something else than MCP's messages: {fault}") from fault
 
     def _parsed(self, value: Mapping[str, Any], kind: type[PartT]) -> PartT:
         try:
             return parsed(value, kind)
         except MessageFault as fault:
-            raise self._lost(f"said something else than MCP's messages: {fault}") from fault
+            raise self._lost(f"sent something else than MCP's messages: {fault}") from fault
 
     def _offered(self, where: str, listed: list[ToolSpec]) -> list[ToolSpec]:
         wanted = self._server.tools

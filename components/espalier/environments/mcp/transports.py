@@ -203,7 +203,7 @@ class HttpTransport:
                     raise self._lost(f"status {answer.status_code}")
                 if session := answer.headers.get("mcp-session-id"):
                     if not _SESSION_ID.fullmatch(session):
-                        raise self._lost("gave out a session id that is none")
+                        raise self._lost("sent an invalid session id")
                     self._session = session
                     self._headers["Mcp-Session-Id"] = session
                 if number is None:

@@ -38,11 +38,11 @@ class MixtureConfig(EnvironmentConfig):
         names = [member.environment.name for member in self.members]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"members name {', '.join(twice)} twice; a task is told by its family: make one "
-                "member of both"
+                f"members name {', '.join(twice)} twice, but a task is found by its family: make "
+                "one member of both"
             )
         if self.name in names:
-            raise ValueError("a mixture is no member of a mixture; name its members here")
+            raise ValueError("a mixture cannot be a member of a mixture; name its members here")
         return self
 
     def families(self) -> tuple[str, ...]:

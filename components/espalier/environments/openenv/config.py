@@ -84,7 +84,7 @@ class OpenEnvConfig(EnvironmentConfig):
     def _the_address_can_be_connected_to(self) -> Self:
         parts = urlsplit(self.url)
         if parts.scheme not in _SCHEMES or not parts.hostname:
-            raise ValueError(f"url={self.url!r} is no address; write it as http://host:8000")
+            raise ValueError(f"url={self.url!r} is not an address; write it as http://host:8000")
         if parts.username or parts.password:
             raise ValueError(
                 "url must not carry a user or password, since addresses are logged: put the key "

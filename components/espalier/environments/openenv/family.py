@@ -136,7 +136,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         try:
             return json.loads(told)
         except ValueError as error:
-            raise DataError(f"{self.settings.where}: /schema is no JSON ({error})") from error
+            raise DataError(f"{self.settings.where}: /schema is not JSON ({error})") from error
 
     def _reset_data(self, split: Split, seed: int) -> dict[str, Any]:
         return {"split": _THEIR_SPLITS[split], **self.settings.reset, "seed": seed}
@@ -283,7 +283,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         path = self.settings.demonstrations
         if path is None:
             raise DataError(
-                "environment.demonstrations is unset, so nobody shows how the tasks of "
+                "environment.demonstrations is unset, so nothing shows how the tasks of "
                 f"{self.settings.where} are solved. Name a file of JSON lines "
                 '{"seed": 0, "actions": [{"tool": ..., "arguments": {...}}, {"answer": ...}]}, or '
                 "derive a family from espalier.environments.openenv.OpenEnv with a `demonstrate`"

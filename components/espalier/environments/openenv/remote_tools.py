@@ -48,7 +48,7 @@ def listed_tools(where: str, listed: object) -> tuple[ToolSpec, ...]:
                 raise MessageFault("a tool is a JSON object")
             tool = parsed_data(cast("dict[str, Any]", value), _ListedTool)
         except MessageFault as fault:
-            raise DataError(f"{where}: lists a tool that is none ({fault})") from fault
+            raise DataError(f"{where}: lists a malformed tool ({fault})") from fault
         if tool.name in _RESERVED:
             raise DataError(f"{where}: a tool may not be called {tool.name!r}")
         specs.append(described(where, tool.name, tool.description, tool.input_schema))
@@ -63,7 +63,7 @@ def schema_tool(where: str, schema: object) -> tuple[ToolSpec, ...]:
     """
     action = cast("Mapping[str, Any]", schema).get("action") if isinstance(schema, dict) else None
     if not isinstance(action, dict) or not isinstance(action.get("properties"), dict):  # pyright: ignore[reportUnknownMemberType]
-        raise DataError(f"{where}: its action schema is no object with properties")
+        raise DataError(f"{where}: its action schema is not an object with properties")
     parameters = object_schema(cast("dict[str, Any]", action))
     cast("dict[str, Any]", parameters["properties"]).pop("metadata", None)
     return (ToolSpec(name=ACT, description="Act in the environment.", parameters=parameters),)

@@ -62,7 +62,7 @@ class Server(NamedTuple):
                 answer.raise_for_status()
                 return answer.json()
         except (httpx2.HTTPError, ValueError) as error:
-            raise EnvironmentLostError(f"{url}: no schema can be had ({error})") from error
+            raise EnvironmentLostError(f"{url}: the schema could not be read ({error})") from error
 
 
 class ActionRefused(Exception):
@@ -120,7 +120,7 @@ class SocketLine:
                 proxy=None,
             )
         except (OSError, WebSocketException, TimeoutError) as error:
-            raise EnvironmentLostError(f"{url}: no session can be had ({error})") from error
+            raise EnvironmentLostError(f"{url}: no session could be opened ({error})") from error
 
     async def exchange(self, text: str, within_s: float, *, by_policy: bool) -> str | bytes:
         """Send a message and return the next one."""
@@ -255,7 +255,7 @@ class RemoteSession:
         try:
             return answered(told)
         except MessageFault as fault:
-            raise self._lost(f"said something else than OpenEnv's messages: {fault}") from fault
+            raise self._lost(f"sent something else than OpenEnv's messages: {fault}") from fault
 
     def _observed(self, told: Answered) -> Observed:
         if told.type == "error":
@@ -268,7 +268,7 @@ class RemoteSession:
         try:
             return parsed_data(told.data, Observed)
         except MessageFault as fault:
-            raise self._lost(f"sent an observation that is none: {fault}") from fault
+            raise self._lost(f"sent a malformed observation: {fault}") from fault
 
     def _lost(self, why: str) -> EnvironmentLostError:
         self.abort()

@@ -68,7 +68,7 @@ class GeneratorConfig(Section):
         if not levels:
             raise ValueError("levels has at least one table of knobs; {} is upstream's defaults")
         if taken := {"seed", "size"} & {knob for level in levels for knob in level}:
-            raise ValueError(f"{min(taken)} is no knob: set environment.seed, and [synthesis]")
+            raise ValueError(f"{min(taken)} is not a knob: set environment.seed, and [synthesis]")
         return levels
 
     @model_validator(mode="after")

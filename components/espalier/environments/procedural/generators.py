@@ -158,7 +158,7 @@ class Generators:
             self.close()
             raise GeneratorsError(
                 f"{self._python}: reasoning-gym does not start there ({self._last_words()}). "
-                "Make its virtual environment anew with `espalier environments add procedural`"
+                "Make its virtual environment again with `espalier environments add procedural`"
             )
         return self._process
 

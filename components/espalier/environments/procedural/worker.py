@@ -1,7 +1,8 @@
 # pyright: basic, reportMissingImports=false
-"""The process that generates and scores: reasoning-gym and the standard library, nothing else.
+"""The process that generates and scores with reasoning-gym and the standard library alone.
 
-It runs by an interpreter of its own, whose packages are not espalier's, and speaks JSON lines:
+It runs under its own Python interpreter, which has other packages than espalier's, and speaks JSON
+lines:
 
     {"generators": true}                             {"generators": {NAME: UPSTREAM_LEVELS, ...}}
     {"items": [NAME, KNOBS, START, COUNT]}           {"items": [[QUESTION, ANSWER], ...]}

@@ -88,7 +88,7 @@ Types must be equal too: [True] is not [1]."""
 def returning(program: str, arguments: Sequence[str], function: str = FUNCTION) -> str:
     """Return a script that prints the function's value for each of `arguments`.
 
-    The arguments are read as literals, so that hostile text stays data.
+    The arguments are read as literals, so that none of them can run as code.
     """
     read = [f"({text.strip()},)" for text in arguments]
     return _SCRIPT.format(program=program, arguments=read, function=function)

@@ -86,7 +86,7 @@ def gold_purchase(task: Task) -> tuple[str, dict[str, str]]:
     read = _read_json(task.verifier.gold[0])
     asin, options = read.get("asin"), read.get("options")
     if not isinstance(asin, str) or not isinstance(options, dict):
-        raise DataError(f"task {task.task_id}: its gold answer is no purchase")
+        raise DataError(f"task {task.task_id}: its gold answer is not a purchase")
     return asin, {name: str(value) for name, value in options.items()}
 
 

@@ -131,7 +131,7 @@ async def _scan_from(
         why = f"killed by its limit {result.killed_by}" if result.killed_by else "it failed"
         why = "its output was cut" if result.truncated else why
         raise LeakError(
-            f"the sandbox {sandbox.name}: the scan for what gives a fix away did not end ({why}; "
+            f"the sandbox {sandbox.name}: the scan for leaks of the fix did not end ({why}; "
             f"this part of it began at {position}): "
             f"{result.stderr.decode(errors='replace')[-300:] or 'it wrote no error'}"
         )

@@ -111,5 +111,5 @@ def read_database(path: Path) -> Database:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     if not content.startswith(_MAGIC):
-        raise DataError(f"{path}: is no SQLite database")
+        raise DataError(f"{path}: is not an SQLite database")
     return Database(path.stem, content)

@@ -141,13 +141,13 @@ class Sql(SimpleFamily[SqlConfig]):
         if broken:
             first = broken[0]
             _log.warning(
-                "%s: %d of %d rows are left out, as their gold is no query that runs; the first: "
+                "%s: %d of %d rows are left out, as their gold query does not run; the first: "
                 "%s: %s (%s)",
                 path, len(broken), len(broken) + len(tasks), first.where, first.gold, first.reason,
             )  # fmt: skip
         if not tasks:
             raise DataError(
-                f"{path}: no gold of it is a query that runs"
+                f"{path}: none of its gold queries runs"
                 + ('; set environment.golds to "quoted"' * (self.settings.golds == "as_written"))
             )
         return tasks, file
@@ -343,5 +343,5 @@ def _named(databases: Mapping[str, Database], task: Task) -> Database:
 def _gold_rows(task: Task) -> Sequence[Row]:
     rows = read_written_rows(json.dumps(task.arguments["rows"]))
     if rows is None:
-        raise DataError(f"task {task.task_id}: its argument `rows` is no list of rows")
+        raise DataError(f"task {task.task_id}: its argument `rows` is not a list of rows")
     return rows

@@ -256,7 +256,7 @@ class _Reader:
             return None
         if token.is_("TRUE", "FALSE"):
             return int(token.is_("TRUE"))
-        raise self._fault(f"{token.text[:40]!r} is no value")
+        raise self._fault(f"{token.text[:40]!r} is not a value")
 
     def _name(self) -> str:
         token = self._next()
@@ -264,7 +264,7 @@ class _Reader:
             return token.text[1:-1].replace("``", "`")
         if token.kind == "word":
             return token.text
-        raise self._fault(f"{token.text[:40]!r} is no name")
+        raise self._fault(f"{token.text[:40]!r} is not a name")
 
     def _expect(self, *words: str) -> _Token:
         token = self._next()

@@ -96,7 +96,7 @@ def _read_spider(path: Path) -> PublicFile:
     databases: dict[str, Database] = {}
     for where, row in read_rows(path, SpiderRow):
         if not _PLAIN_NAME.fullmatch(row.db_id):
-            raise DataError(f"{where}: {row.db_id[:60]!r} is no name of a database")
+            raise DataError(f"{where}: {row.db_id[:60]!r} is not the name of a database")
         if row.db_id not in databases:
             file = path.parent / "database" / row.db_id / f"{row.db_id}.sqlite"
             databases[row.db_id] = read_database(file)

@@ -60,7 +60,7 @@ def _conditions(text: str, columns: Mapping[str, Column]) -> str:
             column, operator, value = parts[-1]
             parts[-1] = (column, operator, f"{value} AND {words}")
         else:
-            raise Unreadable(f"{words[:60]!r} is no condition on a column")
+            raise Unreadable(f"{words[:60]!r} is not a condition on a column")
     return " AND ".join(
         f"{quoted(column.name)} {operator} {_literal(column, value.strip())}"
         for column, operator, value in parts

@@ -144,7 +144,7 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
             key = ".".join(str(part) for part in first["loc"])
             raise DataError(f"{where}: {key}: {first['msg']}; only texts can be played") from error
         except ValueError as error:
-            raise DataError(f"{where}: is no JSON ({error})") from error
+            raise DataError(f"{where}: is not JSON ({error})") from error
         asked = json.dumps([[one.role, one.content] for one in prompt])
         split = dealt_split(self.split_key(value, asked), self.profile.splits)
         return make_task(

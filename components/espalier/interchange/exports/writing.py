@@ -140,7 +140,7 @@ class _Source(NamedTuple):
                 return self.family.specs_of(task) if task else self.family.specs
             except EspalierError as error:
                 raise ArtifactError(
-                    f"which tools were offered cannot be said: {error}. Start what is missing, or "
+                    f"which tools were offered is unknown: {error}. Start what is missing, or "
                     "export without them: --without-tools"
                 ) from error
 

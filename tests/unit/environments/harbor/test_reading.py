@@ -76,7 +76,7 @@ def test_what_its_files_need_is_named(tmp_path, path, content, kind):
     [
         ("task.toml", "[", "task.toml: not TOML"),
         ("task.toml", "[verifier]\ntimeout_sec = 'x'", r"task\.toml: verifier\.timeout_sec"),
-        ("instruction.md", " \n", r"instruction\.md: nothing is asked"),
+        ("instruction.md", " \n", r"instruction\.md: it is empty"),
         ("instruction.md", None, r"instruction\.md: cannot be read"),
     ],
 )

@@ -189,7 +189,7 @@ def test_tools_may_be_chosen_and_prefixed(notes, rows):
     [
         ({}, "either a command or a url"),
         ({"command": ["x"], "url": "http://h/mcp"}, "either a command or a url"),
-        ({"url": "ftp://h"}, "is no address"),
+        ({"url": "ftp://h"}, "is not an address"),
         ({"url": "http://me:secret@h/mcp"}, "must not carry a user"),
         ({"url": "http://h/mcp", "variables": {"A": "b"}}, "a url has none"),
         ({"command": ["x"], "key_variable": "A"}, "a command has none"),

@@ -63,7 +63,7 @@ def test_a_generator_without_a_question_for_a_split_is_named():
     [
         ([{"name": "chain_sums"}], "did you mean chain_sum"),
         ([{"name": "gcd", "levels": []}], "at least one table of knobs"),
-        ([{"name": "gcd", "levels": [{"seed": 1}]}], "seed is no knob"),
+        ([{"name": "gcd", "levels": [{"seed": 1}]}], "seed is not a knob"),
         ([{"name": "gcd", "levels": [{}], "curriculum": 2}], "levels or curriculum, not both"),
         ([{"name": "gcd"}, {"name": "gcd"}], "each once"),
         ([{"name": "gcd", "weight": 0}], "greater than 0"),

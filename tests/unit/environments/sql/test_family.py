@@ -235,7 +235,7 @@ def test_a_gold_without_a_reading_is_named(tmp_path):
     [
         ({**INTERCODE, "db": "other"}, "row 1: the dump has no database 'other'"),
         ({"db": "dev"}, "row 1: query"),
-        ({**SPIDER, "db_id": "../pets"}, "'../pets' is no name of a database"),
+        ({**SPIDER, "db_id": "../pets"}, "'../pets' is not the name of a database"),
         ({**SPIDER, "db_id": "cats"}, "cats.sqlite: cannot be read"),
         ({**SPIDER, "query": 3}, "row 1: query"),
     ],

@@ -172,5 +172,5 @@ def test_fewer_messages_than_turns_are_refused():
             for name in ("token_ids", "action_mask", "behavior_logprobs", "turns", "window_starts")
         },
     )
-    with pytest.raises(ArtifactError, match="messages were sampled, but 0 are told"):
+    with pytest.raises(ArtifactError, match="messages were sampled, but it has only 0"):
         exported_turns(cut, None)
