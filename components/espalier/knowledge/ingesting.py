@@ -122,7 +122,7 @@ def _holds(document: Document, answers: Sequence[str]) -> bool:
 def _document_splits(
     documents: Sequence[Document], config: SplitsConfig, seed: int
 ) -> dict[str, EntitySplit]:
-    """Return the split of each document: its entity's, or drawn if that is none or a hub."""
+    """Return the split of each document: its entity's, or a drawn one for a hub or no entity."""
     owned: dict[str, EntitySplit] = {d.document_id: d.split for d in documents if d.split != "hub"}
     free = sorted({d.document_id for d in documents} - owned.keys())
     dealt = deal([[[name] for name in free]], config, random.Random(f"documents-{seed}"))

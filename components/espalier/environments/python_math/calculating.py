@@ -68,8 +68,8 @@ class Calculations:
         self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held while a program runs, so that others wait for its result."""
         self.unsettled: LRUCache[str, None] = LRUCache(_MOST_UNSETTLED)
-        """Programs without a cacheable result: nobody waits for another run of them, or else all
-        episodes with an endless program would wait for its limit in turn."""
+        """Programs without a cacheable result. No episode waits for another one's run of them: with
+        an endless program, they would all wait for its limit in turn."""
 
 
 def _num_bytes(result: ExecResult) -> int:
