@@ -1,9 +1,9 @@
-"""Structured answers of a language model: asked for by type, cached, counted, within limits.
+"""Structured answers of a language model: typed, cached, counted, within limits.
 
-`EndpointModel` asks an OpenAI-compatible server, and `ChatEndpoint` talks with one, tools included;
-`VllmModel` answers in batches, without one; `opened_model` is whichever a profile names. Whatever
-else implements `Model` answers the same requests without either, as synthesis's embedded teacher
-does.
+`EndpointModel` queries an OpenAI-compatible server, `ChatEndpoint` holds a conversation with one,
+tools included, and `VllmModel` answers in batches without a server. `opened_model` opens whichever
+of them a profile names. Any other class that implements `Model` can answer the same requests, as
+the embedded teacher of synthesis does.
 """
 
 from espalier.completions.answering import AnswerCache, CallUsage, Ledger

@@ -1,4 +1,4 @@
-"""What all models share: the cache of answers, repeated requests, and the ledger of their cost."""
+"""Parts shared by all models: the cache of answers, repeated requests, and the cost ledger."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from espalier.records import EngineError
 
 _TOKENS_PER_PRICE = 1_000_000
 _BYTES_PER_TOKEN = 3
-"""Fewer than common tokenizers have for English, so that token counts are overestimated."""
+"""Lower than common tokenizers have for English, so that token counts are overestimated."""
 
 
 @dataclass(slots=True)
 class CallUsage:
-    """Totals of the calls of one name."""
+    """Totals over all requests with the same call name."""
 
     answers: int = 0
     from_cache: int = 0
@@ -33,11 +33,11 @@ class CallUsage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """In the currency of the profile's prices."""
+    """In the currency of the prices in the profile."""
 
 
 class Ledger:
-    """Counts tokens and cost by call; refuses a request that could exceed the limit."""
+    """Counts tokens and cost by call name; refuses a request that could exceed the limit."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
@@ -51,7 +51,7 @@ class Ledger:
         return sum(usage.cost for usage in self._usage.values())
 
     def of(self, call: str) -> CallUsage:
-        """The mutable totals of one call name."""
+        """Return the mutable totals of one call name."""
         return self._usage[call]
 
     def refused(self, call: str, reason: str) -> None:
@@ -59,7 +59,7 @@ class Ledger:
         self._refusals[call][reason] += 1
 
     def reserve(self, prompt_tokens: int) -> float:
-        """Set aside what a request of that length may cost at most, and return it.
+        """Reserve and return the highest possible cost of a request of that length.
 
         Raises:
             EngineError: spent, reserved and this request together exceed the limit.
@@ -78,7 +78,7 @@ class Ledger:
     def settle(
         self, call: str, reserved: float, prompt_tokens: int, completion_tokens: int
     ) -> None:
-        """Replace a reservation by the tokens really used."""
+        """Replace a reservation with the cost of the tokens really used."""
         self._reserved -= reserved
         usage = self._usage[call]
         usage.prompt_tokens += prompt_tokens
@@ -86,7 +86,7 @@ class Ledger:
         usage.cost += self._price(prompt_tokens, completion_tokens)
 
     def as_dict(self) -> dict[str, object]:
-        """Call name -> totals and refusals, for a run's records."""
+        """Return call name -> totals and refusals, for the records of a run."""
         calls = sorted(self._usage.keys() | self._refusals.keys())
         return {
             call: asdict(self._usage[call])
@@ -101,7 +101,7 @@ class Ledger:
 
 
 def estimated_tokens(text: str) -> int:
-    """An upper estimate of the tokens of a text."""
+    """Return an upper estimate of the number of tokens in a text."""
     return len(text.encode()) // _BYTES_PER_TOKEN + 1
 
 
@@ -109,7 +109,7 @@ _numbers = itertools.count()
 
 
 class CachedReply(BaseModel, frozen=True, extra="forbid"):
-    """The body of a reply and the key of its request."""
+    """The body of a reply together with the key of its request."""
 
     key: str
     body: str
@@ -122,7 +122,7 @@ class AnswerCache:
         self._directory = directory
 
     def get(self, key: str) -> bytes | None:
-        """The body stored under `key`; None if there is none, or only a damaged file."""
+        """Return the body stored under `key`; None if the file is missing or damaged."""
         try:
             kept = CachedReply.model_validate_json(self._path(key).read_bytes(), strict=True)
         except (FileNotFoundError, ValidationError):
@@ -130,7 +130,7 @@ class AnswerCache:
         return kept.body.encode() if kept.key == key else None
 
     def put(self, key: str, body: bytes) -> None:
-        """Store a body by one rename, so that a kill leaves no partial file."""
+        """Store a body; written by a rename, so that a kill leaves no partial file."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.partial")
@@ -142,7 +142,7 @@ class AnswerCache:
 
 
 def _text(body: bytes) -> str:
-    """Decode a body; undecodable bytes become "", which is refused as an answer all the same."""
+    """Decode a body; return "" if it is not UTF-8, which is then refused as an answer."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -152,7 +152,7 @@ def _text(body: bytes) -> str:
 ModelConfig = EndpointConfig | VllmBatchConfig
 
 Send = Callable[[Request[Any], int], Awaitable[bytes]]
-"""Request and number of the ask, from 0 -> body of a chat completion."""
+"""Maps a request and the number of the try, from 0, to the body of a chat completion."""
 
 _SETTINGS = {"url", "model", "temperature", "max_tokens", "response_format"}
 
@@ -160,8 +160,8 @@ _SETTINGS = {"url", "model", "temperature", "max_tokens", "response_format"}
 class CachedAnswers:
     """Answers requests from the cache, or by sending them.
 
-    An answer that cannot be read is asked for again, `asks` times in all; the last reply is kept in
-    the cache whatever it holds, so that a replay refuses what the first run refused.
+    An unreadable answer is requested again, up to `asks` times in all. The last reply is cached
+    whether readable or not, so that a replay refuses what the first run refused.
     """
 
     def __init__(self, config: ModelConfig, ledger: Ledger, send: Send) -> None:
@@ -171,11 +171,10 @@ class CachedAnswers:
         self._send = send
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
-        """See `Model`.
+        """Return the answer to a request, or the reason why there is none.
 
         Raises:
-            EngineError: sending raises it, or only the cache may be used and does not hold the
-                answer.
+            EngineError: sending failed, or only the cache may be used and does not hold the answer.
         """
         key = request.key(answer_settings(self._config))
         usage = self._ledger.of(request.call)
@@ -208,10 +207,10 @@ class CachedAnswers:
 
 
 def answer_settings(config: ModelConfig) -> Mapping[str, object]:
-    """Settings that an answer depends on beside its request; an in-process model has no url."""
+    """Return the settings that an answer depends on; an in-process model has url ""."""
     return {"url": "", **config.model_dump(include=_SETTINGS)}
 
 
 def seed_of(request: Request[Any], ask: int, asks: int) -> int:
-    """A distinct seed per sample and ask: with equal seeds a server may repeat its answer."""
+    """Return a distinct seed per sample and try: with equal seeds a server may repeat itself."""
     return request.sample * asks + ask

@@ -1,8 +1,8 @@
 """Chat completions with native tool calls: a conversation in, an action of the policy out.
 
-Every byte of a reply was written by somebody else. What is no chat completion is a fault of the
-server, asked again and then an `EndpointFault`; a call that cannot be read is the model's own doing
-and becomes `Malformed`, as text without an action does in a dialect.
+Nothing in a reply is trusted. A body that is not a chat completion is a fault of the server: the
+request is repeated, and finally raises `EndpointFault`. A call that cannot be parsed is the model's
+own mistake and becomes `Malformed`, like text without an action in a dialect.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from espalier.records import Action, FinalAnswer, Malformed, Message
 from espalier.records.message import JsonObject, ToolCall, ToolCalls, ToolSpec
 
 CALL = "chat"
-"""Name of its requests in the ledger."""
+"""The call name of these requests in the ledger."""
 _UNSAFE = re.compile("[^A-Za-z0-9_-]")
 _MOST_NAME = 64
 _MOST_CALLS = 128
-"""Calls of one message; a model that writes more is going round in circles."""
+"""Limit of calls in one message; a model that writes more is looping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
-    """One message of the model."""
+    """One message of the model, parsed into an action."""
 
     action: Action
     fault: str = ""
     """Why the action is malformed: `malformed_call`, `truncated`, `filtered`, `refused` or
     `empty`."""
     message: JsonObject
-    """As it is sent back with the next request."""
+    """The message in the form in which the next request sends it back."""
     prompt_tokens: int = 0
-    """Of the request, repeats included; an upper estimate where the server counts none."""
+    """Prompt tokens, repeats included; an upper estimate if the server does not count."""
     completion_tokens: int = 0
 
 
 class ToolNames:
-    """Names of tools as servers take them: letters, digits, `_` and `-`, 64 at most."""
+    """Maps tool names to the form servers accept: letters, digits, `_`, `-`, at most 64."""
 
     def __init__(self, tools: Sequence[ToolSpec]) -> None:
         self._sent: dict[str, str] = {}
@@ -60,11 +60,11 @@ class ToolNames:
             self._sent[tool.name], self._own[sent] = sent, tool.name
 
     def sent(self, name: str) -> str:
-        """The name that a server is told."""
+        """Return the name to send to the server."""
         return self._sent.get(name, name)
 
     def own(self, sent: str) -> str:
-        """The tool's name; a name that no tool has stays as it is, and the policy reads so."""
+        """Return the tool's own name; an unknown name is returned unchanged."""
         return self._own.get(sent, sent)
 
 
@@ -83,7 +83,7 @@ class _Said(BaseModel, frozen=True):
     refusal: str | None = None
     reasoning_content: str | None = None
     tool_calls: Any = None
-    """Whatever the model made of them: read by itself, call by call."""
+    """Not validated here: `_calls` parses each call on its own."""
 
 
 class _Choice(BaseModel, frozen=True):
@@ -96,11 +96,11 @@ class _Completion(BaseModel, frozen=True):
 
 
 def read_reply(body: bytes, names: ToolNames) -> ChatReply | None:
-    """Read the body of a chat completion; None where it is none. Never raises.
+    """Parse the body of a chat completion; None if it is not one. Never raises.
 
     Args:
-        body: of a response with status 200.
-        names: of the tools that were offered.
+        body: the body of a response with status 200.
+        names: names of the offered tools.
     """
     try:
         choice = _Completion.model_validate_json(body).choices[0]
@@ -146,7 +146,7 @@ def _calls(given: object, names: ToolNames) -> tuple[ToolCall, ...] | None:
 
 
 def _call(given: object, spare_id: str, names: ToolNames, taken: set[str]) -> ToolCall | None:
-    """A call, with an id that no other of its message has; None where it cannot be read."""
+    """Parse a call and give it an id unique in its message; None if it cannot be parsed."""
     try:
         call = _Call.model_validate(given)
         arguments = json.loads(call.function.arguments or "{}", parse_constant=_no_number)
@@ -165,7 +165,7 @@ def _call(given: object, spare_id: str, names: ToolNames, taken: set[str]) -> To
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _sent_call(call: ToolCall, names: ToolNames) -> JsonObject:
@@ -177,7 +177,7 @@ def _sent_call(call: ToolCall, names: ToolNames) -> JsonObject:
 
 
 def sent_message(message: Message) -> JsonObject:
-    """A message of the environment as a server takes it."""
+    """Return a message of the environment in the form a server accepts."""
     sent: JsonObject = {"role": message.role, "content": message.content}
     if message.role == "tool":
         sent["tool_call_id"] = message.call_id
@@ -190,7 +190,7 @@ class ChatEndpoint(MeteredServer):
     def __init__(
         self, config: EndpointConfig, key: str = "", *, sleep: Sleep = asyncio.sleep
     ) -> None:
-        """Open nothing yet; see `MeteredServer`."""
+        """Prepare the client; the connection opens on entering the context."""
         super().__init__(config, key, sleep=sleep)
 
     async def reply(
@@ -202,14 +202,14 @@ class ChatEndpoint(MeteredServer):
         temperature: float,
         seed: int,
     ) -> ChatReply:
-        """The model's next message.
+        """Send the conversation and return the model's next message.
 
         Args:
-            messages: so far, as `sent_message` and `ChatReply.message` have them.
-            tools: that it may call; none offers none.
-            names: of the tools.
+            messages: the conversation, built from `sent_message` and `ChatReply.message`.
+            tools: the tools the model may call.
+            names: names of those tools.
             temperature: 0 takes the likeliest token.
-            seed: of its draws, where the server knows seeds.
+            seed: the sampling seed, for servers that support one.
 
         Raises:
             EndpointFault: this request got no answer.

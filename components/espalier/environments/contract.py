@@ -25,33 +25,33 @@ T = TypeVar("T")
 class EnvironmentLostError(EspalierError):
     """The environment crashed or its sandbox is gone: the episode cannot be scored.
 
-    It ends one episode and not the run. An environment that talks to a server raises it for broken
-    connections, and for nothing else: what a policy may cause (a failing command, a missing page)
-    is an observation and no error. Sandboxes: see `sandbox_losses`.
+    This ends one episode, not the run. An environment that talks to a server raises it for broken
+    connections only: anything that a policy may cause (a failing command, a missing page) is an
+    observation, not an error. `sandbox_losses` raises it for sandboxes.
     """
 
 
 class ProgramBrokeSandboxError(EspalierError):
     """A program of the policy ended its own sandbox: the episode ends with a wrong answer.
 
-    Not scoring it would let a policy lose what it cannot answer.
+    If such an episode were not scored, a policy could escape questions that it cannot answer.
     """
 
 
 @contextmanager
 def sandbox_losses() -> Generator[None]:
-    """Within the block, a sandbox error that ends one episode says whose doing it was.
+    """Translate sandbox errors in the block into errors that tell who caused the loss.
 
     Tools and verifiers of `EpisodeRules` are called in such a block.
 
     Raises:
-        ProgramBrokeSandboxError: a program that ran in it ended the sandbox.
-        EnvironmentLostError: the sandbox was lost from outside, or none was free in time.
+        ProgramBrokeSandboxError: a program in the sandbox ended it.
+        EnvironmentLostError: the sandbox was lost for an outside cause, or none was free.
     """
     try:
         yield
     except (SandboxRefused, SandboxUnavailable):
-        raise  # a fault of the caller; nothing that one episode could do without
+        raise  # a fault of the caller or of the whole run, not of one episode
     except SandboxError as error:
         if isinstance(error, SandboxLost) and error.by_program:
             raise ProgramBrokeSandboxError(f"the program ended its sandbox: {error}") from error
@@ -67,10 +67,10 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Result of one action; without messages when the episode is done."""
+    """The result of one action; it has no messages when the episode is done."""
 
     messages: tuple[Message, ...] = ()
-    """Observations, of role tool or user."""
+    """Observations, with role tool or user."""
     finish_reason: FinishReason | None = None
     reward: float = 0.0
     """Reward of this action, in addition to the terms of `score`."""
@@ -82,21 +82,21 @@ class Step:
 
 
 class Environment(Protocol):
-    """One episode of one task; single use, as nothing survives a reset."""
+    """One episode of one task, for single use: nothing survives a reset."""
 
     @property
     def tool_results(self) -> Sequence[ToolResult]:
-        """Calls so far, with their results."""
+        """The results of all calls so far, each with its call."""
         ...
 
     @property
     def answer(self) -> str | None:
-        """The policy's final answer, once there is one."""
+        """The policy's final answer; None before it is given."""
         ...
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why the episode ended; None while it goes on."""
+        """Why the episode ended; None while it is running."""
         ...
 
     def reset(self, task: Task) -> Opening | Awaitable[Opening]:
@@ -112,23 +112,23 @@ class Environment(Protocol):
 
         Raises:
             EnvironmentLostError: the episode cannot go on.
-            ProgramBrokeSandboxError: likewise, and the policy's own program is to blame.
+            ProgramBrokeSandboxError: the policy's own program ended the sandbox.
         """
         ...
 
     def cut_off(self, reason: FinishReason) -> None:
-        """End the episode from outside, as when the token budget is used up.
+        """End the episode from outside, for example when the token budget is used up.
 
-        With PROGRAM_BROKE_SANDBOX the episode has no answer that counts: `score` judges it as one
-        that gave none, and runs nothing of the policy's.
+        With PROGRAM_BROKE_SANDBOX the episode has no valid answer: `score` treats it as unanswered,
+        and runs nothing of the policy's.
         """
         ...
 
     def score(self) -> RewardBreakdown | Awaitable[RewardBreakdown]:
-        """The named reward terms of an ended episode; may be a coroutine function.
+        """Return the named reward terms of an ended episode; may be a coroutine function.
 
         Raises:
-            EnvironmentLostError: the verifier's sandbox is gone.
+            EnvironmentLostError: the verifier's sandbox was lost.
             ProgramBrokeSandboxError: the policy's answer ended the verifier's sandbox.
         """
         ...
@@ -138,28 +138,28 @@ class Recalled(Protocol):
     """A memory of solved tasks."""
 
     def recalled(self, task: Task, count: int) -> tuple[str, ...]:
-        """Up to `count` texts that help with a task, the best first."""
+        """Return up to `count` texts that help with a task, the best first."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environments:
-    """Makes a fresh environment for each episode of a family's tasks."""
+    """Creates a fresh environment for each episode of a family's tasks."""
 
     family: str
     tools: tuple[ToolSpec, ...]
     instructions: str
     make: Callable[[Task], Environment]
     derived_from: frozenset[str] = frozenset()
-    """Names of the families whose tasks this one plays as well."""
+    """Names of further families whose tasks it can play."""
     memory: Recalled | None = None
-    """What `[episode.memory]` puts before the prompts; None for nothing."""
+    """The memory that `[episode.memory]` puts before prompts, if configured."""
 
     def __call__(self, task: Task) -> Environment:
-        """An environment for `task`.
+        """Return a fresh environment for `task`.
 
         Raises:
-            PolicyError: the task is of another family.
+            PolicyError: the task belongs to another family.
         """
         if task.environment not in {self.family, *self.derived_from}:
             raise PolicyError(
@@ -170,11 +170,11 @@ class Environments:
 
 
 EnvironmentsOver = Callable[[View], Environments]
-"""View of the knowledge -> its environments; without knowledge all views have the same."""
+"""Maps a view of the knowledge to its environments; without knowledge, all views have the same."""
 
 
 async def waited(result: T | Awaitable[T]) -> T:
-    """The result of a call that may be a coroutine function."""
+    """Return the result of a call, awaiting it if the function is a coroutine function."""
     if inspect.isawaitable(result):
         return await cast("Awaitable[T]", result)
     return cast("T", result)

@@ -1,4 +1,4 @@
-"""Tools that a server describes: what of a description may become a tool of an episode."""
+"""Tools that a server describes: checks on the description before a policy sees it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MAX_DESCRIPTION = 1000
 
 
 def described(where: str, name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:
-    """A tool by its description, which is a stranger's text.
+    """Return a tool made from its description, which is untrusted text.
 
     Args:
-        where: who describes it, for the error.
-        name: as the server knows it.
-        description: read by the policy; one line of it, shortened.
-        schema: JSON schema of its arguments.
+        where: the origin of the description, for the error message.
+        name: the tool's name on the server.
+        description: text for the policy; put on one line and shortened.
+        schema: JSON schema of the arguments.
 
     Raises:
-        DataError: a policy could not write its name in every dialect.
+        DataError: the name cannot be written in every dialect.
     """
     if not _NAME.fullmatch(name):
         raise DataError(f"{where}: a tool may not be called {name[:100]!r}")
@@ -36,10 +36,10 @@ def described(where: str, name: str, description: str, schema: Mapping[str, Any]
 
 
 def within_bounds(where: str, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """The tools, if they are as many as a policy can be offered.
+    """Return the tools after checking that a policy can be offered that many.
 
     Raises:
-        DataError: there are none, or too many.
+        DataError: there are no tools, or too many.
     """
     if not specs or len(specs) > MAX_TOOLS:
         raise DataError(f"{where}: lists {len(specs)} tools; it may be 1 to {MAX_TOOLS}")
@@ -47,7 +47,7 @@ def within_bounds(where: str, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]
 
 
 def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of an object, of which the keys are kept that say what its properties are."""
+    """Return an object schema reduced to the keys that describe its properties."""
     properties = schema.get("properties")
     kept: dict[str, Any] = {
         "type": "object",

@@ -1,4 +1,4 @@
-"""Episodes in which the policy calls tools and then answers, for any family."""
+"""Episodes of tool calls and a final answer, for any family."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from espalier.records import (
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
 
 TurnResults = Sequence[Sequence[ToolResult]]
-"""What was called: one sequence of results for each message of the policy that called a tool."""
+"""One sequence of results for each message of the policy that called a tool."""
 Verify = Callable[[Task, str | None, TurnResults], float | Awaitable[float]]
-"""Task, answer (None where there is none) and results -> outcome, in the family's own range."""
+"""Task, answer (None if there is none) and results -> outcome, in the family's own range."""
 Terms = Callable[[Task, str | None, TurnResults], Mapping[str, float]]
 """Arguments of `Verify` -> further named terms of the reward."""
 Reply = Callable[[str], str | Awaitable[str | None] | None]
-"""What the policy says to a user -> what the user says then; None where the user has gone."""
+"""A message of the policy to a user -> the user's answer; None if the user has left."""
 
 
 def _nothing() -> None:
-    """Default of `on_end`: nothing to release."""
+    """Default of `on_end`: release nothing."""
 
 
 def _never() -> bool:
-    """Default of `is_over`: calls end an episode by their names alone."""
+    """Default of `is_over`: only calls of `ending_tools` end an episode."""
     return False
 
 
@@ -53,51 +53,52 @@ def _as_it_is(text: str) -> str:
 
 
 def _no_terms(_task: Task, _answer: str | None, _turns: TurnResults) -> Mapping[str, float]:
-    """Default of `further_terms`: the outcome and the format are all that is paid."""
+    """Default of `further_terms`: the reward consists of outcome and format only."""
     return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRules:
-    """Tools, verifier and limits that the episodes of a family share."""
+    """The tools, verifier and limits that a family's episodes share."""
 
     tools: Sequence[Tool]
     verify: Verify
     max_turns: int
-    """Messages that call tools or speak to the user; the last of them ends the episode."""
+    """Messages that call tools or address the user; the last of them ends the episode."""
     max_turn_calls: int
-    """Calls of one message that are made; any further one is refused, as an observation."""
+    """Calls that are executed per message; further calls are refused with an observation."""
     reward: RewardConfig
     outcome_span: tuple[float, float] = (0.0, 1.0)
-    """Least and most that `verify` returns."""
+    """Lowest and highest value that `verify` returns."""
     outcome_scale: float = 1.0
-    """What an outcome is multiplied by, beside `reward.outcome`."""
+    """Factor on the outcome, besides `reward.outcome`."""
     read_answer: Callable[[str], str] = _as_it_is
     """Extracts the answer from a final message."""
     ending_tools: frozenset[str] = frozenset()
     """Names of tools whose first successful call ends the episode; its result is the answer."""
     calls_are_answer: bool = False
-    """Whether the first message ends the episode: calls are recorded and not made, and the answer
-    is what `written_calls` makes of them. A message without a call is an answer as well."""
+    """Whether the first message ends the episode: its calls are recorded, not executed, and
+    `written_calls` turns them into the answer. A message without a call is an answer as well."""
     reply: Reply | None = None
-    """A user who answers what the policy says; it is a final answer where the user has gone."""
+    """A user who replies to the policy's messages; once the user has left, a message is the final
+    answer."""
     is_over: Callable[[], bool] = field(default=_never)
-    """Whether the world behind the tools ended the episode with the last call, whose result is the
-    answer then."""
+    """Whether the world behind the tools ended the episode with the last call, whose result is then
+    the answer."""
     further_terms: Terms = field(default=_no_terms)
-    """Terms of the reward beside the outcome, in its unit; none may be called like another."""
+    """Terms of the reward besides outcome and format; their names must differ from these."""
     on_end: Callable[[], None] = field(default=_nothing)
     """Called once, when the episode is over."""
 
     def environment(self) -> Environment:
-        """A fresh environment; asynchronous if a tool or the verifier is."""
+        """Return a fresh environment; an asynchronous one if a tool, verifier or user is."""
         waits = any(tool.is_async for tool in self.tools) or _waits(self.verify)
         waits = waits or (self.reply is not None and _waits(self.reply))
         return AsyncToolEnvironment(self) if waits else ToolEnvironment(self)
 
 
 def written_calls(calls: Sequence[ToolCall]) -> str:
-    """Calls as the answer that they are: a JSON array of `{"name": ..., "arguments": ...}`."""
+    """Return calls as an answer: a JSON array of `{"name": ..., "arguments": ...}`."""
     return json.dumps([{"name": call.name, "arguments": call.arguments} for call in calls])
 
 
@@ -113,19 +114,19 @@ class _Episode:
         self._tools = {tool.spec.name: tool for tool in rules.tools}
         self._turns: list[list[ToolResult]] = []
         self._answered_messages = 0
-        """Messages of the policy that a tool or the user answered."""
+        """Number of policy messages that a tool or the user answered."""
         self._task: Task | None = None
         self.tool_results: list[ToolResult] = []
         self.answer: str | None = None
         self.finish_reason: FinishReason | None = None
 
     def reset(self, task: Task) -> Opening:
-        """See `Environment`."""
+        """Start the episode and return the prompt and tools."""
         self._task = task
         return Opening(task.prompt, tuple(tool.spec for tool in self._rules.tools))
 
     def cut_off(self, reason: FinishReason) -> None:
-        """See `Environment`."""
+        """End the episode; a program that broke its sandbox also loses its answer."""
         if reason is FinishReason.PROGRAM_BROKE_SANDBOX:
             self.answer = None
         self._finish(reason)
@@ -133,12 +134,12 @@ class _Episode:
     @property
     def task(self) -> Task:
         """The task of this episode."""
-        assert self._task is not None, "an episode begins with a reset"
+        assert self._task is not None, "the episode was reset"
         return self._task
 
     def _answered(self, text: str) -> Step:
         answer = self._rules.read_answer(text)
-        if not answer.strip():  # an empty box is no answer, and earns nothing for its format
+        if not answer.strip():  # an empty answer gets no format reward
             return self._finish(FinishReason.PARSE_ERROR)
         self.answer = answer
         return self._finish(FinishReason.ANSWERED)
@@ -154,7 +155,7 @@ class _Episode:
         )
 
     def _ends(self, result: ToolResult) -> bool:
-        """Whether nothing is called after this call."""
+        """Return whether no further call follows this one."""
         if result.succeeded and result.call.name in self._rules.ending_tools:
             return True
         return self._rules.is_over()
@@ -170,7 +171,7 @@ class _Episode:
         return self._finish(FinishReason.ANSWERED)
 
     def _replied(self, text: str, said: str | None) -> Step:
-        """What the user said to `text`."""
+        """Continue with the user's reply to `text`, or end if the user has left."""
         if said is None:
             return self._answered(text)
         return self._going_on([Message(role="user", content=said)])
@@ -184,7 +185,7 @@ class _Episode:
     def _broke(
         self, call: ToolCall, results: Sequence[ToolResult], error: ProgramBrokeSandboxError
     ) -> Step:
-        """End the episode at a call that ended its sandbox, with what happened as its result."""
+        """End the episode at a call that ended its sandbox, and give that call an error result."""
         self._called([*results, refused(call, str(error))])
         return self._finish(FinishReason.PROGRAM_BROKE_SANDBOX)
 
@@ -195,13 +196,13 @@ class _Episode:
         return Step((), reason)
 
     def _terms(self, outcome: float) -> RewardBreakdown:
-        """`outcome`, as the profile scales it, `format`: it ended with an answer, and others.
+        """Return the reward terms: the scaled outcome, the format, and the family's further terms.
 
         Raises:
-            DataError: the verifier said something outside its range, or nothing: never a 0.
+            DataError: the verifier's outcome is NaN or outside its range; this is never a 0.
         """
         low, high = self._rules.outcome_span
-        if not low <= outcome <= high:  # nor is a NaN inside
+        if not low <= outcome <= high:  # also true for NaN
             raise DataError(
                 f"task {self.task.task_id}: the verifier of {self.task.environment} gave "
                 f"{outcome}, outside of the range {low:g} to {high:g} that `outcome_span` states"
@@ -216,7 +217,7 @@ class _Episode:
         return terms | further
 
     def _call(self, place: int, call: ToolCall) -> ToolResult | Awaitable[ToolResult]:
-        """The result of a message's call at `place`, counted from 0."""
+        """Execute a message's call at `place`, counted from 0, and return its result."""
         if place >= self._rules.max_turn_calls:
             return refused(
                 call, f"not called; at most {self._rules.max_turn_calls} calls in one message"
@@ -229,7 +230,7 @@ class ToolEnvironment(_Episode):
     """An episode with synchronous tools and verifier."""
 
     def step(self, action: Action) -> Step:
-        """See `Environment`."""
+        """Execute the calls of one message, or take it as the final answer."""
         match action:
             case ToolCalls(calls) if self._rules.calls_are_answer:
                 return self._answered_by_calls(calls)
@@ -259,7 +260,7 @@ class ToolEnvironment(_Episode):
                 return self._finish(FinishReason.PARSE_ERROR)
 
     def score(self) -> RewardBreakdown:
-        """See `Environment`."""
+        """Return the reward terms from the synchronous verifier."""
         with sandbox_losses():
             outcome = self._rules.verify(self.task, self.answer, self._turns)
         assert not isinstance(outcome, Awaitable), (
@@ -272,7 +273,7 @@ class AsyncToolEnvironment(_Episode):
     """An episode with an asynchronous tool or verifier."""
 
     async def step(self, action: Action) -> Step:
-        """See `Environment`."""
+        """Execute the calls of one message, or take it as the final answer."""
         match action:
             case ToolCalls(calls) if self._rules.calls_are_answer:
                 return self._answered_by_calls(calls)
@@ -294,7 +295,7 @@ class AsyncToolEnvironment(_Episode):
                 return self._finish(FinishReason.PARSE_ERROR)
 
     async def score(self) -> RewardBreakdown:
-        """See `Environment`."""
+        """Return the reward terms from the verifier, awaiting it if needed."""
         with sandbox_losses():
             outcome = self._rules.verify(self.task, self.answer, self._turns)
             judged = await outcome if isinstance(outcome, Awaitable) else outcome

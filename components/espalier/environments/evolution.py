@@ -1,8 +1,9 @@
 """New tasks from failed ones, in breadth (WebRL, Qi et al. 2024, arXiv:2411.02337).
 
-A family says how one failed task is varied; this draws the failed tasks, and refuses what training
-has. Every task is one that the family could have made itself, of the training split. Which of them
-are kept, their value decides (`self_play.value_band`, section 3.2 of the paper).
+A family defines how one failed task is varied. This module draws failed tasks and rejects
+variations that training already has. Every new task is one that the family could have generated
+itself for the training split. Their estimated value decides which are kept (`self_play.value_band`,
+section 3.2 of the paper).
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from espalier.records import Task
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
 
 SOURCE = "webrl"
-"""Of the tasks, where a family names one."""
+"""Source of the new tasks, in families that set one."""
 _TRIES = 20
-"""Draws for each task that is asked for, before the source counts as dry."""
+"""Draws per requested task before the generator gives up."""
 
 
 class TaskEvolution:
-    """Varies failed tasks; a `TaskProposer`."""
+    """A `TaskProposer` that varies failed tasks."""
 
     def __init__(self, vary: Callable[[Task, random.Random], Task | None]) -> None:
-        """`vary` makes another task of a failed one; None where it cannot."""
+        """Store `vary`, which makes a new task of a failed one, or None if it cannot."""
         self._vary = vary
 
     def propose(self, order: ProposalRequest) -> ProposedTasks:
-        """See `TaskProposer`; nothing where nothing has failed."""
+        """Return variations of failed tasks; none if no task has failed."""
         dice = random.Random(order.seed)
         known = {task.task_id for task in order.known}
         found: list[Task] = []
@@ -49,11 +50,11 @@ class TaskEvolution:
 
 
 def refuse_teacher_proposals(profile: Profile, made: str) -> None:
-    """Check that no model is asked to vary the tasks of a family that varies them by rule.
+    """Refuse `self_play.proposer = "teacher"` for a family that varies tasks by rule.
 
     Args:
-        profile: of the run.
-        made: what the family makes by rule, in the message.
+        profile: the profile of the run.
+        made: what the family makes by rule, for the message.
 
     Raises:
         ValueError: `self_play.proposer` is "teacher".

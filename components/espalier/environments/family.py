@@ -1,15 +1,15 @@
-"""A family: everything that a kind of task brings, in one object that the stages ask.
+"""A family: everything that a kind of task needs, in one object that the stages use.
 
     class Prices(SimpleFamily[PricesConfig]):
         name, config = "prices", PricesConfig
         def tools(self): ...                            typed functions
-        def tasks(self, split, count): ...              what is asked
-        def verify(self, task, answer): ...             whether it was answered
+        def tasks(self, split, count): ...              tasks with questions and gold answers
+        def verify(self, task, answer): ...             the outcome of an answer
         def demonstrate(self, task): ...                how a teacher solves it, action by action
 
-That much trains an agent. A family whose questions need a knowledge artifact, or a teacher of
-another kind, derives from `Family` and answers what the stages ask by itself. A family is found by
-the entry point group `espalier.environments`, or by `module:Class` in a profile.
+This is enough to train an agent. A family whose questions need a knowledge artifact, or a different
+kind of teacher, derives from `Family` and implements its abstract methods itself. A family is found
+through the entry point group `espalier.environments`, or by `module:Class` in a profile.
 """
 
 from __future__ import annotations
@@ -67,89 +67,91 @@ C = TypeVar("C", bound=EnvironmentConfig)
 
 
 class FamilyQuestion(Protocol):
-    """A task, and what the family's teacher needs in addition."""
+    """A task, and whatever else the family's teacher needs."""
 
     @property
     def task(self) -> Task:
-        """What is asked."""
+        """The task that the policy gets."""
         ...
 
 
 Demonstrate = Callable[[FamilyQuestion, str], Trajectory | Rejected]
-"""A question and kind of detour (empty for none) to a trajectory."""
+"""Maps a question and a kind of detour (empty for none) to a trajectory."""
 Renaming = Callable[[Task, Trajectory, random.Random], tuple[Task, Trajectory]]
-"""A task and its demonstration to the same two with other names."""
+"""Maps a task and its demonstration to the same two with other names."""
 TaskRenaming = Callable[[Task, random.Random], Task]
-"""A task to the same task in a world of other names."""
+"""Maps a task to the same task in a world with other names."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainQuestion:
-    """A task alone."""
+    """A question that consists of its task only."""
 
     task: Task
 
 
 class AgentTexts(NamedTuple):
-    """Texts of agent behaviour beside the demonstrations, and what asking for them cost."""
+    """Texts of agent behaviour besides the demonstrations, and the cost of generating them."""
 
     texts: list[AgentText]
     negatives: list[AgentText]
     teacher: dict[str, object]
-    """Call -> usage; empty where no model was asked."""
+    """Call -> usage; empty if no model was used."""
 
 
 class Family(ABC, Generic[C]):
     """Base class of families. One instance serves one stage of one run."""
 
     name: ClassVar[str]
-    """Name in profiles and tasks."""
+    """The family's name in profiles and tasks."""
     config: ClassVar[type[EnvironmentConfig]] = EnvironmentConfig
-    """Class of the profile's section `[environment]`."""
+    """Class of the section `[environment]` of the profile."""
     instructions: str = ""
-    """System prompt for a given model; the embedded policy is shown none."""
+    """System prompt for a given model; the embedded policy gets none."""
     splits_digits: bool = False
     """Whether the embedded policy's tokenizer splits numbers into digits."""
     detours: ClassVar[tuple[str, ...]] = ()
-    """Kinds of mistakes that its teacher can make and correct."""
+    """Kinds of mistakes that the teacher can make and correct."""
     self_play: ClassVar[frozenset[str]] = frozenset()
-    """Names of `[self_play]` that can propose its tasks."""
+    """Names of the `[self_play]` methods that can propose its tasks."""
     reads_knowledge: ClassVar[bool] = False
-    """Whether `ingest` reads `[knowledge]` for it."""
+    """Whether `ingest` reads `[knowledge]` for this family."""
     writes_agent_texts: ClassVar[bool] = False
-    """Whether it can make what `[agent_texts]` asks for."""
+    """Whether it can generate the texts that `[agent_texts]` configures."""
     answers_from_evidence: ClassVar[bool] = True
     """Whether a tool must have shown the answer before a teacher gives it."""
     ends_by_call: ClassVar[bool] = False
     """Whether a call may end an episode: `EpisodeRules.ending_tools` and `calls_are_answer`."""
     converses: ClassVar[bool] = False
-    """Whether a user replies to what the policy says: `EpisodeRules.reply`."""
+    """Whether a user replies to the policy's messages: `EpisodeRules.reply`."""
     reads_symbols: ClassVar[bool] = False
-    """Whether a sign can make another question or answer; else texts are compared by words."""
+    """Whether a single symbol can change a question or answer; otherwise texts are compared by
+    words."""
     further_terms: ClassVar[frozenset[str]] = frozenset()
-    """Names of what its episodes pay beside outcome and format."""
+    """Names of reward terms of its episodes besides outcome and format."""
     relabels_failures: ClassVar[bool] = False
-    """Whether `hindsight` names the tasks that failed attempts solved."""
+    """Whether `hindsight` finds the tasks that failed trajectories solved."""
     closed_book: ClassVar[ClosedBook | None] = None
-    """For a family whose tools look answers up: what a policy reads where it answers from memory,
-    without them. Its answers also count as grounded or not, by what the tools had returned."""
+    """For a family whose tools look answers up: the prompt under which a policy answers from
+    memory, without tools. Its answers also count as grounded or not, depending on what the tools
+    returned."""
     headline: ClassVar[str] = "accuracy"
-    """The one of `official_scores` that its public benchmarks are quoted by."""
+    """Name of the score in `official_scores` by which its public benchmarks are reported."""
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """Check that other sections of the profile fit the family, as the profile is read.
+        """Check that other sections of the profile fit the family, when the profile is parsed.
 
         Raises:
-            ValueError: naming the key that does not.
+            ValueError: a key does not fit; the message names it.
         """
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """Least and most that its verifier returns under these settings, for an episode.
+        """Return the lowest and highest outcome of the verifier under these settings.
 
-        An outcome outside is an error. `reward.outcome_scale = "unit"` divides by the width, and
-        the terms beside the outcome must not be able to change more than it.
+        An outcome outside this range is an error. `reward.outcome_scale = "unit"` divides by the
+        width, and the other terms of the reward must not outweigh the outcome.
         """
         del settings
         return (0.0, 1.0)
@@ -157,44 +159,44 @@ class Family(ABC, Generic[C]):
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.settings = cast("C", profile.environment)
-        """Its own section of the profile."""
+        """The family's own section of the profile."""
         self.memory: Recalled | None = None
-        """Of its environments; see `espalier.environments.memory.remembering`."""
+        """Memory of its environments, set by `espalier.environments.memory.remembering`."""
         self._judges: JudgedOutcomes | None = None
 
     # ------------------------------------------------------------------ what every family defines
 
     @abstractmethod
     def tools(self) -> Sequence[Tool | Callable[..., object]]:
-        """What the policy may call; a plain typed function becomes a `Tool`."""
+        """Return the tools the policy may call; a plain typed function becomes a `Tool`."""
 
     @abstractmethod
     def verify(self, task: Task, answer: str | None) -> float:
-        """The outcome of an answer: above 0 where it is right; None where none was given."""
+        """Return the outcome of an answer: above 0 if it is right; None means no answer."""
 
     @abstractmethod
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """The questions of every split, in random order.
+        """Return the questions of every split, in random order.
 
         Raises:
-            DataError: a split would stay empty.
+            DataError: a split would be empty.
         """
 
     @abstractmethod
     def teacher(self, knowledge: Path, funnel: Funnel) -> AbstractContextManager[Demonstrate]:
-        """A context in which questions can be demonstrated."""
+        """Return a context whose function demonstrates questions."""
 
     def fact(self, task: Task) -> str:
-        """Equal for tasks that ask for the same thing in other words.
+        """Return a key that is equal for tasks that ask for the same thing in other words.
 
-        Of own knowledge the warm start and reinforcement learning share none.
+        With `[knowledge]` of the user's own, warm start and reinforcement learning share no fact.
         """
         return task.task_id
 
     def renaming(self, knowledge: Path, share: float) -> Renaming | None:
-        """Exchanges names in demonstrations for `warm_start.renamed_share`; None if it cannot.
+        """Return the exchange of names for `warm_start.renamed_share`; None if unsupported.
 
         Args:
             knowledge: the artifact of `ingest`; nothing but what training may see is read.
@@ -204,7 +206,7 @@ class Family(ABC, Generic[C]):
         return None
 
     def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming | None:
-        """Exchanges names in training's episodes for `training.renamed_share`; None if it cannot.
+        """Return the exchange of names for `training.renamed_share`; None if unsupported.
 
         See `renaming` for the arguments.
         """
@@ -213,7 +215,7 @@ class Family(ABC, Generic[C]):
 
     @abstractmethod
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """What the embedded policy learns to read from, before it sees a question.
+        """Return what the embedded policy learns to read from, before it sees a question.
 
         Args:
             knowledge: the artifact of `ingest`; nothing but what training may see is read.
@@ -224,10 +226,10 @@ class Family(ABC, Generic[C]):
 
     @property
     def built_tools(self) -> tuple[Tool, ...]:
-        """The tools, with their schemas.
+        """The tools with their schemas.
 
         Raises:
-            ToolSignatureError: two tools of one name or tag, or a tag with another meaning.
+            ToolSignatureError: two tools share a name or tag, or a tag has another meaning.
         """
         tools = tuple(tool if isinstance(tool, Tool) else Tool(tool) for tool in self.tools())
         refuse_ambiguous_tools([tool.spec for tool in tools])
@@ -239,32 +241,32 @@ class Family(ABC, Generic[C]):
         return tuple(tool.spec for tool in self.built_tools)
 
     def specs_of(self, task: Task) -> tuple[ToolSpec, ...]:
-        """The tools that a policy reads of in a task; a family may give each task its own."""
+        """Return the tools described to the policy in a task; may differ from task to task."""
         del task
         return self.specs
 
     def of(self, task: Task) -> Family[Any]:
-        """The family of a task, which says how it is judged: this one, but in a mixture."""
+        """Return the family that judges a task: this one, except in a mixture."""
         del task
         return self
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """A context with the environments of every view; their sandboxes are closed at its end.
+        """Open the environments of every view; their sandboxes close with the context.
 
         Args:
             knowledge: the artifact of `ingest`.
 
         Raises:
-            ArtifactError: that artifact lacks what the family needs.
-            SandboxError: the profile asks for sandboxes, and none can be had.
+            ArtifactError: the artifact lacks what the family needs.
+            SandboxError: the profile needs sandboxes, and none can be created.
         """
         del knowledge
         rules = self.rules(self.built_tools)
         yield lambda _view: self.environments_of(rules)
 
     def rules(self, tools: Sequence[Tool]) -> EpisodeRules:
-        """The profile's limits and rewards around `tools`."""
+        """Return episode rules with `tools` and the limits and rewards of the profile."""
         return EpisodeRules(
             tools=tools,
             verify=self._outcome,
@@ -276,13 +278,13 @@ class Family(ABC, Generic[C]):
         )
 
     def environments_of(self, rules: EpisodeRules) -> Environments:
-        """Environments that share their tools."""
+        """Return environments that share their tools."""
         return self.environments_by(rules.tools, lambda _task: rules)
 
     def environments_by(
         self, tools: Sequence[Tool], rules_of: Callable[[Task], EpisodeRules]
     ) -> Environments:
-        """Environments whose tools are made for each episode."""
+        """Return environments whose tools are created for each episode."""
         return Environments(
             family=self.name,
             tools=tuple(tool.spec for tool in tools),
@@ -297,7 +299,7 @@ class Family(ABC, Generic[C]):
         )
 
     def _with_judges(self, rules: EpisodeRules, task: Task) -> EpisodeRules:
-        """`rules`, with judges for a task without a rule, where the profile lets them decide."""
+        """Return `rules` with judges as verifier if the task has no rule and the profile allows."""
         judges = self.profile.reward.judges
         if judges is None or judges.decides == "nothing":
             return rules
@@ -316,7 +318,7 @@ class Family(ABC, Generic[C]):
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
         """Write what the family's tasks are made from into the knowledge artifact.
 
-        A family that reads no `[knowledge]` writes nothing but where its tasks come from.
+        A family that does not read `[knowledge]` writes only where its tasks come from.
         """
         del tracker
         (draft.path / "attribution.txt").write_text(f"Tasks of {self.name}.\n", encoding="utf-8")
@@ -329,24 +331,24 @@ class Family(ABC, Generic[C]):
         funnel: Funnel,
         tracker: Tracker,
     ) -> AgentTexts:
-        """Plans, reasoning, decisions and negatives, where `[agent_texts]` asks for them."""
+        """Return plans, reasoning, decisions and negatives, if `[agent_texts]` configures them."""
         del knowledge, questions, demonstrations, funnel, tracker
         return AgentTexts([], [], {})
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
-        """Entities whose names must not be shared between splits; none by default."""
+        """Return entities whose names must not be shared between splits; none by default."""
         del knowledge
         return EntitySplits.none()
 
     def hub_kinds(self, knowledge: Path) -> list[str]:
-        """Kinds of entities that every split shares."""
+        """Return the kinds of entities that every split shares."""
         del knowledge
         return []
 
     # ------------------------------------------------------------------------------- reporting
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
-        """Name of a grouping -> the group that the task is in, as reports show them."""
+        """Return name of a grouping -> the task's group in it, for reports."""
         kind = task.extra.get("kind")
         groups = {"kind": str(kind)} if kind else {}
         steps = (
@@ -357,38 +359,38 @@ class Family(ABC, Generic[C]):
         return groups | steps
 
     def stratum(self, task: Task) -> str:
-        """Label under which demonstrations are counted in the dataset card."""
+        """Return the label under which the dataset card counts demonstrations of the task."""
         return "-".join(self.report_groups(task).values())
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Settings that answers depend on, beside the question and the episode's limits."""
+        """Return settings that answers depend on, besides the question and the episode's limits."""
         return self.settings.model_dump(mode="json", exclude={"name"})
 
     def documents_of(self, task: Task) -> tuple[str, ...]:
-        """Ids of the documents that a task was made from."""
+        """Return the ids of the documents that a task was made from."""
         found = task.extra.get("evidence")
         return tuple(map(str, found)) if isinstance(found, list) else ()
 
     def names_of(self, task: Task) -> tuple[str, ...]:
-        """Names of the entities that a task is about, its answer included."""
+        """Return the names of the entities that a task is about, its answer included."""
         found = task.extra.get("entities")
         return tuple(map(str, found)) if isinstance(found, list) else ()
 
     def question_key(self, task: Task) -> str:
-        """A key that is equal for rewordings of one question; empty if unknown."""
+        """Return a key that is equal for rewordings of one question; empty if unknown."""
         return str(task.extra.get("query", ""))
 
     # ------------------------------------------------------------------------------- benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """The tasks of a file or folder in the format of the family's public benchmarks.
+        """Read the tasks of a file or folder in the format of the family's public benchmarks.
 
-        They are of the split `heldout`, and none is trained on. See
-        `espalier.environments.benchmarks` for files of JSON rows.
+        They belong to the split `heldout`, and are never trained on. The module
+        `espalier.environments.benchmarks` reads files of JSON rows.
 
         Raises:
-            DataError: naming the file and the row that is no such task; or the family has no public
-                format.
+            DataError: a row is malformed (the message names file and row), or the family has no
+                public format.
         """
         raise DataError(
             f"{path}: the family {self.name} reads no public format. Leave the suite's `tasks` "
@@ -397,10 +399,10 @@ class Family(ABC, Generic[C]):
 
     @contextmanager
     def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """A context with the environments of the tasks in `path`.
+        """Open the environments of the tasks in `path`.
 
         Args:
-            path: what `read_benchmark` read; some formats bring what their tasks are played over.
+            path: the path given to `read_benchmark`; some formats also hold data for the tools.
             knowledge: the artifact of `ingest`.
         """
         del path
@@ -408,29 +410,29 @@ class Family(ABC, Generic[C]):
             yield environments_over("full")
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """The scores of one attempt as the authors of the benchmark compute them, by name.
+        """Return the scores of one trajectory as the benchmark's authors compute them, by name.
 
-        Benchmarks report their means. `headline` names one of them, which is 1 where nothing is
-        left to be desired. An attempt that was lost from outside is not asked about: it counts as 0
-        in each.
+        Benchmarks report their means. `headline` names one of them, which is 1 for a perfect
+        answer. Lost trajectories are not passed to this method: they count as 0 in each score.
         """
         del task
         return {"accuracy": float(trajectory.is_right)}
 
     def gold_script(self, task: Task) -> Script:
-        """What a policy that knows the gold answer does; its attempt must be scored as right.
+        """Yield the actions of a policy that knows the gold answer, which must be scored as right.
 
-        The canonical answer, in one message. A family whose tasks end otherwise says how.
+        By default this is the gold answer in one message. A family whose episodes end differently
+        overrides this method.
         """
         yield FinalAnswer(task.verifier.gold[0])
 
     # ------------------------------------------------------------------------------- self-play
 
     def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
-        """Makes new training tasks between the phases of training.
+        """Return the generator of new training tasks between the phases of training.
 
         Raises:
-            ProfileError: the family has no self-play of that name.
+            ProfileError: the family does not support the configured self-play.
         """
         del knowledge, accepted
         raise ProfileError(
@@ -439,14 +441,14 @@ class Family(ABC, Generic[C]):
         )
 
     def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
-        """Names the training tasks that failed attempts solved, for `[warm_start.hindsight]`.
+        """Return what finds the tasks that failed trajectories solved (`[warm_start.hindsight]`).
 
         Args:
             knowledge: the artifact of `ingest`.
-            accepted: that of `validate`, with the tasks of every split.
+            accepted: the artifact of `validate`, with the tasks of every split.
 
         Raises:
-            ProfileError: the family cannot (`relabels_failures` is False).
+            ProfileError: the family does not support it (`relabels_failures` is False).
         """
         del knowledge, accepted
         raise ProfileError(
@@ -455,7 +457,7 @@ class Family(ABC, Generic[C]):
         )
 
     def chat_task(self, question: str) -> Task:
-        """The task of a question typed in `espalier chat`."""
+        """Return the task for a question typed in `espalier chat`."""
         return make_task(
             self.name, question, gold=("",), split="heldout", source="chat", key=question
         )
@@ -466,19 +468,19 @@ class SimpleFamily(Family[C]):
 
     @abstractmethod
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Up to `count` tasks of a split, the same ones under the same seed.
+        """Return up to `count` tasks of a split, the same ones for the same seed.
 
-        No question may stand in two splits: `validate` refuses that.
+        No question may occur in two splits: `validate` refuses that.
         """
 
     @abstractmethod
     def demonstrate(self, task: Task) -> Script:
-        """A generator of the teacher's actions; each `yield` returns what the tools answered."""
+        """Yield the teacher's actions; each `yield` returns what the tools answered."""
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """See `Family`."""
+        """Return the tasks of every split as questions."""
         del knowledge, funnel, tracker
         found = self.tasks_by_split()
         if empty := [split for split, tasks in found.items() if not tasks]:
@@ -486,7 +488,7 @@ class SimpleFamily(Family[C]):
         return {split: [PlainQuestion(task) for task in tasks] for split, tasks in found.items()}
 
     def tasks_by_split(self) -> dict[Split, Sequence[Task]]:
-        """Up to as many tasks of each split as `synthesis` of the profile asks for."""
+        """Return up to as many tasks of each split as `[synthesis]` of the profile sets."""
         config = self.profile.synthesis
         asked: dict[Split, int] = {
             "train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks,
@@ -495,7 +497,7 @@ class SimpleFamily(Family[C]):
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """See `Family`."""
+        """Open the environments of the training view and play `demonstrate` in them."""
         del funnel
         with self.environments(knowledge) as environments_over:
             teacher = ScriptTeacher(environments_over("train"))
@@ -504,7 +506,7 @@ class SimpleFamily(Family[C]):
             )
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Demonstrations of training tasks, under prompts that ask nothing."""
+        """Return demonstrations of training tasks, under prompts that ask nothing."""
         with self.environments(knowledge) as environments_over:
             teacher = ScriptTeacher(environments_over("train"))
             shown = [
@@ -519,18 +521,18 @@ class SimpleFamily(Family[C]):
 
 
 _READ_TASKS = 300
-"""Training tasks whose demonstrations a default family reads from."""
+"""Number of training tasks whose demonstrations a default family reads from."""
 
 
 def dealt_split(key: str, splits: SplitsConfig, *, heldout: bool = True) -> Split:
-    """The split that a key is dealt to, in the shares of `[splits]`; the same for every seed.
+    """Return the split of a key, in the shares of `[splits]`; the same for every seed.
 
-    A task generator that keeps only the keys dealt to the requested split has disjoint splits.
+    A task generator that keeps only keys of the requested split has disjoint splits.
 
     Args:
-        key: equal for tasks that must not be in two splits.
-        splits: shares of held-out and dev.
-        heldout: False where the held-out tasks come from elsewhere; their share is 0 then.
+        key: equal for tasks that must be in the same split.
+        splits: shares of held-out and dev tasks.
+        heldout: False if the held-out tasks come from elsewhere; their share is then 0.
     """
     heldout_share = splits.heldout_share if heldout else 0.0
     place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
@@ -551,17 +553,17 @@ def make_task(  # noqa: PLR0913 (the parts of a task)
     arguments: Mapping[str, object] | None = None,
     metadata: Mapping[str, object] | None = None,
 ) -> Task:
-    """A task with an id of its own, derived from its split and `key`.
+    """Return a task whose id is derived from its split and `key`.
 
     Args:
         family: name of the family.
-        question: the one message of the prompt, or all of them.
+        question: the only message of the prompt, or all messages.
         gold: accepted answers.
-        split: of the task.
-        source: which generator or file it comes from.
-        key: equal keys of a split are the same task.
-        kind: of the verifier.
-        arguments: of its environment.
+        split: split of the task.
+        source: the generator or file that the task comes from.
+        key: equal keys in a split are the same task.
+        kind: kind of the verifier.
+        arguments: arguments of the environment.
         metadata: further fields of `TaskMetadata`.
     """
     if isinstance(question, str):
@@ -581,13 +583,13 @@ if TYPE_CHECKING:
 
 
 def family_of(profile: Profile) -> Family[Any]:
-    """The family that `[environment]` names, for one stage of a run."""
+    """Return the family that `[environment]` names, for one stage of a run."""
     found = cast("type[Family[EnvironmentConfig]]", family_class(profile.environment.name))
     return found(profile)
 
 
 def policy_dialect(family: Family[Any], tokenizer: PreTrainedTokenizerBase) -> Dialect:
-    """The dialect of the profile's policy, with the family's tools.
+    """Return the dialect of the profile's policy, with the family's tools.
 
     Raises:
         PolicyError: the tokenizer has no chat template.

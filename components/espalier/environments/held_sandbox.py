@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class HeldSandbox:
-    """Borrowed at its first use, and held until `end` or until a use fails.
+    """A sandbox borrowed at its first use, and held until `end` or until a use fails.
 
     Args:
-        sandboxes: to borrow from.
-        prepare: is awaited with each sandbox that was just borrowed.
-        judging: whether its programs judge an answer, see `PoolThread.claim`.
+        sandboxes: the pool to borrow from.
+        prepare: awaited with each newly borrowed sandbox.
+        judging: whether its programs judge an answer (`PoolThread.claim`).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class HeldSandbox:
 
     @property
     def is_held(self) -> bool:
-        """Whether there is a sandbox, with all that was left in it."""
+        """Whether a sandbox is held, with everything that was left in it."""
         return self._sandbox is not None
 
     async def use(
@@ -53,17 +53,17 @@ class HeldSandbox:
         next use borrows another one.
 
         Args:
-            work: what is done in the sandbox.
-            keep_at: errors after which the sandbox is held on.
+            work: the function to run in the sandbox.
+            keep_at: errors after which the sandbox is still held.
 
         Raises:
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
         """
         with sandbox_losses():
             return await self._sandboxes.run(self._used(work, keep_at))
 
     def end(self) -> None:
-        """The episode is over: give the sandbox back, from any thread and without waiting."""
+        """Give the sandbox back at the end of the episode, from any thread and without waiting."""
         if self._sandbox is not None:
             self._sandboxes.post(self._released().aclose())
 
@@ -92,6 +92,6 @@ class HeldSandbox:
         return sandbox
 
     def _released(self) -> AsyncExitStack:
-        """The loan, which is held no longer."""
+        """Return the loan and forget it."""
         loan, self._loan, self._sandbox = self._loan, AsyncExitStack(), None
         return loan

@@ -1,8 +1,8 @@
-"""Retrospective relabelling: what a failed attempt did, as a demonstration of the task it solved.
+"""Hindsight relabelling: a failed trajectory becomes a demonstration of the task it solved.
 
 Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495) for agents with tools: a
-family names the task of the training split that a wrong answer is right for, and the attempt's own
-actions are played again under that task. What the environment does not score as right is not used.
+family finds the training task for which a wrong answer is right, and the trajectory's own actions
+are played again under that task. A replay that the environment does not score as right is dropped.
 
     asked    the currency of the country of lyon    search "lyon country" -> france   answer france
     solved   the country of lyon                    search "lyon country" -> france   answer france
@@ -21,45 +21,45 @@ from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 from espalier.synthesis.demonstrations import Rejected
 
 SOLVED = "solved"
-"""Counted among the attempts, and no failure: such an attempt is not relabelled."""
+"""Reason for trajectories that are not relabelled because they are right already."""
 OF_ANOTHER_SPLIT = "of_another_split"
-"""What was reached belongs to dev or held-out tasks."""
+"""Reason for trajectories that solved a dev or held-out task."""
 
 
 class Achieved(NamedTuple):
-    """A task that an attempt solved, and the actions of it that solve it."""
+    """A task that a trajectory solved, and those of its actions that solve it."""
 
     task: Task
-    """Of the training split."""
+    """A task of the training split."""
     actions: tuple[ToolCalls | FinalAnswer, ...]
-    """The attempt's own calls in their order, without those that led nowhere, and its answer."""
+    """The trajectory's own calls in order, without those that led nowhere, and its answer."""
 
 
 class Hindsight(Protocol):
-    """Names the tasks that failed attempts solved; one for each family that can."""
+    """Finds the tasks that failed trajectories solved; each supporting family has one."""
 
     def achieved(self, task: Task, attempt: Trajectory) -> Achieved | Rejected:
-        """The task that `attempt` solved, or why there is none.
+        """Return the task that `attempt` solved, or why there is none.
 
-        A function of its arguments alone. Nothing of a dev or held-out task is in what it returns.
+        The result depends on the arguments only, and contains nothing of a dev or held-out task.
 
         Args:
-            task: of the training split; what the attempt was asked.
-            attempt: that ended with an answer, in one context, and was judged as wrong.
+            task: the training task that the policy was given.
+            attempt: a trajectory of one context that ended with an answer and was judged as wrong.
         """
         ...
 
 
 @dataclass(slots=True)
 class Relabelled:
-    """The demonstrations that failed attempts became, and why the others did not."""
+    """The demonstrations made from failed trajectories, and why others were not used."""
 
     tasks: dict[str, Task] = field(default_factory=dict[str, Task])
-    """Id -> task that an attempt solved."""
+    """Id -> task that a trajectory solved."""
     demonstrations: list[Trajectory] = field(default_factory=list[Trajectory])
-    """One for each of the tasks."""
+    """One demonstration for each of the tasks."""
     unused: Counter[str] = field(default_factory=Counter[str])
-    """Reason -> attempts."""
+    """Reason -> number of trajectories."""
 
     def drop(self, task_id: str, reason: str) -> None:
         """Leave out the demonstration of a task."""
@@ -74,13 +74,13 @@ def relabelled(
     teacher: ScriptTeacher,
     demonstrated: Set[str],
 ) -> Relabelled:
-    """Relabel attempts in their order.
+    """Relabel trajectories in their order.
 
     Args:
-        attempts: each with the task that was asked.
-        hindsight: of the family.
-        teacher: plays actions in the environments of training.
-        demonstrated: ids of tasks that have a demonstration.
+        attempts: pairs of a task and a trajectory of it.
+        hindsight: the family's finder of solved tasks.
+        teacher: plays actions in the training environments.
+        demonstrated: ids of tasks that already have a demonstration.
     """
     found = Relabelled()
     for task, attempt in attempts:
@@ -98,7 +98,7 @@ def _add(
     teacher: ScriptTeacher,
     demonstrated: Set[str],
 ) -> str | None:
-    """Add the demonstration that an attempt becomes, or return why there is none."""
+    """Add the demonstration made from a trajectory, or return why there is none."""
     if attempt.is_right:
         return SOLVED
     if attempt.finish_reason is not FinishReason.ANSWERED:
@@ -122,12 +122,12 @@ def _add(
 
 
 def _played(actions: Iterable[ToolCalls | FinalAnswer]) -> Script:
-    for action in actions:  # noqa: UP028 (a tuple takes no observation, as `yield from` would send)
+    for action in actions:  # noqa: UP028 (`yield from` would send observations to the tuple's iterator)
         yield action
 
 
 class MadeCall(NamedTuple):
-    """A call of an attempt, with what came of it and what was thought before."""
+    """A call in a trajectory, with its result and the thought before it."""
 
     call: ToolCall
     result: ToolResult
@@ -140,9 +140,9 @@ class MadeCall(NamedTuple):
 
 
 def made_calls(attempt: Trajectory) -> Iterator[MadeCall]:
-    """The calls of an attempt with their results, in order; those that were not made are left out.
+    """Yield the executed calls of a trajectory with their results, in order.
 
-    A thought stands with the first call of its message.
+    A thought goes with the first call of its message.
     """
     results = iter(attempt.tool_results)
     for message in attempt.messages:

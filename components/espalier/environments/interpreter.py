@@ -1,4 +1,4 @@
-"""The tool `python`: runs the programs of an episode in sandboxes, and shows what they printed."""
+"""The tool `python`: runs the programs of an episode in sandboxes, and shows their output."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class PythonRuns(Protocol):
     """Runs the programs of one episode."""
 
     async def run(self, code: str) -> ExecResult:
-        """Run one program, in a sandbox.
+        """Run one program in a sandbox.
 
         Raises:
-            EnvironmentLostError: the sandbox was lost from outside, or none could be had.
+            EnvironmentLostError: the sandbox was lost for an outside cause, or none was free.
             ProgramBrokeSandboxError: the program ended its sandbox.
-            SandboxRefused: the program is refused, for its size or its bytes.
-            SandboxUnavailable: there are no sandboxes at all.
+            SandboxRefused: the program is too large or not valid text.
+            SandboxUnavailable: no sandboxes can be created.
         """
         ...
 
     async def run_afresh(self, code: str) -> ExecResult:
         """Run one program in an interpreter that shares nothing with those of `run`.
 
-        It has a hash seed, addresses and a working folder of its own; forks of one warm interpreter
-        have the first two in common. Errors as of `run`.
+        It has its own hash seed, addresses and working folder; interpreters forked from one warm
+        interpreter share the first two. Errors are those of `run`.
         """
         ...
 
     def end(self) -> None:
-        """The episode is over."""
+        """End the episode and release what it holds."""
         ...
 
 
 class SeparateRuns:
-    """Runs each program in a fresh interpreter, and a sandbox that was reset.
+    """Runs each program in a fresh interpreter, in a sandbox that was reset.
 
     Args:
-        sandboxes: to borrow from.
-        timeout_s: limit of each program.
-        judging: whether its programs judge an answer, see `PoolThread.claim`.
+        sandboxes: the pool to borrow from.
+        timeout_s: time limit of each program.
+        judging: whether its programs judge an answer (`PoolThread.claim`).
     """
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float, *, judging: bool = False) -> None:
@@ -55,15 +55,15 @@ class SeparateRuns:
         self._judging = judging
 
     async def run(self, code: str) -> ExecResult:
-        """See `PythonRuns`."""
+        """Run one program in a borrowed sandbox."""
         return await self._sandboxes.run(self._run(code))
 
     async def run_afresh(self, code: str) -> ExecResult:
-        """See `PythonRuns`."""
+        """Run one program in a newly started interpreter of a borrowed sandbox."""
         return await self._sandboxes.run(self._run_afresh(code))
 
     def end(self) -> None:
-        """See `PythonRuns`; nothing is held between two programs."""
+        """Do nothing: no sandbox is held between two programs."""
 
     async def _run(self, code: str) -> ExecResult:
         with sandbox_losses():
@@ -84,20 +84,20 @@ class SessionRuns:
         self._held = HeldSandbox(sandboxes)
 
     async def run(self, code: str) -> ExecResult:
-        """See `PythonRuns`."""
+        """Run one program in the session."""
         return await self._held.use(
             lambda sandbox: sandbox.python(code, timeout_s=self._timeout_s),
             keep_at=(SandboxRefused,),
         )
 
     async def run_afresh(self, code: str) -> ExecResult:
-        """See `PythonRuns`; the program finds the files of the session, and not its names."""
+        """Run one program that sees the session's files, but not its names."""
         return await self._held.use(
             lambda sandbox: _started(sandbox, code, self._timeout_s), keep_at=(SandboxRefused,)
         )
 
     def end(self) -> None:
-        """See `PythonRuns`."""
+        """Give the sandbox back."""
         self._held.end()
 
 
@@ -106,7 +106,7 @@ _HASH_SEEDS = 2**32
 
 
 async def _started(sandbox: Sandbox, code: str, timeout_s: float) -> ExecResult:
-    """Run a program, on standard input, in an interpreter that is started for it."""
+    """Run a program, passed on standard input, in a newly started interpreter."""
     return await sandbox.exec(
         ["sh", "-c", _IN_A_FOLDER_OF_ITS_OWN, f"run-{secrets.token_hex(8)}"],
         stdin=code.encode(errors="surrogatepass"),
@@ -120,11 +120,11 @@ _CUT = " ... "
 
 
 def python_tool(runs: Callable[[], PythonRuns], max_characters: int) -> Tool:
-    """The tool over the programs of one episode.
+    """Return the tool `python` for one episode.
 
     Args:
-        runs: called when the first program runs.
-        max_characters: more than this of a program's output is cut out of its middle.
+        runs: returns the runner of programs; called when the first program runs.
+        max_characters: longer output of a program is cut in its middle.
     """
 
     async def python(code: str) -> ToolOutput:
@@ -139,7 +139,7 @@ def python_tool(runs: Callable[[], PythonRuns], max_characters: int) -> Tool:
 
 
 def observed(result: ExecResult, max_characters: int) -> str:
-    """What the policy reads of a program: its output, and the limit that ended it."""
+    """Return what the policy reads: the program's output, and the limit that ended it."""
     text = result.text.strip()
     if result.timed_out:
         text += "\nTimeoutError: the program took too long"
@@ -149,7 +149,7 @@ def observed(result: ExecResult, max_characters: int) -> str:
 
 
 def shortened(text: str, max_characters: int) -> str:
-    """`text` cut in its middle to `max_characters`: a traceback names its error at the end."""
+    """Return `text` cut in its middle to `max_characters`: a traceback ends with the error."""
     if len(text) <= max_characters:
         return text
     kept = max_characters - len(_CUT)

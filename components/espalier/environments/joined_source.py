@@ -1,4 +1,4 @@
-"""Modules of ours as one program, for a sandbox: it has nothing but the standard library."""
+"""Our own modules joined into one program, for a sandbox that has only the standard library."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ _OWN_IMPORT = re.compile(
 
 @cache
 def joined_source(*modules: Path) -> str:
-    """The text of modules one after the other; what they import of each other is above them."""
+    """Return modules joined in order, so that each comes after the modules it imports."""
     texts = [module.read_text(encoding="utf-8") for module in modules]
     return "from __future__ import annotations\n" + _OWN_IMPORT.sub("", "\n".join(texts))

@@ -1,7 +1,7 @@
 """Outcomes of tasks that no rule can decide: the majority of an ensemble of judges.
 
-A task says so by a verifier of kind "rubric", whose gold is what a good answer says. All other
-tasks keep their rule: it beats the judges.
+Such a task has a verifier of kind "rubric", whose gold answer describes a good answer. All other
+tasks keep their rule, which takes precedence over judges.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from espalier.judging.rubric import criteria_of
 from espalier.records import Task
 
 RUBRIC = "rubric"
-"""The kind of verifier that is no rule."""
+"""Kind of verifier for tasks without a rule."""
 
 
 class JudgedOutcomes:
-    """Gives episodes of tasks without a rule the judges as their verifier."""
+    """Makes judges the verifier of episodes whose tasks have no rule."""
 
     def __init__(self, config: JudgesConfig) -> None:
         self._config = config
         self._ensemble = JudgeEnsemble(config)
 
     def applied(self, rules: EpisodeRules, task: Task) -> EpisodeRules:
-        """`rules` as they are where the task has a rule, else with the judges' majority."""
+        """Return `rules` unchanged if the task has a rule, else with the judges' majority."""
         if task.verifier.kind != RUBRIC:
             return rules
         low, high = rules.outcome_span

@@ -1,8 +1,8 @@
-"""A memory of solved training tasks: worked solutions of similar ones stand before a question.
+"""A memory of solved training tasks: worked solutions of similar tasks precede a question.
 
-As ExpeL (Zhao et al. 2024, arXiv:2308.10144) recalls successful trajectories by similarity of
-tasks, and Voyager (Wang et al. 2023, arXiv:2305.16291) its skills; here from the demonstrations
-that validation accepted, so that the memory is the same in every stage while a policy trains.
+ExpeL (Zhao et al. 2024, arXiv:2308.10144) recalls successful trajectories by similarity of tasks,
+and Voyager (Wang et al. 2023, arXiv:2305.16291) recalls skills. This memory consists of the
+demonstrations that validation accepted, so it is the same in every stage while a policy trains.
 
     solved : what is the country of turin ? search turin country ; italy
     what is the currency of the country of lyon ?
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 _CACHED_TASKS = 65_536
 _EXCLUDED = 16
-"""Solutions of equal questions that are looked past, at most."""
+"""How many solutions of equal questions are skipped, at most."""
 
 
 class _Solved(NamedTuple):
-    """A solved training task, and how it was solved, in one line."""
+    """A solved training task, and its solution in one line."""
 
     task_id: str
     family: str
     question: str
     key: str
-    """Of `Family.question_key`; empty where rewordings are not known."""
+    """The task's `Family.question_key`; empty if rewordings are unknown."""
     text: str
 
 
@@ -60,15 +60,15 @@ class SkillMemory:
         demonstrations: Iterable[Trajectory],
         family: Family[Any],
     ) -> Self:
-        """A memory of demonstrations.
+        """Build a memory from demonstrations.
 
         Args:
-            tasks: by their id.
-            demonstrations: of a teacher; one that is not right is left out.
+            tasks: id -> task.
+            demonstrations: a teacher's trajectories; wrong ones are left out.
             family: of the tasks.
 
         Raises:
-            DataError: a demonstration is not of a training task among `tasks`.
+            DataError: a demonstration does not belong to a training task in `tasks`.
         """
         return cls(
             [
@@ -81,17 +81,17 @@ class SkillMemory:
 
     @classmethod
     def load(cls, accepted: Path, family: Family[Any]) -> Self:
-        """The memory of an artifact of `validate`.
+        """Build the memory from an artifact of `validate`.
 
         Raises:
-            ArtifactError: it holds no readable trajectories.
-            DataError: a demonstration is not of a training task.
+            ArtifactError: the artifact has no readable trajectories.
+            DataError: a demonstration does not belong to a training task.
         """
         tasks = {task.task_id: task for task in read_tasks(accepted / "tasks" / "train.jsonl")}
         return cls.of(tasks, read_trajectories(accepted / "trajectories.parquet"), family)
 
     def recalled(self, task: Task, count: int) -> tuple[str, ...]:
-        """Up to `count` solutions of other questions of its family, the most similar first.
+        """Return up to `count` solutions of other questions of the family, most similar first.
 
         The task's own solution is never among them, nor that of a rewording.
         """
@@ -115,11 +115,11 @@ class SkillMemory:
 
 
 def remembering(profile: Profile, accepted: Path) -> Family[Any]:
-    """The profile's family; with `[episode.memory]` its environments recall what was solved.
+    """Return the profile's family; with `[episode.memory]` its environments have a memory.
 
     Args:
         profile: of the run.
-        accepted: artifact of `validate`, whose demonstrations are remembered.
+        accepted: artifact of `validate`, whose demonstrations form the memory.
     """
     family = family_of(profile)
     if profile.episode.memory is not None:
@@ -134,14 +134,14 @@ def recalled_prompt(
     dialect: Dialect,
     limits: EpisodeConfig,
 ) -> tuple[Message, ...]:
-    """The prompt with solutions of similar tasks before its last message, as many as fit.
+    """Return the prompt with as many recalled solutions before its last message as fit.
 
     Args:
-        prompt: of the environment.
-        task: that is asked.
-        memory: None recalls nothing.
+        prompt: the environment's prompt.
+        task: the task of the episode.
+        memory: the memory; None recalls nothing.
         dialect: counts tokens.
-        limits: `memory` says how many solutions and tokens; a turn must fit behind them.
+        limits: `memory` limits solutions and tokens; a turn must still fit after them.
     """
     config = limits.memory
     if memory is None or config is None:
@@ -181,7 +181,7 @@ def _solved(task: Task, demonstration: Trajectory, family: Family[Any]) -> _Solv
 
 
 def _steps(message: Message) -> Iterable[str]:
-    """Each call, or what was said, in a few words."""
+    """Yield each call, or the message's text, in a few words."""
     for call in message.tool_calls:
         yield " ".join((call.name, *(_line(str(value)) for value in call.arguments.values())))
     if not message.tool_calls:
@@ -189,7 +189,7 @@ def _steps(message: Message) -> Iterable[str]:
 
 
 def _asked(task: Task) -> str:
-    """The question, without the page or data that stands below it."""
+    """Return the question, without the page or data below it."""
     return _line(task.question.partition("\n")[0])
 
 

@@ -23,11 +23,11 @@ class ReadingMaterial(Protocol):
     """An endless source of logs, and the texts that a tokenizer is trained on."""
 
     def write(self, rng: random.Random) -> Log:
-        """One log; a function of the generator's state alone."""
+        """Return one log; depends on the state of `rng` only."""
         ...
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """Texts with the words of the family, training questions apart."""
+        """Yield texts with the words of the family, apart from training questions."""
         ...
 
 
@@ -39,7 +39,7 @@ class DemonstrationReading:
         self._tasks = tasks
 
     def write(self, rng: random.Random) -> Log:
-        """See `ReadingMaterial`."""
+        """Return a random demonstration under its shuffled prompt."""
         trajectory = rng.choice(self._demonstrations)
         task = self._tasks[trajectory.task_id]
         words = task.question.split()
@@ -48,7 +48,7 @@ class DemonstrationReading:
         return Log(" ".join(words), tuple(_piece(message) for message in after))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`."""
+        """Yield the thoughts, messages and calls of all demonstrations."""
         del rng
         for trajectory in self._demonstrations:
             for message in trajectory.messages:

@@ -1,7 +1,7 @@
-"""What runs in a sandbox for every family whose servers do: starts one, prints what is asked.
+"""Code that runs in a sandbox to start a family's servers and print their answers.
 
-Standard library alone, because a sandbox has nothing else. `ServerSandbox` sends it there together
-with the family's own part.
+It uses only the standard library, because a sandbox has nothing else. `ServerSandbox` sends it into
+the sandbox together with the family's own part.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 MAX_PRINTED = 32 * 1024
-"""Of what a call of the session prints; a longer answer is left in a file."""
+"""Most characters that a call of the session prints; a longer answer is left in a file."""
 _TAIL = 800
 
 
 def read_object(line: bytes | str) -> dict[str, Any] | None:
-    """The JSON object of a line, or None where it holds none."""
+    """Return the JSON object in a line, or None if it holds none."""
     try:
         message: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -29,7 +29,7 @@ def read_object(line: bytes | str) -> dict[str, Any] | None:
 
 
 def told(found: dict[str, Any] | None, file: str) -> str:
-    """What a call of the session prints; a long answer goes into a new file of that name."""
+    """Return what a call of the session prints; a long answer is written to the new file `file`."""
     text = json.dumps(found or {})
     if len(text) <= MAX_PRINTED:
         return text
@@ -43,7 +43,7 @@ def told(found: dict[str, Any] | None, file: str) -> str:
 def started(
     servers: dict[str, object], name: str, start: Callable[..., object], *arguments: object
 ) -> dict[str, Any]:
-    """Start a server, and put it among the others; {}, or {"fault": TEXT} where it fails."""
+    """Start a server and register it; return {}, or {"fault": TEXT} if that fails."""
     try:
         servers[name] = start(name, *arguments)
     except (OSError, ValueError, tarfile.TarError) as error:
@@ -52,19 +52,19 @@ def started(
 
 
 class ServerProcess:
-    """A program of the user's, in a folder of its own."""
+    """A program of the user's, in its own folder."""
 
     def __init__(
         self, name: str, argv: list[str], variables: dict[str, str], *, has_pipes: bool
     ) -> None:
-        """Unpack the program's files where there are some, and start it in their folder.
+        """Unpack the program's files, if there are some, and start it in their folder.
 
         Args:
-            name: of the folder, and of the archive NAME.tar.gz.
+            name: name of the folder, and of the archive NAME.tar.gz.
             argv: the program and its arguments.
-            variables: of its environment, beside those of the sandbox.
-            has_pipes: whether its standard input and output are pipes. Without, it reads nothing,
-                and what it prints is among its last words.
+            variables: environment variables besides those of the sandbox.
+            has_pipes: whether its standard input and output are pipes. If not, it has no input,
+                and its output is part of `last_words`.
         """
         folder = Path(name)
         folder.mkdir(exist_ok=True)
@@ -85,7 +85,7 @@ class ServerProcess:
             )
 
     def last_words(self) -> str:
-        """The end of what it said."""
+        """Return the end of its output."""
         with self._said.open("rb") as file:
             file.seek(max(0, self._said.stat().st_size - _TAIL))
             return file.read().decode(errors="replace")

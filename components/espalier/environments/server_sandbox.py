@@ -1,4 +1,4 @@
-"""Servers of the user's in the sandbox of an episode, and how they are asked there."""
+"""The user's servers in the sandbox of an episode, and calls to them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from espalier.sandbox.protocol import SandboxLost
 from sandboxd.wire import MAX_FILE_BYTES
 
 MARGIN_S = 5.0
-"""Beyond a deadline inside the sandbox, for the way there and back."""
+"""Added to a deadline inside the sandbox, for the transfer of the call and its answer."""
 MOST_WAIT_S = MOST_PROGRAM_S - MARGIN_S
-"""What a server there may be waited for, at most."""
+"""Longest time that a call may wait for a server in a sandbox."""
 _OPENING = """
 import sys; sys.path.insert(0, "")
 import json, inside
@@ -34,15 +34,16 @@ servers = {}
 
 
 class ServerSandbox:
-    """The sandbox of an episode in which its servers run; borrowed when the first one is started.
+    """The sandbox in which an episode's servers run; borrowed when the first server starts.
 
-    A session of the sandbox stands still between two calls, and the servers with it: no time of
-    theirs passes while the policy thinks. Once the sandbox is given back, the servers are gone.
+    The sandbox's session is stopped between two calls, and the servers with it: no time passes for
+    them while the policy thinks. The servers end when the sandbox is given back.
 
     Args:
-        sandboxes: to borrow from.
+        sandboxes: the pool to borrow from.
         inside: file of the family's module that runs there beside `server_process`. Its class
-            `Server` is made with a name and what `start` is given, and asked by its methods.
+            `Server` is constructed with a name and the arguments of `start`; `call` calls its
+            methods.
     """
 
     def __init__(self, sandboxes: PoolThread, inside: str) -> None:
@@ -55,17 +56,17 @@ class ServerSandbox:
         self, name: str, arguments: Sequence[object], packed: bytes, within_s: float, *,
         by_program: bool,
     ) -> dict[str, Any]:  # fmt: skip
-        """Start a server; {}, or {"fault": TEXT} where it cannot be.
+        """Start a server; return {}, or {"fault": TEXT} if it cannot start.
 
         Args:
-            name: of the server.
-            arguments: of its `Server`, plain values.
-            packed: its files, see `packed_files`; empty without.
-            within_s: how long that may take.
-            by_program: whether it is the policy's doing where there is no place for them.
+            name: name of the server.
+            arguments: arguments of its `Server`, as plain values.
+            packed: its files, from `packed_files`; may be empty.
+            within_s: how long starting may take.
+            by_program: whether the policy is to blame if the files do not fit.
 
         Raises:
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
         """
 
         async def work(sandbox: Sandbox) -> dict[str, Any]:
@@ -80,17 +81,17 @@ class ServerSandbox:
     async def call(
         self, name: str, method: str, *arguments: object, within_s: float = 0.0, by_program: bool
     ) -> dict[str, Any]:
-        """What a method of a server's `Server` returns.
+        """Call a method of a server's `Server` object and return its result.
 
         Args:
-            name: of a server that was started.
-            method: of its class.
+            name: name of a started server.
+            method: method of its class.
             arguments: plain values.
-            within_s: how long it takes at most.
-            by_program: whether it is the policy's doing where nothing comes of it.
+            within_s: how long the call may take.
+            by_program: whether the policy is to blame if the call fails.
 
         Raises:
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
         """
         code = f"servers[{name!r}].{method}(*json.loads({json.dumps(arguments)!r}))"
         return await self._use(
@@ -99,7 +100,7 @@ class ServerSandbox:
         )
 
     def end(self) -> None:
-        """The episode is over: the sandbox is given back, and the servers end with it."""
+        """End the episode: give the sandbox back, which ends its servers."""
         self._held.end()
 
     async def _use(
@@ -109,7 +110,7 @@ class ServerSandbox:
             try:
                 return await work(sandbox)
             except SandboxRefused as refused:
-                # whatever stands in their way, or fills the disk, a call put there
+                # a file in the way, or a full disk, was caused by an earlier call
                 lost = f"{sandbox.name}: {refused}"
                 raise SandboxLost(lost, by_program=by_program) from refused
 
@@ -126,15 +127,15 @@ class ServerSandbox:
     async def _printed(
         self, sandbox: Sandbox, code: str, within_s: float, *, by_program: bool
     ) -> dict[str, Any]:
-        """The value of an expression, an object of JSON."""
-        file = f"answer-{secrets.token_hex(8)}.json"  # which no server can lie in wait at
+        """Evaluate an expression in the sandbox and return its value, a JSON object."""
+        file = f"answer-{secrets.token_hex(8)}.json"  # a random name, which no server can prepare
         printing = f"print(inside.told({code}, {file!r}))"
         written = await self._run(sandbox, printing, within_s, by_program=by_program)
         found = read_object(written)
         if found == {"file": file}:
             found = read_object(await sandbox.get(file))
         if found is None:
-            # a server is a child of the session, and can write where that prints
+            # a server is a child of the session and can write to the session's output
             spoiled = f"{sandbox.name}: a server spoiled what was said"
             raise SandboxLost(spoiled, by_program=by_program)
         return found
@@ -143,7 +144,7 @@ class ServerSandbox:
     async def _run(sandbox: Sandbox, code: str, within_s: float, *, by_program: bool) -> bytes:
         result = await sandbox.python(code, timeout_s=within_s + MARGIN_S)
         if not result.succeeded or result.truncated:
-            # what is ours fails at nothing that is asked: a limit was exceeded
+            # our own code does not fail, so a limit was exceeded
             raise SandboxLost(
                 f"{sandbox.name}: a server does not answer: {result.text[-500:].strip()}",
                 by_program=by_program,
@@ -152,14 +153,14 @@ class ServerSandbox:
 
 
 _OPEN_S = 30.0
-"""To import a module, on a machine that is busy."""
+"""Time to import a module on a busy machine."""
 
 
 def require_waits(**waits_s: float) -> None:
-    """Check waits for servers in sandboxes, by the keys of the profile.
+    """Check waiting times for servers in sandboxes, given by key of the profile.
 
     Raises:
-        ValueError: one is longer than a sandbox waits.
+        ValueError: a time is longer than a sandbox can wait.
     """
     for key, wait_s in waits_s.items():
         if wait_s > MOST_WAIT_S:
@@ -169,10 +170,10 @@ def require_waits(**waits_s: float) -> None:
 
 
 def packed_files(folder: Path) -> bytes:
-    """A server's folder as a compressed archive.
+    """Return a server's folder as a compressed archive.
 
     Raises:
-        DataError: it cannot be read, or is larger than a sandbox takes.
+        DataError: the folder cannot be read, or is larger than a sandbox accepts.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no folder with the files of a server")

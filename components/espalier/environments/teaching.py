@@ -31,11 +31,11 @@ Script = Generator[Action, Observed, None]
 
 
 class GaveUp(Exception):
-    """A script cannot go on; the message is the reason."""
+    """The script cannot go on; the message is the reason."""
 
 
 _MAX_REPLAYS = 2
-"""As `rollout.max_replays` has it for policies, by default."""
+"""The default of `rollout.max_replays`, which is the limit for policies."""
 
 
 class ScriptTeacher:
@@ -47,13 +47,13 @@ class ScriptTeacher:
     def demonstrate(
         self, task: Task, begin: Callable[[], Script], *, detour: str = ""
     ) -> Trajectory | Rejected:
-        """The trajectory, if the environment scores it as right.
+        """Return the trajectory, if the environment scores it as right.
 
-        An environment that was lost from outside is played in again, a few times.
+        If the environment is lost for an outside cause, the script is replayed a few times.
 
         Args:
-            task: what is played.
-            begin: makes a fresh script, as `Family.demonstrate` does.
+            task: the task to play.
+            begin: returns a fresh script, as `Family.demonstrate` does.
             detour: kind of mistake that the script makes on the way; empty for none.
         """
         for _ in range(1 + _MAX_REPLAYS):
@@ -76,10 +76,10 @@ class ScriptTeacher:
 
 
 async def play_script(environments: Environments, task: Task, script: Script) -> Trajectory:
-    """The scored attempt of a script, in the environment that policies play in.
+    """Play a script in the environment that policies play in, and return its trajectory.
 
     Raises:
-        GaveUp: the script says so, or it ended before the episode did.
+        GaveUp: the script raised it, or ended before the episode did.
         EnvironmentLostError: the environment cannot go on.
     """
     environment = environments(task)
@@ -109,7 +109,7 @@ async def play_script(environments: Environments, task: Task, script: Script) ->
         raise
     finally:
         if environment.finish_reason is None:
-            environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
+            environment.cut_off(FinishReason.SANDBOX_LOST)  # makes it release what it holds
         script.close()
 
 

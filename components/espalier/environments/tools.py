@@ -3,9 +3,9 @@
     def convert(amount: float, currency: str) -> str:
         '''Convert euros into another currency.'''
 
-`Annotated[float, Field(description="in euros")]` says what a parameter means. One named `task` is
-handed the episode's task and is not part of the schema. A function may be a coroutine function. It
-returns text, or a `ToolOutput` that also says whether it succeeded; anything else is written as
+`Annotated[float, Field(description="in euros")]` describes a parameter. A parameter named `task`
+receives the episode's task and is not in the schema. A function may be a coroutine function. It
+returns text, or a `ToolOutput` that also says whether it succeeded; any other value is written as
 JSON.
 """
 
@@ -32,7 +32,7 @@ _JSON: TypeAdapter[object] = TypeAdapter(object)
 
 
 class ToolOutput(NamedTuple):
-    """A tool's output."""
+    """A tool's output, and whether the call succeeded."""
 
     content: str
     succeeded: bool = True
@@ -43,7 +43,7 @@ class ToolError(Exception):
 
 
 class ToolSignatureError(EspalierError, TypeError):
-    """A function that cannot be a tool, because of one of its parameters."""
+    """A function that cannot be a tool, because of its name or one of its parameters."""
 
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -60,10 +60,10 @@ class Tool:
         result_tag: str = "result",
         takes_code: bool = False,
     ) -> None:
-        """Derive the schema of `function`; see `ToolSpec` for the other arguments.
+        """Derive the schema of `function`; the other arguments are those of `ToolSpec`.
 
         Raises:
-            ToolSignatureError: no name, a parameter without a type, or one without a JSON schema.
+            ToolSignatureError: the function has no name, or a parameter no type or schema.
         """
         name = getattr(function, "__name__", None)
         if name is None:
@@ -100,7 +100,7 @@ class Tool:
                 f"tool {name}: its parameters have no JSON schema: {reason}"
             ) from error
         self._function = function
-        # a decorator that wraps a coroutine function is a plain function that returns a coroutine
+        # a decorated coroutine function may be a plain function that returns a coroutine
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
         self.spec = ToolSpec(
             name=name,
@@ -112,7 +112,7 @@ class Tool:
         )
 
     def over(self, function: Callable[..., object]) -> Tool:
-        """This tool with its schema, played by another function of the same signature."""
+        """Return this tool with the same schema, played by another function."""
         other = copy.copy(self)
         other._function = function
         return other
@@ -121,7 +121,7 @@ class Tool:
         """Run the function on validated arguments; invalid arguments give an error observation.
 
         Raises:
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
         """
         try:
             checked = self._arguments.model_validate(call.arguments)
@@ -154,12 +154,12 @@ class Tool:
 
 
 class DescribedTool(Tool):
-    """A tool that others described: its schema is data, and arguments reach it as they come."""
+    """A tool described by a server: its schema is data, and arguments are passed unchecked."""
 
     def __init__(self, spec: ToolSpec, play: Callable[[JsonObject], object]) -> None:
-        """Bind `spec` to the function that plays a call's arguments, whatever they are.
+        """Bind `spec` to the function that plays a call, which gets its arguments unchecked.
 
-        It may be a coroutine function, as that of a tool on a server.
+        It may be a coroutine function, like that of a tool on a server.
         """
         self.spec = spec
         self.is_async = inspect.iscoroutinefunction(play)
@@ -167,13 +167,13 @@ class DescribedTool(Tool):
         self._function = play
 
     def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
-        """See `Tool`; the function refuses arguments by a ToolError."""
+        """Play a call; the function may refuse arguments with a ToolError."""
         del task
         return self._played(call, partial(self._function, call.arguments))
 
 
 class _FaultNote:
-    """Within the block, an exception gets a note that says which call raised it."""
+    """Adds a note to an exception raised in the block, naming the call that raised it."""
 
     def __init__(self, call: ToolCall) -> None:
         self._call = call
@@ -193,10 +193,10 @@ _TAKEN_TAGS = ("answer", "think")
 
 
 def refuse_ambiguous_tools(specs: Sequence[ToolSpec]) -> None:
-    """Check that a call can mean one tool alone, in every dialect.
+    """Check that every call refers to exactly one tool, in every dialect.
 
     Raises:
-        ToolSignatureError: two tools of one name or tag, or a tag that means something else.
+        ToolSignatureError: two tools share a name or tag, or a tag has another meaning.
     """
     taken = [*_TAKEN_TAGS, *{spec.result_tag for spec in specs}]
     for number, spec in enumerate(specs):
@@ -211,7 +211,7 @@ def refuse_ambiguous_tools(specs: Sequence[ToolSpec]) -> None:
 
 
 def unknown_tool(call: ToolCall, known: typing.Iterable[str]) -> ToolResult:
-    """The observation after a call of an unknown tool."""
+    """Return the observation after a call of an unknown tool."""
     said = refused(call, f"no tool is named {call.name}; there are {', '.join(known)}")
     return replace(said, exists=False)
 
@@ -224,12 +224,12 @@ def _result(call: ToolCall, returned: object) -> ToolResult:
 
 
 def refused(call: ToolCall, reason: str) -> ToolResult:
-    """The observation of a call that was not made or failed: `error: REASON`."""
+    """Return the observation of a call that was refused or failed: `error: REASON`."""
     return ToolResult(call=call, content=f"error: {reason}", succeeded=False)
 
 
 def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """JSON schema of the arguments, without pydantic's redundant titles."""
+    """Return the JSON schema of the arguments, without pydantic's redundant titles."""
     schema = arguments.model_json_schema()
     schema.pop("title", None)
     for field in schema.get("properties", {}).values():

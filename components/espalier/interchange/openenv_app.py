@@ -1,12 +1,12 @@
-"""HTTP routes and WebSockets of OpenEnv's protocol over the sessions of a server.
+"""HTTP routes and WebSockets of OpenEnv's protocol on top of the sessions of a server.
 
     /ws                     a session: reset, step, state, close, mcp
-    /mcp                    a session of JSON-RPC alone (socket), or tools/list (POST)
+    /mcp                    a JSON-RPC session (socket), or tools/list (POST)
     /health /metadata /schema /state /list_environments
     /{env}/splits tasks num_tasks task task_range          tasks, without their golds
 
-Steps need a session, and a session is a socket: /reset and /step over HTTP, which would forget the
-episode between two requests, are refused and say so.
+Steps need a session, and a session needs a socket. /reset and /step over HTTP would lose the
+episode between two requests, so they are refused with a message that says so.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from espalier.wire.requests import Refusal, RequestPart, parse
 
 PartT = TypeVar("PartT", bound=RequestPart)
 _MOST_TASKS = 1000
-"""Of one answer; a client asks for the next range."""
+"""Most tasks in one answer; a client requests further ones by range."""
 _NEEDS_A_SESSION = (
     "an episode needs a session: open the WebSocket /ws, and send reset and step there"
 )
@@ -69,7 +69,7 @@ class _RangeAsked(_SplitAsked):
 
 
 class OpenEnvApp:
-    """Answers OpenEnv's clients."""
+    """Answers the requests of OpenEnv clients."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class OpenEnvApp:
         bounds: ServingConfig,
         keys: ApiKeys | None = None,
     ) -> None:
-        """Serve tasks.
+        """Prepare to serve tasks.
 
         Args:
             served: the tasks.
-            config: bounds of sessions.
-            bounds: of bodies and connections.
-            keys: one of them is needed, where there are some.
+            config: limits of sessions.
+            bounds: limits of bodies and connections.
+            keys: accepted API keys; None lets everybody in.
         """
         self._served = served
         self._config = config
@@ -93,7 +93,7 @@ class OpenEnvApp:
         self.desk = SessionDesk(served, config)
 
     def app(self) -> Starlette:
-        """The application."""
+        """Return the ASGI application."""
         of_tasks = [
             Route(f"/{{env}}/{name}", self._answered(handler), methods=[method])
             for name, method, handler in (
@@ -134,13 +134,13 @@ class OpenEnvApp:
     async def _held(
         self, socket: WebSocket, reply: Callable[[Session, str], Awaitable[str | None]]
     ) -> None:
-        """One session, from its socket's beginning to its end; its place is given back then."""
+        """Run one session for the lifetime of its socket, and give its place back at the end."""
         try:
             expect_key(Request({**socket.scope, "type": "http"}), self._keys)
         except Refusal:
             await socket.close(code=1008)  # before it is accepted: status 403
             return
-        # the client has gone, as each does at some time, or does not read what it is sent
+        # the client disconnected, as every client does in the end, or does not read its answers
         with suppress(WebSocketDisconnect, TimeoutError):
             await socket.accept()
             try:
@@ -167,7 +167,7 @@ class OpenEnvApp:
                 told = f"the session was silent for {idle_s:g} s, and is closed"
                 await _last_words(socket, framed_error(told, ErrorCode.SESSION_ERROR), 1001)
                 return
-            except KeyError:  # a frame of bytes: starlette looks for text in it
+            except KeyError:  # a binary frame: starlette found no text in it
                 told = "messages are text frames of JSON"
                 await _last_words(socket, framed_error(told, ErrorCode.INVALID_JSON), 1003)
                 return
@@ -275,7 +275,7 @@ class OpenEnvApp:
         return {"tasks": [public(task) for task in found]}
 
     async def _mcp(self, request: Request) -> object:
-        """JSON-RPC over HTTP: sessions under ids, and the tools of one."""
+        """Answer JSON-RPC over HTTP: create and close sessions by id, and call one's tools."""
         try:
             rpc = parsed_data((await self._body(request, _AnyObject)).model_dump(), RpcRequest)
         except (Refusal, MessageFault) as error:
@@ -335,7 +335,7 @@ async def _rpc_answer(session: Session, data: Mapping[str, Any]) -> dict[str, An
 
 
 async def _called(session: Session, rpc: RpcRequest) -> dict[str, Any]:
-    """The answer to a JSON-RPC request for a session."""
+    """Answer a JSON-RPC request within a session."""
     match rpc.method:
         case "tools/list":
             return rpc_result(rpc.id, {"tools": _as_mcp(session.tools())})
@@ -356,7 +356,7 @@ async def _called(session: Session, rpc: RpcRequest) -> dict[str, Any]:
 
 
 def _as_mcp(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tools as MCP names their fields."""
+    """Return the tools with MCP's field names."""
     return [
         {"name": one["name"], "description": one["description"], "inputSchema": one["input_schema"]}
         for one in tools

@@ -1,7 +1,8 @@
-"""The sessions of a server: how many there may be, and those that began over HTTP.
+"""The sessions of a server: their number is limited, and some begin over HTTP.
 
-A session belongs to its socket, or, begun by `openenv/session/create`, to its id: sockets come and
-go on it, and it ends when it is closed or has been without a socket and a call for too long.
+A session belongs to its socket or, if it began by `openenv/session/create`, to its id. Sockets may
+come and go on a session with an id; it ends when it is closed, or after too long without a socket
+and without a call.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from espalier.wire.openenv import ErrorCode, MessageFault
 
 
 class NoPlace(MessageFault):
-    """All sessions are taken."""
+    """The limit of sessions is reached."""
 
     def __init__(self, most: int) -> None:
         told = f"all {most} sessions are taken; try again in a moment"
@@ -30,7 +31,7 @@ class NoPlace(MessageFault):
 
 @dataclass(slots=True)
 class _Kept:
-    """A session under an id."""
+    """A session that is kept under an id."""
 
     session: Session
     attached: bool = False
@@ -50,7 +51,7 @@ class SessionDesk:
 
     @contextmanager
     def of_socket(self, session_id: str | None) -> Generator[Session]:
-        """The session of a socket: a fresh one that ends with it, or the one of that id.
+        """Return the session for a socket: a new one that ends with it, or the one with that id.
 
         Raises:
             NoPlace: there are as many as there may be.
@@ -78,10 +79,10 @@ class SessionDesk:
                 self._stay(session_id, kept)
 
     def create(self) -> str:
-        """Begin a session under an id that nobody can guess.
+        """Begin a session and return its id, which cannot be guessed.
 
         Raises:
-            NoPlace: there are as many as there may be.
+            NoPlace: the limit of sessions is reached.
         """
         session_id = secrets.token_urlsafe(18)
         kept = _Kept(self._begin())
@@ -90,7 +91,7 @@ class SessionDesk:
         return session_id
 
     def of_id(self, session_id: object) -> Session:
-        """The session of an id, for one call.
+        """Return the session with that id, for one call.
 
         Raises:
             MessageFault: there is none.
@@ -100,7 +101,7 @@ class SessionDesk:
         return kept.session
 
     def close(self, session_id: object) -> bool:
-        """End the session of an id; False where a socket is on it, with which it ends.
+        """End the session with that id; False if a socket uses it, in which case it ends with that.
 
         Raises:
             MessageFault: there is none.
@@ -122,7 +123,7 @@ class SessionDesk:
         return kept
 
     def _stay(self, session_id: str, kept: _Kept) -> None:
-        """Count its silence from now on; a socket counts its own."""
+        """Restart the timeout of an idle session; while a socket is attached, that has its own."""
         if kept.end is not None:
             kept.end.cancel()
             kept.end = None

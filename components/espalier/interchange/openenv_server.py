@@ -1,4 +1,4 @@
-"""The server process: tasks in, listening, sessions until it is interrupted."""
+"""The server process: loads tasks, listens, and runs sessions until it is interrupted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from espalier.wire.listening import BoundedServer, is_loopback, listening, withi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentServing:
-    """What to serve, and where."""
+    """What to serve, and at which address."""
 
     run_dir: Path | None = None
-    """Whose tasks; None serves those that the profile's family makes."""
+    """The run whose tasks are served; None serves tasks that the profile's family generates."""
     host: str = "127.0.0.1"
     port: int = 8000
 
@@ -30,15 +30,15 @@ class EnvironmentServing:
 def serve_environment(
     asked: EnvironmentServing, profile: Profile, say: Callable[[str], None]
 ) -> None:
-    """Serve until told to stop.
+    """Serve until interrupted.
 
     Raises:
-        ArtifactError: the run has no tasks, or the family needs a run's.
+        ArtifactError: the run has no tasks, or the family needs a run's knowledge.
         ServingError: the address is taken, or the keys cannot be used.
-        SandboxError: the profile asks for sandboxes, and none can be had.
+        SandboxError: the profile needs sandboxes, and none can be created.
     """
     keys = ApiKeys.open(profile.serving.api_keys_file, os.environ)
-    # nothing that this process starts, programs in sandboxes above all, is to have them
+    # child processes, above all programs in sandboxes, must not inherit the keys
     os.environ.pop(KEYS_VARIABLE, None)
     bounds = within_open_files(profile.serving, say)
     if keys is None and not is_loopback(asked.host):
@@ -60,16 +60,16 @@ def serve_environment(
 
 
 def environment_server(app: OpenEnvApp, bounds: ServingConfig) -> BoundedServer:
-    """The server of an application, with places for connections and sockets."""
+    """Return the server of an application, with places for connections and sockets."""
     places = Places(bounds, _NoCounts())
     return BoundedServer(app.app(), places, drain_s=1.0, sockets=True)
 
 
 class _NoCounts:
-    """Nobody scrapes this server."""
+    """Connection counters that count nothing, as nobody scrapes this server."""
 
     def count_closed(self, cause: str) -> None:
-        """See `ConnectionCounts`."""
+        """Do nothing."""
 
     def count_request(self, route: str, status: int) -> None:
-        """See `ConnectionCounts`."""
+        """Do nothing."""

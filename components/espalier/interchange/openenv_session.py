@@ -1,7 +1,7 @@
 """One client of an OpenEnv server: its episode, stepped by tool calls.
 
-Tools are called as OpenEnv's MCP environments have it (`call_tool`, `list_tools`). One more tool,
-`answer`, says the final answer, or what is said to the user where the family has one.
+Tools are called as in OpenEnv's MCP environments (`call_tool`, `list_tools`). An additional tool,
+`answer`, gives the final answer, or a message to the user in families that have one.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ ANSWER = ToolSpec(
 
 
 class SessionLost(Exception):
-    """The episode cannot go on, and is not scored; the next reset begins another."""
+    """The episode cannot go on and is not scored; the next reset begins another."""
 
 
 class Session:
-    """The episodes of one client, one after the other."""
+    """The successive episodes of one client."""
 
     def __init__(self, served: ServedTasks, number: int, *, step_timeout_s: float) -> None:
-        """Begin without an episode.
+        """Create a session without an episode.
 
         Args:
             served: the tasks.
-            number: of the session; where a reset names no task, it gets the tasks from here on.
+            number: number of the session; resets that name no task get tasks in turn from here on.
             step_timeout_s: how long a reset, a step or a score may take.
         """
         self._served = served
@@ -69,11 +69,11 @@ class Session:
         self._specs = served.specs
 
     async def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin an episode; what was played before is given up.
+        """Begin an episode, and abandon the one before.
 
         Raises:
-            MessageFault: no such task, or data of another shape.
-            SessionLost: the environment cannot be had.
+            MessageFault: the task does not exist, or the data is malformed.
+            SessionLost: the environment cannot be created.
         """
         asked = parsed_data(data, ResetData)
         offered = self._served.chosen(asked, self._next)
@@ -93,10 +93,10 @@ class Session:
         return observation(content)
 
     async def step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Play one action.
+        """Play one action and return the observation.
 
         Raises:
-            MessageFault: it is no action, or there is no episode to play it in.
+            MessageFault: the action is malformed, or there is no episode.
             SessionLost: the environment is gone.
         """
         if data.get("type") == "list_tools":
@@ -137,7 +137,7 @@ class Session:
             raise SessionLost(
                 f"the verifier took longer than {self._step_timeout_s:g} s; reset to go on"
             ) from error
-        # the last result is no message where the episode ends with it
+        # a result that ends the episode is not among the step's messages
         results = environment.tool_results
         if not content["result"] and results and content["tool_name"] != ANSWER.name:
             content = {**content, "result": results[-1].content}
@@ -157,15 +157,15 @@ class Session:
             raise SessionLost(f"{error}; reset to go on") from error
 
     def tools(self) -> list[dict[str, Any]]:
-        """The tools of the episode, `answer` last, as `list_tools` shows them."""
+        """Return the tools of the episode, `answer` last, as `list_tools` shows them."""
         return tools_of(self._specs)
 
     def state(self) -> dict[str, Any]:
-        """What OpenEnv calls the state."""
+        """Return what OpenEnv calls the state."""
         return {"episode_id": self._episode_id or None, "step_count": self._steps}
 
     def close(self) -> None:
-        """Give up the episode that is being played, if there is one; it holds nothing then."""
+        """Abandon the running episode, if there is one."""
         environment, self._environment = self._environment, None
         if environment is not None and environment.finish_reason is None:
             environment.cut_off(FinishReason.SANDBOX_LOST)
@@ -183,7 +183,7 @@ def _action(call: CallTool) -> Action:
 
 
 def tools_of(specs: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Tools as OpenEnv writes them, with `answer`."""
+    """Return tools in OpenEnv's form, with `answer` last."""
     return [
         {"name": one.name, "description": one.description, "input_schema": one.parameters}
         for one in (*specs, ANSWER)

@@ -18,11 +18,11 @@ from espalier.wire.openenv import MessageFault, ResetData
 
 _VIEWS: Mapping[Split, View] = {"train": "train", "dev": "dev", "heldout": "full"}
 _THEIR_NAMES: Mapping[Split, str] = {"train": "train", "dev": "validation", "heldout": "test"}
-"""Kinds of splits that OpenEnv's clients know."""
+"""Our splits -> the names of splits in OpenEnv."""
 
 
 class Offered(NamedTuple):
-    """A task and what plays it."""
+    """A task and the environments that play it."""
 
     task: Task
     environments: Environments
@@ -30,10 +30,10 @@ class Offered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTasks:
-    """All tasks of a server; a task's gold is in none of its answers."""
+    """All tasks of a server; its answers never contain a task's gold answer."""
 
     name: str
-    """Of the environment, as its clients see it."""
+    """Name of the environment, as clients see it."""
     instructions: str
     specs: tuple[ToolSpec, ...]
     tasks: Mapping[Split, Sequence[Task]]
@@ -45,12 +45,12 @@ class ServedTasks:
         object.__setattr__(self, "_by_id", by_id)
 
     def chosen(self, asked: ResetData, number: int) -> Offered:
-        """The task of a reset: by id, or by seed, or the `number`-th in turn.
+        """Return the task for a reset: by id, by seed, or the `number`-th in turn.
 
-        A seed beyond the tasks of its split begins them anew.
+        A seed larger than the number of tasks in the split wraps around.
 
         Raises:
-            MessageFault: no such split or task.
+            MessageFault: the split or task does not exist.
         """
         if asked.task_id is not None:
             if asked.task_id not in self._by_id:
@@ -65,7 +65,7 @@ class ServedTasks:
         return Offered(of_split[place % len(of_split)], self.environments[split])
 
     def split(self, name: str) -> Split:
-        """The split of that name, ours or OpenEnv's.
+        """Return our name of a split, given ours or OpenEnv's.
 
         Raises:
             MessageFault: there is none.
@@ -73,17 +73,17 @@ class ServedTasks:
         for split, theirs in _THEIR_NAMES.items():
             if name in (split, theirs):
                 return split
-        raise MessageFault(f"split: {name!r} is none; there are {', '.join(SPLITS)}")
+        raise MessageFault(f"split: {name!r} is not a split; there are {', '.join(SPLITS)}")
 
     @property
     def splits(self) -> list[dict[str, str]]:
-        """Splits that have tasks, with the kinds that OpenEnv knows."""
+        """The splits that have tasks, with OpenEnv's names for them."""
         named = _THEIR_NAMES.items()
         return [{"name": split, "type": kind} for split, kind in named if self.tasks[split]]
 
 
 def public(task: Task) -> dict[str, Any]:
-    """What a client may know of a task before it plays it."""
+    """Return what a client may know about a task before playing it."""
     return {
         "task_id": task.task_id,
         "split": task.metadata.split,
@@ -93,10 +93,10 @@ def public(task: Task) -> dict[str, Any]:
 
 @contextmanager
 def tasks_of_run(run_dir: Path, profile: Profile) -> Generator[ServedTasks]:
-    """The tasks of a run, over its knowledge.
+    """Open the tasks of a run, played with its knowledge.
 
     Raises:
-        ArtifactError: the run has not published knowledge and tasks, or they were damaged.
+        ArtifactError: the run has not published knowledge and tasks, or they are damaged.
     """
     open_artifact(run_dir / "knowledge")
     open_artifact(run_dir / "accepted")
@@ -109,7 +109,7 @@ def tasks_of_run(run_dir: Path, profile: Profile) -> Generator[ServedTasks]:
 
 @contextmanager
 def tasks_of_profile(profile: Profile) -> Generator[ServedTasks]:
-    """The tasks that a family makes without knowledge, as many as the profile asks for.
+    """Open tasks that a family generates without knowledge, as many as the profile sets.
 
     Raises:
         ArtifactError: the family needs a run's knowledge.

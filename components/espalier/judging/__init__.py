@@ -1,9 +1,10 @@
-"""Judges: models that grade attempts by a rubric, and how far they agree.
+"""Judges: models that grade trajectories by a rubric, and how far they agree.
 
-    transcript -> a yes or no to each criterion, by each model -> majority -> score in [0, 1]
+    transcript -> each model answers yes or no to each criterion -> majority -> score in [0, 1]
 
 Answers are strict JSON, cached, counted and within a cost limit (`espalier.completions`). A judge
-is no verifier: it pays a term beside the outcome, or decides tasks that no rule can decide.
+is not a verifier: its score is one term of the reward beside the outcome, or decides tasks for
+which no rule exists.
 """
 
 from espalier.judging.agreement import cohen_kappa, expected_kappa, fleiss_kappa

@@ -1,4 +1,4 @@
-"""How far judges agree beyond chance."""
+"""Agreement of judges beyond chance: Fleiss' and Cohen's kappa."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def fleiss_kappa(votes: Sequence[Sequence[int]]) -> float:
-    """Fleiss' kappa of items that were each put into one of several categories by n judges.
+    """Return Fleiss' kappa of items that n judges each put into one of several categories.
 
     Fleiss 1971, Psychological Bulletin 76(5), eq. 1-7.
 
@@ -15,14 +15,14 @@ def fleiss_kappa(votes: Sequence[Sequence[int]]) -> float:
         votes: for each item, how many judges chose each category; the sums are all n, at least 2.
 
     Returns:
-        1 for full agreement, 0 for that of chance, negative below it; NaN where nothing was judged
+        1 for full agreement, 0 for chance agreement, negative below it; NaN if nothing was judged
         or every vote fell on one category, so that chance alone explains it.
     """
     if not votes:
         return math.nan
     judges = sum(votes[0])
-    assert judges > 1, "one judge agrees with nobody"
-    assert all(sum(item) == judges for item in votes), "each item is judged by all"
+    assert judges > 1, "agreement needs two judges"
+    assert all(sum(item) == judges for item in votes), "all judges judge each item"
     pairs = judges * (judges - 1)
     agreed = sum(sum(n * (n - 1) for n in item) / pairs for item in votes) / len(votes)
     shares = [sum(category) / (judges * len(votes)) for category in zip(*votes, strict=True)]
@@ -30,13 +30,13 @@ def fleiss_kappa(votes: Sequence[Sequence[int]]) -> float:
 
 
 def cohen_kappa(pairs: Sequence[tuple[bool, bool]]) -> float:
-    """Agreement of two raters beyond chance, each with a bias of its own (Cohen 1960).
+    """Return Cohen's kappa of two raters with different biases (Cohen 1960).
 
     Args:
-        pairs: what the one and the other said of each item.
+        pairs: the answers of the first and the second rater to each item.
 
     Returns:
-        As `fleiss_kappa`.
+        The same scale as `fleiss_kappa`.
     """
     if not pairs:
         return math.nan
@@ -46,11 +46,11 @@ def cohen_kappa(pairs: Sequence[tuple[bool, bool]]) -> float:
 
 
 def expected_kappa(*, share_yes: float, flip: float) -> float:
-    """Fleiss' kappa of judges who each see the truth and say the opposite with probability `flip`.
+    """Return Fleiss' kappa of judges who each flip the true answer with probability `flip`.
 
     Args:
-        share_yes: of items whose truth is yes.
-        flip: the same for each judge, independent of the others.
+        share_yes: share of items whose true answer is yes.
+        flip: the same for every judge; judges flip independently.
     """
     said_yes = share_yes * (1 - flip) + (1 - share_yes) * flip
     agreed = (1 - flip) ** 2 + flip**2

@@ -1,4 +1,4 @@
-"""An ensemble of judges: all are asked about each attempt, and the majority counts."""
+"""An ensemble of judges: every model answers about each trajectory, and the majority counts."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ _TOKENS_PER_PRICE = 1_000_000
 
 
 class JudgementMissingError(EspalierError):
-    """Too few judges gave an answer that can be read: there is no reward, which is not a 0."""
+    """Too few judges gave a readable answer: the reward is missing, not 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the judges said of one attempt."""
+    """The combined answers of the judges about one trajectory."""
 
     score: float
-    """Weighted share of the criteria that a majority of those who answered affirms, 0-1."""
+    """Weighted share of the criteria that a majority of the readable answers affirms, 0-1."""
     holds: dict[str, bool]
-    """Criterion -> the majority; an even vote is a no."""
+    """Criterion -> majority answer; a tie is False."""
     votes: dict[str, tuple[int, int]]
-    """Criterion -> judges who said no, and yes."""
+    """Criterion -> number of judges who answered no, and yes."""
     reasons: tuple[str, ...]
-    """Of each judge who answered."""
+    """The reasoning of each judge with a readable answer."""
     refusals: tuple[str, ...] = ()
-    """Of each who did not."""
+    """The reason for each answer that could not be read."""
 
     @property
     def passes(self) -> bool:
-        """Whether the first criterion, which is the outcome's, holds."""
+        """Whether the first criterion, the one about the outcome, holds."""
         return next(iter(self.holds.values()))
 
 
 @dataclass(slots=True)
 class Agreement:
-    """Votes so far, for figures."""
+    """Votes counted so far, from which `figures` are computed."""
 
     votes: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[Any]])
-    """Criterion -> one pair for each attempt that all judges answered about."""
+    """Criterion -> one pair of votes for each trajectory that all judges answered about."""
     with_rule: list[tuple[bool, bool]] = field(default_factory=list[tuple[bool, bool]])
-    """What the judges, and what the rule said."""
+    """Pairs of the judges' verdict and the rule's."""
     judged: int = 0
     refusals: int = 0
 
 
 class JudgeEnsemble:
-    """Asks its models on the event loop of a thread of its own, which the first question starts.
+    """Judges that run on the event loop of their own thread, started by the first question.
 
-    Callers may be on any loop or on none: the connections, the rate limits and the count of what
-    was spent live as long as the ensemble, which is closed by `close`, by `with`, or at exit.
+    Callers may be on any event loop or on none: connections, rate limits and the cost counted so
+    far live as long as the ensemble, which `close`, `with`, or the interpreter's exit ends.
     """
 
     def __init__(self, config: GradingConfig) -> None:
@@ -78,15 +78,15 @@ class JudgeEnsemble:
         self._open = AsyncExitStack()
 
     def __enter__(self) -> Self:
-        """Nothing is started before it is needed."""
+        """Return the ensemble; nothing starts before the first question."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
+        """Close the ensemble."""
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread; what is under way is waited for."""
+        """Close the connections and end the thread, after waiting for running questions."""
         with self._starting:
             loop, thread, self._loop = self._loop, self._thread, None
         if loop is None or thread is None:
@@ -99,33 +99,33 @@ class JudgeEnsemble:
 
     @property
     def rubric(self) -> tuple[Criterion, ...]:
-        """What is asked."""
+        """The criteria that the judges answer."""
         return self._config.rubric
 
     @property
     def cost(self) -> float:
-        """Spent so far by all models."""
+        """Cost so far, summed over all models."""
         return sum(model.ledger.cost for model in self._models)
 
     def verdicts(self, transcripts: Sequence[Transcript]) -> list[Verdict]:
-        """The verdicts on attempts, asked side by side.
+        """Judge several trajectories concurrently and return their verdicts in order.
 
         Raises:
-            JudgementMissingError: fewer than half of the judges gave an answer that can be read.
+            JudgementMissingError: no more than half of the judges gave a readable answer.
             EngineError: a server stays away, or the cost limit is reached.
         """
         return self._post(self._all(transcripts)).result()
 
     async def verdict(self, transcript: Transcript) -> Verdict:
-        """The same for one attempt, from any event loop."""
+        """Judge one trajectory; can be awaited from any event loop."""
         return await asyncio.wrap_future(self._post(self._judge(transcript)))
 
     def compare_with_rule(self, verdict: Verdict, *, is_right: bool) -> None:
-        """Count whether the judges agree with a rule, which decides."""
+        """Record the judges' verdict beside the rule's, which is the one that counts."""
         self._agreement.with_rule.append((verdict.passes, is_right))
 
     def figures(self) -> dict[str, float]:
-        """Fleiss' kappa by criterion, Cohen's with the rule, refusals and cost so far."""
+        """Return Fleiss' kappa by criterion, Cohen's with the rule, refusals and cost so far."""
         seen = self._agreement
         kappas = {f"kappa/{name}": fleiss_kappa(votes) for name, votes in seen.votes.items()}
         known = {name: value for name, value in kappas.items() if value == value}
@@ -166,7 +166,7 @@ class JudgeEnsemble:
         return self._counted(answers)
 
     def _reserve(self, request: Request[Judgement]) -> float:
-        """Set aside what the question may cost at most.
+        """Reserve and return the highest possible cost of a question.
 
         Raises:
             EngineError: spent, reserved and this question together exceed the limit.
@@ -178,7 +178,7 @@ class JudgeEnsemble:
             raise EngineError(
                 f"judges: the next question could cost {price:.4f}, {self.cost:.4f} of "
                 f"max_cost={limit:g} are spent and {self._reserved:.4f} under way. Raise the limit "
-                "and run the same command again; with a cache no answer is asked for twice"
+                "and run the same command again; with a cache no question is sent twice"
             )
         self._reserved += price
         return price

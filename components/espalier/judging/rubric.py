@@ -1,4 +1,4 @@
-"""What a judge reads of an attempt, and the strict JSON that it answers with."""
+"""The transcript a judge reads, and the strict JSON that it answers with."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class Judgement(StrictModel):
 
 
 def judgement_type(rubric: Sequence[Criterion]) -> type[Judgement]:
-    """The type whose JSON a judge must write: no key more, none less, no word for a bool."""
+    """Return the answer type of a rubric: a required bool per criterion, no other key."""
     fields = {_key(one): (bool, Field(description=one.question)) for one in rubric}
     return create_model("Judgement", __base__=Judgement, **fields)  # pyright: ignore[reportCallIssue, reportArgumentType] (fields by name)
 
 
 def _key(criterion: Criterion) -> str:
-    """Never a name that the model has itself."""
+    """Return the answer field for a criterion; the prefix avoids names that the model class has."""
     return f"holds_{criterion.name}"
 
 
 def transcript_of(
     trajectory: Trajectory, rubric: Sequence[Criterion], *, max_observation_characters: int
 ) -> Transcript:
-    """The attempt as a judge reads it; no gold answer and no reward is in it."""
+    """Return the trajectory as a judge reads it, without gold answer and reward."""
     return Transcript(
         messages=tuple(_said(one, max_observation_characters) for one in trajectory.messages),
         finish_reason=trajectory.finish_reason.value,
@@ -74,7 +74,7 @@ def transcript_of(
 
 
 def criteria_of(rubric: Sequence[Criterion]) -> dict[str, str]:
-    """Key of the answer -> question."""
+    """Return a mapping from answer field to question."""
     return {_key(one): one.question for one in rubric}
 
 

@@ -1,10 +1,10 @@
-"""Questions from documents alone: a sentence with one name, year or number asked for in its place.
+"""Questions from documents alone: a sentence in which one name, year or number is asked for.
 
 "Ada was born in London in 1815." becomes "Ada was born in what in 1815?" and "Ada was born in
 London in which year?" (cloze questions after Lewis et al. 2019, arXiv:1906.04980, "Unsupervised
 Question Answering by Cloze Translation"; the noisy cloze without their translation). A sentence is
-asked about only if it says what it is about: by the document's title, or by a pronoun at its
-beginning, which the title then replaces.
+used only if it names its subject: by the document's title, or by a pronoun at its beginning, which
+the title then replaces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MIN_WORDS, _MAX_WORDS = 4, 24
 _MAX_ANSWER_WORDS = 4
 _MAX_PER_SENTENCE = 2
 MAX_QUESTIONS = 20_000
-"""Each is looked up in the documents afterwards: those of a dump would take hours."""
+"""Each question is looked up in the documents afterwards, which for all questions of a dump would
+take hours."""
 
 
 class _Gap(NamedTuple):
@@ -37,16 +38,16 @@ class _Gap(NamedTuple):
 
 
 class Cloze(NamedTuple):
-    """Questions, and the number of sentences that none was made of."""
+    """Questions, and the number of sentences that yielded none."""
 
     questions: list[SourceQuestion]
     unused_sentences: int
 
 
 def cloze_questions(documents: Iterable[SourceDocument]) -> Cloze:
-    """Up to two questions for each sentence of `documents`; each question has one answer.
+    """Return up to two questions for each sentence of `documents`, with one answer each.
 
-    Of more than `MAX_QUESTIONS` some are drawn at random.
+    If there are more than `MAX_QUESTIONS`, a random sample of them is returned.
     """
     asked: dict[str, list[tuple[int, SourceQuestion]]] = defaultdict(list)
     sentences = 0
@@ -56,7 +57,7 @@ def cloze_questions(documents: Iterable[SourceDocument]) -> Cloze:
             for question in _questions_of(line, document.title, said):
                 asked[folded_name(question.question)].append((sentences, question))
             sentences += 1
-    # two documents that say a sentence of equal words make one question with two answers
+    # equal sentences in two documents may give one question with two answers: such are dropped
     single = [found[0] for found in asked.values() if len(found) == 1]
     if len(single) > MAX_QUESTIONS:
         chosen = random.Random("cloze").sample(range(len(single)), MAX_QUESTIONS)
@@ -72,7 +73,7 @@ def _questions_of(line: str, title: str, said: Counter[str]) -> Iterator[SourceQ
     made = 0
     for gap in _gaps(sentence, title):
         answer = sentence[gap.start : gap.end]
-        # an answer that the document gives elsewhere too may be the answer to something else
+        # an answer that occurs elsewhere in the document may answer a different question
         if min(said[word] for word in words(answer)) > 1 or made == _MAX_PER_SENTENCE:
             continue
         text = f"{sentence[: gap.start]}{gap.asked_as}{sentence[gap.end :]}".rstrip(" .!?")
@@ -81,7 +82,7 @@ def _questions_of(line: str, title: str, said: Counter[str]) -> Iterator[SourceQ
 
 
 def sentence_about(line: str, title: str) -> str | None:
-    """The sentence with the document's title in it; None where it does not say what it is about."""
+    """Return the sentence with the document's title in it; None if it lacks a clear subject."""
     if f" {folded_name(title)} " in f" {folded_name(line)} ":
         return line
     if match := _PRONOUN.match(line):
@@ -92,7 +93,7 @@ def sentence_about(line: str, title: str) -> str | None:
 
 
 def _gaps(sentence: str, title: str) -> Iterator[_Gap]:
-    """What can be asked for: years first, then other numbers, then names beside the title."""
+    """Yield what can be asked for: years first, then other numbers, then names beside the title."""
     taken = [match.span() for match in re.finditer(re.escape(title), sentence, re.IGNORECASE)]
     for pattern, asked_as in ((_YEAR, "which year"), (_NUMBER, "how many"), (_NAMES, "what")):
         for match in pattern.finditer(sentence):
@@ -100,7 +101,7 @@ def _gaps(sentence: str, title: str) -> Iterator[_Gap]:
             overlaps = any(
                 start < other_end and other_start < end for other_start, other_end in taken
             )
-            # the capital of the first word says nothing, unless a second follows it
+            # the first word is capitalised anyway, unless a second capitalised word follows it
             is_first_word = start == 0 and asked_as == "what" and " " not in match[0]
             if overlaps or is_first_word or len(match[0].split()) > _MAX_ANSWER_WORDS:
                 continue

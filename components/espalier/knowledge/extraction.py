@@ -1,4 +1,4 @@
-"""A model reads the documents of a source piece by piece; what it proves becomes triples."""
+"""Triples that a model states about the documents, chunk by chunk; proven ones are kept."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Extracted:
 
 
 def save_extracted(extracted: Extracted, directory: Path) -> int:
-    """Write evidence.jsonl, extraction.json and run.json; the number of mentions.
+    """Write evidence.jsonl, extraction.json and run.json; return the number of mentions.
 
-    A line of evidence.jsonl is a triple, by the ids of triples.parquet, and where it is said: in
-    the lines of the full view's document, joined by line breaks, from character `start` to `end`.
+    A line of evidence.jsonl is a triple, by the ids of triples.parquet, and its place: in the lines
+    of the full view's document, joined by line breaks, from character `start` to `end`.
     """
     with (directory / "evidence.jsonl").open("w", encoding="utf-8") as stream:
         for triple, mention in extracted.mentions:
@@ -67,7 +67,7 @@ KEPT = "kept"
 def select_mentions(
     mentions: Sequence[Mention], config: ExtractionConfig, count: Callable[[str, int], None]
 ) -> list[Mention]:
-    """The mentions that become triples, in order; `count` is given reasons and numbers."""
+    """Return the mentions that become triples, in order; report refusals to `count`."""
     by_place = {
         (mention.folded, mention.document_id, mention.span): mention for mention in mentions
     }
@@ -102,15 +102,15 @@ def _without_contradictions(mentions: Iterable[Mention], functional: set[str]) -
 
 
 _SHOWN_RELATIONS = 100
-"""Most relations counted by name, as a model can make up any number."""
+"""Most relations counted by name, as a model can invent any number."""
 
 
 def extract(source: KnowledgeSource, config: ExtractionConfig, tracker: Tracker) -> Extracted:
-    """Have a model state triples about the documents, and add those that it proves to `source`.
+    """Have a model state triples about the documents, and add those that are proven to `source`.
 
     Raises:
         EngineError: the model's server cannot be used.
-        KnowledgeError: not one statement is proven.
+        KnowledgeError: no statement is proven.
     """
     reader = _ExtractionReader(source, config)
     total = sum(1 for _ in reader.chunks())
@@ -142,7 +142,7 @@ class _ExtractionReader:
             yield from chunks_of(document, self._config.chunk_words)
 
     async def read(self, progress: Progress) -> dict[str, object]:
-        """Ask about every chunk, and return the usage of the model."""
+        """Send every chunk to the model, and return the usage of the model."""
         async with opened_model(self._config.model) as opened:
             work = partial(self._answer, opened.model)
             answers = in_order(work, self.chunks(), in_flight=opened.in_flight)
@@ -168,7 +168,7 @@ class _ExtractionReader:
                 self.counts["statements"][found] += 1
 
     def settled(self) -> list[Mention]:
-        """The mentions to keep of all that were read."""
+        """Return the mentions to keep, out of all that were read."""
 
         def count(reason: str, number: int) -> None:
             self.counts["statements"] += Counter({reason: number})
@@ -177,7 +177,7 @@ class _ExtractionReader:
         return self._kept
 
     def funnel(self) -> dict[str, dict[str, int]]:
-        """Heading -> reason -> count, most frequent first."""
+        """Return heading -> reason -> count, most frequent first."""
         documents = self._source.documents
         unreadable = sum(not is_readable(line) for each in documents for line in each.lines)
         read = {"documents": len(documents), "chunks": sum(self.counts["answers"].values())}
@@ -191,7 +191,7 @@ class _ExtractionReader:
 
 
 def _row(mention: Mention, *, config: ExtractionConfig) -> JsonLine:
-    """A mention in the form of a line of the file knowledge.triples."""
+    """Return a mention in the form of a line of the file knowledge.triples."""
     row = {"subject": mention.subject, "relation": mention.relation, "object": mention.object}
     for relation in config.relations:
         if relation.name == mention.relation:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 _WORD = re.compile(r"\w+")
 _APOSTROPHES = str.maketrans("", "", "'\u2019\u2018\u02bb\u02bc`\u00b4")
 EMPTY_WORDS = frozenset({"of", "the", "a", "an", "is", "in", "that"})
-"""Words that do not help to tell lines or titles apart."""
+"""Words that do not help to distinguish lines or titles."""
 
 
 def fold(text: str) -> str:
-    """Lower case without combining marks or apostrophes ("N'Djamena" -> "ndjamena")."""
+    """Return lower case without combining marks or apostrophes ("N'Djamena" -> "ndjamena")."""
     text = text.translate(_APOSTROPHES)
     if text.isascii():
         return text.lower()
@@ -23,23 +23,23 @@ def fold(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The folded words of `text`, in order."""
+    """Return the folded words of `text`, in order."""
     return _WORD.findall(fold(text))
 
 
 def folded_name(name: str) -> str:
-    """The key by which names are compared."""
+    """Return the key by which names are compared."""
     return " ".join(words(name))
 
 
 def content_words(text: str) -> list[str]:
-    """The folded words without `EMPTY_WORDS`; all words if nothing else is left."""
+    """Return the folded words without `EMPTY_WORDS`; all words if nothing else is left."""
     found = words(text)
     return [word for word in found if word not in EMPTY_WORDS] or found
 
 
 def name_pattern(names: Iterable[str], *, ignores_case: bool = False) -> re.Pattern[str]:
-    """Matches any of `names` where it stands alone, the longest one first; nothing if none."""
+    """Return a pattern that matches any of `names` as whole words, preferring long names."""
     longest_first = sorted(names, key=len, reverse=True)
     any_name = "|".join(map(re.escape, longest_first)) or r"(?!)"
     flags = re.IGNORECASE if ignores_case else re.NOFLAG
@@ -51,7 +51,7 @@ _SEGMENT_BREAK = re.compile(r": |; | \| ")
 
 
 class NameIndex:
-    """Folded names, looked up by first word and length."""
+    """Folded names, indexed by first word and length."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._lengths: dict[str, set[int]] = defaultdict(set)
@@ -62,7 +62,7 @@ class NameIndex:
                 self._lengths[name_words[0]].add(len(name_words))
 
     def found_in(self, text: str) -> Iterator[str]:
-        """Every occurrence of a name in `text`, folded."""
+        """Yield every occurrence of a name in `text`, folded."""
         for segment in _SEGMENT_BREAK.split(text):
             text_words = words(segment)
             for start, first in enumerate(text_words):

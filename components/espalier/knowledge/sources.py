@@ -1,4 +1,4 @@
-"""What every source hands over before splits are drawn, and how the user's files are read."""
+"""What every source provides before splits are drawn, and reading of the user's files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class SourceEntity:
     name: str
     kind: str
     hub: bool = False
-    """Shared by all splits."""
+    """Whether all splits share it."""
     region: str = ""
     """Id of the entity whose split this one follows; empty if it draws its own."""
     has_document: bool = True
     numeric: bool = False
-    """A year or another number, which a question may have for its answer."""
+    """Whether it is a year or another number, which may be the answer to a question."""
     facts: tuple[str, ...] = ()
     """Lines of its document that state no relation, such as "population: 20,430"."""
 
@@ -63,11 +63,11 @@ class KnowledgeSource:
     pinned: frozenset[str] = frozenset()
     """Ids of entities that are always in the training split."""
     public: frozenset[str] = frozenset()
-    """Ids of hubs that all splits show whatever their names contain (continents)."""
+    """Ids of hubs (continents) that all splits show, whatever their names contain."""
     entity_documents: dict[str, str] = field(default_factory=dict)
     """Entity id -> id of the user's document about it."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """Reason why rows of the user are not used -> number, such as triples_repeated."""
+    """Reason for unused rows, such as triples_repeated -> number of rows."""
 
 
 class JsonLine(NamedTuple):
@@ -79,10 +79,10 @@ class JsonLine(NamedTuple):
     row: dict[str, Any]
 
     def text(self, *keys: str) -> str:
-        """The first of `keys` that the row has, as a non-empty string.
+        """Return the first of `keys` that the row has, as a non-empty string.
 
         Raises:
-            KnowledgeError: the row has none of them, or it is no text.
+            KnowledgeError: the row has none of them, or the value is not a text.
         """
         for key in keys:
             if key in self.row:
@@ -97,10 +97,10 @@ class JsonLine(NamedTuple):
 
 
 def read_text(path: Path) -> str:
-    """The file as UTF-8 text.
+    """Return the file as UTF-8 text.
 
     Raises:
-        KnowledgeError: it cannot be read, or is not UTF-8.
+        KnowledgeError: the file cannot be read, or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -114,10 +114,10 @@ def read_text(path: Path) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[JsonLine]:
-    """The objects of a .jsonl file; blank lines are skipped.
+    """Yield the objects of a .jsonl file; blank lines are skipped.
 
     Raises:
-        KnowledgeError: a line that is not a JSON object.
+        KnowledgeError: a line is not a JSON object.
     """
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():

@@ -1,8 +1,8 @@
-"""Which entities the policy never meets in training, and which can be asked about.
+"""The assignment of entities to splits, and which entities can be asked about.
 
-Regions (countries, US states) are dealt to splits in strata of size, and what lies in a region
-follows it. Names then decide the rest: an entity of the training split whose name contains a
-held-out name moves to the held-out split, so that no text of training can show that name.
+Regions (countries, US states) are assigned to splits in strata of size, and whatever lies in a
+region follows it. Names decide the rest: an entity of the training split whose name contains a
+held-out name moves to the held-out split, so that no training text can show that name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from espalier.knowledge.graph import Entity, EntitySplit, KnowledgeGraph
 from espalier.knowledge.sources import KnowledgeSource, SourceEntity
 
 MAX_MOVED_BY_A_NAME = 10
-"""A name inside more names than this ("San", "Santa") is a word of the language, not a secret."""
+"""A name inside more names than this ("San", "Santa") is an ordinary word and cannot be hidden."""
 
 _SIZE_TIERS = (1000, 300, 100, 30, 5, 0)
 """Minimum number of dependants per stratum: large and small countries are drawn separately."""
@@ -36,12 +36,13 @@ Group = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The split of every entity, and the names that cannot be kept secret."""
+    """The split of every entity, and the names that cannot be hidden."""
 
     by_entity: Mapping[str, EntitySplit]
     common_names: frozenset[str]
-    """Folded dev and held-out names that also are words of labels, phrasings or regions, or parts
-    of many names: their entities are never asked about, and the names are not checked for."""
+    """Folded dev and held-out names that are also words of labels, phrasings or regions, or parts
+    of many names. Their entities are never asked about, and views are not checked for these names.
+    """
     moved: int
     """Number of entities moved out of the training or dev split because of their names."""
 
@@ -94,7 +95,7 @@ def deal(
 
 
 def _public_texts(source: KnowledgeSource) -> list[str]:
-    """Texts that all splits show: labels, phrasings, names of facts, and public hubs."""
+    """Return texts that all splits show: labels, phrasings, names of facts, and public hubs."""
     texts = [relation.label for relation in source.relations]
     texts += [text.format(x=" ; ") for relation in source.relations for text in relation.phrasings]
     texts += {fact.partition(":")[0] for entity in source.entities for fact in entity.facts}
@@ -103,7 +104,7 @@ def _public_texts(source: KnowledgeSource) -> list[str]:
 
 
 def _strata(regions: Sequence[SourceEntity], dependants: Mapping[str, int]) -> list[list[Group]]:
-    """Decks by kind and size of region; regions whose names contain each other go together."""
+    """Return decks by kind and size; regions whose names contain each other stay together."""
     index = NameIndex(entity.name for entity in regions)
     leader: dict[str, str] = {}
     for entity in regions:
@@ -128,7 +129,7 @@ def _strata(regions: Sequence[SourceEntity], dependants: Mapping[str, int]) -> l
 def _without_shared_names(
     source: KnowledgeSource, splits: dict[str, EntitySplit], regions: Sequence[SourceEntity]
 ) -> Splits:
-    """Move entities whose names contain a name of a later split; give up on common names."""
+    """Move entities whose names contain a name of a later split; except common names."""
     fixed = {entity.entity_id for entity in regions} | source.public
     common: set[str] = set()
     num_moved = 0
@@ -159,7 +160,7 @@ _SPEAKABLE = re.compile(r"(?:[^\W\d_]|[ \-'\u2019./_])+")
 
 
 def build_graph(source: KnowledgeSource, splits: Splits) -> KnowledgeGraph:
-    """The graph of `source`, with each entity's split and whether it is askable."""
+    """Return the graph of `source`, with each entity's split and whether it is askable."""
     bearers = Counter(folded_name(entity.name) for entity in source.entities)
     document_ids = source.entity_documents
     entities = []
@@ -183,7 +184,7 @@ def build_graph(source: KnowledgeSource, splits: Splits) -> KnowledgeGraph:
 
 
 def is_speakable(name: str) -> bool:
-    """Whether a name is short and of letters only, so that a question can contain it."""
+    """Return whether a name is short and of letters only, so that a question can contain it."""
     return (
         _MIN_NAME_CHARACTERS <= len(name) <= MAX_NAME_CHARACTERS
         and len(name.split()) <= MAX_NAME_WORDS

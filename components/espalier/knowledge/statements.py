@@ -1,8 +1,8 @@
-"""Triples that a model states about a piece of a document, and whether the document proves them.
+"""Triples that a model states about part of a document, and whether the document proves them.
 
-A statement is kept when its quotation stands in the document, its subject and object stand in the
-quotation, and its relation is one that may be stated. Names are taken from the document, so that
-nothing of the model's own wording is kept but the name of a relation of an open set.
+A statement is kept if its quotation occurs in the document, its subject and object occur in the
+quotation, and its relation is allowed. Names are copied from the document, so that the only words
+of the model that are kept are names of relations, where these are open.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from espalier.knowledge.folding import folded_name, words
 from espalier.knowledge.sources import SourceDocument
 
 _MAX_LINE_CHARACTERS = 1000
-"""Lines have at most thirty words: a longer text is no prose, and could exceed any context."""
+"""Lines have at most thirty words: a longer text is not prose, and could exceed any context."""
 
 
 class Chunk(NamedTuple):
     """Consecutive lines of one document.
 
-    The text of a document is its lines, a line break between two: `start` counts its characters.
+    The text of a document is its lines joined by line breaks; `start` is an offset in its
+    characters.
     """
 
     document_id: str
@@ -57,12 +58,13 @@ def chunks_of(document: SourceDocument, max_words: int) -> Iterator[Chunk]:
 
 
 def is_readable(line: str) -> bool:
-    """Whether a line is short enough for prose."""
+    """Return whether a line is short enough for prose."""
     return len(line) <= _MAX_LINE_CHARACTERS
 
 
 _Stated = Annotated[str, StringConstraints(max_length=2000)]
-"""Any text: each statement is judged by itself, so that an unfit one does not cost the others."""
+"""Text of any kind: each statement is judged separately, so that a bad one does not spoil the
+others."""
 
 
 class WantedRelation(StrictModel):
@@ -74,7 +76,7 @@ class WantedRelation(StrictModel):
 
 
 class ChunkTold(StrictModel):
-    """A piece of a document and the wanted relations; without any, all relations are wanted."""
+    """A piece of a document and the wanted relations; if none are given, all are wanted."""
 
     title: str
     text: str
@@ -97,7 +99,7 @@ class Statements(StrictModel):
 
 
 def statements_request(chunk: Chunk, relations: Sequence[RelationConfig]) -> Request[Statements]:
-    """Ask for the triples that a text states."""
+    """Return the request for the triples that a text states."""
     told = (
         WantedRelation(name=r.name, subject_type=r.subject_type, object_type=r.object_type)
         for r in relations
@@ -122,7 +124,7 @@ _STRAIGHT = str.maketrans(
     }
 )
 _KNOWN_CHARACTERS = 4096
-"""Texts use few different characters, so normalized ones are cached."""
+"""Cache size: texts use few different characters."""
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
 
 
@@ -133,13 +135,13 @@ class TextSpan(NamedTuple):
     end: int
 
     def of(self, text: str) -> str:
-        """The characters of `text` in the range."""
+        """Return the characters of `text` in the range."""
         return text[self.start : self.end]
 
 
 @lru_cache(maxsize=_KNOWN_CHARACTERS)
 def normalized_quotation(character: str) -> str:
-    """A character of a quotation: straight quotes and dashes, nothing invisible, case kept."""
+    """Return a quoted character with straight quotes and dashes, nothing invisible, case kept."""
     if character.isspace():
         return " "
     decomposed = unicodedata.normalize("NFKD", character.translate(_STRAIGHT))
@@ -148,20 +150,20 @@ def normalized_quotation(character: str) -> str:
 
 @lru_cache(maxsize=_KNOWN_CHARACTERS)
 def normalized_name(character: str) -> str:
-    """A character of a name: as quoted, without its accent or case."""
+    """Return a character of a name: as quoted, without its accent or case."""
     quoted = normalized_quotation(character).lower()
     return "".join(char for char in quoted if not unicodedata.combining(char))
 
 
 class NormalizedText:
-    """A text with its spelling evened out, and the place of every character of it."""
+    """A text with normalized spelling, and the original position of each of its characters."""
 
     def __init__(self, text: str, normalize: Callable[[str], str]) -> None:
         self._normalize = normalize
         self._normalized, self._places = _normalized(text, normalize)
 
     def find(self, wanted: str) -> TextSpan | None:
-        """First occurrence of `wanted`, normalized alike, as whole words; None if there is none."""
+        """Return the first occurrence of `wanted`, normalized, as whole words; None if missing."""
         sought = _normalized(wanted, self._normalize)[0].strip()
         start = self._normalized.find(sought) if sought else -1
         while start >= 0:
@@ -172,13 +174,13 @@ class NormalizedText:
         return None
 
     def _is_edge(self, place: int) -> bool:
-        """Whether `place` is not inside a word."""
+        """Return whether `place` is not inside a word."""
         around = self._normalized[max(place - 1, 0) : place + 1]
         return len(around) < 2 or not all(_in_word(character) for character in around)
 
 
 def _normalized(text: str, normalize: Callable[[str], str]) -> tuple[str, list[int]]:
-    """The evened text, one space where there were several, and where each character comes from."""
+    """Return the normalized text, with single spaces, and each character's original position."""
     characters: list[str] = []
     places: list[int] = []
     for place, character in enumerate(text):
@@ -229,7 +231,7 @@ class Mention(NamedTuple):
 
     @property
     def folded(self) -> tuple[str, str, str]:
-        """Equal for two mentions of the same triple."""
+        """A key that is equal for two mentions of the same triple."""
         return folded_name(self.subject), self.relation, folded_name(self.object)
 
 
@@ -242,7 +244,7 @@ class Checker:
         self._relations = {folded_relation(relation.name): relation.name for relation in relations}
 
     def mention(self, statement: Statement) -> Mention | StatementFault:
-        """The statement in the document's own words, or why it is refused."""
+        """Return the statement in the document's own words, or why it is refused."""
         quoted = self._text.find(statement.evidence)
         if quoted is None:
             return "evidence_not_in_document"
@@ -266,7 +268,7 @@ class Checker:
         return Mention(names[0], relation, names[1], self._chunk.document_id, span, evidence)
 
     def _relation(self, stated: str) -> str:
-        """The relation's name in the profile, or evened out where any may be stated; else empty."""
+        """Return the relation's name in the profile, or normalized if any is allowed; else ""."""
         folded = folded_relation(stated)
         if self._relations:
             return self._relations.get(folded, "")

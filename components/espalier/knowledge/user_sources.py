@@ -32,14 +32,14 @@ _SUFFIXES = frozenset({".md", ".txt", ".jsonl"})
 
 
 def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceDocument]:
-    """The documents of every .md, .txt and .jsonl file below `folder`, in the order of their paths.
+    """Return the documents of all .md, .txt and .jsonl files below `folder`, by path.
 
     Args:
-        folder: of texts.
-        aside: files in it that are no documents.
+        folder: a folder of texts.
+        aside: files in it that are not documents.
 
     Raises:
-        KnowledgeError: no such folder, or a file that cannot be parsed.
+        KnowledgeError: the folder does not exist, or a file cannot be parsed.
     """
     if not folder.is_dir():
         raise KnowledgeError(f"{folder}: no such folder; set knowledge.path to a folder of texts")
@@ -69,7 +69,7 @@ def _file_documents(path: Path, name: str) -> Iterator[SourceDocument]:
 
 
 def _body(line: JsonLine) -> str:
-    """The text of a document row, with its line breaks."""
+    """Return the text of a document row, with its line breaks."""
     line.text("text", "contents")
     return str(line.row.get("text", line.row.get("contents")))
 
@@ -78,7 +78,7 @@ _FETCHED_ROWS = 1000
 
 
 def sql_documents(database: str, query: str, password_file: Path | None) -> list[SourceDocument]:
-    """One document a row: column `title`, a `text` or `contents`, and an `id` where there is one.
+    """Return a document per row, from columns `title`, `text` or `contents`, and maybe `id`.
 
     Raises:
         KnowledgeError: the database cannot be read, or a row lacks what a document needs.
@@ -92,7 +92,7 @@ def sql_documents(database: str, query: str, password_file: Path | None) -> list
 
 
 def sql_triples(database: str, query: str, password_file: Path | None) -> Iterator[JsonLine]:
-    """One triple a row, with the columns that a line of knowledge.triples has as keys.
+    """Return a triple per row, with the column names that knowledge.triples has as keys.
 
     Raises:
         KnowledgeError: the database cannot be read.
@@ -113,7 +113,7 @@ def _rows(database: str, query: str, password_file: Path | None) -> Iterator[Jso
                 row = {name: str(value) for name, value in named if value is not None}
                 yield JsonLine(f"{place}, row {number}", number, row)
     except exc.SQLAlchemyError as error:
-        # the first line is the database's own; those below repeat the query and its parameters
+        # the first line is the database's message; the others repeat the query and its parameters
         raise KnowledgeError(f"{place}: {str(error).splitlines()[0]}. Query: {query}") from error
     finally:
         engine.dispose()
@@ -155,14 +155,14 @@ _MAX_NESTING = 20
 
 
 def dump_documents(path: Path, max_documents: int) -> Iterator[SourceDocument]:
-    """One document an article, in the order of the dump; redirects are left out.
+    """Yield a document per article, in the order of the dump; redirects are left out.
 
     Args:
         path: an .xml file, plain or packed as .bz2 or .gz.
-        max_documents: stop after so many; 0 reads all.
+        max_documents: stop after this many; 0 reads all.
 
     Raises:
-        KnowledgeError: no such file, another kind of file, or XML that breaks off.
+        KnowledgeError: the file is missing, of another kind, or truncated.
     """
     count = 0
     for page_id, title, wikitext in _pages(path):
@@ -174,7 +174,7 @@ def dump_documents(path: Path, max_documents: int) -> Iterator[SourceDocument]:
 
 
 def plain_text(wikitext: str) -> str:
-    """Wikitext as readable lines: no templates, tables, references, files or markup."""
+    """Return wikitext as readable lines: no templates, tables, references, files or markup."""
     text = _DROPPED.sub(" ", wikitext)
     for _ in range(_MAX_NESTING):
         text, replaced = _INNERMOST_TEMPLATE.subn(" ", text)
@@ -187,7 +187,7 @@ def plain_text(wikitext: str) -> str:
 
 
 def _pages(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Id, title and text of every article except redirects, one page in memory at a time."""
+    """Yield id, title and text of every article except redirects, holding one page in memory."""
     try:
         with _opened(path) as stream:
             events = ElementTree.iterparse(stream, events=("start", "end"))
@@ -229,7 +229,7 @@ def _article(page: ElementTree.Element) -> tuple[str, str, str] | None:
 
 
 def _name(element: ElementTree.Element) -> str:
-    """The tag without its XML namespace, which depends on the export's version."""
+    """Return the tag without its XML namespace, which depends on the export's version."""
     return element.tag.rpartition("}")[2]
 
 
@@ -237,10 +237,10 @@ _ATTRIBUTION = "Documents of the user's own; no third-party data was added.\n"
 
 
 def load_own(config: KnowledgeConfig) -> KnowledgeSource:
-    """The documents that `config.source` names, the triples and the questions.
+    """Load the documents that `config.source` selects, the triples and the questions.
 
     Raises:
-        KnowledgeError: a source without documents, or a file or row that cannot be parsed.
+        KnowledgeError: the source has no documents, or a file or row cannot be parsed.
     """
     source = KnowledgeSource(_ATTRIBUTION, documents=list(_documents(config)))
     _refuse_equal_ids(source.documents)
@@ -303,7 +303,7 @@ def _add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> None:
 
 
 def _add_questions(source: KnowledgeSource, path: Path) -> None:
-    """Add the first row of every question; repeats are counted, by whether answers differ."""
+    """Add the first row of every question; count repeats, by whether their answers differ."""
     questions: dict[str, SourceQuestion] = {}
     repeated = contradicted = 0
     for line in read_json_lines(path):

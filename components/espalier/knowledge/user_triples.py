@@ -14,7 +14,7 @@ from espalier.records import KnowledgeError
 
 _YEAR_DIGITS = 4
 _MIN_HUB_SUBJECTS = 3
-"""An object of so many subjects that is itself no subject becomes a hub of all splits."""
+"""An object with this many subjects that is never a subject itself becomes a hub of all splits."""
 
 
 class _TripleEnd(NamedTuple):
@@ -33,10 +33,10 @@ class _TripleRow(NamedTuple):
 
 
 def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Triple]:
-    """Add entities, relations and triples to `source`, and tie entities to their documents.
+    """Add entities, relations and triples to `source`, and link entities to their documents.
 
     Returns:
-        The triple of every line, in their order: equal lines have equal triples.
+        The triple of every line, in order; equal lines have equal triples.
     """
     spellings: dict[_TripleEnd, str] = {}
     rows = _rows(list(lines), spellings)
@@ -55,7 +55,7 @@ def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Trip
     subjects = {row.subject for row in rows}
     for end, name in spellings.items():
         users = [] if end in subjects else list(dict.fromkeys(subjects_of[end]))
-        # a number is no name that a split could keep secret
+        # a number is not a name that a split could hide
         is_number = end.folded.isdecimal() and end not in subjects
         is_hub = is_number or len(users) >= _MIN_HUB_SUBJECTS
         region = users[0].entity_id if users and not is_hub else ""
@@ -71,7 +71,7 @@ def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Trip
 
 
 def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_TripleRow]:
-    """Rows with typed ends; a type given in one row holds for rows that give none."""
+    """Return rows with typed ends; a type given in one row applies to rows that give none."""
     types: dict[str, str] = {}
     for line in lines:
         for end in ("subject", "object"):
@@ -90,7 +90,7 @@ def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_Trip
 
 
 def _kind_of(folded: str) -> str:
-    """The kind of an entity for which no row gives a type."""
+    """Return the kind of an entity for which no row gives a type."""
     if not folded.isdecimal():
         return UNTYPED
     return "year" if len(folded) == _YEAR_DIGITS and folded[0] in "12" else "number"
@@ -103,7 +103,7 @@ def _folded(line: JsonLine, end: str) -> str:
 
 
 def _relation_names(rows: list[_TripleRow]) -> dict[tuple[str, str, str], str]:
-    """(Relation, subject kind, object kind) -> name; a relation between other kinds is its own."""
+    """Return (relation, subject kind, object kind) -> name; other kinds get another name."""
     names: dict[tuple[str, str, str], str] = {}
     taken: set[str] = set()
     for row in rows:

@@ -30,7 +30,7 @@ class Leak(NamedTuple):
 def forbidden_names(
     graph: KnowledgeGraph, view: View, common_names: frozenset[str]
 ) -> frozenset[str]:
-    """Folded names of the view's hidden entities, without common names."""
+    """Return the folded names of the view's hidden entities, without common names."""
     hidden = HIDDEN_SPLITS[view]
     names = {folded_name(e.name) for e in graph.entities.values() if e.split in hidden}
     return frozenset(names - common_names - {""})
@@ -43,10 +43,10 @@ def view_documents(
     view: View,
     forbidden: frozenset[str],
 ) -> list[Document]:
-    """The documents of a view: no hidden document, object or line.
+    """Return the documents of a view, without hidden documents, objects or lines.
 
-    `document_splits` holds the split of documents that belong to no entity; a document named in
-    neither is in every view.
+    `document_splits` holds the split of documents that belong to no entity; a document without an
+    owner and without an entry there is in every view.
     """
     hidden = HIDDEN_SPLITS[view]
     index = NameIndex(forbidden)
@@ -74,7 +74,7 @@ def view_documents(
 
 
 def leaks(documents: Iterable[Document], forbidden_names: Iterable[str]) -> list[Leak]:
-    """Every occurrence of a forbidden name in `documents`, as whole words."""
+    """Return every occurrence of a forbidden name in `documents`, as whole words."""
     index = NameIndex(forbidden_names)
     return [
         Leak(document.document_id, text, name)
@@ -85,7 +85,7 @@ def leaks(documents: Iterable[Document], forbidden_names: Iterable[str]) -> list
 
 
 def _relation_lines(graph: KnowledgeGraph, hidden: frozenset[EntitySplit]) -> dict[str, list[str]]:
-    """Subject id -> lines "label: object; object", without the objects of hidden splits."""
+    """Return subject id -> lines "label: object; object", without objects of hidden splits."""
     names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for triple in graph.triples():
         target = graph.entities[triple.object]
@@ -99,7 +99,7 @@ def _relation_lines(graph: KnowledgeGraph, hidden: frozenset[EntitySplit]) -> di
 
 
 def _split(owned_by: list[Entity], otherwise: EntitySplit) -> EntitySplit:
-    """The most secret split of the document's entities: heldout, dev, train, hub."""
+    """Return the most restricted split among the entities: heldout, dev, train, then hub."""
     secrecy: tuple[EntitySplit, ...] = ("heldout", "dev", "train", "hub")
     splits: set[EntitySplit] = {entity.split for entity in owned_by}
     for split in secrecy:

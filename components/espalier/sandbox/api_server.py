@@ -1,4 +1,4 @@
-"""The API server for the Kubernetes backend: requests, states of sandboxes, one watch for all."""
+"""Requests to the API server for the Kubernetes backend, and one watch for all its sandboxes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from espalier.records import ClusterError
 from espalier.sandbox.protocol import SandboxError, SandboxQuota, SandboxTimeout, SandboxUnavailable
 
 RETRIES = ApiRetries(attempts=7, first_pause_s=0.25, also=frozenset({CONFLICT}))
-"""8 to 16 s in all, as an API server restarts in seconds. The pool retries creates under new
-names."""
+"""8 to 16 s of retries in all, as an API server restarts in seconds. A failed create of a sandbox
+is retried by the pool, under a new name."""
 _FORBIDDEN = 403
 
 
@@ -35,7 +35,7 @@ class NotFoundError(SandboxError):
 
 
 class ApiServer:
-    """Requests to the cluster of a kubeconfig (None: that of this pod), with sandbox errors."""
+    """Sends requests to a cluster (kubeconfig None: this pod's own); raises sandbox errors."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
         try:
@@ -45,10 +45,10 @@ class ApiServer:
         self.requests = self._api.sent
 
     async def send(self, request: ApiRequest) -> K8sObject:
-        """Send a request and return the object of the answer.
+        """Send a request and return the object in the response.
 
         Raises:
-            NotFoundError: there is no such object.
+            NotFoundError: the object does not exist.
             SandboxQuota: a conflict, too many requests, or the quota is used up.
             SandboxTimeout: the server is unreachable or fails.
             SandboxUnavailable: the request is forbidden or invalid.
@@ -61,7 +61,7 @@ class ApiServer:
     async def follow(
         self, path: str, selector: str, changed: Changed, settings: WatchSettings
     ) -> ResourceWatch:
-        """List and watch the objects of a path that a selector matches.
+        """List and watch the objects below a path that match a selector.
 
         Raises:
             SandboxError: as `send`.
@@ -90,16 +90,16 @@ def _sandbox_error(error: ApiError) -> SandboxError:
 
 
 class ClusterState(NamedTuple):
-    """State of a sandbox's pod or claim.
+    """The state of a sandbox's pod or claim.
 
     Attributes:
-        address: of the pod, once its container runs.
-        ended: reason for its end; "" if it has not ended.
-        by_program: what ran in the pod ended it, and nothing outside.
-        image_id: of its container, with the digest that the node resolved.
-        waits_for: reason why it does not run yet, if known.
-        is_unschedulable: no node has room for it now.
-        is_gone: the object is deleted; an ended one may still exist.
+        address: the pod's IP address, once its container runs.
+        ended: why it ended; "" if it has not ended.
+        by_program: whether a program in the pod ended it, rather than the cluster.
+        image_id: the container's image with the digest that the node resolved.
+        waits_for: why it does not run yet, if known.
+        is_unschedulable: whether no node has room for it now.
+        is_gone: whether the object is deleted; an ended one may still exist.
     """
 
     address: str | None = None
@@ -115,7 +115,7 @@ GONE = ClusterState(ended="it was deleted", is_gone=True)
 
 
 def state_of_pod(pod: K8sObject) -> ClusterState:
-    """State of a pod; one that is being deleted has ended."""
+    """Return the state of a pod; one that is being deleted counts as ended."""
     status: dict[str, Any] = pod.get("status", {})
     phase = status.get("phase", "Pending")
     if phase in {"Failed", "Succeeded"}:
@@ -133,10 +133,11 @@ def state_of_pod(pod: K8sObject) -> ClusterState:
 
 
 def state_of_claim(claim: K8sObject) -> ClusterState:
-    """State of a SandboxClaim of agent-sandbox: its conditions and the pod of its sandbox.
+    """Return the state of an agent-sandbox SandboxClaim from its conditions and its pod's address.
 
-    It has an address as long as it has a pod, ready or not: one that does not answer its probe for
-    a while is still there. A pod that is deleted is replaced by another, at another address.
+    A claim keeps its address as long as it has a pod, ready or not: a pod that fails its probe for
+    a while still exists. If the pod is deleted, the controller replaces it by one with another
+    address.
     """
     status: dict[str, Any] = claim.get("status", {})
     if "deletionTimestamp" in claim["metadata"]:
@@ -150,7 +151,7 @@ def state_of_claim(claim: K8sObject) -> ClusterState:
 
 
 def _end_reason(status: dict[str, Any]) -> str:
-    """The pod's reason (Evicted, DeadlineExceeded), else how its container ended."""
+    """Return the pod's reason (Evicted, DeadlineExceeded), else how its container ended."""
     said = _reason(status) or _disruption(status)
     for ended in _terminated(status):
         said = said or f"{_reason(ended)} (exit status {ended.get('exitCode')})"
@@ -163,13 +164,13 @@ _ASKED_TO_END = frozenset({0, 128 + signal.SIGTERM})
 
 
 def _ended_by_program(pod: K8sObject) -> bool:
-    """Whether an ended pod was ended by what ran in it.
+    """Return whether a program in an ended pod ended it.
 
-    It was if it went over a limit of its own (memory, disk), or if its container failed though
-    nobody asked it to end: sandboxd itself never does. What the cluster removes has a condition, a
-    reason or a deletion time: an eviction from a node under pressure carries the condition
+    This holds if the pod exceeded its own limits (memory, disk), or if its container failed without
+    being told to stop: sandboxd itself never fails. A removal by the cluster leaves a condition, a
+    reason or a deletion time: an eviction from a node under pressure sets the condition
     DisruptionTarget, one for the pod's own disk limits does not. A node that loses a container
-    calls that ContainerStatusUnknown or Unknown, and not Error.
+    reports ContainerStatusUnknown or Unknown, not Error.
     """
     status: dict[str, Any] = pod["status"]
     ends = _terminated(status)
@@ -190,7 +191,7 @@ def _terminated(status: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _disruption(status: dict[str, Any]) -> str:
-    """Why the cluster removes a pod: preempted, drained, its node lost or under pressure."""
+    """Return why the cluster removes a pod: preemption, drain, node lost or under pressure."""
     return _reason(_condition(status, "DisruptionTarget"))
 
 
@@ -209,13 +210,13 @@ def _reason(said: dict[str, Any]) -> str:
 
 
 class ClusterWatch:
-    """The last state of each sandbox of a run, updated by one task however many there are.
+    """The last state of each sandbox of a run, updated by a single task.
 
     Args:
-        server: of the cluster.
-        path: of the objects.
-        selector: labels of this run's objects.
-        state_of: reads an object's state.
+        server: the cluster's API server.
+        path: the API path of the objects.
+        selector: a label selector for this run's objects.
+        state_of: returns the state of an object.
         settings: deadlines and pauses of the watch.
     """
 
@@ -237,10 +238,10 @@ class ClusterWatch:
         self._watch: ResourceWatch | None = None
 
     async def start(self) -> None:
-        """List once, then watch in a task.
+        """List the objects once, then watch them in a task.
 
         Raises:
-            SandboxError: not allowed, or the server is unreachable.
+            SandboxError: the request is not allowed, or the server is unreachable.
         """
         self._watch = await self._server.follow(
             self._path, self._selector, self._on_change, self._settings
@@ -265,10 +266,10 @@ class ClusterWatch:
     async def until(
         self, name: str, holds: Callable[[ClusterState], bool], within_s: float
     ) -> ClusterState:
-        """Wait for the first state for which `holds` is true.
+        """Wait for the first state for which `holds` returns true.
 
         Raises:
-            SandboxTimeout: there was none in time; the message has the last state.
+            SandboxTimeout: no such state in time; the message has the last one.
         """
         reached: asyncio.Future[ClusterState] = asyncio.get_running_loop().create_future()
 

@@ -1,7 +1,7 @@
-"""The command line of a local sandbox and the Python that is mounted into it; runs nothing.
+"""The command line of a local sandbox and the Python mounted into it; starts nothing itself.
 
-A sandbox sees the interpreter and named packages of this machine as a virtual environment in
-/opt/sandbox, where images have theirs. Nothing else of espalier's environment is visible.
+A sandbox sees this machine's interpreter and the named packages as a virtual environment in
+/opt/sandbox, the path that images use too. Nothing else of espalier's environment is visible.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Mount:
 
 
 def interpreter() -> Path:
-    """The base interpreter of this virtual environment."""
+    """Return the base interpreter of this virtual environment."""
     return Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 
 def environment_settings() -> str:
-    """Content of the pyvenv.cfg in /opt/sandbox."""
+    """Return the content of the pyvenv.cfg in /opt/sandbox."""
     return f"home = {interpreter().parent}\ninclude-system-site-packages = false\n"
 
 
 def python_mounts(packages: Iterable[str]) -> list[Mount]:
-    """Mounts of the interpreter, of sandboxd and of installed packages, with dependencies."""
+    """Return mounts of the interpreter, of sandboxd and of packages with their dependencies."""
     prefix = Path(sys.base_prefix).resolve()
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     site = ENVIRONMENT / "lib" / version / "site-packages"
@@ -54,7 +54,7 @@ def python_mounts(packages: Iterable[str]) -> list[Mount]:
 
 
 def _top_level(packages: Iterable[str]) -> Iterator[Path]:
-    """Top-level files and folders of the packages and of their requirements."""
+    """Yield the top-level files and folders of the packages and of their requirements."""
     waiting, seen = list(packages), set[str]()
     while waiting:
         name = waiting.pop().lower().replace("_", "-")
@@ -93,9 +93,9 @@ class PassedDescriptors:
     """File descriptors passed to bubblewrap.
 
     Attributes:
-        listener: the socket that sandboxd accepts on; no path in the sandbox leads to it.
+        listener: the socket that sandboxd accepts on; it has no path inside the sandbox.
         information: bubblewrap writes the pid of the sandbox's first process to it.
-        user_map: bubblewrap waits for it while the user map is written; None maps only the caller.
+        user_map: bubblewrap reads it to wait for the user map; None maps only the caller.
     """
 
     listener: int
@@ -110,11 +110,11 @@ def command(
     descriptors: PassedDescriptors,
     links: Sequence[str] = (),
 ) -> list[str]:
-    """The bubblewrap command.
+    """Return the bubblewrap command.
 
-    Readable are /usr, the interpreter, and a few files of /etc; writable are the workspace, /tmp
-    and /dev/shm, each a tmpfs of limited size. `links` are names of folders of the workspace that
-    can be reached from the root as well.
+    /usr, the interpreter and a few files of /etc are readable; the workspace, /tmp and /dev/shm are
+    writable, each a tmpfs of limited size. `links` names folders of the workspace that get a link
+    in the root folder.
     """
     return [
         "bwrap",
@@ -156,7 +156,7 @@ def _users(user_map: int | None) -> tuple[str, ...]:
 
 
 def _merged_folders() -> list[str]:
-    """/bin, /lib and the like as on this machine: links into /usr, or folders."""
+    """Return arguments that recreate /bin, /lib and so on as on this machine: links or mounts."""
     words: list[str] = []
     for name in _MERGED_FOLDERS:
         path = Path("/", name)
@@ -168,7 +168,7 @@ def _merged_folders() -> list[str]:
 
 
 def _read_only(mounts: Iterable[Mount]) -> list[str]:
-    """Bind mounts; parent folders are made first, with mode 0755, so that every user can enter."""
+    """Return bind mounts, after parent folders with mode 0755, so that every user can enter."""
     words: list[str] = []
     made: set[PurePosixPath] = set()
     for mount in mounts:

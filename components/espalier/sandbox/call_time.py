@@ -1,12 +1,12 @@
-"""How long one call of an environment may take, apart from what its sandboxes bound themselves.
+"""The time limit of one environment call, which pauses while a sandbox is awaited or in use.
 
-    waits for a sandbox      not counted; the pool bounds how long a borrower waits
-    programs in a sandbox    together at most the limit: the sandbox ends one that takes longer, and
-                             its borrower reads so
-    all else                 beyond the limit the call is given up
+    waiting for a sandbox    not counted; the pool limits how long a borrower waits
+    programs in a sandbox    together at most the limit: a program that exceeds it is killed, and
+                             its result tells the borrower
+    everything else          the call is cancelled when it exceeds the limit
 
-Whoever makes the call opens a `CallTime` around it. Borrowers find it in their context, which goes
-with the call into its thread and onto the pool's event loop: a tool has nothing to pass on.
+Whoever makes the call opens a `CallTime` around it. Borrowers find it in a context variable, which
+follows the call into its thread and onto the pool's event loop, so tools need not pass it on.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _current: ContextVar[CallTime | None] = ContextVar("call_time", default=None)
 
 
 def current_call() -> CallTime | None:
-    """The time of the call that is being made; None outside of one."""
+    """Return the time limit of the current call; None outside a call."""
     return _current.get()
 
 
 def call_waits() -> AbstractContextManager[None]:
-    """Within the block the call that is being made, where there is one, waits; see `waiting`."""
+    """Return a context in which the current call, if any, counts as waiting for a sandbox."""
     call = current_call()
     return nullcontext() if call is None else call.waiting()
 
 
 class CallTime:
-    """The time limit of one call, as a context: `asyncio.timeout` that waits and programs pause.
+    """The time limit of one call: an `asyncio.timeout` that waits and programs pause.
 
-    Programs and waits may be on another thread than the context.
+    Programs and waits may run on another thread than the context.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -47,13 +47,13 @@ class CallTime:
         self._counted_since_s: float | None = time.monotonic()
         """None while the call waits for a sandbox or runs a program in one."""
         self._apart = 0
-        """Waits and programs in progress; a tool may have several."""
+        """Number of waits and programs in progress; a tool may have several."""
         self._timeout = asyncio.timeout(None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._token: Token[CallTime | None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to count."""
+        """Start counting."""
         self._loop = asyncio.get_running_loop()
         self._counted_since_s = time.monotonic()
         await self._timeout.__aenter__()
@@ -72,9 +72,9 @@ class CallTime:
         Raises:
             TimeoutError: the call exceeded its own time.
         """
-        assert self._token is not None, "a context is entered before it is left"
+        assert self._token is not None, "the context was entered"
         _current.reset(self._token)
-        self._loop = None  # what the call left running does not reschedule any more
+        self._loop = None  # tasks that outlive the call must not reschedule
         await self._timeout.__aexit__(kind, error, traceback)
 
     @property
@@ -84,13 +84,13 @@ class CallTime:
 
     @property
     def programs_left_s(self) -> float:
-        """How long programs of this call may still run in sandboxes; 0 or less: not at all."""
+        """Seconds that programs of this call may still run in sandboxes; may be negative."""
         with self._lock:
             return self._programs_left_s
 
     @contextlib.contextmanager
     def waiting(self) -> Generator[None]:
-        """Within the block the call waits for a sandbox."""
+        """Pause the limit within the block, in which the call waits for a sandbox."""
         with self._lock:
             self._stop_counting()
         self._notify()
@@ -103,7 +103,7 @@ class CallTime:
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
-        """Within the block a program of the call runs in a sandbox, which ends it in time."""
+        """Pause the limit within the block, in which a program runs; its time counts separately."""
         began_s = time.monotonic()
         with self.waiting():
             try:
@@ -124,7 +124,7 @@ class CallTime:
             self._counted_since_s = time.monotonic()
 
     def _notify(self) -> None:
-        """Reschedule on the loop of the call, from whatever thread this is."""
+        """Reschedule the timeout on the call's event loop, from any thread."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile

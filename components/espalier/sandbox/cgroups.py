@@ -1,8 +1,8 @@
-"""A control group for a local sandbox, where this user may make one (root, or delegated to it).
+"""A control group for a local sandbox, if this user may create one (root, or delegation).
 
-It counts what no process is charged for (page tables, buffers of sockets and pipes, files in
-memory), limits how many processes there are, and lets a sandbox full of spinning processes weigh as
-much on the processors as one. Where none can be made, the limits by process and by sampling remain.
+The group counts memory that no process is charged for (page tables, socket and pipe buffers, files
+in memory), limits the number of processes, and gives a sandbox with many busy processes the CPU
+weight of one. Without a group, the limits per process and by sampling remain.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _ENTER = 'for g in $GROUPS_TO_ENTER; do echo 0 > "$g/cgroup.procs" || exit 70; d
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """The folders of one sandbox's group: one under version 2, one for each controller before."""
+    """The folders of one sandbox's group: one under cgroup v2, one per controller under v1."""
 
     folders: tuple[Path, ...]
 
     def entering(self, command: list[str]) -> tuple[list[str], Mapping[str, str]]:
-        """The command that enters the group and then runs `command`, and its variables."""
+        """Return a command that enters the group and runs `command`, and its variables."""
         groups = " ".join(map(str, self.folders))
         return ["/bin/sh", "-c", _ENTER, "sh", *command], {"GROUPS_TO_ENTER": groups}
 
     def remove(self) -> None:
-        """Remove the folders, once no process is left in them; those in use stay."""
+        """Remove the folders once no process is left in them; keep folders in use."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def control_group(limits: Limits) -> ControlGroup | None:
-    """Make a group with the limits of a sandbox; None where this user cannot."""
+    """Create a group with the limits of a sandbox; None if this user may not."""
     memory_bytes = limits.memory_bytes + 2 * limits.disk_bytes + _SERVER_BYTES
     processes = limits.processes + _SERVER_PROCESSES
     wanted = _version_2(memory_bytes, processes) or _version_1(memory_bytes, processes)
@@ -67,7 +67,7 @@ def _version_2(memory_bytes: int, processes: int) -> Mapping[Path, Mapping[str, 
     if own is None or not (_ROOT / "cgroup.controllers").exists():
         return {}
     parent = _ROOT / own
-    for candidate in (parent, parent.parent):  # beside our own group, if that holds processes
+    for candidate in (parent, parent.parent):  # the parent, if our own group holds processes
         enabled = _words(candidate / "cgroup.subtree_control")
         if enabled >= _NEEDED and os.access(candidate, os.W_OK):
             settings = {"memory.max": str(memory_bytes), "pids.max": str(processes)}
@@ -92,7 +92,7 @@ def _version_1(memory_bytes: int, processes: int) -> Mapping[Path, Mapping[str, 
 
 
 def _own_groups() -> Mapping[str, str]:
-    """Controller -> this process's group, relative to its mount; "" is version 2's."""
+    """Return controller -> this process's group, relative to its mount; key "" is cgroup v2's."""
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
@@ -114,7 +114,7 @@ def _name() -> str:
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove the groups of makers that were killed; those in use stay."""
+    """Remove groups whose creator was killed; groups in use stay."""
     for folder in parent.glob(f"{_PREFIX}*"):
         maker = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if not Path("/proc", maker).exists():

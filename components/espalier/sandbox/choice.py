@@ -1,7 +1,7 @@
-"""The pool of sandboxes that a profile asks for, on its own event loop.
+"""The pool of sandboxes that a profile configures, on its own event loop.
 
-Each rollout runs on a new event loop, but sandboxes are too expensive to start as often: they live
-on the loop of one thread, and borrowers on other loops wait for its results.
+Each rollout runs on a new event loop, but sandboxes are too expensive to start for each: they live
+on the event loop of one thread, and borrowers on other loops wait for its results.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ T = TypeVar("T")
 class PoolThread:
     """A pool on the event loop of its own thread, opened and closed by `with`.
 
-    Programs that judge an answer have sandboxes of their own, in which no program of a policy ever
-    ran: whatever a borrower might leave in a sandbox, no judge finds it. They are started when the
-    first judge asks.
+    Programs that judge an answer run in separate sandboxes, which never run a policy's programs:
+    nothing that a borrower leaves in a sandbox can reach a judge. These sandboxes start with the
+    first claim for judging.
 
     Args:
         backend: creates the sandboxes.
-        settings: of the pool.
-        num_judging: most sandboxes for judges, besides those of the pool.
+        settings: settings of the pool.
+        num_judging: maximum number of sandboxes for judging, besides those of the pool.
     """
 
     def __init__(self, backend: Backend, settings: PoolSettings, num_judging: int = 1) -> None:
@@ -55,7 +55,7 @@ class PoolThread:
         )
 
     def __enter__(self) -> Self:
-        """Start, and wait for the first sandbox so that a missing backend fails at once.
+        """Start the pool and wait for its first sandbox, so that a missing backend fails at once.
 
         Raises:
             SandboxError: no sandbox can be created.
@@ -69,8 +69,8 @@ class PoolThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close every sandbox, lent ones as well."""
-        with self._posting:  # what comes after this would not be waited for
+        """Close every sandbox, including lent ones."""
+        with self._posting:  # work posted after `_close` would not be awaited
             closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
             self._is_closed = True
         closing.result()
@@ -79,21 +79,21 @@ class PoolThread:
         self._loop.close()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the pool's loop and return its result; cancelling this cancels it there."""
+        """Run `work` on the pool's loop and return its result; cancellation is passed on."""
         return await asyncio.wrap_future(self.post(work))
 
     @asynccontextmanager
     async def claim(self, *, judging: bool = False) -> AsyncGenerator[Sandbox]:
         """Borrow a sandbox, on the pool's loop; it is reset afterwards.
 
-        The wait does not count as time of the environment's call that borrows (`CallTime`), and
-        programs run no longer than that call has time for.
+        Waiting for the sandbox does not count against the environment call's time (`CallTime`), and
+        programs are limited to the time that this call has left.
 
         Args:
-            judging: borrow one of those for judges.
+            judging: borrow one of the sandboxes for judging.
 
         Raises:
-            SandboxError: see `SandboxPool.claim`.
+            SandboxError: as `SandboxPool.claim`.
         """
         if self._is_closed:
             raise SandboxUnavailable(CLOSED)
@@ -130,7 +130,7 @@ class PoolThread:
 
 
 async def _end_others() -> None:
-    """Let borrowers end, whose sandboxes are closed, and cancel those that do not."""
+    """Wait for borrowers, whose sandboxes are closed by now, and cancel the late ones."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         _, late = await asyncio.wait(others, timeout=_END_WITHIN_S)
@@ -143,12 +143,12 @@ _END_WITHIN_S = 3.0
 _MIB = 2**20
 _DISK_BYTES = 32 * _MIB
 _OUTPUT_BYTES = 64 * 1024
-"""A policy reads only a few hundred characters."""
+"""Far more than the few hundred characters that a policy reads."""
 _POLICIES_PER_JUDGE = 4
-"""An episode runs programs several times and is judged once."""
+"""Policy sandboxes per judging sandbox: an episode runs several programs and is judged once."""
 _CLAIM_WITHIN_S = 1800.0
-"""How long an episode waits for a sandbox: long, because hundreds of them share a few. An episode
-that got none by then is lost, and where episodes are compared it is played again."""
+"""How long an episode waits for a sandbox: long, because hundreds of episodes share a few. An
+episode that gets none is lost, and is played again where episodes are compared."""
 
 
 def sandbox_pool(
@@ -158,14 +158,14 @@ def sandbox_pool(
     disk_bytes: int = _DISK_BYTES,
     links: Sequence[str] = (),
 ) -> PoolThread:
-    """A pool for short programs, not opened.
+    """Return an unopened pool for short programs.
 
     Args:
-        config: of the sandboxes.
-        cluster: where pods are.
-        disk_bytes: of a workspace.
-        links: folders of the workspace that local sandboxes have in their root as well; those of
-            containers and pods are in their image.
+        config: backend, number and limits of the sandboxes.
+        cluster: settings of the cluster, for sandboxes in pods.
+        disk_bytes: size of a workspace.
+        links: folders of the workspace that local sandboxes link from their root folder; images of
+            containers and pods have these links already.
     """
     settings = PoolSettings(
         size=config.size,
@@ -184,7 +184,7 @@ def backend_for(
     disk_bytes: int = _DISK_BYTES,
     links: Sequence[str] = (),
 ) -> Backend:
-    """What makes the sandboxes; pods among them are labelled as the step that makes them."""
+    """Return the backend that a profile configures; pods get the labels of this step's pod."""
     limits = Limits(
         memory_bytes=config.memory_mb * _MIB,
         disk_bytes=disk_bytes,

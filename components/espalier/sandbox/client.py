@@ -1,4 +1,4 @@
-"""Client of the sandboxd in one sandbox: requests, and their results or errors."""
+"""HTTP client of the sandboxd in one sandbox."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sandboxd.wire import (
 )
 
 _SERVER_TIME_S = 15.0
-"""Time for sandboxd beyond a program's own; after it the sandbox counts as lost."""
+"""Time allowed to sandboxd beyond the program's own; then the sandbox counts as lost."""
 _TRANSFER_S = 60.0
 _CONNECTIONS = 32
 _LONGEST_PATH_BYTES = 16 * 1024
@@ -43,24 +43,24 @@ _REFUSALS = frozenset({400, 404, 405, 409, 413, 429, 507})
 
 
 class Token:
-    """The secret of a sandbox; the sandbox itself knows only its digest."""
+    """The secret token of a sandbox; the sandbox itself knows only its digest."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_urlsafe(32)
 
     @property
     def sha256(self) -> str:
-        """Digest for the sandbox."""
+        """The digest that the sandbox is given."""
         return hashlib.sha256(self._secret.encode()).hexdigest()
 
     @property
     def header(self) -> dict[str, str]:
-        """Header of a request."""
+        """The authorization header of a request."""
         return {"Authorization": f"Bearer {self._secret}"}
 
 
 def server_settings(token: Token, limits: Limits, preimport: Sequence[str]) -> dict[str, str]:
-    """Environment variables of sandboxd, except its listening address."""
+    """Return the environment variables of sandboxd, except its listening address."""
     return {
         "SANDBOXD_TOKEN_SHA256": token.sha256,
         "SANDBOXD_LIMITS": json.dumps(asdict(limits)),
@@ -75,9 +75,9 @@ class SandboxClient:
         address: "unix:/path" or "http://host:port".
 
     Attributes:
-        only_programs_end_it: whether nothing but its programs and `close` can end the sandbox, so
-            that a loss while one runs is that program's doing. A cluster knows more causes, and
-            tells them by `mark_lost`.
+        only_programs_end_it: whether only its programs and `close` can end the sandbox, so that a
+            loss while a program runs is attributed to that program. A cluster has other causes,
+            which it reports through `mark_lost`.
     """
 
     only_programs_end_it = False
@@ -87,7 +87,7 @@ class SandboxClient:
         self._limits = limits
         self._waiting: set[asyncio.Timeout] = set()
         self._use = {USE_HEADER: secrets.token_hex(8)}
-        """What was sent before a reset and arrives after it is refused."""
+        """Names the current use; the sandbox refuses requests of an earlier use after a reset."""
         self.lost_because, self.lost_by_program = "", False
         self._is_closed = False
         _, is_local, path = address.partition("unix:")
@@ -102,16 +102,16 @@ class SandboxClient:
                 limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=None),
             ),
         )
-        """Requests to the sandbox's server, with its token."""
+        """The HTTP client of the sandbox's server, with its token."""
 
     @property
     def name(self) -> str:
-        """See `Sandbox.name`."""
+        """The sandbox's name, for messages and metrics."""
         return self._name
 
     @property
     def limits(self) -> Limits:
-        """See `Sandbox.limits`."""
+        """The sandbox's highest limits, which are also the defaults of a run."""
         return self._limits
 
     async def exec(
@@ -123,14 +123,14 @@ class SandboxClient:
         timeout_s: float | None = None,
         limits: Limits | None = None,
     ) -> ExecResult:
-        """See `Sandbox.exec`."""
+        """Run a program in the workspace, with arguments as in `Sandbox.exec`."""
         run_limits = self._run_limits(limits, timeout_s)
         return await self._run(
             RunRequest(argv=tuple(argv), stdin=stdin, env=dict(env or {}), limits=run_limits)
         )
 
     async def python(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
-        """See `Sandbox.python`."""
+        """Run code in the Python session, which keeps its names."""
         run_limits = self._run_limits(None, timeout_s)
         return await self._run(RunRequest(code=code, session=True, limits=run_limits))
 
@@ -142,12 +142,12 @@ class SandboxClient:
         timeout_s: float | None = None,
         limits: Limits | None = None,
     ) -> ExecResult:
-        """See `Sandbox.run_python`."""
+        """Run a script in an interpreter of its own."""
         run_limits = self._run_limits(limits, timeout_s)
         return await self._run(RunRequest(code=code, stdin=stdin, limits=run_limits))
 
     async def put(self, path: str, content: bytes) -> None:
-        """See `Sandbox.put`."""
+        """Write a file of the workspace."""
         if len(content) > MAX_FILE_BYTES:
             most = f"{path!r} has {len(content)} bytes, a file has at most {MAX_FILE_BYTES}"
             raise SandboxRefused(f"{self._name}: {most}", status=413)
@@ -156,18 +156,18 @@ class SandboxClient:
             raise SandboxLost(f"{self._name}: does not say what it wrote: {answer[:80]!r}")
 
     async def get(self, path: str) -> bytes:
-        """See `Sandbox.get`."""
+        """Read a file of the workspace."""
         return await self._ask("GET", "/files", {"path": _sendable(path)})
 
     async def snapshot(self) -> str:
-        """See `Sandbox.snapshot`."""
+        """Save the files of the workspace and return a name for `reset`."""
         answer = await self._ask("POST", "/snapshot", {})
         if (found := _SNAPSHOT.fullmatch(answer)) is None:
             raise SandboxLost(f"{self._name}: no name of a snapshot: {answer[:80]!r}")
         return found[1].decode()
 
     async def reset(self, snapshot: str | None = None) -> None:
-        """See `Sandbox.reset`."""
+        """End all runs, empty every writable folder and restore a snapshot."""
         following = secrets.token_hex(8)
         query = {"next": following} | ({} if snapshot is None else {"to": snapshot})
         answer = await self._ask("POST", "/reset", query)
@@ -192,7 +192,7 @@ class SandboxClient:
     def mark_lost(self, cause: str, *, by_program: bool = False) -> None:
         """Fail all requests in progress with SandboxLost; the first cause is reported.
 
-        A cluster reports it several times: when a pod is about to end and when it has ended.
+        A cluster reports a loss more than once: when a pod is about to end, and when it has ended.
         """
         self.lost_by_program = self.lost_by_program if self.lost_because else by_program
         self.lost_because = self.lost_because or cause
@@ -201,7 +201,7 @@ class SandboxClient:
                 timeout.reschedule(0.0)
 
     async def close_connections(self) -> None:
-        """Close the HTTP connections; a borrower that goes on has lost the sandbox."""
+        """Close the HTTP connections; later requests raise SandboxLost."""
         self._is_closed = True
         await self.http.aclose()
 
@@ -228,7 +228,7 @@ class SandboxClient:
             raise
 
     async def _result(self, response: httpx2.Response, most_bytes: int) -> ExecResult:
-        """Read a run's frames up to its end; a server that says more than it may counts as lost."""
+        """Read a run's frames to the end; too much output counts as a lost sandbox."""
         streams = {"stdout": bytearray(), "stderr": bytearray()}
         async for line in _lines(response):
             frame = parse_frame(line)
@@ -286,10 +286,10 @@ class SandboxClient:
 
 
 def _sendable(path: str) -> str:
-    """Check that a request can carry the path, which may be any string of a policy.
+    """Check that a request can carry the path, which may be any string a policy writes.
 
     Raises:
-        SandboxRefused: it is not valid Unicode, or too long.
+        SandboxRefused: the path is not valid Unicode, or too long.
     """
     try:
         size = len(path.encode())
@@ -316,7 +316,7 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 async def _checked(response: httpx2.Response, name: str) -> None:
-    if "content-encoding" in response.headers:  # sandboxd sends none, and a small one may be huge
+    if "content-encoding" in response.headers:  # sandboxd sends none; it could expand to any size
         raise ValueError("a compressed answer")
     if response.status_code == httpx2.codes.OK:
         return

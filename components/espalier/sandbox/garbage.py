@@ -26,7 +26,7 @@ from espalier.sandbox.pod import TTL_LABEL
 
 SELECTOR = "app.kubernetes.io/name=espalier-sandbox"
 _GRACE = timedelta(seconds=60)
-"""For differences between clocks, and renewals under way."""
+"""Allowance for clock differences and renewals in progress."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -39,7 +39,7 @@ class Garbage:
 
 
 def find_garbage(leases: Iterable[K8sObject], pods: Iterable[K8sObject], now: datetime) -> Garbage:
-    """Find expired leases, and pods that ended or exceeded their time to live.
+    """Return expired leases, and pods that ended or exceeded their time to live.
 
     Kubernetes itself deletes pods whose lease is gone.
     """
@@ -50,12 +50,12 @@ def find_garbage(leases: Iterable[K8sObject], pods: Iterable[K8sObject], now: da
 
 
 def collect(namespace: str, now: datetime, *, kubeconfig: Path | None = None) -> Garbage:
-    """Delete the garbage of `namespace`.
+    """Delete the garbage in `namespace` and return it.
 
     Args:
-        namespace: of the sandboxes.
-        now: in UTC.
-        kubeconfig: of the cluster; None means the cluster of this pod.
+        namespace: the namespace of the sandboxes.
+        now: the current time in UTC.
+        kubeconfig: configuration of the cluster; None means the cluster of this pod.
 
     Raises:
         ClusterError: the API server is unreachable or refuses.
@@ -75,7 +75,7 @@ def _listed(api: KubernetesApi, folder: str) -> list[K8sObject]:
 
 
 def _delete(api: KubernetesApi, folder: str, found: K8sObject) -> None:
-    """Delete the object only if it is unchanged: a lease renewed meanwhile stays."""
+    """Delete the object only if it is unchanged: a lease renewed in the meantime stays."""
     metadata = found["metadata"]
     api.discard(
         delete(
@@ -107,7 +107,7 @@ def _has_ended(pod: K8sObject, now: datetime) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Collect once and print what was deleted."""
+    """Collect once and print the deleted objects."""
     parser = argparse.ArgumentParser(prog="espalier.sandbox.garbage", description=__doc__)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")

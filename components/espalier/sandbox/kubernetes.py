@@ -58,7 +58,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _OWN_USER = {"SANDBOXD_OWN_USER": "1"}
-"""Tells sandboxd that no other sandbox runs as its user (see `own_user`)."""
+"""Tells sandboxd that no other sandbox runs as its user (`pod.own_user`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Cluster:
     """A run's connection to the cluster, shared by its sandboxes.
 
     Attributes:
-        folder: path of the pods, or of the claims of agent-sandbox.
-        shared_token: of all sandboxes of agent-sandbox's template; None if each has its own.
+        folder: API path of the pods, or of agent-sandbox's claims.
+        shared_token: the token of all claimed sandboxes; None if each sandbox has its own.
     """
 
     backend: KubernetesBackend
@@ -79,7 +79,7 @@ class Cluster:
 
     @classmethod
     async def open(cls, backend: KubernetesBackend) -> Self:
-        """Connect, take the lease, start the watch.
+        """Connect, take the lease and start the watch.
 
         Raises:
             SandboxError: the cluster is unreachable or refuses.
@@ -93,7 +93,7 @@ class Cluster:
                 server, lambda now: _lease(backend, now), partial(ensure, server, owned)
             )
             async with cleanup_on_failure(lease.release):
-                await lease.take()  # first: it owns everything that is created below
+                await lease.take()  # before anything that it has to own is created
                 kind = "pods" if token is None else "sandboxclaims"
                 version = "v1" if token is None else AGENT_SANDBOX_API
                 folder = object_path(version, kind, namespace)
@@ -129,17 +129,17 @@ class Cluster:
         return token
 
     async def delete(self, name: str) -> bool:
-        """Delete the pod, or the claim with its pod; False if there is none."""
+        """Delete the pod, or the claim with its pod; False if it does not exist."""
         path = f"{self.folder}/{name}"
         try:
-            # a claim that would be gone before its pod could not say that the pod still runs
+            # delete the claim last: without it, the watch would not see that the pod still runs
             await self.server.send(delete(path) if self.shared_token is None else delete_last(path))
         except NotFoundError:
             return False
         return True
 
     async def end_of_pod(self, name: str, address: str, within_s: float) -> ClusterState | None:
-        """How the pod of a lost sandbox ended; None if it did not, or nobody knows.
+        """Return how the pod of a lost sandbox ended; None if it did not, or if it is unknown.
 
         A claim of agent-sandbox says only that its pod failed, so the pod itself is read.
         """
@@ -162,12 +162,12 @@ class Cluster:
         return state_of_pod(max(ended, key=lambda pod: pod["metadata"]["creationTimestamp"]))
 
     def of_pod(self, state: ClusterState, address: str) -> ClusterState:
-        """The state of the pod that had this address: agent-sandbox replaces a pod that is lost."""
+        """Return the state of the pod at this address: agent-sandbox replaces a lost pod."""
         is_replaced = self.shared_token is not None and state.address != address
         return _REPLACED if is_replaced and not state.ended else state
 
     async def gone(self, name: str, within_s: float) -> None:
-        """Wait until it is gone.
+        """Wait until the pod or claim is deleted.
 
         Raises:
             SandboxTimeout: it still exists after `within_s`.
@@ -175,7 +175,7 @@ class Cluster:
         await self.watch.until(name, lambda state: state.is_gone, within_s)
 
     async def close(self) -> None:
-        """Delete the lease and with it all sandboxes of the run that are left."""
+        """Delete the lease, and with it all remaining sandboxes of the run."""
         async with contextlib.AsyncExitStack() as ending:  # all three run, even if one fails
             ending.push_async_callback(self.server.close)
             ending.push_async_callback(self.lease.release)
@@ -200,10 +200,10 @@ _REPLACED = ClusterState(ended="its pod was deleted, and agent-sandbox put anoth
 
 
 async def _uses_claims(backend: KubernetesBackend, server: ApiServer) -> bool:
-    """Whether sandboxes are claims of agent-sandbox, as the profile says.
+    """Return whether sandboxes are agent-sandbox claims, as the profile configures.
 
     Raises:
-        SandboxUnavailable: the profile demands it, and the cluster does not have it.
+        SandboxUnavailable: the profile requires agent-sandbox and the cluster lacks it.
     """
     wanted = backend.settings.pods.agent_sandbox
     if wanted == "never":
@@ -221,7 +221,7 @@ async def _uses_claims(backend: KubernetesBackend, server: ApiServer) -> bool:
 
 
 def _warm_pool(backend: KubernetesBackend, token: Token) -> tuple[Owned, ...]:
-    """Agent-sandbox's template and warm pool."""
+    """Return agent-sandbox's template and warm pool."""
     environment, namespace = _environment(backend, token), backend.settings.namespace
 
     def template(owner: Owner) -> K8sObject:
@@ -245,7 +245,8 @@ _ANSWER_S = 2.0
 _ASK_AGAIN_S = 0.03
 _END_WITHIN_S = 60.0
 _REASON_WITHIN_S = 10.0
-"""The connection breaks when a container dies; its node says so up to a few seconds later."""
+"""How long to wait for the reason: the connection breaks when a container dies, and its node
+reports the reason up to a few seconds later."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -255,12 +256,12 @@ class KubernetesBackend:
     Attributes:
         settings: image, namespace, resources and RuntimeClass of the pods.
         run_id: names the lease that owns the sandboxes; one backend per run holds it.
-        limits: of every sandbox; they must fit into the resources.
+        limits: limits of every sandbox; they must fit into the resources.
         preimport: modules imported before any Python run.
-        kubeconfig: of the cluster; None means the cluster of this pod.
+        kubeconfig: configuration of the cluster; None means the cluster of this pod.
         holder: name of the lease's holder, for people to read.
         warm_pods: pods that agent-sandbox keeps ready, if the cluster has it.
-        start_timeout_s: time in which a sandbox must answer.
+        start_timeout_s: time within which a new sandbox must answer.
         watching: deadlines and pauses of the watch over all sandboxes.
     """
 
@@ -275,7 +276,7 @@ class KubernetesBackend:
     watching: WatchSettings = field(default_factory=WatchSettings)
     name: str = field(default="kubernetes", init=False, repr=False)
     cluster: Cluster | None = field(default=None, init=False, repr=False)
-    """The connection that its sandboxes share, from the first on."""
+    """The connection that its sandboxes share, opened for the first one."""
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
     _image_id: str = field(default="", init=False, repr=False)
 
@@ -297,7 +298,7 @@ class KubernetesBackend:
             )
 
     async def create(self) -> KubernetesSandbox:
-        """See `Backend.create`."""
+        """Create a sandbox in a pod or claim, and wait until it answers."""
         cluster = await self._open()
         name = run_object_name(self.run_id, f"s-{secrets.token_hex(5)}")
         async with cleanup_on_failure(partial(_delete_quietly, cluster, name)):
@@ -310,7 +311,7 @@ class KubernetesBackend:
         return sandbox
 
     async def close(self) -> None:
-        """Release the lease, and with it delete every sandbox."""
+        """Release the lease, which deletes every sandbox."""
         if self.cluster is not None:
             cluster, self.cluster = self.cluster, None
             await cluster.close()
@@ -353,7 +354,7 @@ class KubernetesBackend:
 
 
 async def _delete_quietly(cluster: Cluster, name: str) -> None:
-    """Delete without errors: the original error matters more, and the lease owns what is left."""
+    """Delete without raising: the original error matters more, and the lease owns the rest."""
     with contextlib.suppress(SandboxError):
         await cluster.delete(name)
 
@@ -361,8 +362,8 @@ async def _delete_quietly(cluster: Cluster, name: str) -> None:
 class KubernetesSandbox(SandboxClient):
     """A sandbox in a pod; calls in progress fail at once when the cluster removes the pod.
 
-    A call whose connection broke waits until the cluster says how the pod ended: a program that
-    made the kernel kill the pod lost its sandbox itself.
+    When a call's connection breaks, the call waits until the cluster reports how the pod ended: a
+    program that made the kernel kill the pod is responsible for the loss.
     """
 
     def __init__(
@@ -379,7 +380,7 @@ class KubernetesSandbox(SandboxClient):
         """Retry until sandboxd answers: a container is Running shortly before it listens.
 
         Raises:
-            SandboxTimeout: it did not answer in time.
+            SandboxTimeout: sandboxd did not answer in time.
             SandboxLost: the pod ended.
         """
 
@@ -395,10 +396,10 @@ class KubernetesSandbox(SandboxClient):
         await asking(self.wait_until_ready, _ANSWER_S)
 
     async def close(self) -> None:
-        """See `Sandbox.close`; the pod is deleted when this returns.
+        """Delete the sandbox; its pod is gone when this returns.
 
         Raises:
-            SandboxTimeout: the node did not end it in time; the lease or its deadline will.
+            SandboxTimeout: the pod did not end in time; its lease or deadline will end it.
         """
         self._is_closing = True
         await self.close_connections()
@@ -423,10 +424,10 @@ class KubernetesSandbox(SandboxClient):
         return await self._explained(super()._ask(method, path, query, content))
 
     async def _explained(self, call: Awaitable[T]) -> T:
-        """The result of a call to sandboxd, or why the pod is lost.
+        """Await a call to sandboxd; if the sandbox is lost, raise the cluster's reason.
 
         Raises:
-            SandboxLost: with the cluster's reason, and whether the pod was ended from inside.
+            SandboxLost: the cluster's reason, and whether a program in the pod ended it.
         """
         try:
             return await call

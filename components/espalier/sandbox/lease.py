@@ -1,9 +1,9 @@
 """The lease of a run in the sandbox namespace, and the shared objects that it owns.
 
-An owner must be in the same namespace, so the trainer's pod cannot own its sandboxes. It holds and
-renews this lease instead; when the trainer is gone the lease expires, the collector (`garbage`)
-deletes it, and Kubernetes deletes everything that it owns. A trainer that is still there then takes
-a new lease, and makes what that has to own again.
+An owner must be in the same namespace, so the trainer's pod cannot own its sandboxes. The trainer
+holds and renews this lease instead. When the trainer is gone, the lease expires, the collector
+(`garbage`) deletes it, and Kubernetes deletes everything that it owns. A trainer that is still
+alive then takes a new lease and recreates the shared objects that it owns.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ DURATION_S = 120
 def run_lease(
     run_id: str, *, namespace: str, holder: str, now: datetime, labels: Mapping[str, str]
 ) -> K8sObject:
-    """A new lease, held from `now` on.
+    """Return a new lease, held from `now` on.
 
     Args:
         run_id: part of the lease's name.
-        namespace: of the sandboxes.
-        holder: such as the name of the trainer's pod; for people to read.
-        now: in UTC.
+        namespace: the namespace of the sandboxes.
+        holder: name of the holder for people to read, such as the trainer's pod.
+        now: the current time in UTC.
         labels: `kubernetes.labels` of the profile.
 
     Raises:
@@ -60,17 +60,17 @@ def run_lease(
 
 
 def renewed(now: datetime) -> K8sObject:
-    """Merge patch that renews a lease."""
+    """Return the merge patch that renews a lease."""
     return {"spec": {"renewTime": micro_time(now)}}
 
 
 def lease_owner(name: str, uid: str) -> Owner:
-    """The created lease as the owner of sandboxes."""
+    """Return the created lease as the owner of sandboxes."""
     return Owner(api_version=API_VERSION, kind="Lease", name=name, uid=uid)
 
 
 def micro_time(moment: datetime) -> str:
-    """RFC 3339 with microseconds and Z: the API server's MicroTime."""
+    """Format a time as the API server's MicroTime: RFC 3339 with microseconds and Z."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -85,11 +85,11 @@ class HeldLease:
     """Takes a run's lease, renews it in a task, and deletes it at the end.
 
     Args:
-        server: of the cluster.
-        lease: makes the lease for a time (`run_lease`); an existing lease of the same run, left by
-            a killed trainer, is taken over.
-        held: called with the owner after the lease was taken, and after each renewal; makes what
-            is missing of the objects that the lease owns.
+        server: the cluster's API server.
+        lease: returns the lease for a given time (`run_lease`); an existing lease of the same run,
+            left by a killed trainer, is taken over.
+        held: called with the owner after the lease was taken, and after each renewal; creates the
+            missing ones of the objects that the lease owns.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class HeldLease:
 
     @property
     def owner(self) -> Owner:
-        """Owner of the sandboxes; changes if the lease is deleted and created again."""
-        assert self._owner is not None, "the lease is taken first"
+        """The owner of the sandboxes; changes if the lease is deleted and created again."""
+        assert self._owner is not None, "the lease was taken"
         return self._owner
 
     async def take(self) -> None:
@@ -125,14 +125,14 @@ class HeldLease:
         self._task = asyncio.create_task(self._keep_renewing())
 
     def doubt(self) -> None:
-        """Renew soon, as a sandbox was deleted: perhaps because its owner is gone."""
+        """Renew soon: a sandbox was deleted, perhaps because the lease is gone."""
         self._doubted.set()
 
     async def release(self) -> None:
         """Delete the lease, and with it every remaining sandbox.
 
         Raises:
-            SandboxError: it could not be deleted; the collector will, after it expired.
+            SandboxError: the deletion failed; the collector deletes the lease after it expires.
         """
         if self._task is not None:
             self._task.cancel()
@@ -163,7 +163,7 @@ class HeldLease:
                 await self._renew_or_take()
                 await self._held(self.owner)
             except SandboxError as error:
-                # the next renewals come long before it expires
+                # only a warning: several renewals follow before the lease expires
                 _log.warning("the lease %s: %s", self._name, error)
 
     async def _renew_or_take(self) -> None:
@@ -172,15 +172,15 @@ class HeldLease:
         except NotFoundError:  # deleted with its sandboxes; new ones need an owner
             await self._take()
             return
-        # another one of the same name, if somebody deleted ours and made it again
+        # the uid differs if somebody deleted the lease and created it again
         self._owner = lease_owner(self._name, renewed_lease["metadata"]["uid"])
 
 
 class Owned(NamedTuple):
-    """An object that exists once for a run, such as agent-sandbox's pool of warm pods."""
+    """An object that exists once per run, such as agent-sandbox's pool of warm pods."""
 
     folder: str
-    """Path of its kind."""
+    """API path of its kind."""
     manifest: Callable[[Owner], K8sObject]
 
 
@@ -190,13 +190,13 @@ _LOOK_EVERY_S = 0.25
 
 
 async def ensure(server: ApiServer, owned: Sequence[Owned], owner: Owner) -> None:
-    """Create what is missing, and replace what another owner or another trainer made.
+    """Create missing objects, and replace those of another owner or another trainer.
 
-    An object of a lease that is gone is about to be deleted by Kubernetes. One of a trainer that
-    was killed names the digest of a token that only that trainer knew.
+    Kubernetes is about to delete an object whose lease is gone. An object of a killed trainer holds
+    the digest of a token that only that trainer knew.
 
     Raises:
-        SandboxError: the API server refuses or is unreachable, or an old object does not go.
+        SandboxError: the API server refuses or is unreachable, or an old object is not deleted.
     """
     for folder, manifest in owned:
         wanted = _with_digest(manifest(owner))
@@ -210,7 +210,7 @@ async def ensure(server: ApiServer, owned: Sequence[Owned], owner: Owner) -> Non
 
 
 def _with_digest(manifest: K8sObject) -> K8sObject:
-    """The manifest with a digest of its spec, which the API server completes with defaults."""
+    """Return the manifest with a digest of its spec, to which the API server adds defaults."""
     text = json.dumps(manifest["spec"], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     metadata = {**manifest["metadata"], "annotations": {_DIGEST_ANNOTATION: digest}}
@@ -241,7 +241,7 @@ async def _delete(server: ApiServer, path: str, *, uid: str) -> None:
     Raises:
         SandboxTimeout: it still exists.
     """
-    with contextlib.suppress(NotFoundError, SandboxQuota):  # gone, or another one by now
+    with contextlib.suppress(NotFoundError, SandboxQuota):  # gone, or replaced by another object
         await server.send(delete(path, uid=uid))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_GONE_WITHIN_S):

@@ -1,4 +1,4 @@
-"""A lent sandbox: programs run no longer than their borrower's call has time for."""
+"""A lent sandbox, whose programs are limited to the time its borrower's call has left."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NO_TIME_LEFT = ExecResult(
     cpu_s=0.0,
     max_rss_bytes=0,
 )
-"""Of a program for which nothing was left of its call's time: it was not started."""
+"""The result of a program that was not started because its call had no time left."""
 
 
 class LentSandbox:
-    """A sandbox whose programs share the time of the environment's call that runs them.
+    """A sandbox whose programs share the time limit of the environment call that runs them.
 
-    A program that the call has no time for is killed by its wall time, as one that is slow: the
-    policy reads so, and its episode goes on. See `CallTime`.
+    A program that its call has no time for counts as killed by the time limit, like a slow one: the
+    policy reads that as an observation, and its episode goes on (`CallTime`).
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -34,12 +34,12 @@ class LentSandbox:
 
     @property
     def name(self) -> str:
-        """See `Sandbox.name`."""
+        """The sandbox's name, for messages and metrics."""
         return self._sandbox.name
 
     @property
     def limits(self) -> Limits:
-        """See `Sandbox.limits`."""
+        """The sandbox's highest limits, which are also the defaults of a run."""
         return self._sandbox.limits
 
     async def exec(
@@ -51,7 +51,7 @@ class LentSandbox:
         timeout_s: float | None = None,
         limits: Limits | None = None,
     ) -> ExecResult:
-        """See `Sandbox.exec`."""
+        """Run a program within the time that the call has left."""
         return await _in_time(
             lambda wall_s: self._sandbox.exec(
                 argv, stdin=stdin, env=env, timeout_s=wall_s, limits=limits
@@ -60,7 +60,7 @@ class LentSandbox:
         )
 
     async def python(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
-        """See `Sandbox.python`."""
+        """Run code in the Python session within the time that the call has left."""
         return await _in_time(
             lambda wall_s: self._sandbox.python(code, timeout_s=wall_s),
             self._wall_s(timeout_s, None),
@@ -74,7 +74,7 @@ class LentSandbox:
         timeout_s: float | None = None,
         limits: Limits | None = None,
     ) -> ExecResult:
-        """See `Sandbox.run_python`."""
+        """Run a script in its own interpreter within the time that the call has left."""
         return await _in_time(
             lambda wall_s: self._sandbox.run_python(
                 code, stdin=stdin, timeout_s=wall_s, limits=limits
@@ -83,23 +83,23 @@ class LentSandbox:
         )
 
     async def put(self, path: str, content: bytes) -> None:
-        """See `Sandbox.put`."""
+        """Write a file of the workspace."""
         await self._sandbox.put(path, content)
 
     async def get(self, path: str) -> bytes:
-        """See `Sandbox.get`."""
+        """Read a file of the workspace."""
         return await self._sandbox.get(path)
 
     async def snapshot(self) -> str:
-        """See `Sandbox.snapshot`."""
+        """Save the files of the workspace and return a name for `reset`."""
         return await self._sandbox.snapshot()
 
     async def reset(self, snapshot: str | None = None) -> None:
-        """See `Sandbox.reset`."""
+        """End all runs, empty every writable folder and restore a snapshot."""
         await self._sandbox.reset(snapshot)
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
+        """End the sandbox and all its processes."""
         await self._sandbox.close()
 
     def _wall_s(self, timeout_s: float | None, limits: Limits | None) -> float:
@@ -107,7 +107,7 @@ class LentSandbox:
 
 
 async def _in_time(run: Callable[[float], Awaitable[ExecResult]], wall_s: float) -> ExecResult:
-    """Run a program within what is left of its call's time, where a call runs it."""
+    """Run a program, within the time left of the current call if there is one."""
     call = current_call()
     if call is None:
         return await run(wall_s)

@@ -40,7 +40,7 @@ _END_WITHIN_S = 10.0
 _FOLLOWS_WITHIN_S = 3.0
 _OUTPUT_CHARACTERS = 800
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""What bubblewrap ends with when it, or the first process, is killed."""
+"""Return codes of bubblewrap when it, or the first process, is killed."""
 
 
 class BubblewrapProcess:
@@ -62,7 +62,7 @@ class BubblewrapProcess:
     ) -> int:
         """Start the sandbox and return the host pid of its first process.
 
-        Call it in a thread that outlives the sandbox: --die-with-parent is bound to the thread.
+        Call this in a thread that outlives the sandbox: --die-with-parent is bound to the thread.
 
         Raises:
             SandboxLost: bubblewrap could not create the sandbox; `output` says why.
@@ -80,7 +80,7 @@ class BubblewrapProcess:
                     user_map=map_read if is_root else None,
                 )
                 self._process = self._spawn(command(descriptors), descriptors, group)
-            os.close(info_write)  # ours, or `_read_all` would never see the end of the pipe
+            os.close(info_write)  # else `_read_all` would never see the end of the pipe
             first_pid = self._open_pidfd(await _read_all(info_read))
             if is_root:  # bubblewrap waits for the maps until a byte comes over `map_write`
                 _map_users(first_pid)
@@ -115,22 +115,22 @@ class BubblewrapProcess:
         return first_pid
 
     def output(self) -> str:
-        """The end of what bubblewrap and sandboxd wrote, such as the cause of a failed start."""
+        """Return the end of bubblewrap's and sandboxd's output, such as why a start failed."""
         text = self._stderr_path.read_text(encoding="utf-8", errors="replace")
         return text.strip()[-_OUTPUT_CHARACTERS:]
 
     async def was_killed(self) -> bool:
-        """Whether the sandbox ended by SIGKILL, which no missing requirement sends."""
+        """Return whether SIGKILL ended the sandbox, so that no requirement is missing."""
         if self._process is None:
             return False
         await _wait_for_exit(self._process)
         return self._process.returncode in _KILLED
 
     async def end(self) -> None:
-        """Kill the first process and with it its pid namespace; return when none is left.
+        """Kill the first process, and with it its pid namespace; wait until all are gone.
 
         Raises:
-            SandboxTimeout: they did not end in time.
+            SandboxTimeout: the processes did not end in time.
         """
         try:
             async with asyncio.timeout(_END_WITHIN_S), self._ending:
@@ -154,20 +154,20 @@ class BubblewrapProcess:
 
 
 async def _wait_for_exit(bubblewrap: subprocess.Popen[bytes]) -> None:
-    """Let bubblewrap reap the first process: killed earlier it would leave a zombie."""
+    """Let bubblewrap reap the first process; killing bubblewrap earlier would leave a zombie."""
     bubblewrap.send_signal(signal.SIGCONT)  # it may have been stopped
     with contextlib.suppress(subprocess.TimeoutExpired):
         await asyncio.to_thread(bubblewrap.wait, _FOLLOWS_WITHIN_S)
 
 
 def _is_root_of_the_machine() -> bool:
-    """Whether this user is root outside any user namespace: such a process has no limits."""
+    """Return whether this user is root outside any user namespace, which has no limits."""
     everyone = Path("/proc/self/uid_map").read_text(encoding="ascii").split() == _EVERYONE
     return os.geteuid() == 0 and everyone
 
 
 async def _read_all(descriptor: int) -> bytes:
-    """Read a pipe to its end; not in a thread, which would wait for a writer that stands still."""
+    """Read a pipe to its end, without a thread, which a stopped writer would block."""
     received = b""
     while True:
         await _readable(descriptor)
@@ -204,9 +204,9 @@ _GENERATED_FILES = {
     str(ENVIRONMENT / "pyvenv.cfg"): environment_settings(),
     "/proc/cmdline": "\n",
     "/proc/sys/kernel/random/boot_id": "00000000-0000-4000-8000-000000000000\n",
-    "/dev/tty": "",  # the machine's own would show to all sandboxes when one last used a terminal
+    "/dev/tty": "",  # the real one would show every sandbox when another last used a terminal
 }
-"""Path in the sandbox -> content of a file that differs from this machine's."""
+"""Path in the sandbox -> content of a file that replaces this machine's."""
 
 
 class LocalSandbox(SandboxClient):
@@ -228,7 +228,7 @@ class LocalSandbox(SandboxClient):
         self._group = group
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
+        """End the sandbox, all its processes and its files."""
         self.mark_lost("its owner closed it")
         await self.close_connections()
         await self._process.end()
@@ -242,11 +242,11 @@ class LocalBackend:
     """Creates sandboxes with bubblewrap.
 
     Attributes:
-        limits: of every sandbox.
-        packages: of espalier's Python environment that programs in the sandbox may import.
+        limits: limits of every sandbox.
+        packages: packages of espalier's Python environment that programs may import.
         preimport: modules imported before any Python run; each costs memory in every sandbox.
-        start_timeout_s: time in which a sandbox must answer.
-        links: names of folders of the workspace that are seen in the root as well.
+        start_timeout_s: time within which a new sandbox must answer.
+        links: names of folders of the workspace that get a link in the root folder.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -257,7 +257,7 @@ class LocalBackend:
     name: str = field(default="local", init=False, repr=False)
 
     async def create(self) -> LocalSandbox:
-        """See `Backend.create`; refuses to run without isolation and says what is missing."""
+        """Create a sandbox; refuse without isolation, and say what is missing."""
         refuse_unsafe()
         folder = Path(tempfile.mkdtemp(prefix="espalier-sandbox-"))
         process, token = BubblewrapProcess(folder), Token()
@@ -282,7 +282,7 @@ class LocalBackend:
         return sandbox
 
     async def close(self) -> None:
-        """See `Backend.close`; local sandboxes share nothing."""
+        """Do nothing: local sandboxes share no resources."""
 
     def _command(self, folder: Path, token: Token, descriptors: PassedDescriptors) -> list[str]:
         written = []
@@ -298,10 +298,10 @@ class LocalBackend:
 
 
 def refuse_unsafe() -> None:
-    """Check the requirements that can be seen without starting a sandbox.
+    """Check the requirements that can be verified without starting a sandbox.
 
     Raises:
-        SandboxUnavailable: this is not Linux, or bubblewrap is not installed.
+        SandboxUnavailable: the machine does not run Linux, or bubblewrap is not installed.
     """
     if not sys.platform.startswith("linux"):
         raise SandboxUnavailable(f"{_REQUIREMENT}: this is {sys.platform}")

@@ -1,9 +1,8 @@
-"""The pod of one sandbox, and the objects of agent-sandbox for clusters that have its controller.
+"""The pod of one sandbox, and agent-sandbox's objects for clusters that have its controller.
 
-A sandbox pod has no rights, no token and no way out; it only answers the pod that created it.
-
-Fields of agent-sandbox are those of extensions.agents.x-k8s.io/v1beta1 (extensions/api/v1beta1 of
-kubernetes-sigs/agent-sandbox): for a claim the controller hands out a warm pod and starts another.
+A sandbox pod has no rights, no token and no egress; it only answers the pod that created it. The
+fields of agent-sandbox are those of extensions.agents.x-k8s.io/v1beta1 (extensions/api/v1beta1 of
+kubernetes-sigs/agent-sandbox): for a claim, the controller hands out a warm pod and starts another.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ CONTAINER = "sandbox"
 PROGRAM = "espalier-sandbox"
 """Name label of every sandbox pod, by which network policies and the collector find them."""
 SANDBOX_ACCOUNT = "espalier-sandbox"
-"""An account without rights, whose token is not mounted."""
+"""A service account without rights, whose token is not mounted."""
 SANDBOXD_PORT = 8080
 """The only port that the network policies open, for pods of the pipeline."""
 HEALTH_PATH = "/healthz"
@@ -46,8 +45,8 @@ TTL_LABEL = "espalier.dev/ttl-seconds"
 """Label with the pod's time to live in seconds, from its creation by the API server's clock."""
 WORKSPACE = "/workspace"
 _TERMINATION_LOG = "/root/termination-log"
-"""The kubelet mounts a world-writable file of the node there. In /root, which only root may enter,
-no sandbox can write to it; in /dev, the default, it would be storage that no limit counts."""
+"""The kubelet mounts a world-writable file of the node at this path. Only root may enter /root, so
+no sandbox can write to it there; in /dev, the default, it would be storage that no limit counts."""
 
 _COMMAND = ("/opt/sandbox/bin/python", "-I", "-m", "sandboxd")
 """The same in every image of sandbox-images/; has to be pid 1."""
@@ -60,7 +59,7 @@ class SandboxPodSettings:
     """Settings shared by all sandboxes of a pool."""
 
     image: str
-    """With a digest, or a tag that never moves."""
+    """An image with a digest, or with a tag that never moves."""
     namespace: str
     pods: SandboxPodsConfig
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -74,16 +73,16 @@ def sandbox_pod(
     run_id: str,
     owner: Owner,
 ) -> K8sObject:
-    """A pod with sandboxd, deleted with its owner or at its TTL, evicted under memory pressure.
+    """Return a pod with sandboxd, deleted with its owner or at its TTL.
 
     Args:
-        settings: of the pool.
-        environment: of sandboxd. Readable for everyone who may read pods, perhaps for the agent's
-            code as well: the digest of a token may stand here, a secret may not.
-        name: of the pod.
-        run_id: of the run that samples.
+        settings: settings of the pool.
+        environment: variables of sandboxd. Whoever may read pods can read them, perhaps also the
+            agent's code: they may contain the digest of a token, but no secret.
+        name: name of the pod.
+        run_id: the run that samples.
         owner: the run's lease (`run_lease`), in the same namespace: Kubernetes takes an owner in
-            another one for deleted and would delete the pod at once.
+            another namespace for deleted and would delete the pod at once.
 
     Raises:
         ManifestError: `run_id` cannot be a label.
@@ -102,16 +101,16 @@ def sandbox_pod(
 
 
 def own_user(name: str) -> int:
-    """A user id derived from the sandbox's name.
+    """Return a user id derived from the sandbox's name.
 
-    With runc, which shares the node's kernel, sandboxes of one user would share its process limit:
-    one that forks up to the limit would keep its neighbours from forking.
+    runc shares the node's kernel, so sandboxes of one user would share its process limit: one that
+    forks up to the limit would keep its neighbours from forking.
     """
     return _FIRST_USER + zlib.crc32(name.encode()) % _FIRST_USER
 
 
 def sandbox_labels(settings: SandboxPodSettings, run_id: str) -> dict[str, str]:
-    """Labels by which the network policies and the collector select sandboxes."""
+    """Return the labels by which network policies and the collector select sandboxes."""
     labels = object_labels(PROGRAM, "sandbox", checked_run_id(run_id), settings.labels)
     return labels | {TTL_LABEL: str(settings.pods.ttl_s)}
 
@@ -119,7 +118,7 @@ def sandbox_labels(settings: SandboxPodSettings, run_id: str) -> dict[str, str]:
 def sandbox_pod_spec(
     settings: SandboxPodSettings, environment: Mapping[str, str], *, user: int
 ) -> K8sObject:
-    """The pod's spec, which does not depend on the run."""
+    """Return the pod's spec, which does not depend on the run."""
     volumes = _volumes(settings.pods)
     spec: K8sObject = {
         "runtimeClassName": settings.pods.runtime_class,
@@ -141,7 +140,7 @@ def sandbox_pod_spec(
 
 
 def _placement(pods: SandboxPodsConfig) -> K8sObject:
-    """Where the pods run and how they are spread; the RuntimeClass adds what it demands itself."""
+    """Return where the pods run and how they spread, apart from the RuntimeClass's own rules."""
     placement: K8sObject = {}
     if pods.node_selector:
         placement["nodeSelector"] = dict(pods.node_selector)
@@ -180,7 +179,7 @@ def _container(
         "ports": [{"name": CONTAINER, "containerPort": SANDBOXD_PORT, "protocol": "TCP"}],
         "resources": resource_requirements(settings.pods.resources),
         "securityContext": restricted_container(),
-        # every second until it is up, then seldom: a node holds a hundred sandboxes
+        # every second until it is up, then rarely: a node holds a hundred sandboxes
         "startupProbe": {"httpGet": health, "periodSeconds": 1, "failureThreshold": 60},
         "readinessProbe": {"httpGet": health, "periodSeconds": 20, "timeoutSeconds": 5},
         "volumeMounts": mounts,
@@ -189,7 +188,7 @@ def _container(
 
 
 def _volumes(pods: SandboxPodsConfig) -> Volumes:
-    """The only writable folders."""
+    """Return the pod's only writable folders."""
     volumes = Volumes()
     for name, path in (("tmp", SCRATCH_MOUNT), ("workspace", WORKSPACE)):
         if pods.scratch == "memory":
@@ -206,7 +205,7 @@ POOL_PART = "sandboxes"
 def sandbox_template(
     settings: SandboxPodSettings, environment: Mapping[str, str], *, run_id: str, owner: Owner
 ) -> K8sObject:
-    """The template of the pool's pods, which all have the same user and token digest.
+    """Return the template of the pool's pods, which share one user and one token digest.
 
     The network policies of `k8s/` apply: the controller's default policy ("Managed") would allow
     egress to the internet.
@@ -228,7 +227,7 @@ def sandbox_template(
 def sandbox_warm_pool(
     settings: SandboxPodSettings, *, run_id: str, owner: Owner, replicas: int
 ) -> K8sObject:
-    """A pool of `replicas` running sandboxes, to be claimed."""
+    """Return a pool of `replicas` running sandboxes, to be claimed."""
     return {
         **_agent_sandbox_object("SandboxWarmPool", settings, run_id, owner),
         "spec": {
@@ -243,16 +242,16 @@ def sandbox_warm_pool(
 def sandbox_claim(
     settings: SandboxPodSettings, *, name: str, run_id: str, owner: Owner, now: datetime
 ) -> K8sObject:
-    """A claim for one sandbox; deleting it ends the sandbox, and so does its time to live.
+    """Return a claim for one sandbox; it ends when deleted, or at its time to live.
 
-    It sets no environment, because the controller would then start a cold pod.
+    The claim sets no environment, because the controller would then start a cold pod.
 
     Args:
-        settings: of the pool.
-        name: of the claim.
-        run_id: of the run that samples.
+        settings: settings of the pool.
+        name: name of the claim.
+        run_id: the run that samples.
         owner: the run's lease.
-        now: in UTC, from which on it may live.
+        now: the time in UTC from which the time to live counts.
     """
     claim = _agent_sandbox_object("SandboxClaim", settings, run_id, owner)
     claim["metadata"]["name"] = name

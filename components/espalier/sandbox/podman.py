@@ -21,14 +21,14 @@ from espalier.sandbox.protocol import Limits, SandboxLost, SandboxUnavailable
 _USER = 1000
 _USERS = 2000
 _FIRST_USER_OF_ROOT = 0x70000000
-"""First host user id if root runs podman, far above any account; else subuids are used."""
+"""First host user id if root runs podman, far above any account; otherwise subuids are used."""
 _SERVER_BYTES = 256 * 2**20
 """Memory of sandboxd and its warm interpreters."""
 _SERVER_PROCESSES = 32
 _SHARED_MEMORY = "16m"
 _DESCRIPTORS = 4096
 _MASKED = ("/dev/tty", "/proc/cmdline", "/proc/sys/kernel/random/boot_id")
-"""Files of the machine: which it is, and when a container last used a terminal."""
+"""Files that would identify the machine, or show when a container last used a terminal."""
 _LISTENER, _LIFELINE = 3, 4
 _FREE_DESCRIPTOR = 10
 _BACKLOG = 64
@@ -41,10 +41,10 @@ class PodmanBackend:
 
     Attributes:
         image: a local image with sandboxd in /opt/sandbox; never pulled.
-        limits: of every sandbox.
+        limits: limits of every sandbox.
         preimport: modules imported before any Python run.
         runtime: "crun", "runc", or a path; None means podman's default.
-        start_timeout_s: time in which a sandbox must answer.
+        start_timeout_s: time within which a new sandbox must answer.
     """
 
     image: str
@@ -55,7 +55,7 @@ class PodmanBackend:
     name: str = field(default="podman", init=False, repr=False)
 
     async def create(self) -> PodmanSandbox:
-        """See `Backend.create`."""
+        """Create a sandbox in a container, and wait until it answers."""
         if shutil.which("podman") is None:
             raise SandboxUnavailable("no podman on PATH (Debian: apt install podman)")
         folder, token = Path(tempfile.mkdtemp(prefix="espalier-sandbox-")), Token()
@@ -75,10 +75,10 @@ class PodmanBackend:
         return sandbox
 
     async def close(self) -> None:
-        """See `Backend.close`; podman sandboxes share nothing."""
+        """Do nothing: podman sandboxes share no resources."""
 
     def command(self, name: str, settings: Mapping[str, str]) -> list[str]:
-        """The podman command: read-only image, no network, no capabilities, own users, limits."""
+        """Return the podman command: read-only image, no network or capabilities, own users."""
         limits = self.limits
         memory_bytes = limits.memory_bytes + 2 * limits.disk_bytes + _SERVER_BYTES
         processes = limits.processes + _SERVER_PROCESSES
@@ -103,7 +103,7 @@ class PodmanBackend:
 
 
 class PodmanSandbox(SandboxClient):
-    """A podman sandbox; it ends when this process dies, because its lifeline pipe then closes."""
+    """A podman sandbox; it ends when this process dies, which closes its lifeline pipe."""
 
     only_programs_end_it = True
 
@@ -137,7 +137,7 @@ class PodmanSandbox(SandboxClient):
             raise SandboxUnavailable(f"{self.name}: podman: {output.strip()[-_OUTPUT_CHARACTERS:]}")
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
+        """Remove the container and its files."""
         self.mark_lost("its owner closed it")
         await self.close_connections()
         if self._lifeline is not None:
@@ -150,7 +150,7 @@ class PodmanSandbox(SandboxClient):
 async def _run_with(command: Sequence[str], descriptors: Sequence[int], log: Path) -> int:
     """Run a command with `descriptors` as 3, 4, ..., where podman's --preserve-fds expects them."""
     with contextlib.ExitStack() as held:
-        # moved above the target numbers first: DUP2 onto 3 must not close a descriptor still needed
+        # first move them above the targets: DUP2 onto 3 must not close a descriptor still needed
         high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _FREE_DESCRIPTOR) for d in descriptors]
         for descriptor in high:
             held.callback(os.close, descriptor)

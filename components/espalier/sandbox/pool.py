@@ -1,11 +1,11 @@
-"""A pool of warm sandboxes, one borrower at a time.
+"""A pool of warm sandboxes, each lent to one borrower at a time.
 
-    claim    a ready sandbox, or the next one that becomes ready
-    release  reset and probe; then ready again, or closed: worn, polluted, lost
+    claim    lend a ready sandbox, or the next one that becomes ready
+    release  reset and probe the sandbox; keep it, or close it if worn, polluted or lost
     refill   with fewer than `low_water` ready, start new ones up to `high_water`
 
-Creates are retried after a growing pause. A borrower's command never is: a lost sandbox ends its
-episode.
+Creating a sandbox is retried after a growing pause. A borrower's command is never retried: a lost
+sandbox ends its episode.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class PoolSettings(BaseModel, frozen=True, extra="forbid"):
     """How many sandboxes a pool keeps, and how long it uses each.
 
     Attributes:
-        size: most sandboxes at once, lent ones included.
-        low_water: with fewer than this many ready, new ones are started...
-        high_water: ...until this many are ready; more than that are closed.
-        max_uses: borrowers after which a sandbox is replaced.
-        max_starting: parallel creates, and parallel closes at the end; a cluster's API server
-            handles each of them.
+        size: maximum number of sandboxes, lent ones included.
+        low_water: with fewer ready sandboxes than this, new ones are started...
+        high_water: ...until this many are ready; surplus ones are closed.
+        max_uses: number of borrowers after which a sandbox is replaced.
+        max_starting: maximum number of parallel creates, and of parallel closes at the end; each
+            costs a cluster's API server a request.
         claim_timeout_s: how long a borrower waits.
-        backoff_s: pause after a failed create, doubled with every further failure...
+        backoff_s: pause after a failed create, doubled with each further failure...
         longest_backoff_s: ...up to this.
     """
 
@@ -76,11 +76,11 @@ class PoolMetrics:
     Attributes:
         claim_s: how long each served claim waited.
         lent_s: total seconds of ended loans.
-        failures: of creates, loans and resets, by cause; `claim_timeout` counts borrowers that
-            got none.
-        retired: sandboxes closed without a failure: worn, surplus.
+        failures: failed creates, loans and resets by cause; `claim_timeout` counts borrowers that
+            got no sandbox.
+        retired: sandboxes closed without a failure, by cause: worn, surplus.
         created: sandboxes that became ready.
-        closed: of these, those that were closed, for whatever reason.
+        closed: created sandboxes that were closed since, for any reason.
     """
 
     claim_s: list[float] = field(default_factory=list)
@@ -93,12 +93,12 @@ class PoolMetrics:
     _alive_since_s: list[float] = field(default_factory=list)
 
     def count_created(self, at_s: float) -> None:
-        """A sandbox became ready at this time of the monotonic clock."""
+        """Count a sandbox that became ready at `at_s` of the monotonic clock."""
         self.created += 1
         self._alive_since_s.append(at_s)
 
     def count_closed(self, created_s: float) -> None:
-        """The sandbox that became ready at `created_s` was closed."""
+        """Count the close of the sandbox that became ready at `created_s`."""
         self.closed += 1
         self._alive_since_s.remove(created_s)
         self._closed_s += time.monotonic() - created_s
@@ -111,12 +111,12 @@ class PoolMetrics:
         return self.lent_s / existed_s if existed_s else 0.0
 
     def claim_quantile_s(self, share: float) -> float:
-        """Quantile of the claims' waiting time; 0 before the first claim."""
+        """Return a quantile of the claims' waiting time; 0 before the first claim."""
         waits = sorted(self.claim_s)
         return waits[min(int(share * len(waits)), len(waits) - 1)] if waits else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """Flat figures for a tracker."""
+        """Return flat figures for a tracker."""
         return {
             "sandbox/claims": len(self.claim_s),
             "sandbox/claim_p50_s": self.claim_quantile_s(0.5),
@@ -130,7 +130,7 @@ class PoolMetrics:
 
 
 class PoolState(NamedTuple):
-    """What the sandboxes of an open pool are at, at one moment."""
+    """The number of a pool's sandboxes in each state, at one moment."""
 
     size: int
     free: int
@@ -138,21 +138,21 @@ class PoolState(NamedTuple):
     cleaning: int
     starting: int
     waiting: int
-    """Borrowers that have none yet."""
+    """Borrowers that wait for a sandbox."""
 
 
 _open_pools: weakref.WeakSet[SandboxPool] = weakref.WeakSet()
 _metrics: list[PoolMetrics] = []
-"""Of every pool that this process opened, closed ones too: what they counted stays counted."""
+"""Counters of every pool that this process opened; those of closed pools are kept."""
 
 
 def pool_states() -> list[PoolState]:
-    """Of every pool of this process that is open; from any thread."""
+    """Return the state of every open pool of this process; callable from any thread."""
     return [pool.state for pool in tuple(_open_pools)]
 
 
 def pool_metrics() -> list[PoolMetrics]:
-    """Of every pool that this process has opened; from any thread."""
+    """Return the counters of every pool that this process opened; callable from any thread."""
     return list(_metrics)
 
 
@@ -170,7 +170,7 @@ class SandboxPool:
 
     Args:
         backend: creates the sandboxes.
-        settings: of the pool.
+        settings: settings of the pool.
         prepare: fills the workspace that every borrower finds.
         jitter: random number from 0 to 1 for the pause after a failed create.
     """
@@ -204,7 +204,7 @@ class SandboxPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all sandboxes, lent ones as well."""
+        """Close all sandboxes, including lent ones."""
         self._is_open = False
         _open_pools.discard(self)
         self._fail_waiters(CLOSED)
@@ -218,7 +218,7 @@ class SandboxPool:
                 await self._close(warm)
 
         await asyncio.gather(*map(close, tuple(self._existing)))
-        while self._tasks:  # of borrowers whose sandboxes were closed just now
+        while self._tasks:  # tasks of borrowers whose sandboxes were just closed
             await asyncio.wait(self._tasks)
         self._ready.clear()
 
@@ -229,17 +229,17 @@ class SandboxPool:
 
     @property
     def num_ready(self) -> int:
-        """Sandboxes ready to be claimed."""
+        """Number of sandboxes ready to be claimed."""
         return len(self._ready)
 
     @property
     def num_existing(self) -> int:
-        """Sandboxes that are ready, lent, being reset, closed or started."""
+        """Number of sandboxes that are ready, lent, being reset, closed or started."""
         return len(self._existing) + self._starter.in_flight
 
     @property
     def state(self) -> PoolState:
-        """What its sandboxes are at; from any thread, as of about now."""
+        """Approximate number of sandboxes in each state; readable from any thread."""
         return PoolState(
             size=self._settings.size,
             free=len(self._ready),
@@ -254,9 +254,9 @@ class SandboxPool:
         """Borrow a sandbox; it is reset afterwards.
 
         Raises:
-            SandboxTimeout: none became free in time; the message has the last failed create.
-            SandboxUnavailable: the backend cannot create any, or the pool is closed.
-            SandboxLost: from the borrower's own calls, if the sandbox was lost.
+            SandboxTimeout: no sandbox became free in time; the message has the last failure.
+            SandboxUnavailable: the backend cannot create sandboxes, or the pool is closed.
+            SandboxLost: raised by the borrower's own calls if the sandbox was lost.
         """
         asked_s = time.monotonic()
         warm = await self._take()
@@ -274,7 +274,7 @@ class SandboxPool:
         finally:
             self._num_lent -= 1
             self.metrics.lent_s += time.monotonic() - lent_s
-            if warm in self._existing:  # else the pool was closed meanwhile, and it with it
+            if warm in self._existing:  # else it was closed together with the pool
                 self._run_in_background(after(warm))
 
     async def _take(self) -> WarmSandbox:
@@ -299,7 +299,7 @@ class SandboxPool:
             raise
 
     def _give_back(self, waiter: asyncio.Future[WarmSandbox]) -> None:
-        """Withdraw a waiter; offer the sandbox to others if it got one at the same moment."""
+        """Withdraw a waiter; if it was given a sandbox just now, offer that to others."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
@@ -357,7 +357,7 @@ class SandboxPool:
         self._refill()
 
     def _refill(self) -> None:
-        """Start the missing sandboxes: for waiters, and up to the high-water mark."""
+        """Start missing sandboxes: for waiters, and up to the high-water mark."""
         settings = self._settings
         supply = len(self._ready) + self._num_cleaning + self._starter.in_flight
         supply -= len(self._waiting)

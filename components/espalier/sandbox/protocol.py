@@ -1,4 +1,4 @@
-"""The sandbox protocol, the same behaviour on every backend, and its errors.
+"""The sandbox protocol, which behaves the same on every backend, and its errors.
 
 SandboxError                  names the sandbox, the fault and the remedy
 +-- SandboxRefused            invalid request; nothing ran
@@ -46,7 +46,7 @@ class SandboxLost(SandboxError):
     """The sandbox ended or is unreachable; a command may have run, so never retry it.
 
     Attributes:
-        by_program: whether a program ran meanwhile and nothing outside explains the loss.
+        by_program: whether a program was running and nothing outside explains the loss.
     """
 
     def __init__(self, message: str, *, by_program: bool = False) -> None:
@@ -72,12 +72,12 @@ class ExecResult:
         stderr  b""        killed_by    "wall_time"        truncated  False
 
     Attributes:
-        exit_status: None if a signal ended it; 127: no such program; 126: it cannot be started.
+        exit_status: None if a signal ended it; 127: program not found; 126: it cannot be started.
         signal: the signal that ended it, else None.
         killed_by: the limit that killed it, else None.
-        truncated: the output exceeded its limit and was cut.
+        truncated: whether the output exceeded its limit and was cut.
         duration_s: seconds inside the sandbox, until all processes that it started have ended.
-        cpu_s: of the program and of children that it waited for.
+        cpu_s: CPU seconds of the program and of children that it waited for.
     """
 
     stdout: bytes
@@ -120,7 +120,7 @@ class Sandbox(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Maximum limits, and the default of a run."""
+        """The highest limits, which are also the defaults of a run."""
         ...
 
     async def exec(
@@ -139,7 +139,7 @@ class Sandbox(Protocol):
             stdin: its whole standard input.
             env: variables besides PATH, HOME and LANG.
             timeout_s: replaces `limits.wall_s`.
-            limits: for this run, none above the sandbox's (use `dataclasses.replace`).
+            limits: limits of this run, none above the sandbox's (use `dataclasses.replace`).
 
         Raises:
             SandboxRefused: an invalid argument, or a limit above the sandbox's.
@@ -149,9 +149,9 @@ class Sandbox(Protocol):
     async def python(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run code in the Python session, which keeps its names; prints a last expression.
 
-        Between calls the session stands still, with every thread and process that it started.
+        Between calls the session is stopped, with every thread and process that it started.
 
-        If the call exits, crashes or is killed, the next call starts a new session.
+        If the code exits, crashes or is killed, the next call starts a new session.
 
         Raises:
             SandboxRefused: another call is running.
@@ -166,7 +166,7 @@ class Sandbox(Protocol):
         timeout_s: float | None = None,
         limits: Limits | None = None,
     ) -> ExecResult:
-        """Run a script in its own interpreter, forked warm: no start-up time, no imports."""
+        """Run a script in its own interpreter, forked from a warm one that has its imports."""
         ...
 
     async def put(self, path: str, content: bytes) -> None:
@@ -187,7 +187,7 @@ class Sandbox(Protocol):
         ...
 
     async def snapshot(self) -> str:
-        """Save the files of the workspace; returns a name for `reset`.
+        """Save the files of the workspace and return a name for `reset`.
 
         Raises:
             SandboxRefused: a run is in progress, or the files are too large.
@@ -211,20 +211,20 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in the README's table of guarantees."""
+        """The backend's name in the table of guarantees."""
         ...
 
     async def create(self) -> Sandbox:
         """Create a sandbox that is ready to run, with an empty workspace.
 
         Raises:
-            SandboxUnavailable: none can be created here.
-            SandboxQuota: none can be created now.
-            SandboxTimeout: it did not become ready in time.
-            SandboxLost: it ended before it was ready.
+            SandboxUnavailable: this machine or cluster cannot create sandboxes.
+            SandboxQuota: no sandbox can be created now.
+            SandboxTimeout: the sandbox did not become ready in time.
+            SandboxLost: the sandbox ended before it was ready.
         """
         ...
 
     async def close(self) -> None:
-        """Release what the sandboxes share, after they were closed; it cannot create any more."""
+        """Release what the sandboxes share, after they are closed; `create` fails afterwards."""
         ...

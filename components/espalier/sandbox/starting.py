@@ -1,10 +1,11 @@
 """Creating sandboxes for a pool, preparing them, and checking that a reset leaves nothing behind.
 
-A probe lists what a program finds in a fresh sandbox and again after every reset. A difference was
-left by a borrower and would silently bias the rewards of the next one. Numbers that only grow (the
-next process's, the next file's) may grow a little, as every borrower's do; after a leap, which
-could be a message, the sandbox is replaced. How many there were is then all that the next borrower
-can learn, to within a few: for less, use each sandbox once (`sandbox.max_uses = 1`).
+A probe lists what a program can observe in a fresh sandbox, and again after every reset. A
+difference was left by a borrower and could silently bias the rewards of the next one. Numbers that
+only grow (the next process id, the next inode) may grow a little, as every borrower makes them
+grow; after a larger jump, which could encode a message, the sandbox is replaced. All that the next
+borrower can then learn is roughly how much earlier borrowers did; to hide even that, use each
+sandbox once (`sandbox.max_uses = 1`).
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ print(json.dumps(found))
 
 
 async def probe(sandbox: Sandbox) -> Mapping[str, object]:
-    """Collect what a program finds in a sandbox.
+    """Return what a program can observe in a sandbox.
 
     Raises:
         SandboxLost: the probe itself failed.
@@ -152,11 +153,11 @@ async def probe(sandbox: Sandbox) -> Mapping[str, object]:
 
 
 _MOST_STEPS = 256
-"""By which a number may grow from one borrower to the next: processes started, files made."""
+"""How far a number may grow from one borrower to the next: processes started, files made."""
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
-    """Names of the entries that differ: signs of pollution."""
+    """Return the names of entries that differ: signs of pollution."""
     found = [
         name
         for name in (before.keys() | after.keys()) - {"counted"}
@@ -253,7 +254,7 @@ class Starter:
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether the backend cannot create any sandbox, now or later; one that did, can."""
+        """Whether the backend can never create a sandbox; False once it has created one."""
         return isinstance(self.failure, SandboxUnavailable) and not self._has_made_one
 
     def start(self, number: int) -> None:
@@ -290,7 +291,7 @@ class Starter:
         self._on_end(ended)
 
     def _begin_pause(self) -> None:
-        """Begin a pause, doubled with each failure, by jitter 50 to 100 % of that."""
+        """Begin a pause that doubles with each failure, times a jitter of 50 to 100 %."""
         if self._pause is not None:
             return
         longest = self._settings.backoff_s * 2.0 ** (self._failures_in_row - 1)

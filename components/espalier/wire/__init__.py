@@ -1,5 +1,5 @@
-"""What servers of this library share: connections with places and deadlines, bodies, requests.
+"""HTTP and WebSocket server parts shared by `serving`, `rollout.recording` and `interchange`.
 
-`serving` answers with a policy, `rollout.recording` records what agents ask; both listen with
-`listening`, read with `exchange`, and refuse with `requests.Refusal`.
+`serving` answers requests with a policy, `rollout.recording` records the requests of agents. Both
+listen with `listening`, read with `exchange`, and refuse with `requests.Refusal`.
 """

@@ -1,18 +1,18 @@
-"""Connections of a server: places, deadlines, and refusals of what is no request.
+"""Server connections with a bounded number of places, deadlines, and JSON refusals.
 
-uvicorn's protocol over h11 parses requests and frames answers. It has no deadline before the first
-request and none for writing, and it refuses as text. Both are decided here. Where a connection
-stands says what it is waited for, and how long:
+uvicorn's h11 protocol parses requests and frames answers. It has no deadline before the first
+request and none for writing, and it refuses as plain text; this module adds all three. The standing
+of a connection says what the server is waiting for, and how long it waits:
 
     OPENING   TLS, then the head of a request     serving.head_timeout_s
     SENDING   the body of a request               serving.body_timeout_s
-    BUSY      the answer is being made            serving.request_timeout_s, by the application
+    BUSY      the application to answer           serving.request_timeout_s, kept by the application
     IDLE      the next request                    serving.idle_timeout_s
-    LEAVING   the client, after its last answer   2 s
+    LEAVING   the client to disconnect            2 s
 
-A client that does not read what it is sent is dropped after serving.write_timeout_s wherever it
-stands. When places run out, the connection that has been waited for longest is closed: an idle one
-first, one that is answered never.
+A client that does not read its answer is dropped after serving.write_timeout_s in any standing.
+When all places are taken, the connection that has waited longest is closed: idle ones first, one
+whose request is being answered never.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from espalier.config import ServingConfig
 from espalier.wire.requests import Refusal
 
 RESERVED_PLACES = 16
-"""Connections beyond `serving.max_connections`, for a kubelet's probes and the like."""
+"""Places beyond `serving.max_connections`, kept for a kubelet's probes and similar requests."""
 MAX_HEAD_BYTES = 16 * 1024
-"""Of a request's line and headers; more is refused with status 431."""
+"""Largest request line plus headers; a larger head is refused with status 431."""
 _LINGER_S = 2.0
-"""How long a refused client may go on sending. A socket that is closed over bytes that nobody read
-is reset, and the client loses the answer that says why."""
+"""How long a refused client may keep sending. Closing a socket that has unread bytes resets it, and
+the client would lose the answer that says why it was refused."""
 _BODY_GRACE_S = 1.0
-"""Beyond `body_timeout_s`: the application, which reads the body, answers first."""
+"""Added to `body_timeout_s`, so that the application, which reads the body, answers first."""
 _UNSENT_BYTES = 128 * 1024
-"""What the kernel keeps for a client that does not read; the rest is counted here."""
+"""Bytes that the kernel buffers for a client that does not read; the rest is buffered here."""
 _HEAD_TOO_LARGE = 431
 _CROWDED, _DROP = "espalier.crowded", "espalier.drop"
-"""Entries of a request's state."""
+"""Keys in the state of a request."""
 
 
 class Standing(enum.Enum):
-    """What a connection is waited for; see the module."""
+    """What the server waits for on a connection; the module docstring has a table."""
 
     IDLE = "idle"
     LEAVING = "leaving"
@@ -66,7 +66,7 @@ _SHED_ORDER = (Standing.IDLE, Standing.LEAVING, Standing.OPENING, Standing.SENDI
 
 
 class ConnectionCounts(Protocol):
-    """What a server counts of its connections."""
+    """Counters that a server keeps about its connections."""
 
     def count_closed(self, cause: str) -> None:
         """Count a connection that was closed because its client was silent or slow."""
@@ -78,7 +78,7 @@ class ConnectionCounts(Protocol):
 
 
 class Places:
-    """All connections of a server by their standing, each standing oldest first."""
+    """All connections of a server, grouped by standing, oldest first within each group."""
 
     def __init__(self, config: ServingConfig, metrics: ConnectionCounts) -> None:
         self.config = config
@@ -88,44 +88,44 @@ class Places:
 
     @property
     def open(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._standing)
 
     @property
     def is_crowded(self) -> bool:
-        """Whether all places are taken by requests that are being answered."""
+        """Whether requests that are being answered take all places."""
         return len(self._by_standing[Standing.BUSY]) >= self.config.max_connections
 
     def enter(self, connection: Connection) -> None:
-        """Give a new connection a place, that of another one where none is free."""
+        """Register a new connection; close a waiting one if no place is free."""
         self.move(connection, Standing.OPENING)
         if len(self._standing) <= self.config.max_connections + RESERVED_PLACES:
             return
         waiting = (one for standing in _SHED_ORDER for one in self._by_standing[standing])
-        shed = next(waiting)  # there is one: the new connection itself is waited for
+        shed = next(waiting)  # never empty: the new connection itself is OPENING
         self.metrics.count_closed("shed")
         shed.shed()
 
     def move(self, connection: Connection, standing: Standing) -> None:
-        """Note where a connection stands from now on."""
+        """Record the new standing of a connection."""
         self.leave(connection)
         self._standing[connection] = standing
         self._by_standing[standing][connection] = None
 
     def leave(self, connection: Connection) -> None:
-        """Forget a connection; one that is not known is none."""
+        """Forget a connection; do nothing if it is unknown."""
         standing = self._standing.pop(connection, None)
         if standing is not None:
             del self._by_standing[standing][connection]
 
     def close_opening(self) -> None:
-        """Close the connections that have sent no request yet: the server is about to end."""
+        """Close connections that have not sent a request yet; called when the server shuts down."""
         for connection in list(self._by_standing[Standing.OPENING]):
             connection.drop()
 
 
 class Connection(H11Protocol):
-    """One connection; see the module."""
+    """One HTTP connection with a place and a deadline (see the module docstring)."""
 
     def __init__(
         self, config: Config, server_state: ServerState, places: Places, tls: ssl.SSLContext | None
@@ -139,14 +139,14 @@ class Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._has_begun = False
-        """Whether it speaks HTTP: at once, or once TLS is agreed upon."""
+        """Whether HTTP has started: immediately without TLS, after the handshake with it."""
         self._early = bytearray()
-        """What came with the end of TLS's handshake, before `_secure` heard of that."""
+        """Bytes that arrived with the end of the TLS handshake, before `_secure` was resumed."""
         self._has_bytes = False
-        """Whether something of a request that is not whole has come."""
+        """Whether part of the next request has arrived."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
+        """Take a place and start the deadline, then start HTTP or the TLS handshake."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         _bound_unsent(transport)
@@ -161,7 +161,7 @@ class Connection(H11Protocol):
             self._securing = self.loop.create_task(self._secure(transport, self._tls))
 
     async def _secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        """Agree upon TLS; the deadline of the head holds for this as well."""
+        """Run the TLS handshake; the deadline for the request head covers it too."""
         try:
             secured = await self.loop.start_tls(
                 transport,
@@ -170,7 +170,7 @@ class Connection(H11Protocol):
                 server_side=True,
                 ssl_handshake_timeout=self._config.head_timeout_s,
             )
-        except OSError:  # what TLS refuses, a client that left, or the deadline
+        except OSError:  # failed handshake, a client that left, or the timeout
             secured = None
         if secured is None or secured.is_closing():
             self._forget()
@@ -185,7 +185,7 @@ class Connection(H11Protocol):
             self._early.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
+        """Give the place back and cancel a handshake that is still running."""
         self._forget()
         if self._has_begun:
             super().connection_lost(exc)
@@ -193,7 +193,7 @@ class Connection(H11Protocol):
             self._securing.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Read what came; after the last answer it is dropped."""
+        """Parse received bytes; discard them after the last answer."""
         if self._standing is Standing.LEAVING or self.transport.is_closing():
             return
         if not self._has_begun:
@@ -206,13 +206,13 @@ class Connection(H11Protocol):
         self.handle_events()
 
     def handle_events(self) -> None:
-        """Begin the request whose head is whole, if one is; hand on its body."""
+        """Start the request once its head is complete, and pass on its body."""
         self.app_state[_CROWDED] = self._places.is_crowded
         super().handle_events()
         if self.transport.is_closing() or self._standing is Standing.LEAVING:
             return
         if self.cycle is None or self.cycle.response_complete:
-            return  # the head is not whole
+            return  # the head is incomplete
         self._prepare_answer(self.cycle)
         if not self.cycle.more_body:
             self._stand(Standing.BUSY, None)
@@ -220,37 +220,37 @@ class Connection(H11Protocol):
             self._stand(Standing.SENDING, self._config.body_timeout_s + _BODY_GRACE_S)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection to a socket, which keeps its place until `end_socket`."""
+        """Hand the connection to a WebSocket, which keeps the place until `end_socket`."""
         self._stand(Standing.BUSY, None)
         super().handle_websocket_upgrade(event)
 
     def end_socket(self) -> None:
-        """The socket that took over this connection has ended."""
+        """Give the place back: the WebSocket that took over this connection has ended."""
         self._forget()
 
     def _prepare_answer(self, cycle: RequestResponseCycle) -> None:
-        """Say with an answer that comes before the whole body that the connection ends with it."""
+        """Add `Connection: close` to an answer that starts before the body is complete."""
         if not isinstance(cycle.transport, _Outgoing):
-            outgoing: Any = _Outgoing(self)  # it has all that a cycle calls
+            outgoing: Any = _Outgoing(self)  # has every method that a cycle calls
             cycle.transport = outgoing
         closes = [CLOSE_HEADER] if cycle.more_body else []
         cycle.default_headers = [*self.server_state.default_headers, *closes]
 
     def finish(self) -> None:
-        """Close behind a whole answer; a client that is still sending is given a moment."""
+        """Close after a complete answer; linger if the client is still sending."""
         if self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP; uvicorn calls it where h11 has raised."""
+        """Refuse bytes that are not HTTP; uvicorn calls this while handling h11's exception."""
         raised = sys.exception()
         status = getattr(raised, "error_status_hint", 400)
         if status == _HEAD_TOO_LARGE:
             told = f"the head of the request has more than {MAX_HEAD_BYTES} bytes"
         else:
-            told = "not a valid HTTP/1.1 request"  # h11 would quote it, a key and all
+            told = "not a valid HTTP/1.1 request"  # h11's text quotes the request, keys included
         self._refuse(Refusal(status, told))
 
     def on_response_complete(self) -> None:
@@ -260,7 +260,7 @@ class Connection(H11Protocol):
             self._stand(Standing.LEAVING, self._config.write_timeout_s)
             return
         if not (self.conn.our_state is h11.DONE and self.conn.their_state is h11.DONE):
-            self._linger()  # the rest of the body is of no use
+            self._linger()  # the rest of the body is not needed
             return
         self.conn.start_next_cycle()
         self._has_bytes = bool(self.conn.trailing_data[0])
@@ -272,26 +272,26 @@ class Connection(H11Protocol):
         self.handle_events()
 
     def pause_writing(self) -> None:
-        """Begin to count the time in which the client does not read."""
+        """Start the timer for a client that does not read."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self._config.write_timeout_s, self._give_up_writing)
 
     def resume_writing(self) -> None:
-        """The client reads."""
+        """Stop the timer: the client reads again."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
     def shutdown(self) -> None:
-        """Finish the answer that is being made, and close; uvicorn calls it when it ends."""
+        """Finish the answer in progress and close; uvicorn calls this when the server stops."""
         if self.cycle is None or self.cycle.response_complete:
             self.drop()
         else:
             self.cycle.keep_alive = False
 
     def shed(self) -> None:
-        """Close, because others need the place; a request that has begun is told."""
+        """Close to free the place; answer 503 if part of a request has arrived."""
         if self._has_bytes and self._standing in (Standing.OPENING, Standing.SENDING):
             self._write_refusal(
                 Refusal(503, "too many connections, and this one was slow; try again in a moment")
@@ -299,7 +299,7 @@ class Connection(H11Protocol):
         self.drop()
 
     def drop(self) -> None:
-        """Close now; what the client did not read is lost."""
+        """Close now and discard what the client has not read."""
         self._forget()
         self._end_cycle()
         if self._securing is not None and not self._has_begun:
@@ -329,7 +329,7 @@ class Connection(H11Protocol):
         elif self._standing is Standing.SENDING:
             body_s = self._config.body_timeout_s
             self._refuse(Refusal(408, f"the body did not arrive in {body_s:g} s"))
-        else:  # nothing was asked, or all was said
+        else:  # no request has arrived, or the answer is complete
             self.drop()
 
     def _give_up_writing(self) -> None:
@@ -341,7 +341,7 @@ class Connection(H11Protocol):
         self._linger()
 
     def _write_refusal(self, refusal: Refusal) -> None:
-        """Answer in OpenAI's shape, where no answer has begun; the application is told to end."""
+        """Write an OpenAI-style error if no answer has begun; tell the application to stop."""
         self._places.metrics.count_request("other", refusal.status)
         is_head = self._end_cycle() and self.scope["method"] == "HEAD"
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -365,22 +365,22 @@ class Connection(H11Protocol):
         self.transport.write(b"".join(self.conn.send(event) or b"" for event in said))
 
     def _end_cycle(self) -> bool:
-        """Tell the application, where it answers a request, that nothing more is sent."""
+        """Tell the application that nothing more is sent; return whether it was answering."""
         if self.cycle is None or self.cycle.response_complete:
             return False
         self.cycle.disconnected = True
-        self.cycle.waiting_for_100_continue = False  # it would be sent when the body is read
+        self.cycle.waiting_for_100_continue = False  # else reading the body would send it
         self.cycle.message_event.set()
         return True
 
     def _linger(self) -> None:
-        """Say that nothing more follows, and read on for a moment: see `_LINGER_S`."""
+        """Close our side, and read for `_LINGER_S` more so that the client gets the answer."""
         self._stand(Standing.LEAVING, _LINGER_S)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             try:
                 self.transport.write_eof()
-            except OSError:  # the client is gone already, which asyncio hears of later
+            except OSError:  # the client is gone; asyncio reports that later
                 self.drop()
 
     def _forget(self) -> None:
@@ -392,21 +392,21 @@ class Connection(H11Protocol):
 
 
 class _Outgoing:
-    """What uvicorn writes an answer to: closing it lingers where the client is still sending."""
+    """The transport uvicorn writes to; `close` lingers while the client is still sending."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def write(self, data: bytes) -> None:
-        """See asyncio.Transport."""
+        """Write to the connection's transport."""
         self._connection.transport.write(data)
 
     def is_closing(self) -> bool:
-        """See asyncio.Transport."""
+        """Whether the connection's transport is closing."""
         return self._connection.transport.is_closing()
 
     def close(self) -> None:
-        """See `Connection.finish`."""
+        """Close through `Connection.finish`."""
         self._connection.finish()
 
 
@@ -417,7 +417,7 @@ def _bound_unsent(transport: asyncio.Transport) -> None:
 
 
 def is_crowded(scope: Scope) -> bool:
-    """Whether a request came when all places were taken; probes are answered all the same."""
+    """Return whether all places were taken when the request came; probes are answered anyway."""
     state: dict[str, Any] = scope.get("state", {})
     return bool(state.get(_CROWDED))
 
@@ -435,5 +435,5 @@ def connection_factory(
     places: Places,
     tls: Callable[[], ssl.SSLContext | None],
 ) -> Callable[[], Connection]:
-    """What asyncio calls for each connection that it accepts."""
+    """Return the function that asyncio calls for each connection it accepts."""
     return lambda: Connection(config, server_state, places, tls())

@@ -1,4 +1,4 @@
-"""One exchange over HTTP: its body, read whole and in time, and a client that may leave."""
+"""Reading a request body within limits, and cancelling work when the client leaves."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Result = TypeVar("Result")
 
 
 async def read_body(request: Request, config: ServingConfig) -> bytes:
-    """Read the whole body.
+    """Read the whole body of a request.
 
     Raises:
-        Refusal: it is not declared as JSON, too large, or does not arrive in time.
+        Refusal: the content type is not JSON, or the body is too large or too late.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # a foreign web page cannot send this type unasked
+    if kind != "application/json":  # a browser sends it cross-site only after a preflight
         raise Refusal(415, "the body must be application/json, and say so as its content-type")
     most = config.max_body_bytes
     declared = request.headers.get("content-length", "")
@@ -47,7 +47,7 @@ def _too_large(most: int) -> Refusal:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`; cancels it if the client leaves first.
+    """Await `work` and return its result; cancel it if the client leaves first.
 
     Raises:
         Refusal: the client left.

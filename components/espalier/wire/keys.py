@@ -1,11 +1,11 @@
-"""API keys of the endpoint: the server knows their digests alone.
+"""API keys of the endpoint, of which the server stores only digests.
 
-A file has one key a line, a name and the SHA-256 digest of the key:
+A key file has one key per line, its name and SHA-256 digest:
 
     alice sha256:5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8
 
-`espalier api-key alice --file api-keys` makes one: it prints the key, once, and adds such a line. A
-key has 256 random bits, so that a fast digest protects it: there is nothing to guess.
+`espalier api-key alice --file api-keys` makes a key, prints it once, and adds such a line. A key
+has 256 random bits, so a fast digest is enough: it cannot be guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from espalier.records import ServingError
 from espalier.wire.requests import Refusal
 
 KEYS_VARIABLE = "ESPALIER_API_KEYS"
-"""The lines of such a file, for a Secret that is given as a variable. It is read once."""
+"""Environment variable with the lines of a key file, for a Kubernetes Secret. It is read once."""
 _PREFIX = "esp-"
 _LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._@-]{0,63})\s+sha256:(?P<digest>[0-9a-f]{64})")
 _FORM = "NAME sha256:DIGEST, as `espalier api-key NAME --file FILE` writes it"
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiKeys:
-    """Keys that requests are let in with; those of a file are read again when it changes."""
+    """The API keys that the server accepts; keys from a file are reloaded when it changes."""
 
     def __init__(
         self,
@@ -42,20 +42,20 @@ class ApiKeys:
         path: Path | None = None,
         read: tuple[int, int, int] | None = None,
     ) -> None:
-        """Take digests by name, and the file that they come from, as it was before it was read."""
+        """Store digests by name, with their file and the state it had before it was read."""
         self._digests = dict(digests)
         self._path, self._read = path, read
         self._fault = ""
 
     @classmethod
     def open(cls, path: Path | None, environment: Mapping[str, str]) -> ApiKeys | None:
-        """The keys of a file, or of the variable; None where neither is given.
+        """Load the keys of a file, or of the environment variable; None if neither is given.
 
         Raises:
-            ServingError: the file cannot be read, a line is none of a key, or there is no key.
+            ServingError: the file cannot be read, a line is malformed, or there is no key.
         """
         if path is not None:
-            # the state first: a change during the reading is then read by the next refresh
+            # take the state first, so that the next refresh sees a change made while reading
             read = _state(path)
             return cls(_read_file(path), path, read)
         given = environment.get(KEYS_VARIABLE)
@@ -67,7 +67,7 @@ class ApiKeys:
         return tuple(self._digests)
 
     def owner(self, key: str) -> str | None:
-        """Name of a key, in a time that tells nothing of it; None where it is not known."""
+        """Return the name of a key, None if unknown, in time that does not depend on the match."""
         digest = _digest(key)
         found = None
         for name, known in self._digests.items():
@@ -76,10 +76,9 @@ class ApiKeys:
         return found
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; one that is no such file changes nothing.
+        """Reload the file if it has changed; keep the current keys if it is invalid.
 
-        Keys that were let in before stay so: a file that is being written must lock nobody out. To
-        revoke a key, take its line out.
+        A half-written file must not lock anybody out. To revoke a key, delete its line.
         """
         if self._path is None:
             return
@@ -97,22 +96,22 @@ class ApiKeys:
 
 
 def new_key(name: str, path: Path) -> str:
-    """Make a key, and add its digest to a file, which is made where there is none.
+    """Make a key and append its digest to a file, which is created if missing.
 
     Returns:
-        the key, which is stored nowhere.
+        The key, which is not stored anywhere.
 
     Raises:
-        ServingError: the name is none or taken, or the file cannot be written.
+        ServingError: the name is invalid or taken, or the file cannot be written.
     """
     key = f"{_PREFIX}{secrets.token_urlsafe(32)}"
     line = f"{name} sha256:{_digest(key)}"
     if _LINE.fullmatch(line) is None:
         raise ServingError(
-            f"{name!r} is no name of a key: letters, digits and ._@-, of at most 64 characters"
+            f"{name!r} is not a valid name of a key: letters, digits and ._@-, at most 64 of them"
         )
     try:
-        # nobody else reads who has a key; a digest alone lets nobody in
+        # mode 0600 hides the names of the owners; a digest alone gives no access
         written = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         with os.fdopen(written, "r+", encoding="utf-8") as file:
             held = file.read()
@@ -125,16 +124,16 @@ def new_key(name: str, path: Path) -> str:
 
 
 def bearer(authorization: str) -> str | None:
-    """The key of an Authorization header; None where it carries none."""
+    """Return the key of an Authorization header, None if it has no bearer key."""
     scheme, _, key = authorization.strip().partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
 
 
 def expect_key(request: Request, keys: ApiKeys | None) -> None:
-    """Check that a request has one of the keys; without any, everybody is let in.
+    """Check that a request has a known key; with `keys` None every request passes.
 
     Raises:
-        Refusal: it has none, or one that is not known.
+        Refusal: the request has no key, or an unknown one.
     """
     if keys is None:
         return
@@ -153,19 +152,19 @@ def _read_file(path: Path) -> dict[str, str]:
 
 
 def _parsed(text: str, where: str, *, may_be_empty: bool = False) -> dict[str, str]:
-    """Digests by name; a message never quotes a line, which may hold a key by mistake."""
+    """Return digests by name; error messages never quote a line, which may hold a key."""
     digests: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line.strip())
         if match is None:
-            raise ServingError(f"{where}, line {number}: is no key; expected {_FORM}")
+            raise ServingError(f"{where}, line {number}: is not a key; expected {_FORM}")
         if match["name"] in digests:
-            raise ServingError(f"{where}, line {number}: a second key of that name")
+            raise ServingError(f"{where}, line {number}: a second key has that name")
         digests[match["name"]] = match["digest"]
     if not digests and not may_be_empty:
-        raise ServingError(f"{where}: has no key, so that nobody could ask; expected {_FORM}")
+        raise ServingError(f"{where}: has no key, so nobody could send requests; expected {_FORM}")
     return digests
 
 
@@ -178,5 +177,5 @@ def _state(path: Path) -> tuple[int, int, int]:
 
 
 def _digest(key: str) -> str:
-    # a header has any bytes, which arrive as Latin-1
+    # header bytes may be anything and are decoded as Latin-1
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,4 +1,4 @@
-"""A server that listens: its socket, its open files, and uvicorn with connections of our own."""
+"""The listening socket, the limit of open files, and uvicorn with our own connections."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from espalier.wire.connections import (
 )
 
 _OTHER_FILES = 256
-"""Open files beside connections: of the interpreter, libraries, the policy."""
+"""Open files besides connections: those of the interpreter, libraries and the policy."""
 _BACKLOG = 2048
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn with the places and deadlines of `connections`; it serves until `should_exit`."""
+    """uvicorn with the places and deadlines of `connections`; serves until `should_exit`."""
 
     def __init__(
         self, app: ASGIApp, places: Places, *, drain_s: float, sockets: bool = False
     ) -> None:
-        """Serve an application.
+        """Configure uvicorn for an application.
 
         Args:
             app: answers the requests.
-            places: of its connections.
-            drain_s: how long answers may be finished when it ends.
-            sockets: whether it speaks over WebSockets as well.
+            places: the server's connections.
+            drain_s: how long a stopping server may take to finish its answers.
+            sockets: whether to accept WebSockets too.
         """
         spoken: dict[str, Any] = {"ws": "none"}
         if sockets:
-            from espalier.wire.sockets import socket_settings  # it loads a library of its own
+            from espalier.wire.sockets import socket_settings  # imports the websockets library
 
             spoken = socket_settings()
         super().__init__(
@@ -51,7 +51,7 @@ class BoundedServer(uvicorn.Server):
                 app,
                 loop="asyncio",
                 lifespan="off",
-                log_level="error",  # a line for each request that is none would fill the log
+                log_level="error",  # a line for each malformed request would fill the log
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
@@ -64,9 +64,9 @@ class BoundedServer(uvicorn.Server):
         self._tls_context: Callable[[], ssl.SSLContext | None] = lambda: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections, as uvicorn's does, with our own protocol and TLS in it.
+        """Accept connections like uvicorn's `startup`, but with our protocol and TLS inside it.
 
-        uvicorn would let asyncio speak TLS before a connection is counted anywhere.
+        uvicorn would let asyncio run the TLS handshake before a connection is counted anywhere.
         """
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
@@ -80,13 +80,13 @@ class BoundedServer(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Finish what has begun, and close."""
+        """Close connections without a request, finish running answers, and stop."""
         self._places.close_opening()
         await super().shutdown(sockets)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Return whether an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -94,10 +94,10 @@ def is_loopback(host: str) -> bool:
 
 
 def within_open_files(config: ServingConfig, say: Callable[[str], None]) -> ServingConfig:
-    """Raise the limit of open files as far as needed; serve fewer connections where it is too low.
+    """Raise the limit of open files, or return a config with fewer connections.
 
     Raises:
-        ServingError: no connection would be left.
+        ServingError: the limit leaves no file for any connection.
     """
     others = RESERVED_PLACES + _OTHER_FILES
     needed = config.max_connections + others
@@ -121,10 +121,10 @@ def within_open_files(config: ServingConfig, say: Callable[[str], None]) -> Serv
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Open the listening socket, before anything is loaded.
+    """Open the listening socket; called before anything slow is loaded.
 
     Raises:
-        ServingError: there is no such address here, or it is taken.
+        ServingError: this machine does not have the address, or the port is taken.
     """
     try:
         listener = socket.create_server((host, port))
@@ -132,8 +132,8 @@ def listening(host: str, port: int) -> socket.socket:
         raise ServingError(
             f"{host}:{port}: cannot be served on ({error}). Choose another --host or --port."
         ) from error
-    # asyncio sets TCP_NODELAY on what comes in only where the listening socket names its protocol,
-    # as Python's does not. Without, a body waits 40 ms for the acknowledgement of its head
+    # asyncio sets TCP_NODELAY on accepted sockets only if the listening socket names its protocol,
+    # which Python's does not. Without it, a body waits 40 ms for the acknowledgement of its head
     return socket.socket(
         listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach()
     )

@@ -1,4 +1,4 @@
-"""Messages of the Model Context Protocol: JSON-RPC 2.0, as a client of tools needs it.
+"""Messages of the Model Context Protocol (JSON-RPC 2.0), as far as a client of tools needs them.
 
     client  {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": ...}}
     server  {"jsonrpc": "2.0", "id": 1, "result": {"protocolVersion": ..., "serverInfo": {...}}}
@@ -7,7 +7,7 @@
     client  {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": ..., ...}}
     server  {"jsonrpc": "2.0", "id": 3, "result": {"content": [{"type": "text", "text": ...}]}}
 
-Specification: modelcontextprotocol, revisions 2024-11-05 to 2025-11-25. Nothing but tools is used.
+Specification: modelcontextprotocol, revisions 2024-11-05 to 2025-11-25. Only tools are used.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from espalier import __version__
 
 PROTOCOL = "2025-06-18"
-"""What is asked for; a server may answer with another of `SPOKEN`."""
+"""The revision a client requests; a server may answer with another one in `SPOKEN`."""
 SPOKEN = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 MAX_ANSWER_BYTES = 256 * 1024
-"""Of a message of a server; a longer one is not read."""
+"""Largest message accepted from a server; a longer one is not read."""
 _MAX_TEXT = 2000
 PartT = TypeVar("PartT", bound=BaseModel)
 
 
 class MessageFault(Exception):
-    """A server's message that is none of the protocol's."""
+    """A message from the server that violates the protocol."""
 
 
 class _Part(BaseModel):
@@ -38,20 +38,20 @@ class _Part(BaseModel):
 
 
 class RpcError(_Part):
-    """Why a request was refused."""
+    """The error object of a JSON-RPC response."""
 
     code: int = 0
     message: str = ""
 
 
 class Initialized(_Part):
-    """Result of `initialize`."""
+    """The result of `initialize`."""
 
     protocol_version: str = Field(validation_alias="protocolVersion")
 
 
 class ListedTool(_Part):
-    """A tool of a list."""
+    """One tool in the result of `tools/list`."""
 
     name: str
     description: str = ""
@@ -59,21 +59,21 @@ class ListedTool(_Part):
 
 
 class ListedTools(_Part):
-    """Result of `tools/list`; with a cursor there is more."""
+    """The result of `tools/list`; a cursor means that there are more pages."""
 
     tools: list[ListedTool]
     next_cursor: str | None = Field(default=None, validation_alias="nextCursor")
 
 
 class Resource(_Part):
-    """A resource whose text stands in a result."""
+    """A resource embedded in a result, with its text if it has one."""
 
     uri: str = ""
     text: str | None = None
 
 
 class Content(_Part):
-    """A part of a result."""
+    """One content part of a `tools/call` result."""
 
     type: str
     text: str | None = None
@@ -81,7 +81,7 @@ class Content(_Part):
     uri: str = ""
 
     def shown(self) -> str:
-        """As a policy reads it; what is no text is named."""
+        """Return the text the policy reads; parts without text are shown as their type and URI."""
         if self.type == "text" and self.text is not None:
             return self.text
         if self.resource is not None and self.resource.text is not None:
@@ -91,37 +91,37 @@ class Content(_Part):
 
 
 class Called(_Part):
-    """Result of `tools/call`."""
+    """The result of `tools/call`."""
 
     content: list[Content] = []
     structured: dict[str, Any] | None = Field(default=None, validation_alias="structuredContent")
     is_error: bool = Field(default=False, validation_alias="isError")
 
     def shown(self) -> str:
-        """What a policy reads; structured content where there is no other."""
+        """Return the text the policy reads; structured content is used if there is no other."""
         if self.content or self.structured is None:
             return "\n".join(part.shown() for part in self.content)
         return json.dumps(self.structured, ensure_ascii=False)
 
 
 def request(number: int, method: str, params: Mapping[str, Any]) -> str:
-    """A request as one line of JSON.
+    """Return a request as one line of JSON.
 
     Raises:
-        ValueError: a number that JSON cannot hold, as a policy's call may have.
+        ValueError: the parameters hold NaN or infinity, which a policy's call may contain.
     """
     message = {"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params)}
     return json.dumps(message, allow_nan=False)
 
 
 def notification(method: str, params: Mapping[str, Any] | None = None) -> str:
-    """A notification as one line of JSON."""
+    """Return a notification as one line of JSON."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     return json.dumps(message | ({"params": dict(params)} if params else {}))
 
 
 def initialize_params() -> dict[str, Any]:
-    """Parameters of the first request; no capability of a client is offered."""
+    """Return the parameters of the first request; it offers no client capabilities."""
     return {
         "protocolVersion": PROTOCOL,
         "capabilities": {},
@@ -130,10 +130,10 @@ def initialize_params() -> dict[str, Any]:
 
 
 def answer_to(number: int, text: str | bytes) -> dict[str, Any] | RpcError:
-    """The result in a response, or why there is none.
+    """Return the result in a response, or its error object.
 
     Raises:
-        MessageFault: it is no response to that request.
+        MessageFault: the text is not a response to request `number`.
     """
     try:
         message: object = json.loads(text)
@@ -152,10 +152,10 @@ def answer_to(number: int, text: str | bytes) -> dict[str, Any] | RpcError:
 
 
 def parsed(value: object, kind: type[PartT]) -> PartT:
-    """A part of a message.
+    """Validate a part of a message as a model of type `kind`.
 
     Raises:
-        MessageFault: naming the field that is not as the protocol has it.
+        MessageFault: the message names the field that violates the protocol.
     """
     try:
         return kind.model_validate(value)

@@ -1,13 +1,13 @@
-"""Messages of OpenEnv's protocol: what its clients and servers send over a WebSocket and HTTP.
+"""Messages of OpenEnv's protocol, sent by its clients and servers over WebSocket and HTTP.
 
     client  {"type": "reset", "data": {"seed": 7}}
     server  {"type": "observation", "data": {"observation": {...}, "reward": null, "done": false}}
     client  {"type": "step", "data": {"type": "call_tool", "tool_name": "search", "arguments": {}}}
     server  {"type": "error", "data": {"message": "...", "code": "VALIDATION_ERROR"}}
 
-One session a socket; `state`, `close` and `mcp` (JSON-RPC 2.0) are the other kinds. The shapes are
-those of openenv 0.10.0 (openenv/core/env_server/types.py, mcp_types.py). `environments.openenv`,
-which plays on such servers, and `interchange`, which is one, both speak through this module.
+Each socket is one session. Other message types are `state`, `close` and `mcp` (JSON-RPC 2.0). The
+shapes are those of openenv 0.10.0 (openenv/core/env_server/types.py, mcp_types.py).
+`environments.openenv`, a client of such servers, and `interchange`, a server, share this module.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""Of a message, either way; a larger one ends its connection."""
+"""Largest message in either direction; a larger one ends its connection."""
 
 
 class ErrorCode(StrEnum):
-    """Why a message was not answered."""
+    """Why the server did not answer a message."""
 
     INVALID_JSON = "INVALID_JSON"
     UNKNOWN_TYPE = "UNKNOWN_TYPE"
@@ -38,7 +38,7 @@ class ErrorCode(StrEnum):
 
 
 class RpcErrorCode:
-    """Codes of JSON-RPC 2.0."""
+    """Error codes of JSON-RPC 2.0."""
 
     PARSE_ERROR = -32700
     INVALID_REQUEST = -32600
@@ -48,7 +48,7 @@ class RpcErrorCode:
 
 
 class MessageFault(Exception):
-    """A message that is none of the protocol's; the text is for whoever sent it."""
+    """A message that violates the protocol; the text is written for its sender."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.VALIDATION_ERROR) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ class Asked(_Part):
 
 
 class ResetData(BaseModel):
-    """Data of a reset; keys beyond these are the environment's own."""
+    """Data of a reset message; further keys belong to the environment and are ignored here."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -87,14 +87,14 @@ class CallTool(_Part):
 
 
 class ListTools(_Part):
-    """The action that asks which tools there are."""
+    """The action that lists the tools."""
 
     type: Literal["list_tools"] = "list_tools"
     metadata: dict[str, Any] = {}
 
 
 class RpcRequest(_Part):
-    """A request of JSON-RPC 2.0."""
+    """A JSON-RPC 2.0 request."""
 
     jsonrpc: Literal["2.0"]
     method: str = Field(max_length=256)
@@ -103,7 +103,7 @@ class RpcRequest(_Part):
 
 
 class Observed(BaseModel):
-    """What a server answered to a reset or a step; fields beyond these are left alone."""
+    """A server's answer to a reset or a step; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -126,10 +126,10 @@ PartT = TypeVar("PartT", bound=BaseModel)
 
 
 def asked(raw: str | bytes) -> Asked:
-    """A client's message.
+    """Parse a client's message.
 
     Raises:
-        MessageFault: it is not JSON, or of no kind that there is.
+        MessageFault: it is not JSON, or its type is unknown.
     """
     value = _json(raw)
     kind = value.get("type")
@@ -139,19 +139,19 @@ def asked(raw: str | bytes) -> Asked:
 
 
 def answered(raw: str | bytes) -> Answered:
-    """A server's message.
+    """Parse a server's message.
 
     Raises:
-        MessageFault: it is none.
+        MessageFault: it is malformed.
     """
     return _parsed(_json(raw), Answered)
 
 
 def parsed_data(data: Mapping[str, Any], kind: type[PartT]) -> PartT:
-    """The data of a message as a record.
+    """Validate the data of a message as a model of type `kind`.
 
     Raises:
-        MessageFault: saying which field is at fault.
+        MessageFault: the message names the invalid field.
     """
     return _parsed(data, kind)
 
@@ -182,27 +182,27 @@ def observation(
     done: bool = False,
     metadata: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Body of a reset's or step's answer, over HTTP and in a socket alike."""
+    """Return the body that answers a reset or a step, the same over HTTP and in a socket."""
     assert reward is None or math.isfinite(reward), "JSON has no such number"
     body = {"observation": dict(content), "reward": reward, "done": done}
     return body | ({"metadata": dict(metadata)} if metadata else {})
 
 
 def framed(kind: str, data: Mapping[str, Any]) -> str:
-    """A server's message as text."""
+    """Return a server's message as JSON text."""
     return json.dumps({"type": kind, "data": dict(data)}, allow_nan=False)
 
 
 def framed_error(message: str, code: ErrorCode, **further: object) -> str:
-    """A server's message that refuses one of the client's."""
+    """Return a server's error message as JSON text."""
     return framed("error", {"message": message, "code": code.value, **further})
 
 
 def rpc_result(request_id: str | int | None, result: object) -> dict[str, Any]:
-    """A JSON-RPC answer."""
+    """Return a JSON-RPC success response."""
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 
 def rpc_error(request_id: str | int | None, code: int, message: str) -> dict[str, Any]:
-    """A JSON-RPC answer that refuses."""
+    """Return a JSON-RPC error response."""
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}

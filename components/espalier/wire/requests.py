@@ -1,8 +1,8 @@
-"""Requests of OpenAI's completions and chat, checked before anything runs, and refusals.
+"""OpenAI-style completion and chat requests, validated before anything runs, and refusals.
 
-Fields beyond OpenAI's have the names that vLLM gives them. What would change the answer and is not
-supported is refused by name and never ignored: a client that asks for a penalty must not believe
-that it was applied.
+Fields beyond OpenAI's have the names that vLLM gives them. A field that would change the answer and
+is not supported is refused by name, never ignored: a client that asks for a penalty must not
+believe that it was applied.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _HEADERS = {
 _LEAST_TEMPERATURE = 0.01
 _MAX_STOPS = 16
 MAX_TOOLS = 128
-"""OpenAI's own limit; their schemas stand in the prompt."""
+"""OpenAI's own limit on tools; their schemas are part of the prompt."""
 _IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
-"""OpenAI's fields that change no answer."""
+"""OpenAI fields that do not change an answer."""
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -78,13 +78,13 @@ _NO_OTHER_LOGPROBS = (
     "ask with {}"
 )
 _FAULTS = 3
-"""Faults of one request that a refusal lists."""
+"""How many faults of one request a refusal lists."""
 
 Prompt: TypeAlias = str | tuple[int, ...]
 
 
 class Refusal(Exception):
-    """Why a request is not answered, in the shape of OpenAI's API; its text is for the client."""
+    """A request refused in the shape of OpenAI's API; the text is written for the client."""
 
     def __init__(
         self,
@@ -95,24 +95,24 @@ class Refusal(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Refuse.
+        """Describe the refusal.
 
         Args:
             status: HTTP status.
             message: what was wrong, and what to do.
-            param: field of the request that is at fault.
+            param: the request field that is at fault.
             code: one of OpenAI's error codes.
-            headers: of the response, beside those of the status.
+            headers: response headers, besides those of the status.
         """
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
         self.headers = {**_HEADERS.get(status, {}), **(headers or {})}
-        """Of the response, beside type and length."""
+        """Response headers, besides type and length."""
 
     def body(self) -> dict[str, Any]:
-        """The error object that OpenAI's clients read."""
+        """Return the error object that OpenAI's clients read."""
         return {
             "error": {
                 "message": str(self),
@@ -128,7 +128,7 @@ def _one_or_many(value: object) -> object:
 
 
 def _as_prompts(value: object) -> tuple[Prompt, ...]:
-    """A list of prompts, from one text, one list of token ids, or a list of either."""
+    """Return a tuple of prompts from one text, one list of token ids, or a list of either."""
     whole = [value] if isinstance(value, str) or _are_ids(value) else value
     if isinstance(whole, list) and whole:
         prompts = tuple(p if isinstance(p, str) else tuple(p) for p in whole if _is_prompt(p))
@@ -151,7 +151,7 @@ Stops = Annotated[
 
 
 class RequestPart(BaseModel):
-    """A part of a request: unknown fields are refused, those that change nothing are dropped."""
+    """Base of request models: unknown fields are refused, fields without effect dropped."""
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = _NEUTRAL
@@ -172,18 +172,18 @@ class RequestPart(BaseModel):
 
 
 class StreamOptions(RequestPart):
-    """Options of a stream."""
+    """Options of a streamed answer."""
 
     include_usage: bool = False
 
 
 class _Request(RequestPart):
-    """Fields that both endpoints have."""
+    """Fields common to both endpoints."""
 
     model: str = Field(min_length=1, max_length=256)
     max_tokens: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
-    """Below 0.01 it is 0: logits divided by less may exceed what single precision holds."""
+    """Values below 0.01 become 0: dividing logits by less may overflow single precision."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1, lt=1 << 31)
     """Number of likeliest tokens to draw from; 0 and -1 draw from all."""
@@ -192,11 +192,11 @@ class _Request(RequestPart):
     stop: Stops = Field(default=[], max_length=_MAX_STOPS)
     stop_token_ids: list[int] = Field(default=[], max_length=_MAX_STOPS)
     ignore_eos: bool = False
-    """Whether to write on past the tokens that end a message."""
+    """Whether to keep generating after the tokens that end a message."""
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     return_token_ids: bool = False
-    """Whether the answer has the prompt's and its own token ids, as the policy saw them."""
+    """Whether the answer includes the token ids of the prompt and of the completion."""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
 
@@ -213,11 +213,11 @@ class _Request(RequestPart):
 
 
 class CompletionRequest(_Request):
-    """Body of /v1/completions."""
+    """Body of a /v1/completions request."""
 
     prompt: Annotated[tuple[Prompt, ...], BeforeValidator(_as_prompts)] = Field(strict=False)
     logprobs: int | None = Field(default=None, ge=0)
-    """0 returns the log-probs of the sampled tokens; those of others are not known."""
+    """0 returns the log-probs of the sampled tokens; those of other tokens are not known."""
 
     @field_validator("logprobs")
     @classmethod
@@ -228,23 +228,23 @@ class CompletionRequest(_Request):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer has the log-probs of the sampled tokens."""
+        """Whether the answer includes the log-probs of the sampled tokens."""
         return self.logprobs is not None
 
 
 class TextPart(RequestPart):
-    """A piece of a message."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: str
 
 
 class CalledFunction(RequestPart):
-    """Which function a call runs, and with what; a policy may have named one that is not there."""
+    """The function a call names, and its arguments; the function may not exist."""
 
     name: str = Field(min_length=1, max_length=256)
     arguments: str
-    """A JSON object, as text."""
+    """A JSON object as text."""
 
     @field_validator("arguments")
     @classmethod
@@ -262,13 +262,13 @@ class CallPart(RequestPart):
     function: CalledFunction
 
     def call(self) -> ToolCall:
-        """As the library records it."""
+        """Convert to the library's record."""
         arguments = json.loads(self.function.arguments)
         return ToolCall(name=self.function.name, arguments=arguments, call_id=self.id)
 
 
 class ChatMessage(RequestPart):
-    """A message, as the policy's chat template takes it."""
+    """One message of a chat, in the form the policy's chat template accepts."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] = ""
@@ -276,7 +276,7 @@ class ChatMessage(RequestPart):
     tool_call_id: str | None = Field(default=None, max_length=256)
     tool_calls: list[CallPart] = Field(default=[], max_length=MAX_CALLS)
     reasoning_content: str | None = None
-    """The assistant's thought, as an answer with tools gave it."""
+    """The assistant's thought, as returned by an earlier answer with tools."""
 
     @model_validator(mode="after")
     def _only_the_assistant_calls_and_thinks(self) -> Self:
@@ -286,17 +286,17 @@ class ChatMessage(RequestPart):
 
     @property
     def text(self) -> str:
-        """The content, its parts joined."""
+        """The content with its parts joined."""
         content = self.content
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
     def for_template(self) -> dict[str, str]:
-        """Role and text, and whatever else was given."""
+        """Return role, text and the optional fields that were given."""
         extra = self.model_dump(include={"name", "tool_call_id"}, exclude_none=True)
         return {"role": self.role, "content": self.text, **extra}
 
     def as_message(self) -> Message:
-        """As the library records it; what an assistant said beside its calls is its thought."""
+        """Convert to the library's record; text beside an assistant's calls becomes its thought."""
         said = self.text
         thought = self.reasoning_content
         if self.tool_calls:
@@ -318,7 +318,7 @@ class OfferedFunction(RequestPart):
     parameters: dict[str, Any] = {}
     """JSON schema of the arguments."""
     strict: Literal[False] = False
-    """That a policy's calls follow the schema cannot be promised."""
+    """Only false: the endpoint cannot guarantee that calls follow the schema."""
 
     @field_validator("parameters")
     @classmethod
@@ -336,13 +336,13 @@ class OfferedFunction(RequestPart):
 
 
 class RequestedTool(RequestPart):
-    """An entry of `tools`."""
+    """One entry of `tools`."""
 
     type: Literal["function"]
     function: OfferedFunction
 
     def spec(self) -> ToolSpec:
-        """As a dialect takes it."""
+        """Convert to the form that dialects use."""
         function = self.function
         return ToolSpec(
             name=function.name, description=function.description, parameters=function.parameters
@@ -350,16 +350,16 @@ class RequestedTool(RequestPart):
 
 
 class ChatRequest(_Request):
-    """Body of /v1/chat/completions."""
+    """Body of a /v1/chat/completions request."""
 
     messages: list[ChatMessage] = Field(min_length=1)
     tools: list[RequestedTool] = Field(default=[], max_length=MAX_TOOLS)
     tool_choice: Literal["auto", "none"] = "auto"
-    """With "none", a call that the policy writes all the same is returned as content."""
+    """With "none", a call that the policy writes anyway is returned as content."""
     parallel_tool_calls: bool = True
-    """Where false, the answer has the first call of a message alone."""
+    """If false, the answer keeps only the first call of a message."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    """The later name of max_tokens."""
+    """The newer name of max_tokens."""
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0)
 
@@ -397,12 +397,12 @@ class ChatRequest(_Request):
 
     @property
     def speaks_of_tools(self) -> bool:
-        """Whether the conversation has tools, or calls of some."""
+        """Whether the request offers tools, or its messages contain calls."""
         return bool(self.tools) or any(message.tool_calls for message in self.messages)
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer has the log-probs of the sampled tokens."""
+        """Whether the answer includes the log-probs of the sampled tokens."""
         return self.logprobs
 
 
@@ -410,15 +410,15 @@ Request = TypeVar("Request", bound=RequestPart)
 
 
 def parse(body: bytes, kind: type[Request], *, called: str = "the body") -> Request:
-    """Read a request.
+    """Parse and validate the body of a request.
 
     Args:
-        body: its JSON.
-        kind: of request.
-        called: what a refusal calls `body`.
+        body: the JSON bytes.
+        kind: the type of the request.
+        called: how the refusal's message refers to `body`.
 
     Raises:
-        Refusal: it is not JSON, or not such a request; the message names the fields.
+        Refusal: it is not JSON, or not a valid request; the message names the fields.
     """
     try:
         given: Any = from_json(body, allow_inf_nan=False)
@@ -433,7 +433,7 @@ def parse(body: bytes, kind: type[Request], *, called: str = "the body") -> Requ
 
 
 def _explained(error: ValidationError) -> Refusal:
-    """The first faults by field, without the values sent: those may be long or private."""
+    """Return a refusal with the first faults by field, without values: they may be private."""
     faults: dict[str, str] = {}
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(str(part) for part in fault["loc"])[:100] or "request"
@@ -445,5 +445,5 @@ def _explained(error: ValidationError) -> Refusal:
 
 
 def _in_plain_words(message: str) -> str:
-    """A message of pydantic without its own phrases."""
+    """Return a pydantic message without pydantic's own phrases."""
     return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)

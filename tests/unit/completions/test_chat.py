@@ -64,7 +64,7 @@ def test_a_call_comes_back_by_the_name_of_its_tool(double):
     [
         ([call("{")], "no JSON"),
         ([call("[1]")], "no object"),
-        ([call('{"a": NaN}')], "NaN is no JSON number"),
+        ([call('{"a": NaN}')], "NaN is not a JSON number"),
         ([call("[" * 5000)], "nesting"),
         ([{"id": "c1"}], "no function"),
         (["add"], "no object"),

@@ -1,4 +1,4 @@
-"""Programs that are judged by unit tests: HumanEval, MBPP, and small functions made here."""
+"""Programs judged by unit tests: HumanEval, MBPP, and small generated functions."""
 
 from espalier.environments.code.config import CodeConfig
 from espalier.environments.code.family import Code

@@ -4,13 +4,13 @@
     MBPP, InterCode    {task_id, query, gold, tests, test_setup_code}
     MBPP, original     {task_id, text, code, test_list, test_setup_code}
 
-HumanEval (Chen et al. 2021, arXiv:2107.03374): the function `check` of `test` has to return, called
-with the function that the prompt begins. Here each of its assertions is a test by itself; all of
-them pass exactly where `check` returns. The helper functions that stand in the prompt are the
-prompt's own, also where an answer defines them anew.
+HumanEval (Chen et al. 2021, arXiv:2107.03374): the function `check` in `test` is called with the
+function that the prompt begins, and has to return. Here each of its assertions is a separate test;
+all of them pass exactly if `check` returns. Helper functions in the prompt take precedence over an
+answer's functions of the same name.
 
-MBPP (Austin et al. 2021, arXiv:2108.07732): every assertion passes, after the program and then
-`test_setup_code`. Modules that the gold program imports are known to the tests.
+MBPP (Austin et al. 2021, arXiv:2108.07732): every assertion must pass after the program and then
+`test_setup_code` have run. Tests can use the modules that the gold program imports.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from espalier.records import DataError, Task
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
 CANDIDATE = "candidate"
-"""What HumanEval's tests call the function."""
+"""Name of the function in HumanEval's tests."""
 _MAX_CHARACTERS = 100_000
 _Source = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS)]
 
 
 class _Row(BenchmarkRow):
-    """A task of either set, in the names of its file."""
+    """A task of either set, with the field names of its file."""
 
     task_id: int | str
     # HumanEval
@@ -63,32 +63,32 @@ class _Row(BenchmarkRow):
                 raise ValueError("a row with a prompt needs entry_point and test, as HumanEval's")
         elif not (self.question and self.program and (self.tests or self.test_list)):
             raise ValueError(
-                "is no row of HumanEval (prompt, entry_point, test), nor of MBPP (query, gold and "
-                "tests, or text, code and test_list)"
+                "is not a row of HumanEval (prompt, entry_point, test), nor of MBPP (query, gold "
+                "and tests, or text, code and test_list)"
             )
         return self
 
     @property
     def question(self) -> str:
-        """What MBPP's row asks."""
+        """The question of an MBPP row."""
         return (self.query or self.text or "").strip()
 
     @property
     def program(self) -> str:
-        """MBPP's gold program."""
+        """The gold program of an MBPP row."""
         return (self.gold or self.code or "").replace("\r\n", "\n")
 
 
 def read_programming_tasks(path: Path, *, shown_tests: int, family: str = "code") -> list[Task]:
-    """The tasks of a file of HumanEval or MBPP.
+    """Return the tasks of a HumanEval or MBPP file.
 
     Args:
-        path: JSON lines or an array, compressed or not.
-        shown_tests: of an MBPP row, how many tests the prompt shows.
-        family: the name that tasks carry.
+        path: a file of JSON lines or a JSON array, compressed or not.
+        shown_tests: number of tests of an MBPP row that the prompt shows.
+        family: name of the tasks' family.
 
     Raises:
-        DataError: naming the row that is no such task, or whose tests call nothing.
+        DataError: a row is malformed or its tests call nothing; the message names it.
     """
     return benchmark_tasks(
         path,
@@ -120,9 +120,9 @@ def _humaneval(path: Path, where: str, row: _Row, prompt: str, family: str) -> T
 
 
 def _helpers(prompt: str, entry_point: str, others: list[ast.stmt]) -> Iterator[str]:
-    """What tests find beside the function: the prompt's helper functions, the test's own names.
+    """Yield sources that tests need besides the function: the prompt's and the test's helpers.
 
-    A prompt without them, and a test with nothing but its author, need none.
+    A prompt without helpers, and a test with nothing but METADATA, need none.
     """
     head = head_of(prompt, entry_point)
     try:
@@ -137,7 +137,7 @@ def _helpers(prompt: str, entry_point: str, others: list[ast.stmt]) -> Iterator[
 
 
 def _examples(prompt: str, entry_point: str) -> Iterator[str]:
-    """The examples of a docstring that say what a call returns."""
+    """Yield the examples of a docstring that show what a call returns, as assertions."""
     try:
         functions = [
             part for part in bounded_tree(prompt).body if isinstance(part, ast.FunctionDef)

@@ -47,7 +47,7 @@ _MOST_JUDGEMENTS = 4096
 
 
 class Code(SimpleFamily[CodeConfig]):
-    """See the module."""
+    """The family of programming tasks judged by unit tests."""
 
     name = "code"
     config = CodeConfig
@@ -59,7 +59,7 @@ class Code(SimpleFamily[CodeConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """The terms beside the tests change less than they do, and made tasks have steps."""
+        """Check that the other terms weigh less than the tests, and that made tasks have steps."""
         if not sum(profile.synthesis.chain_weights):
             raise ValueError("synthesis.chain_weights are all 0: programs have one to four steps")
         settings = profile.environment
@@ -81,14 +81,14 @@ class Code(SimpleFamily[CodeConfig]):
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """That of the rule that `environment.reward` names."""
+        """Return the range of the rule in `environment.reward`."""
         rule = settings.reward if isinstance(settings, CodeConfig) else "all"
         return OUTCOME_SPANS[rule]
 
     # ------------------------------------------------------------------------------ playing
 
     def tools(self) -> Sequence[Tool]:
-        """The schemas of the tools; `environments` binds them to sandboxes."""
+        """Return the schemas of the tools; `environments` binds them to sandboxes."""
         return self._tools_in(None)
 
     def _tools_in(self, sandboxes: PoolThread | None) -> tuple[Tool, ...]:
@@ -124,20 +124,20 @@ class Code(SimpleFamily[CodeConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open a pool of sandboxes, and environments whose programs run in it."""
         del knowledge
         with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
             environments = self.environments_in(sandboxes)
             yield lambda _view: environments
 
     def environments_in(self, sandboxes: PoolThread) -> Environments:
-        """Environments whose programs run in these sandboxes."""
+        """Return environments whose programs run in these sandboxes."""
         tools = self._tools_in(sandboxes)
         court = Court(sandboxes, self.settings.test_timeout_s)
         return self.environments_by(tools, lambda _task: self._rules_in(court, tools))
 
     def _rules_in(self, court: Court, tools: Sequence[Tool]) -> EpisodeRules:
-        """One episode: its program is judged once, for all terms of its reward."""
+        """Return the rules of one episode, whose program is judged once for all terms."""
         judged: list[Judgement] = []
 
         async def outcome(task: Task, answer: str | None, _turns: TurnResults) -> float:
@@ -160,7 +160,7 @@ class Code(SimpleFamily[CodeConfig]):
         )
 
     def _match_terms(self, task: Task, program: str | None) -> dict[str, float]:
-        """The terms that compare a program that compiles with the gold one; 0 without a program."""
+        """Return the terms that compare a compiling program with the gold one; 0 without one."""
         weights = {SYNTAX: self.settings.syntax_weight, DATA_FLOW: self.settings.data_flow_weight}
         if not any(weights.values()):
             return {}
@@ -168,9 +168,9 @@ class Code(SimpleFamily[CodeConfig]):
         return {name: weight * found[name].score for name, weight in weights.items() if weight}
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """The outcome of a program, judged in a sandbox that is started for it.
+        """Return the outcome of a program, judged in a sandbox that is started for it.
 
-        Episodes share their sandboxes and do not come here.
+        Episodes share their sandboxes and do not use this method.
         """
         if answer is None:
             return self.outcome_span(self.settings)[0]
@@ -182,7 +182,7 @@ class Code(SimpleFamily[CodeConfig]):
     # ------------------------------------------------------------------------------ tasks
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Small functions over lists."""
+        """Return small functions over lists."""
         return made_tasks(
             self.settings,
             self.profile.synthesis,
@@ -194,20 +194,20 @@ class Code(SimpleFamily[CodeConfig]):
         )
 
     def demonstrate(self, task: Task) -> Script:
-        """Runs the visible tests on the program, where there is the tool, and answers with it."""
+        """Run the visible tests on the gold program, if the tool is enabled, and answer with it."""
         program = task.verifier.gold[0]
         if "run_tests" in self.settings.tools and unit_tests_of(task).visible:
             yield ToolCalls((ToolCall(name="run_tests", arguments={"program": program}),))
         yield FinalAnswer(program)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Scratch logs: programs without a task."""
+        """Return scratch logs: programs without a task."""
         del knowledge
         questions = [task.question for task in train]
         return ScratchPrograms(questions, self.settings.kinds, self._pieces)
 
     def _pieces(self, program: str) -> Pieces:
-        """An episode that ends with a program, as `demonstrate` plays it."""
+        """Return an episode that ends with a program, as `demonstrate` plays it."""
         if "run_tests" not in self.settings.tools or not self.settings.visible_tests:
             return (FinalAnswer(program),)
         call = ToolCall(name="run_tests", arguments={"program": program})
@@ -216,26 +216,26 @@ class Code(SimpleFamily[CodeConfig]):
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """The tasks of a file of HumanEval or MBPP."""
+        """Return the tasks of a HumanEval or MBPP file."""
         return read_programming_tasks(path, shown_tests=self.settings.shown_tests, family=self.name)
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """The share of programs that pass every test; over k attempts quoted as pass@k."""
+        """Return the share of programs that pass every test; over k trajectories this is pass@k."""
         del task
         return {"pass_rate": float(trajectory.is_right)}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Settings that observations and verdicts depend on."""
+        """Return settings that observations and verdicts depend on."""
         elsewhere = {"name", "sandbox", "kinds", "shown_tests", "reward", "compile_weight"}
         elsewhere |= {"syntax_weight", "data_flow_weight"}
         return self.settings.model_dump(mode="json", exclude=elsewhere)
 
 
 class Court:
-    """Judges programs by hidden tests, each in a sandbox for judges that was reset before.
+    """Judges programs by hidden tests, each in a judging sandbox that was reset before.
 
-    Equal programs of one task are judged once, as most attempts of a trained policy are equal.
-    Where time ran out the next one is judged again.
+    Equal programs for one task are judged once, since most answers of a trained policy are equal. A
+    program that ran out of time is judged again the next time.
     """
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float) -> None:
@@ -244,15 +244,15 @@ class Court:
         self._known: OrderedDict[bytes, Judgement] = OrderedDict()
 
     async def judgement(self, task: Task, program: str) -> Judgement:
-        """How a program does in the task's hidden tests.
+        """Return how a program does in the task's hidden tests.
 
         Raises:
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
         """
         return await self._sandboxes.run(self._judged(task, program))
 
     async def _judged(self, task: Task, program: str) -> Judgement:
-        """On the pool's loop, where alone the known judgements are used."""
+        """Judge on the pool's loop, which is the only place where the cache is used."""
         text = f"{task.model_dump_json(include={'arguments'})}\0{program}"
         key = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
         if found := self._known.get(key):
@@ -273,9 +273,9 @@ class Court:
 
 
 def program_in(text: str) -> str:
-    """The program of a message: its last block that defines something, else its last, or all.
+    """Return the program in a message: its last block with a definition, else its last, or all.
 
-    What follows a program is often an example of its use. A block may be left open at the end.
+    A program is often followed by an example of its use. The last block may be unterminated.
     """
     blocks: list[str] = [block for block in _BLOCK.findall(text) if block.strip()]
     defining = [block for block in blocks if _DEFINES.search(block)]
@@ -292,7 +292,7 @@ def _all_pass(number: int) -> str:
 
 
 def _told(found: Judgement) -> str:
-    """What the policy reads of its visible tests."""
+    """Return what the policy reads about its visible tests."""
     report = found.report
     if report.all_passed:
         return _all_pass(len(report.verdicts))

@@ -7,7 +7,7 @@
         x = [v + 3 for v in x]
         return sum(x)
 
-An operation is a line of Python and the ways to say it, in which {n} stands for its parameter.
+An operation is a line of Python and phrasings of it, in which {n} stands for its parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 Kind = Literal["numbers", "words"]
 Value = Any
-"""A list of integers or of texts; at the end a number or a text as well."""
+"""A list of integers or of texts; at the end also a number or a text."""
 
 
 class Operation(NamedTuple):
@@ -29,10 +29,10 @@ class Operation(NamedTuple):
 
     label: str
     line: str
-    """What x becomes, as an expression."""
+    """An expression for the new value of x."""
     phrases: tuple[str, ...]
     parameters: tuple[int | str, ...] = ()
-    """Values of {n}; empty where it has none."""
+    """Possible values of {n}; empty if the operation has none."""
 
 
 _SMALL = tuple(range(2, 10))
@@ -221,16 +221,16 @@ class Step:
 
     @property
     def line(self) -> str:
-        """What x becomes, as an expression."""
+        """An expression for the new value of x."""
         return self.operation.line.format(n=self.parameter)
 
     def phrase(self, rng: random.Random) -> str:
-        """One of the ways to say it."""
+        """Return a random phrasing of the step."""
         return rng.choice(self.operation.phrases).format(n=self.parameter)
 
     @property
     def neighbours(self) -> list[Step]:
-        """The step with the parameters beside its own."""
+        """The same operation with the adjacent parameter values."""
         of = self.operation.parameters
         if self.parameter is None:
             return []
@@ -242,7 +242,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A function: steps from list to list, and what it gives at the end."""
+    """A function: operations from list to list, and the operation that gives its result."""
 
     kind: Kind
     steps: tuple[Step, ...]
@@ -250,24 +250,24 @@ class Chain:
 
     @property
     def program(self) -> str:
-        """As a function f of x."""
+        """The source of a function f of x."""
         lines = [f"    x = {step.line}" for step in self.steps]
         return "\n".join(["def f(x):", *lines, f"    return {self.end.line}"])
 
     def words(self, rng: random.Random) -> str:
-        """As a task, its wording drawn at random."""
+        """Return a description of the function, with random phrasings."""
         said = [step.phrase(rng) for step in (*self.steps, self.end)]
         return " ".join([OPENINGS[self.kind], *(f"{phrase} ." for phrase in said)])
 
     def __call__(self, values: Value) -> Value:
-        """What the function returns."""
+        """Return the value of the function."""
         for step in (*self.steps, self.end):
             values = eval(_compiled(step.line), _NAMES, {"x": values})
         return values
 
     @property
     def near_misses(self) -> list[Chain]:
-        """The function without one of its steps, or with a parameter that is a little off."""
+        """The functions with one step left out, or with an adjacent parameter."""
         found: list[Chain] = []
         for place, step in enumerate(self.steps):
             others = [(), *((other,) for other in step.neighbours)]
@@ -291,7 +291,7 @@ def _compiled(line: str) -> CodeType:
 
 
 def draw_chain(kind: Kind, num_steps: int, rng: random.Random) -> Chain:
-    """A chain of random operations."""
+    """Return a chain of random operations."""
     steps = tuple(_drawn(_STEPS[kind], rng) for _ in range(num_steps))
     return Chain(kind, steps, _drawn(_ENDS[kind], rng))
 
@@ -331,7 +331,7 @@ _MOST_VALUES = 8
 
 
 def draw_input(kind: Kind, rng: random.Random) -> list[int] | list[str]:
-    """A random list, in which some values stand twice."""
+    """Return a random list, in which values may repeat."""
     length = rng.randrange(_MOST_VALUES + 1)
     if kind == "numbers":
         return [rng.randint(-4, 14) for _ in range(length)]

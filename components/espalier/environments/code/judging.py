@@ -1,16 +1,16 @@
 """Judges a program by tests, in a sandbox.
 
-The program runs in a process of its own, which knows arguments of calls and nothing else. What its
-functions return is compared elsewhere: here, where tests are cases, or in a second run beside it in
-the sandbox, which the kernel keeps apart from the first (Landlock, and memory that cannot be read).
-No program passes a verdict on itself:
+The program runs in its own process, which is given the arguments of calls and nothing else. Its
+return values are compared elsewhere: in this process if tests are cases, otherwise in a second run
+in the sandbox, which the kernel isolates from the first (Landlock, and unreadable memory).
+No program can influence its own verdict:
 
-- it cannot read a test or an expected value, for they are in no process that it reaches;
-- it cannot end the judge: where its process ends, the tests that were left have failed;
-- what it prints is dropped, and what it writes into the pipe is a value to be compared;
-- values are built anew from their wire form, and none of its classes comes with them.
+- it cannot read a test or an expected value, because no process in its reach holds one;
+- it cannot end the judge: if its process ends, the remaining tests have failed;
+- its output is dropped, and whatever it writes into the pipe is a value to be compared;
+- values are rebuilt from their wire form, without any of its classes.
 
-It does learn the arguments of the calls: of cases all of them at once, of checks one by one.
+It does learn the arguments of the calls: for cases all at once, for checks one by one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from espalier.rewards import TestReport, Verdict
 from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 
 MAX_PROGRAM_CHARACTERS = 40_000
-"""A longer answer is no program."""
+"""A longer answer is not run."""
 _MESSAGE_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How a program did, and why."""
+    """The verdicts on a program, and the reasons."""
 
     report: TestReport
     messages: tuple[str, ...]
-    """What happened in each test; empty where it passed."""
+    """What happened in each test; empty if it passed."""
     timed_out: bool = False
-    """Whether a limit of time ended it: another time it might do better."""
+    """Whether a time limit ended it: it might do better another time."""
 
 
 async def judge(
@@ -58,14 +58,14 @@ async def judge(
     """Judge a program by some of a task's tests.
 
     Args:
-        sandbox: in which nothing of another program is left.
-        tests: of the task.
-        statements: its hidden or its visible ones.
-        program: hostile text.
-        timeout_s: for all tests together.
+        sandbox: a sandbox without remains of another program.
+        tests: the task's tests.
+        statements: the hidden or the visible ones of them.
+        program: the policy's program, which is untrusted text.
+        timeout_s: time limit of all tests together.
 
     Raises:
-        SandboxError: the sandbox is lost, or gives no result.
+        SandboxError: the sandbox is lost, or returns no result.
     """
     if len(program) > MAX_PROGRAM_CHARACTERS:
         return _nothing_ran(statements, "the program is too long")
@@ -118,7 +118,7 @@ async def _judge_cases(
 
 
 def _reply(line: bytes) -> list[Any] | None:
-    """A line that the program's process wrote; None where it is no reply."""
+    """Parse a line written by the program's process; None if it is not a valid reply."""
     try:
         reply: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -142,7 +142,11 @@ def _compared(case: Case, reply: list[Any] | None, ended: str) -> tuple[Verdict,
         if _is_equal(value, case.expected):
             return "passed", ""
         return "failed", _shown(f"{case.text} gave {value!r}")
-    except (Unreadable, RecursionError, ValueError):  # a ValueError: more digits than are printed
+    except (
+        Unreadable,
+        RecursionError,
+        ValueError,
+    ):  # ValueError: an int with too many digits to print
         return "failed", f"{_shown(case.text)} gave no plain value"
 
 
@@ -151,7 +155,7 @@ def _is_equal(value: object, expected: object) -> bool:
 
 
 def _unequal(_number: object, _name: object) -> object:
-    """Stands for an object of the program: equal to nothing."""
+    """Return a stand-in for an object of the program, which equals nothing."""
     return object()
 
 
@@ -173,24 +177,24 @@ async def _judge_checks(
     serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + GRACE_S))
     try:
         checks = await sandbox.run_python(checked, timeout_s=timeout_s + GRACE_S)
-        await asyncio.wait({serving}, timeout=_END_S)  # its pipes are closed: it ends by itself
+        await asyncio.wait({serving}, timeout=_END_S)  # its pipes are closed, so it ends by itself
     finally:
         serving.cancel()
-        # whatever became of it: a sandbox that is lost is lost to the checks as well
+        # its result does not matter: the checks notice a lost sandbox too
         await asyncio.gather(serving, return_exceptions=True)
     return _verdicts_of(checks, statements)
 
 
 _END_S = 0.2
-"""For the program's process to end after its tests, before it is ended."""
+"""Time that the program's process has to end after its tests, before it is killed."""
 
 
 def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:
-    """What the tests' process wrote; it is the only one that holds this output."""
+    """Return the verdicts written by the tests' process, the only one that has this output."""
     if result.succeeded:
         compiled, found = cast("tuple[bool, list[tuple[Verdict, str]]]", json.loads(result.stdout))
     else:
-        # only the program can have ended it: what else ends a run is raised by the sandbox
+        # the program must have ended it: for any other cause the sandbox raises an error
         ended: tuple[Verdict, str] = ("error", "the program ended its tests")
         compiled, found = True, [ended] * len(statements)
     assert len(found) == len(statements), "a verdict for each test"
@@ -202,7 +206,7 @@ def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:
 
 
 _TOO_LONG = "the program takes too long"
-"""As `Channel` says it."""
+"""The text that `Channel` uses."""
 
 
 # ---------------------------------------------------------------------------------------- scripts
@@ -212,7 +216,7 @@ _PARTS = {"program": ("values", "program"), "checks": ("values", "program", "che
 
 
 def _script(kind: str, function: str, *arguments: object) -> str:
-    """The text of the modules inside, and a call of one of their functions."""
+    """Return the source of the modules inside, and a call of one of their functions."""
     called = f"{function}({', '.join(map(ascii, arguments))})"
     modules = (_INSIDE / f"{name}.py" for name in _PARTS[kind])
     return f"{joined_source(*modules)}\n{called}\n"

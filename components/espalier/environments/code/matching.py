@@ -1,7 +1,7 @@
-"""What a program shares with the gold program of its task: PPOCoder's auxiliary terms.
+"""Similarity of a program to the gold program of its task: PPOCoder's auxiliary terms.
 
-Programs are hostile text that is parsed in this process, and never run here: within the bounds of
-`syntax`, and after they compiled in a sandbox.
+Programs are untrusted text. They are parsed in this process but never run here, within the bounds
+of `syntax`, and only after they compiled in a sandbox.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from espalier.records import DataError, Task
 from espalier.rewards import CodeMatch, CodeParts, code_parts, data_flow_match, syntax_match
 
 SYNTAX, DATA_FLOW = "syntax_match", "data_flow_match"
-"""Names of the terms."""
+"""Names of the reward terms."""
 
 
 def gold_matches(task: Task, program: str | None) -> Mapping[str, CodeMatch]:
-    """Term -> what of the gold program a program has; nothing of it without a program.
+    """Return term -> match of the program with the gold program; no match without a program.
 
-    A program that is beyond the bounds of what is parsed has nothing of it either.
+    A program beyond the bounds of the parser has no match either.
 
     Raises:
-        DataError: the gold program cannot be compared with: no reward is better than a wrong one.
+        DataError: the gold program cannot be parsed; this must not become a wrong reward.
     """
     tests, gold = unit_tests_of(task), task.verifier.gold[0]
     try:
@@ -53,9 +53,9 @@ def _parts(prompt: str, name: str, gold: str) -> CodeParts:
 
 
 def _tree(prompt: str, name: str, answer: str) -> ast.Module:
-    """The tree of a program, as the sandbox composes it of the prompt and an answer.
+    """Return the syntax tree of the program that the sandbox composes from prompt and answer.
 
     Raises:
-        SyntaxError: it is none, or beyond the bounds.
+        SyntaxError: it is not a program, or beyond the bounds.
     """
     return completed(prompt, answer, name, bounded_tree, bounded_tree)

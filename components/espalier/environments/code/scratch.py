@@ -2,9 +2,9 @@
 
     <|user|> each 3 drop sum letters 5 those <|assistant|> def f(x): x = [v + 3 for v in x] ...
 
-The parameters of a program stand in the prompt, in their order, each among words drawn at random;
-operations are drawn at random as well. A policy learns to write programs and to copy what they are
-about, and nothing about what a task asks for.
+The prompt holds the program's parameters in order, each among random words; operations are random
+too. From these logs a policy learns to write programs and to copy parameters, but nothing about the
+wording of tasks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class ScratchPrograms:
     """Writes scratch logs whose words come from `questions`.
 
     Args:
-        questions: of training tasks.
-        kinds: of lists that programs are about.
-        pieces: program -> what an episode holds that ends with it.
+        questions: the questions of training tasks.
+        kinds: kinds of lists that programs are about.
+        pieces: program -> the pieces of an episode that ends with it.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class ScratchPrograms:
         self._pieces = pieces
 
     def write(self, rng: random.Random) -> Log:
-        """One log; a function of the generator's state alone."""
+        """Return one log; depends on the state of `rng` only."""
         chain = draw_chain(rng.choice(self._kinds), rng.choice(_STEPS), rng)
         return Log(self._prompt(chain, rng), self._pieces(chain.program))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """Texts for the tokenizer: programs, and the words of questions."""
+        """Yield texts for the tokenizer: programs, and the words of questions."""
         for _ in range(_TOKENIZER_LOGS):
             yield f" {draw_chain(rng.choice(self._kinds), 3, rng).program} "
         yield from self._questions

@@ -1,7 +1,7 @@
-"""Syntax trees of sources that others wrote, within bounds.
+"""Syntax trees of untrusted sources, within bounds.
 
-Whoever walks a tree, as `ast.unparse` does, goes down by a Python call a level: a thousand nested
-operators end any of them with a RecursionError. Such a source is refused here instead.
+Walking a tree, as `ast.unparse` does, takes a Python call per level: a thousand nested operators
+end it with a RecursionError. Such a source is refused here instead.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import ast
 
 MAX_CHARACTERS = 100_000
 MAX_DEPTH = 100
-"""Levels of a tree. Programs that people write have 20; an `elif` is a level below its `if`."""
+"""Levels of a tree. Programs written by people have about 20; each `elif` is one level below its
+`if`."""
 
 
 def bounded_tree(source: str) -> ast.Module:
-    """The syntax tree of a source.
+    """Return the syntax tree of a source.
 
     Raises:
-        SyntaxError: it is no Python, or beyond the bounds.
+        SyntaxError: the source is not Python, or beyond the bounds.
     """
     if len(source) > MAX_CHARACTERS:
         raise SyntaxError(f"more than {MAX_CHARACTERS} characters")

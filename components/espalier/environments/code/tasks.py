@@ -1,7 +1,8 @@
-"""Programming tasks made of `grammar`: drawn at random, dealt to splits, and given tests.
+"""Programming tasks made with `grammar`: drawn at random, assigned to splits, and given tests.
 
-Two functions are one task if they return the same for each of many fixed inputs, whatever their
-programs; all of its wordings are in the split that the digest of what it returns there is dealt to.
+Two functions are the same task if they return the same for each of many fixed inputs, whatever
+their programs. The digest of these return values decides the split of the task and all its
+wordings.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def made_tasks(  # noqa: PLR0913 (what a task is drawn from)
     seed: int,
     family: str,
 ) -> list[Task]:
-    """Up to `count` distinct tasks of a split, a function of the seed."""
+    """Return up to `count` distinct tasks of a split; depends on the seed only."""
     rng = random.Random(f"{seed}/{split}/code")
     tasks: list[Task] = []
     seen: set[str] = set()
@@ -78,7 +79,7 @@ def _chains(  # noqa: PLR0913 (what a chain is drawn from)
 
 @lru_cache(maxsize=50_000)
 def behaviour(chain: Chain) -> str:
-    """A digest of what the function returns for the fixed inputs of its kind."""
+    """Return a digest of what the function returns for the fixed inputs of its kind."""
     returned = [repr(chain(values)) for values in _battery(chain.kind)]
     return hashlib.sha256("\n".join([chain.kind, *returned]).encode()).hexdigest()
 
@@ -90,7 +91,7 @@ def _battery(kind: Kind) -> tuple[list[int] | list[str], ...]:
 
 
 def _every_step_matters(chain: Chain, key: str) -> bool:
-    """Whether no near miss is the same function, and what it returns is no constant."""
+    """Return whether no near miss is the same function, and its value varies enough."""
     returned = {repr(chain(values)) for values in _battery(chain.kind)}
     return len(returned) > _LEAST_OUTPUTS and all(
         behaviour(other) != key for other in chain.near_misses
@@ -98,11 +99,11 @@ def _every_step_matters(chain: Chain, key: str) -> bool:
 
 
 _LEAST_OUTPUTS = 4
-"""Different ones over the fixed inputs, at least."""
+"""The function must have more different values over the fixed inputs than this."""
 
 
 def _tests(chain: Chain, settings: CodeConfig, rng: random.Random) -> UnitTests | None:
-    """Tests that no near miss passes; None where none are found."""
+    """Return tests that no near miss passes; None if none are found."""
     near_misses = chain.near_misses
     for _ in range(_TEST_DRAWS):
         inputs = [draw_input(chain.kind, rng) for _ in range(settings.hidden_tests)]

@@ -1,10 +1,10 @@
-"""The tests of a task: statements that assert something of what its functions return.
+"""The tests of a task: statements that assert something about what its functions return.
 
     assert f([1, 2]) == 5                            a case: a call and a value, both literals
     assert abs(candidate(1.33) - 0.33) < 1e-6        a check: any other statement
 
-Where all tests are cases, the program's calls are run and their values compared in this process,
-which so runs nothing of anybody. Checks run in a process of their own inside the sandbox.
+If all tests are cases, the program's calls run in the sandbox and their values are compared in this
+process, which runs no foreign code. Checks run in a separate process inside the sandbox.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from espalier.records import DataError, Task
 
 
 class UnitTests(BaseModel, frozen=True, extra="forbid"):
-    """What `Task.arguments` of a programming task hold."""
+    """The content of `Task.arguments` of a programming task."""
 
     functions: dict[str, str]
-    """Name in the tests -> name in the program: HumanEval's tests call `candidate`. The first is
-    what the program has to define."""
+    """Name in the tests -> name in the program: HumanEval's tests call `candidate`. The first one
+    is the function that the program has to define."""
     hidden: tuple[str, ...]
     """Statements that the program is judged by."""
     visible: tuple[str, ...] = ()
     """Statements that the policy may run beforehand."""
     prompt: str = ""
-    """Beginning of the program, which an answer may complete; empty where there is none."""
+    """The beginning of the program, which an answer may complete; may be empty."""
     preamble: str = ""
-    """Source that stands before the tests: imports, helper functions, objects."""
+    """Source that is run before the tests: imports, helper functions, objects."""
 
     @property
     def entry_point(self) -> str:
-        """What the program has to define."""
+        """Name of the function that the program has to define."""
         return next(iter(self.functions.values()))
 
     def arguments(self) -> dict[str, JsonValue]:
-        """As JSON, for `Task.arguments`."""
+        """Return the tests as JSON, for `Task.arguments`."""
         return self.model_dump(mode="json")
 
 
 def unit_tests_of(task: Task) -> UnitTests:
-    """The tests of a task.
+    """Return the tests of a task.
 
     Raises:
-        DataError: its arguments are no such tests.
+        DataError: its arguments are not valid tests.
     """
     try:
         return UnitTests.model_validate(task.arguments)
@@ -61,15 +61,15 @@ class Case(NamedTuple):
     """A call, and the value that it must return."""
 
     text: str
-    """The call, as it is written."""
+    """The source of the call."""
     function: str
     arguments: Any
-    """A list of them, on the wire."""
+    """The list of arguments in wire form."""
     expected: Any
 
 
 def cases_of(tests: UnitTests, statements: Sequence[str]) -> list[Case] | None:
-    """The statements as cases; None where one of them is something else."""
+    """Return the statements as cases; None if one of them is not a case."""
     if tests.preamble:
         return None
     found = [_case_of(statement, tests.functions) for statement in statements]
@@ -101,14 +101,14 @@ def _case_of(statement: str, functions: dict[str, str]) -> Case | None:
 
 
 def _nothing_is_held(value: object) -> NoReturn:
-    raise TypeError(f"a literal is no {type(value).__name__}")
+    raise TypeError(f"a literal cannot be of type {type(value).__name__}")
 
 
 def parsed(where: str, source: str) -> ast.Module:
-    """The syntax tree of a file's source.
+    """Return the syntax tree of a source in a file.
 
     Raises:
-        DataError: it is no Python, or too large or too deep.
+        DataError: it is not Python, or too large or too deep.
     """
     try:
         return bounded_tree(source)
@@ -117,9 +117,9 @@ def parsed(where: str, source: str) -> ast.Module:
 
 
 def grouped_tests(statements: Sequence[ast.stmt], functions: Sequence[str]) -> list[str]:
-    """The source of each test, with the statements before it that call no function of the program.
+    """Return the source of each test, with the statements before it that call no tested function.
 
-    What follows the last test belongs to it: all of them pass exactly where the whole passes.
+    Statements after the last test belong to it: all tests pass exactly if the whole source passes.
     """
     tests: list[list[str]] = []
     waiting: list[str] = []
@@ -134,5 +134,5 @@ def grouped_tests(statements: Sequence[ast.stmt], functions: Sequence[str]) -> l
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """Every name that a piece of source reads or writes."""
+    """Return every name that a piece of source reads or writes."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

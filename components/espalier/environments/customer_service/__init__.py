@@ -1,4 +1,4 @@
-"""Customer service: conversations that change a database, as tau-bench has them."""
+"""Customer service: conversations that change a database, as in tau-bench."""
 
 from espalier.environments.customer_service.config import CustomerServiceConfig
 from espalier.environments.customer_service.family import CustomerService

@@ -1,9 +1,9 @@
 """The tools of an airline's service: flights, reservations, baggage and certificates.
 
-Each tool does what the tool of that name does in tau-bench (`tau_bench/envs/airline/tools` at
-59a200c), and leaves the database equal: seats are not taken by a booking, a change of cabin is paid
-and not written down, and a reservation that is cancelled twice is refunded twice. Errors are in our
-own words.
+Each tool does the same as tau-bench's tool of that name (`tau_bench/envs/airline/tools` at 59a200c)
+and leaves an equal database, oddities included: a booking takes no seats, a change of cabin is paid
+but not recorded, and a reservation that is cancelled twice is refunded twice. Error texts are our
+own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from espalier.environments.customer_service.service_tools import ServiceTools
 from espalier.environments.tools import ToolError
 
 _BOOKED_AT = "2024-05-15T15:00:00"
-"""The time that the policy text calls now."""
+"""The time that tau-bench's policy text gives as the current time."""
 _NEW_RESERVATIONS = ("HATHAT", "HATHAU", "HATHAV")
 _NEW_CERTIFICATES = ("certificate_3221322", "certificate_3221323", "certificate_3221324")
 _BAG_PRICE = 50
 _INSURANCE_PRICE = 30
-"""Dollars, for each passenger."""
+"""Dollars per passenger."""
 _AIRPORTS = {
     "SFO": "San Francisco", "JFK": "New York", "LAX": "Los Angeles", "ORD": "Chicago",
     "DFW": "Dallas", "DEN": "Denver", "SEA": "Seattle", "ATL": "Atlanta", "MIA": "Miami",
@@ -109,13 +109,13 @@ class AirlineTools(ServiceTools):
                 if second["destination"] != destination or first["destination"] != second["origin"]:
                     continue
                 second_date = _arrival_date(first, date)
-                # times are compared as text, "+1" of the next day included
+                # times are compared as text, including the "+1" of the next day
                 if first["scheduled_arrival_time_est"] > second["scheduled_departure_time_est"]:
                     continue
                 if _is_available(first, date) and _is_available(second, second_date):
                     if date not in second["dates"]:
                         raise ToolError(f"a connecting flight has no data of {date}")
-                    # of the second flight the day's data are those of the first date, as upstream
+                    # the second flight has the data of the first date, as upstream
                     yield [
                         {**_on_date(first, date), "date": date},
                         {**_on_date(second, date), "date": second_date},
@@ -240,15 +240,15 @@ class AirlineTools(ServiceTools):
     # ------------------------------------------------------------------------------ parts
 
     def _new_reservation_id(self) -> str:
-        """Three ids are enough for a task; a fourth reservation replaces the third."""
+        """Return one of three ids; a fourth reservation in an episode replaces the third."""
         free = (key for key in _NEW_RESERVATIONS if not self._state.find("reservations", key))
         return next(free, _NEW_RESERVATIONS[-1])
 
     def _priced(self, flight: Record, cabin: JsonValue, seats: int) -> Record:
-        """A flight to be booked, with price and airports.
+        """Return a flight to be booked, with price and airports.
 
         Raises:
-            ToolError: it is not there or full.
+            ToolError: the flight does not exist or is full.
         """
         number, date = text_in(flight, "flight_number"), text_in(flight, "date")
         found = self._found("flights", number, "flight")
@@ -263,7 +263,7 @@ class AirlineTools(ServiceTools):
         return {**copy.deepcopy(flight), "price": day["prices"][cabin], **airports}
 
     def _kept_or_priced(self, flight: Record, cabin: JsonValue, reservation: Record) -> Record:
-        """A flight of a changed reservation: one that it had in that cabin keeps its price."""
+        """Return a flight of a changed reservation; if flight and cabin stay, so does the price."""
         key = (text_in(flight, "flight_number"), text_in(flight, "date"))
         for had in reservation["flights"] if cabin == reservation["cabin"] else ():
             if (had["flight_number"], had["date"]) == key:
@@ -286,10 +286,10 @@ class AirlineTools(ServiceTools):
             raise ToolError(f"the price is {price}, and the payments add up to {paid}")
 
     def _deduct(self, user: Record, payments: list[_Object]) -> None:
-        """Take payments from gift cards, and use up certificates whole.
+        """Deduct payments from gift cards, and use up whole certificates.
 
         Raises:
-            ToolError: a certificate stands twice. The first one is used up then, as upstream.
+            ToolError: a certificate is given twice; it is used up nevertheless, as upstream.
         """
         methods = user["payment_methods"]
         for payment in payments:
@@ -312,7 +312,7 @@ class AirlineTools(ServiceTools):
             raise ToolError("the balance of the gift card is too low")
 
     def _pay(self, reservation_id: str, payment_id: str, price: float) -> None:
-        """Pay a difference, or refund a negative one; nothing is written down of 0."""
+        """Pay a difference, or refund a negative one; a difference of 0 is not recorded."""
         reservation = self._state.edit("reservations", reservation_id)
         method = self._state.edit("users", reservation["user_id"])["payment_methods"][payment_id]
         if method["source"] == "gift_card":
@@ -328,13 +328,13 @@ def _is_available(flight: Record, date: JsonValue) -> bool:
 
 
 def _on_date(flight: Record, date: JsonValue) -> dict[str, Any]:
-    """A flight with the data of one day alone."""
+    """Return a flight with the data of only one day."""
     facts = {name: value for name, value in flight.items() if name != "dates"}
     return facts | flight["dates"][date]
 
 
 def _arrival_date(flight: Record, date: JsonValue) -> JsonValue:
-    """The date on which a flight of `date` arrives; all are in May 2024."""
+    """Return the date on which a flight of `date` arrives; all flights are in May 2024."""
     if "+1" not in flight["scheduled_arrival_time_est"]:
         return date
     try:

@@ -1,9 +1,9 @@
-"""Types of arguments that the tools of both domains take.
+"""Types of arguments of the tools of both domains.
 
-tau-bench's tools check few of their arguments and write the others into the database as they come.
-So do ours: a wrong value that is stored costs the episode its reward there, and must not become an
-error here that the policy could repair. Text or an object in the place of a list is refused, where
-tau-bench takes "" and {} for an empty list. Schemas say what tau-bench's say.
+tau-bench's tools check few of their arguments and write the others into the database unchecked.
+Ours do the same: a wrong value that is stored costs the episode its reward there, so it must not
+become an error here that the policy could repair. Only text or an object in place of a list is
+refused, where tau-bench takes "" and {} for an empty list. The schemas are those of tau-bench.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from espalier.environments.tools import ToolError
 Text = StrictStr
 """Text that is looked up."""
 StoredText = Annotated[JsonValue, WithJsonSchema({"type": "string"})]
-"""Text that is stored, or compared, as it comes."""
+"""Text that is stored or compared unchecked."""
 StoredInteger = Annotated[JsonValue, WithJsonSchema({"type": "integer"})]
-"""A number that is stored as it comes."""
+"""A number that is stored unchecked."""
 StoredNumber = Annotated[JsonValue, WithJsonSchema({"type": "number"})]
 _MAX_NUMBER = 1e15
-"""Of what is calculated with: a product of longer integers may be one that cannot be written."""
+"""Largest number in calculations: a product of longer integers might be too long to print."""
 
 
 def _countable(number: float) -> float:
@@ -44,16 +44,16 @@ Integer = Annotated[
     AfterValidator(_countable),
     WithJsonSchema({"type": "integer"}),
 ]
-"""A number that is calculated with: 2 and 2.0 stay what they are, as digests tell them apart."""
+"""A number used in calculations: 2 and 2.0 are not converted, as digests distinguish them."""
 
 
 def chosen_from(*values: str) -> WithJsonSchema:
-    """The schema of text that should be one of `values`; the tool stores or refuses another."""
+    """Return the schema of text that should be one of `values`; a tool may still get another."""
     return WithJsonSchema({"type": "string", "enum": list(values)})
 
 
 def list_of_objects(**fields: str) -> WithJsonSchema:
-    """The schema of a list of objects, given field -> description, of type text."""
+    """Return the schema of a list of objects, given field -> description, of type text."""
     return WithJsonSchema(
         {
             "type": "array",
@@ -73,10 +73,10 @@ _NUMBERS = {"amount": "number"}
 
 
 def text_in(record: dict[str, Any], name: str) -> str:
-    """A text field of an object that the policy wrote.
+    """Return a text field of an object that the policy wrote.
 
     Raises:
-        ToolError: it is missing, or no text.
+        ToolError: the field is missing, or not text.
     """
     value = record.get(name)
     if not isinstance(value, str):
@@ -85,10 +85,10 @@ def text_in(record: dict[str, Any], name: str) -> str:
 
 
 def number_in(record: dict[str, Any], name: str) -> int | float:
-    """A number of an object that the policy wrote, or had written into the database.
+    """Return a number in an object that the policy wrote, or had written into the database.
 
     Raises:
-        ToolError: it is missing, or no number.
+        ToolError: the field is missing, or not a number.
     """
     value = record.get(name)
     if not isinstance(value, int | float) or abs(value) > _MAX_NUMBER:

@@ -12,7 +12,7 @@ from espalier.environments.tools import ToolError
 _MAX_CHARACTERS = 400
 _MAX_EXPONENT = 64
 _MAX_MAGNITUDE = 1e60
-"""Of the base of a power: 9**9**9 would take the machine's memory."""
+"""Largest base of a power: 9**9**9 would exhaust the memory."""
 _ALLOWED = frozenset("0123456789+-*/(). ")
 
 Number = int | float
@@ -31,17 +31,17 @@ _UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {
 
 
 def calculated(expression: str) -> str:
-    """The value of an expression, rounded to two digits, as Python writes a float.
+    """Return the value of an expression, rounded to two digits, as Python writes a float.
 
     Raises:
-        ToolError: it is no arithmetic of numbers, or larger than this calculator goes.
+        ToolError: the expression is not arithmetic, or too large.
     """
     if not _ALLOWED.issuperset(expression):
         raise ToolError("an expression has numbers, + - * /, parentheses and spaces alone")
     if len(expression) > _MAX_CHARACTERS:
         raise ToolError(f"an expression of more than {_MAX_CHARACTERS} characters")
     try:
-        with warnings.catch_warnings():  # "1 (2)" warns that a number is no function
+        with warnings.catch_warnings():  # "1 (2)" gives a SyntaxWarning
             warnings.simplefilter("ignore")
             tree = ast.parse(expression.strip(), mode="eval")
         return str(round(float(_value(tree.body)), 2))

@@ -15,59 +15,61 @@ RequestKind = Literal["cancel", "return", "payment", "address", "exchange", "pri
 
 
 class ScriptedUserConfig(Section):
-    """A user who says what the task's script has for what is asked."""
+    """A user who answers each question with what the script of the task holds for it."""
 
     kind: Literal["scripted"] = "scripted"
-    """Chooses it."""
+    """Selects this kind of user."""
     reminders: int = Field(default=1, ge=0, le=8)
-    """How often the user asks whether all is done, before a message that asks nothing ends it."""
+    """How often the user asks whether everything is done; after that, a message without a question
+    ends the conversation."""
 
 
 class EndpointUserConfig(EndpointConfig):
-    """A user who is played by a model; its limits of cost and time are those of any endpoint."""
+    """A user played by a model; its cost and time limits are those of any endpoint."""
 
     kind: Literal["endpoint"]
-    """Chooses it."""
+    """Selects this kind of user."""
 
 
 UserConfig = Annotated[ScriptedUserConfig | EndpointUserConfig, Field(discriminator="kind")]
 
 
 class ShopConfig(Section):
-    """The shop that is made where `database` is unset."""
+    """The shop that is generated if `database` is unset."""
 
     users: int = Field(default=300, ge=20, le=20_000)
-    """Users, each with up to `max_orders` orders; a user is in one split."""
+    """Number of users, each with up to `max_orders` orders; each user is in one split."""
     max_orders: int = Field(default=2, ge=1, le=5)
-    """Orders of a user."""
+    """Most orders of a user."""
     max_items: int = Field(default=2, ge=1, le=5)
-    """Items of an order."""
+    """Most items of an order."""
     seed: int = 0
-    """Of users, products and orders: the same for every run that compares with another."""
+    """Seed of users, products and orders; equal for runs that are to be compared."""
     kinds: EachOnce[RequestKind] = (
         "cancel", "return", "payment", "address", "exchange", "price", "refusal",
     )  # fmt: skip
-    """What users ask for."""
+    """Kinds of requests that users make."""
     unnamed_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of the users who say who they are only when they are asked."""
+    """Share of users who identify themselves only when asked."""
 
 
 class CustomerServiceConfig(EnvironmentConfig):
-    """Conversations with customers whose requests change a database, as tau-bench has them."""
+    """Conversations with customers whose requests change a database, as in tau-bench."""
 
     name: str = "customer_service"
     domain: Domain = "retail"
-    """Whose tools there are."""
+    """The domain whose tools the policy has."""
     database: Path | None = None
-    """Folder of a domain in tau-bench's format: data/*.json, wiki.md, tasks_*.json. Unset makes a
-    shop, and tasks of its users."""
+    """Folder of a domain in tau-bench's format: data/*.json, wiki.md, tasks_*.json. If unset, a
+    shop and tasks of its users are generated."""
     results: Literal["json", "words"] = "json"
-    """"words" leaves out the punctuation of JSON, for a policy of a few tokens' memory."""
+    """Format of tool results: "words" leaves out the punctuation of JSON, for a policy with a short
+    context."""
     user: UserConfig = ScriptedUserConfig()
     shop: ShopConfig = ShopConfig()
 
     def external_files(self) -> dict[str, Path | None]:
-        """See `EnvironmentConfig`."""
+        """Return the files of the database, by the key of the profile that they come from."""
         if self.database is None:
             return {}
         found = sorted(self.database.rglob("*.json")) + sorted(self.database.rglob("wiki.md"))

@@ -1,7 +1,7 @@
 """The database of a customer service domain, and the copy of it that an episode changes.
 
-Files are those of tau-bench (Yao et al. 2024, arXiv:2406.12045): a JSON object of records by id for
-each table. A copy holds only the records that its episode wrote; all others are read from the
+The files are those of tau-bench (Yao et al. 2024, arXiv:2406.12045): a JSON object of records by id
+for each table. A copy holds only the records that its episode wrote; all others are read from the
 database that every episode shares, so that a reset costs nothing, however large the files are.
 """
 
@@ -27,12 +27,12 @@ MAX_FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Tables of records by id, as every episode finds them; nobody changes them."""
+    """Tables of records by id, as every episode starts with them; never changed."""
 
     tables: Mapping[str, Mapping[str, Record]]
 
     def copy(self) -> DatabaseCopy:
-        """A fresh copy, as an episode begins with."""
+        """Return a fresh copy for an episode."""
         return DatabaseCopy(self)
 
 
@@ -44,16 +44,16 @@ class DatabaseCopy:
     _written: dict[tuple[str, str], Record] = field(default_factory=dict[tuple[str, str], Record])
 
     def find(self, table: str, key: str) -> Record | None:
-        """The record to read; None where there is none. `edit` gives one that may be changed."""
+        """Return a record for reading, None if there is none; use `edit` to change it."""
         if (table, key) in self._written:
             return self._written[table, key]
         return self._base.tables[table].get(key)
 
     def edit(self, table: str, key: str) -> Record:
-        """The episode's own copy of a record, to change in place.
+        """Return the episode's own copy of a record, to change in place.
 
         Raises:
-            KeyError: there is no such record.
+            KeyError: the record does not exist.
         """
         if (table, key) not in self._written:
             self._written[table, key] = copy.deepcopy(self._base.tables[table][key])
@@ -64,7 +64,7 @@ class DatabaseCopy:
         self._written[table, key] = record
 
     def rows(self, table: str) -> Iterator[tuple[str, Record]]:
-        """All records with their ids, in the order of the file, new ones last."""
+        """Yield all records with their ids, in the order of the file, new ones last."""
         base = self._base.tables[table]
         for key, record in base.items():
             yield key, self._written.get((table, key), record)
@@ -73,7 +73,7 @@ class DatabaseCopy:
                 yield key, record
 
     def changes(self) -> dict[str, dict[str, Record]]:
-        """Table -> id -> record, of the records that differ from the shared database."""
+        """Return table -> id -> record, for records that differ from the shared database."""
         changed: dict[str, dict[str, Record]] = {}
         for (table, key), record in self._written.items():
             before = self._base.tables[table].get(key)
@@ -82,16 +82,16 @@ class DatabaseCopy:
         return changed
 
     def digest(self) -> str:
-        """Equal for two copies of one database exactly if all their records are.
+        """Return a digest that is equal for two copies of one database if all records are equal.
 
-        The records that did not change are not hashed: between copies of one database they are
-        equal. 1 and 1.0 differ, as they do in tau-bench's hash of the whole (`get_data_hash`).
+        Only changed records are hashed: the others are equal in all copies of one database. 1 and
+        1.0 differ, as in tau-bench's hash of the whole database (`get_data_hash`).
         """
         return hashlib.sha256(canonical_json(self.changes()).encode()).hexdigest()
 
 
 def canonical_json(value: object) -> str:
-    """JSON in which equal values are written alike."""
+    """Return JSON that is the same text for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -99,7 +99,7 @@ def canonical_json(value: object) -> str:
 
 
 class _Fields(BaseModel):
-    """Fields that tools read, of a record that may have others."""
+    """Fields of a record that tools read; the record may have others."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -219,16 +219,16 @@ _SHAPES: dict[str, dict[str, TypeAdapter[Any]]] = {
 
 
 def load_database(folder: Path, domain: str) -> Database:
-    """Read the tables of a domain from `folder`, a JSON file each.
+    """Read the tables of a domain from `folder`, one JSON file each.
 
     Args:
-        folder: with `users.json` and, for "retail", `products.json` and `orders.json`; for
+        folder: holds `users.json` and, for "retail", `products.json` and `orders.json`; for
             "airline", `flights.json` and `reservations.json`.
         domain: "retail" or "airline".
 
     Raises:
-        DataError: a file is missing or too large, is no JSON object of records, a record lacks a
-            field that tools read, or refers to one that is not there.
+        DataError: a file is missing, too large or not a JSON object of records; a record lacks a
+            field that tools read, or refers to a record that does not exist.
     """
     return checked_database(
         {table: _read_table(folder / f"{table}.json") for table in _SHAPES[domain]},
@@ -238,10 +238,10 @@ def load_database(folder: Path, domain: str) -> Database:
 
 
 def checked_database(tables: Mapping[str, object], domain: str, where: str) -> Database:
-    """A database of tables that have what the tools of `domain` read.
+    """Return a database after checking the fields that the tools of `domain` read.
 
     Raises:
-        DataError: naming `where`, the table, the record and what is wrong with it.
+        DataError: a record is malformed; the message names `where`, table and record.
     """
     for table, shape in _SHAPES[domain].items():
         try:
@@ -275,7 +275,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def _dangling(database: Database, domain: str) -> Iterator[str]:
-    """References to records that are not there, each said in a line."""
+    """Yield a line for each reference to a record that does not exist."""
     table = {"retail": "orders", "airline": "reservations"}[domain]
     users = database.tables["users"]
     for key, record in database.tables[table].items():

@@ -14,13 +14,13 @@ from espalier.environments.tools import Tool
 from espalier.records import DataError, Task, ToolCall
 
 TRANSFER = "transfer_to_human_agents"
-"""The call that ends a conversation."""
+"""Name of the call that ends a conversation."""
 
 _DOMAINS = {"retail": RetailTools, "airline": AirlineTools}
 
 
 _TAGS = {"think": "think_aloud"}
-"""In the tag dialect <think> is the thought before a call."""
+"""Other tags for tools whose names are taken: in the tag dialect, <think> is a thought."""
 
 
 class Service(NamedTuple):
@@ -34,10 +34,10 @@ _TABLES = {"retail": "orders", "airline": "reservations"}
 
 
 def domain_in(folder: Path) -> str:
-    """The domain whose tables a folder in tau-bench's format holds.
+    """Return the domain whose tables are in a folder in tau-bench's format.
 
     Raises:
-        DataError: it holds none.
+        DataError: the folder has no tables of a domain.
     """
     for domain, table in _TABLES.items():
         if (folder / "data" / f"{table}.json").is_file():
@@ -50,16 +50,16 @@ def domain_in(folder: Path) -> str:
 
 @lru_cache(maxsize=len(_DOMAINS))
 def domain_tools(domain: str) -> tuple[Tool, ...]:
-    """The tools of a domain with their schemas, over an empty database."""
+    """Return the tools of a domain with their schemas, over an empty database."""
     over = _DOMAINS[domain](Database({}).copy())
-    names = [name for name in dir(over) if not name.startswith("_")]  # in the order of the alphabet
+    names = [name for name in dir(over) if not name.startswith("_")]  # in alphabetical order
     return tuple(Tool(getattr(over, name), call_tag=_TAGS.get(name, "")) for name in names)
 
 
 def service_of(
     domain: str, database: Database, render: Callable[[str], str] | None = None
 ) -> Service:
-    """Tools over a fresh copy of `database`; `render` is what the policy reads of a result."""
+    """Return tools over a fresh copy of `database`; `render` formats results for the policy."""
     state = database.copy()
     over = _DOMAINS[domain](state)
     tools: dict[str, Tool] = {}
@@ -78,9 +78,10 @@ def _rendered(function: Callable[..., str], render: Callable[[str], str]) -> Cal
 
 
 def final_digest(domain: str, database: Database, actions: Sequence[ToolCall], task: Task) -> str:
-    """Digest of a fresh copy after `actions`, as tau-bench replays them (`calculate_reward`).
+    """Return the digest of a fresh copy after replaying `actions`, as in tau-bench.
 
-    An action that a tool refuses changes nothing, and is no error; a transfer is left out.
+    Upstream's function is `calculate_reward`. An action that a tool refuses changes nothing and is
+    not an error; a transfer is left out.
     """
     service = service_of(domain, database)
     for action in actions:

@@ -1,7 +1,7 @@
 """Customer service (tau-bench, Yao et al. 2024, arXiv:2406.12045).
 
 The policy talks to a user and calls tools that read and change a database. An episode is solved if
-the database is then as after the gold actions, and the user was told what they had to be told.
+the database ends up as after the gold actions, and the user was given the required information.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ INSTRUCTIONS = (
 
 
 class CustomerService(SimpleFamily[CustomerServiceConfig]):
-    """See the module."""
+    """The family of conversations with customers."""
 
     name = "customer_service"
     config = CustomerServiceConfig
@@ -79,20 +79,20 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
     headline = "reward"
 
     def tools(self) -> Sequence[Tool]:
-        """The schemas of the domain's tools; `environments` binds them to an episode's database."""
+        """Return the schemas of the domain's tools; `environments` binds them to a database."""
         return domain_tools(self.settings.domain)
 
     def specs_of(self, task: Task) -> tuple[ToolSpec, ...]:
-        """Those of the task's domain."""
+        """Return the tools of the task's domain."""
         return tuple(tool.spec for tool in domain_tools(_domain_of(task)))
 
     # ------------------------------------------------------------------------------ tasks
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
-        """Copy the domain's files into the artifact; a shop is made when it is needed.
+        """Copy the domain's files into the artifact; a generated shop needs no files.
 
         Raises:
-            DataError: a file is missing or malformed, or is of the other domain.
+            DataError: a file is missing, malformed, or belongs to the other domain.
         """
         del tracker
         if self.settings.database is None:
@@ -116,7 +116,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """The requests of the shop's users, or the tasks of the domain's files."""
+        """Return the requests of the shop's users, or the tasks of the domain's files."""
         if self.settings.database is None:
             return super().questions(knowledge, funnel, tracker)
         folder = knowledge / _COPIED
@@ -137,7 +137,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
         return found
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Requests of the split's users of the shop that is made."""
+        """Return requests of the split's users in the generated shop."""
         made = shop_tasks(
             self._shop, self.settings.shop, self.profile.splits, split, family=self.name
         )
@@ -151,7 +151,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open environments over the generated shop, or over the ingested database."""
         if self.settings.database is None:
             database = self._shop
         else:
@@ -161,7 +161,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
 
     @contextmanager
     def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """Over the database that stands beside the file of tasks."""
+        """Open environments over the database next to the file of tasks."""
         del knowledge
         folder = path if path.is_dir() else path.parent
         with self._environments_over(load_database(folder / "data", domain_in(folder))) as found:
@@ -182,7 +182,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
             )
 
     def _reply_of(self, task: Task, models: ModelThread | None) -> Reply:
-        """What the user of a task answers: a model, or the script where there is none."""
+        """Return the user of a task: a model if one is configured, otherwise the script."""
         if models is not None:
             return EndpointUser(models, str(task.arguments["instruction"]), task.question).reply
         facts = cast("Mapping[str, str]", task.arguments.get("facts", {}))
@@ -191,14 +191,14 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
         return ScriptedUser(facts, reminders=reminders).reply
 
     def _rules_of(self, task: Task, database: Database, reply: Reply) -> EpisodeRules:
-        """One episode: its copy of the database, and what was said to its user."""
+        """Return the rules of one episode, with its own copy of the database."""
         domain = _domain_of(task)
         render = in_words if self.settings.results == "words" else None
         service = service_of(domain, database, render)
         replies: list[str] = []
 
         def solved(of: Task, answer: str | None, _turns: TurnResults) -> float:
-            # a conversation that was cut off is never scored as done, as upstream
+            # a conversation that was cut off counts as unsolved, as upstream
             if answer is None:
                 return 0.0
             digest = service.state.digest()
@@ -212,10 +212,10 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
         )
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """1 where actions, written as JSON, solve a task of the shop that is made.
+        """Return 1 if actions, written as JSON, solve a task of the generated shop.
 
         Messages to the user are calls of `respond` with `content`. Episodes are scored by their
-        database and not by this.
+        database and do not use this method.
         """
         actions = written_actions(answer) if answer is not None else None
         if actions is None:
@@ -226,7 +226,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """tau-bench's tasks: a file of them, or all files of a domain's folder."""
+        """Return tau-bench's tasks: a file of them, or all files of a domain's folder."""
         folder = path if path.is_dir() else path.parent
         files = sorted(path.glob("tasks_*.json")) if path.is_dir() else [path]
         database = load_database(folder / "data", domain_in(folder))
@@ -234,12 +234,12 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
         return benchmark_tasks(path, [task for tasks in read for task in tasks])
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """tau-bench's reward, 0 or 1; over k attempts it is quoted as pass^k (`pass_hat_k`)."""
+        """Return tau-bench's reward, 0 or 1; over k trajectories it is reported as pass^k."""
         del task
         return {"reward": float(trajectory.is_right)}
 
     def gold_script(self, task: Task) -> Script:
-        """The gold actions; then the user is told what they have to be told."""
+        """Yield the gold actions, then the information that the user must be given."""
         actions = gold_actions(task)
         for action in actions:
             if action.name != TRANSFER:
@@ -253,7 +253,7 @@ class CustomerService(SimpleFamily[CustomerServiceConfig]):
             yield FinalAnswer(" ".join(outputs) or _DONE)
 
     def demonstrate(self, task: Task) -> Script:
-        """Asks who the user is, reads, and asks for a yes before each change."""
+        """Ask who the user is, read, and ask for a yes before each change."""
         if not task.arguments.get("is_named", True):
             yield FinalAnswer("what is your name and zip ?")
         for action in gold_actions(task):
@@ -274,7 +274,7 @@ def _domain_of(task: Task) -> str:
 
 
 def _heard(reply: Reply, replies: list[str]) -> Reply:
-    """`reply`, with every message to the user put into `replies` first."""
+    """Return a `reply` that first appends every message to the user to `replies`."""
     if inspect.iscoroutinefunction(reply):
 
         async def answered(said: str) -> str | None:

@@ -1,8 +1,8 @@
 """The tools of an online shop's service: orders, their items and payments, users' addresses.
 
-Each tool does what the tool of that name does in tau-bench (`tau_bench/envs/retail/tools` at
-59a200c): same checks in the same order, same arithmetic without rounding where it does not round,
-so that the database is equal afterwards. Errors are in our own words.
+Each tool does the same as tau-bench's tool of that name (`tau_bench/envs/retail/tools` at 59a200c):
+the same checks in the same order, and the same arithmetic, rounded only where tau-bench rounds, so
+that the database is equal afterwards. Error texts are our own.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class RetailTools(ServiceTools):
         if method["source"] == "gift_card":
             self._add_to_gift_card(order, payment_method_id, -difference)
         for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
-            # the first with that id, those that were changed a moment ago included
+            # the first item with that id, even one that an earlier pair changed to it
             item = _first_item(order, item_id)
             variant = self._variants(item)[new_item_id]
             item.update(item_id=new_item_id, price=variant["price"], options=variant["options"])
@@ -219,7 +219,7 @@ class RetailTools(ServiceTools):
     # ------------------------------------------------------------------------------ parts
 
     def _payment_method(self, order: Record, method_id: str) -> Record:
-        """A payment method of the order's user, to read."""
+        """Return a payment method of the order's user, for reading."""
         methods = self._found("users", order["user_id"], "user")["payment_methods"]
         if method_id not in methods:
             raise ToolError(f"the user has no payment method {method_id}")
@@ -230,16 +230,16 @@ class RetailTools(ServiceTools):
         method["balance"] = round(method["balance"] + amount, 2)
 
     def _variants(self, item: Record) -> Record:
-        """Item id -> item, of the product that an item of an order is."""
+        """Return item id -> item, for the product of an item in an order."""
         return self._found("products", item["product_id"], "product")["variants"]
 
     def _price_difference(
         self, order: Record, item_ids: list[str], new_item_ids: list[str]
     ) -> int | float:
-        """What the new items cost more, unrounded; 0, an integer, for no items.
+        """Return how much more the new items cost, unrounded; the integer 0 for no items.
 
         Raises:
-            ToolError: an item is not in the order, or a new one no available item of its product.
+            ToolError: an item is not in the order, or a new one is not available.
         """
         _check_items(order, item_ids)
         if len(item_ids) != len(new_item_ids):

@@ -13,23 +13,23 @@ from espalier.environments.customer_service.domains import final_digest
 from espalier.records import Task, ToolCall
 
 RESPOND = "respond"
-"""tau-bench's name for a message to the user among the actions; its argument is `content`."""
+"""tau-bench's name of the action that sends `content` to the user."""
 
 _CALLS = TypeAdapter(tuple[ToolCall, ...])
 
 
 def gold_actions(task: Task) -> tuple[ToolCall, ...]:
-    """The calls after which the database is as it should be."""
+    """Return the calls that lead to the correct database."""
     return _CALLS.validate_json(task.verifier.gold[0])
 
 
 def outputs_of(task: Task) -> tuple[str, ...]:
-    """What the user has to be told."""
+    """Return the texts that the user must be told."""
     return tuple(map(str, cast("list[object]", task.arguments.get("outputs", []))))
 
 
 def is_told(outputs: Sequence[str], replies: Sequence[str]) -> bool:
-    """Whether each output occurs in a reply, in any case and without commas in the reply."""
+    """Return whether each output occurs in a reply, ignoring case and commas in the reply."""
     heard = [reply.lower().replace(",", "") for reply in replies]
     return all(any(output.lower() in reply for reply in heard) for output in outputs)
 
@@ -37,13 +37,13 @@ def is_told(outputs: Sequence[str], replies: Sequence[str]) -> bool:
 def is_solved(
     task: Task, digest: str, replies: Sequence[str], *, domain: str, database: Database
 ) -> bool:
-    """Whether a database with that digest, and these replies, are what the task asks for."""
+    """Return whether a database with that digest, and these replies, solve the task."""
     gold = final_digest(domain, database, gold_actions(task), task)
     return digest == gold and is_told(outputs_of(task), replies)
 
 
 def written_actions(answer: str) -> tuple[ToolCall, ...] | None:
-    """The actions that an answer spells as JSON, messages as calls of `respond`; None if none."""
+    """Return the actions in an answer's JSON, messages as calls of `respond`; None if invalid."""
     try:
         return _CALLS.validate_python(json.loads(answer))
     except (ValidationError, ValueError, RecursionError):
@@ -53,7 +53,7 @@ def written_actions(answer: str) -> tuple[ToolCall, ...] | None:
 def is_solved_by(
     task: Task, actions: Sequence[ToolCall], *, domain: str, database: Database
 ) -> bool:
-    """Whether these actions, played on a fresh database, solve the task."""
+    """Return whether these actions, played on a fresh database, solve the task."""
     replies = [
         str(action.arguments.get("content", "")) for action in actions if action.name == RESPOND
     ]

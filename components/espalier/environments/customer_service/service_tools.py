@@ -1,4 +1,4 @@
-"""The tools that both domains of tau-bench have, and how all of theirs look things up."""
+"""The tools that both of tau-bench's domains have, and the look-up of records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from espalier.environments.tools import ToolError
 
 
 class ServiceTools:
-    """Tools over one episode's copy of the database: the public methods."""
+    """Tools over one episode's copy of the database; every public method is a tool."""
 
     def __init__(self, state: DatabaseCopy) -> None:
         self._state = state

@@ -1,7 +1,7 @@
-"""A shop made from a seed, in the format of tau-bench's retail tables.
+"""A shop generated from a seed, in the format of tau-bench's retail tables.
 
-All text is lower case, as an embedded policy reads it, and ids end with few digits. An order has no
-address of its own until it is given one, and goes to that of its user.
+All text is lower case, as an embedded policy reads it, and ids end with few digits. An order goes
+to the address of its user until it is given its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METHODS = ("gift_card", "paypal", "credit_card")
 
 
 def make_shop(config: ShopConfig) -> Database:
-    """The database of that shop; equal settings give equal shops."""
+    """Return the database of a shop; equal settings give equal shops."""
     dice = random.Random(f"shop {config.seed}")
     numbers = _numbers(dice)
     products = dict(_products(dice, numbers))
@@ -50,7 +50,7 @@ def make_shop(config: ShopConfig) -> Database:
 
 
 def draw_address(dice: random.Random, zip_code: str) -> Record:
-    """An address in that zip code."""
+    """Return a random address with that zip code."""
     return {
         "address1": f"{dice.randint(1, 99)} {dice.choice(ROADS)}",
         "address2": "",
@@ -62,7 +62,7 @@ def draw_address(dice: random.Random, zip_code: str) -> Record:
 
 
 def _numbers(dice: random.Random) -> Iterator[int]:
-    """Numbers of four digits in random order, then of five, each once."""
+    """Yield the numbers of four digits in random order, then of five, then of six."""
     for first in (1_000, 10_000, 100_000):
         yield from dice.sample(range(first, 10 * first), 9 * first)
 

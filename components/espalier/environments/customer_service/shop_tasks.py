@@ -1,6 +1,6 @@
-"""What users of the made shop ask for: words, gold actions, and what the user can tell.
+"""Requests of the generated shop's users: words, gold actions, and what the user can tell.
 
-A task belongs to a user, and a user to one split by the digest of their id.
+Each task belongs to a user, and the digest of the user's id decides the split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REASONS = ("no longer needed", "ordered by mistake")
 
 
 class _Asked(NamedTuple):
-    """A request about an order, in words, and how it is fulfilled."""
+    """A request about an order, in words, and the actions that fulfil it."""
 
     words: str
     actions: tuple[ToolCall, ...]
@@ -29,7 +29,7 @@ class _Asked(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """An order with its user, and the dice that the request is drawn by."""
+    """An order with its user, and the random generator of the request."""
 
     dice: random.Random
     database: Database
@@ -52,7 +52,7 @@ class _Order(NamedTuple):
 def shop_tasks(
     database: Database, config: ShopConfig, splits: SplitsConfig, split: Split, family: str
 ) -> list[Task]:
-    """Every task of the split's users, in random order: one for each order and kind that fits."""
+    """Return all tasks of the split's users, in random order: one per order and fitting kind."""
     tasks: list[Task] = []
     for user_id, user in database.tables["users"].items():
         if dealt_split(user_id, splits) != split:
@@ -194,7 +194,7 @@ def _price(asked: _Order) -> _Asked:
 
 
 def _refusal(asked: _Order) -> _Asked | None:
-    """An order that can no longer be cancelled: the user has to be told why."""
+    """Ask to cancel an order that can no longer be cancelled: the user must be told why."""
     if not asked.is_("delivered"):
         return None
     reason = asked.dice.choice(("i ordered it by mistake", "it is no longer needed"))
@@ -214,7 +214,7 @@ _ASKED: dict[RequestKind, Callable[[_Order], _Asked | None]] = {
 
 
 def confirmation(action: ToolCall) -> str | None:
-    """What an agent asks before an action that changes the database; None for any other."""
+    """Return the question asked before a call that changes the database; None for others."""
     words = _VERBS.get(action.name)
     return words and f"{words} {action.arguments['order_id']} : yes or no ?"
 

@@ -1,8 +1,8 @@
 """Tasks in tau-bench's format (Yao et al. 2024, arXiv:2406.12045; sierra-research/tau-bench).
 
 A file is a JSON array of {user_id, instruction, actions: [{name, kwargs}], outputs}: what the
-simulated user wants, the calls that change the database as they want, and texts that they have to
-be told. `wiki.md` is the policy that the agent reads.
+simulated user wants, the calls that change the database accordingly, and the texts that the user
+must be told. `wiki.md` is the company policy that the agent reads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _TauAction(BenchmarkRow):
 
 
 class TauRow(BenchmarkRow):
-    """A task as a file has it."""
+    """A task in the form of the file."""
 
     user_id: str = Field(min_length=1)
     instruction: str = Field(min_length=1)
@@ -50,11 +50,10 @@ class TauRow(BenchmarkRow):
 
 
 def read_tau_tasks(path: Path, split: Split, database: Database, *, family: str) -> list[Task]:
-    """The tasks of a file, in its order; the policy text and the tables stand beside it.
+    """Return the tasks of a file; the policy text and the tables are in the same folder.
 
     Raises:
-        DataError: a file that is not of this format, names a tool that the domain does not have,
-            or a user whom the database does not.
+        DataError: the file is malformed, or names a tool or a user that does not exist.
     """
     domain = domain_in(path.parent)
     policy = read_policy(path.parent)
@@ -71,10 +70,10 @@ def read_tau_tasks(path: Path, split: Split, database: Database, *, family: str)
 
 
 def read_policy(folder: Path) -> str:
-    """The policy text of a domain.
+    """Return the policy text of a domain.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     path = folder / "wiki.md"
     try:
@@ -115,13 +114,13 @@ _READING = ("get_", "find_", "list_", "search_", "calculate", "think", "transfer
 
 
 def task_kind(actions: list[ToolCall]) -> str:
-    """The tool of the first action that changes the database; "inform" where none does."""
+    """Return the tool of the first action that changes the database; "inform" if none does."""
     writing = [action.name for action in actions if not action.name.startswith(_READING)]
     return writing[0] if writing else "inform"
 
 
 def user_facts(user_id: str, database: Database, actions: list[ToolCall]) -> JsonObject:
-    """What a scripted user can tell: from their record, and from what the gold actions name."""
+    """Return what a scripted user knows: from their record, and from the gold actions."""
     user = database.tables["users"][user_id]
     name = user.get("name", {})
     facts = {
@@ -150,7 +149,7 @@ _TOLD = {
     "cabin": "cabin",
     "insurance": "insurance",
 }
-"""Argument of a gold action -> the fact that a user tells by it."""
+"""Argument of a gold action -> the fact of the user that it gives."""
 
 _PERSONS = {
     "you are": "I am", "you're": "I'm", "you were": "I was", "you'd": "I'd", "you've": "I've",
@@ -160,7 +159,7 @@ _PERSON = re.compile(rf"\b({'|'.join(_PERSONS)})\b", re.IGNORECASE)
 
 
 def in_first_person(instruction: str) -> str:
-    """An instruction ("You want ...") as the user says it ("I want ...")."""
+    """Return an instruction ("You want ...") as the user would say it ("I want ...")."""
     return _PERSON.sub(lambda found: _said(found[0]), instruction)
 
 

@@ -1,4 +1,4 @@
-"""Who the policy talks to: a user who follows a script, or one who is played by a model."""
+"""The user that the policy talks to: one who follows a script, or one played by a model."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _CONFIRMING = ("yes/no", "yes or no", "(yes", "proceed", "go ahead")
 
 
 class ScriptedUser:
-    """Tells what is asked for, agrees to what is proposed, and leaves when nothing is asked.
+    """A user who answers questions, agrees to proposals, and leaves when nothing is asked.
 
-    Deterministic, and blind to the database: an agent reads nothing in its replies about whether
-    what it did was right.
+    The user is deterministic and does not see the database: its replies do not reveal to the agent
+    whether its actions were right.
     """
 
     def __init__(self, facts: Mapping[str, str], *, reminders: int) -> None:
-        """A user who knows `facts`, by the names of `_CUES`."""
+        """Store the `facts` that the user knows, by the names of `_CUES`."""
         self._facts = facts
         self._reminders = reminders
 
     def reply(self, said: str) -> str | None:
-        """The answer to what the agent said; None where the user leaves."""
+        """Return the reply to the agent's message; None if the user leaves."""
         heard = said.lower()
         if any(cue in heard for cue in _CONFIRMING):
             return "yes ."
@@ -57,7 +57,7 @@ class ScriptedUser:
         return None
 
     def _told(self, heard: str) -> str:
-        """The facts that are asked for, and that the agent does not say itself."""
+        """Return the facts that the agent asks for and does not state itself."""
         told = [
             value
             for fact, value in self._facts.items()
@@ -67,14 +67,14 @@ class ScriptedUser:
 
 
 class _Line(StrictModel):
-    """What was said in a conversation."""
+    """One message of a conversation."""
 
     speaker: Literal["agent", "user"]
     text: str
 
 
 class _Situation(StrictModel):
-    """What a model reads that plays a user."""
+    """What a model that plays a user reads."""
 
     instruction: str
     conversation: tuple[_Line, ...]
@@ -99,9 +99,9 @@ _PLAY = (
 
 
 class ModelThread:
-    """A model on the event loop of its own thread: one ledger and one limit for every episode.
+    """A model on the event loop of its own thread: one ledger and one limit for all episodes.
 
-    Each rollout runs on an event loop of its own, and a client belongs to one.
+    Each rollout runs on its own event loop, but a client belongs to a single loop.
     """
 
     def __init__(self, config: EndpointConfig) -> None:
@@ -112,10 +112,10 @@ class ModelThread:
         )
 
     def __enter__(self) -> Self:
-        """Start.
+        """Start the thread and open the model.
 
         Raises:
-            EngineError: the settings name no server, or a key that cannot be read.
+            EngineError: the settings name no server, or the key cannot be read.
         """
         self.model = EndpointModel(self._config)
         self._thread.start()
@@ -133,10 +133,10 @@ class ModelThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def next_line(self, instruction: str, said: Sequence[_Line]) -> _NextLine | ModelRefusal:
-        """What the user says next, or why there is nothing; waits no longer than the endpoint may.
+        """Return the user's next message, or why there is none.
 
         Raises:
-            EngineError: the server stays away, or the limit of cost is reached.
+            EngineError: the server is unreachable, or the cost limit is reached.
         """
         request = Request(
             call="play_user",
@@ -148,7 +148,7 @@ class ModelThread:
 
 
 class EndpointUser:
-    """A user who is played by a model."""
+    """A user played by a model."""
 
     def __init__(self, models: ModelThread, instruction: str, opening: str) -> None:
         self._models = models
@@ -156,11 +156,11 @@ class EndpointUser:
         self._said = [_Line(speaker="user", text=opening)]
 
     async def reply(self, said: str) -> str | None:
-        """The answer to what the agent said; None where the user leaves.
+        """Return the reply to the agent's message; None if the user leaves.
 
         Raises:
-            EnvironmentLostError: the model gives no answer that can be read; nothing is scored.
-            EngineError: see `ModelThread.next_line`.
+            EnvironmentLostError: the model gives no readable answer; nothing is scored.
+            EngineError: as `ModelThread.next_line`.
         """
         self._said.append(_Line(speaker="agent", text=said))
         line = await self._models.next_line(self._instruction, self._said)

@@ -1,4 +1,4 @@
-"""Results of tools without the punctuation of JSON, for policies of few tokens."""
+"""Results of tools without the punctuation of JSON, for policies with a short context."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 
 def in_words(result: str) -> str:
-    """A JSON result as its names and values, in order; text that is no JSON stays as it is.
+    """Return a JSON result as its names and values, in order; other text is unchanged.
 
     {"status": "pending", "items": [{"item_id": "81"}]}     status pending items item_id 81
     """

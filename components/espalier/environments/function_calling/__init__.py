@@ -1,4 +1,4 @@
-"""Function calling (BFCL, API-Bank, ToolRL): a family of tasks with functions of their own."""
+"""Function calling (BFCL, API-Bank, ToolRL): tasks that offer functions of their own."""
 
 from espalier.environments.function_calling.family import FunctionCalling
 

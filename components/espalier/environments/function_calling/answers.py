@@ -1,10 +1,10 @@
-"""What an answer is worth: one rule for each kind of gold answer.
+"""The outcome of an answer: one rule for each kind of gold answer.
 
 calls         BFCL's check against accepted values
 no_call       right if nothing is called
-any_call      API-Bank's check as ToolRL has it: a call equals the gold one as a whole
-equal_calls   ToolRL: the same calls in any order; `credit = "toolrl"` pays parts of it
-conversation  BFCL's check of what a conversation left behind
+any_call      ToolRL's form of API-Bank's check: one of the calls equals the gold call
+equal_calls   ToolRL: the same calls in any order; `credit = "toolrl"` gives partial credit
+conversation  BFCL's check of the state after a conversation
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Credit = Literal["exact", "toolrl"]
 
 _CALLS = TypeAdapter(tuple[ToolCall, ...])
 _MOST = 3.0
-"""ToolRL's correctness of calls that are right."""
+"""ToolRL's correctness of right calls."""
 RIGHT = 1e-3
-"""What calls that are right are paid under ToolRL's credit: only they are above 0."""
+"""Outcome of right calls under ToolRL's credit, where only they are above 0."""
 TOOLRL_SPAN = (-2 * _MOST, RIGHT)
-"""ToolRL's correctness, shifted."""
+"""Range of ToolRL's correctness, shifted."""
 
 
 def said_calls(answer: str) -> tuple[ToolCall, ...]:
-    """The calls that an answer spells as `written_calls` does; none where it is plain text."""
+    """Return the calls in an answer written by `written_calls`; none for plain text."""
     try:
         return _CALLS.validate_python(json.loads(answer))
     except (ValidationError, ValueError, RecursionError):
@@ -44,7 +44,7 @@ def said_calls(answer: str) -> tuple[ToolCall, ...]:
 
 
 def outcome_of(task: Task, calls: Sequence[ToolCall], credit: Credit) -> float:
-    """The outcome of the calls of one message, by the names that were offered."""
+    """Return the outcome of the calls of one message, whose names are the offered ones."""
     is_right = not answer_fault(task, calls)
     if credit == "exact":
         return float(is_right)
@@ -54,7 +54,7 @@ def outcome_of(task: Task, calls: Sequence[ToolCall], credit: Credit) -> float:
 
 
 def answer_fault(task: Task, calls: Sequence[ToolCall]) -> str:
-    """What is wrong with the calls of one message, or ""."""
+    """Return what is wrong with the calls of one message, or ""."""
     offered = offered_in(task)
     written = offered.written(calls)
     if task.verifier.kind == "no_call":
@@ -72,7 +72,7 @@ def answer_fault(task: Task, calls: Sequence[ToolCall]) -> str:
 
 
 def conversation_outcome(task: Task, answer: str) -> float:
-    """The outcome of turns of calls, written as JSON and played on fresh services."""
+    """Return the outcome of turns of calls, written as JSON, played on fresh services."""
     turns = written_turns(answer)
     if turns is None:
         return 0.0
@@ -80,7 +80,7 @@ def conversation_outcome(task: Task, answer: str) -> float:
 
 
 def toolrl_correctness(task: Task, calls: Sequence[ToolCall]) -> float:
-    """ToolRL's correctness, in [-3, 3]; of tasks where nothing fits, -3 for any call."""
+    """Return ToolRL's correctness, in [-3, 3]; if no function fits, -3 for any call."""
     if task.verifier.kind == "no_call":
         return -_MOST if calls else _MOST
     found = [
@@ -92,7 +92,7 @@ def toolrl_correctness(task: Task, calls: Sequence[ToolCall]) -> float:
 
 
 def gold_calls(task: Task) -> list[tuple[str, dict[str, Any]]]:
-    """The canonical calls of one message, by the names of the documents."""
+    """Return the canonical calls of one message, by the names of the documents."""
     if task.verifier.kind == "no_call":
         return []
     gold = json.loads(task.verifier.gold[0])
@@ -119,7 +119,7 @@ def _canonical(
 
 
 def _canonical_value(value: Any, described: Mapping[str, Any]) -> Any:  # noqa: ANN401 (any JSON)
-    """A value of an object's keys, each of which has a list of accepted ones."""
+    """Return a value; for an object, the first accepted value of each key."""
     if described.get("type") == "dict" and isinstance(value, dict):
         accepted = cast("dict[str, list[Any]]", value)
         return {key: ones[0] for key, ones in accepted.items() if ones and "" not in ones}

@@ -1,8 +1,8 @@
-"""BFCL v4: its files of rows and answers as tasks.
+"""Reads tasks from BFCL v4's files of rows and answers.
 
-A file is `BFCL_v4_CATEGORY.json`; its answers are in `possible_answer/` beside it, the documents of
-a conversation's tools in `multi_turn_func_doc/`. Rows are JSON lines in spite of the files'
-ending. A folder stands for all its files of known categories.
+A file is `BFCL_v4_CATEGORY.json`. Its answers are in `possible_answer/` beside it, and the
+documents of a conversation's tools in `multi_turn_func_doc/`. Rows are JSON lines despite the
+files' suffix. A folder stands for all its files of known categories.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ CALLED = (
 CONVERSATION = "multi_turn_base"
 CATEGORIES = (*CALLED, *IRRELEVANCE, CONVERSATION)
 _MAX_NAME = 200
-"""Characters of an id or a name, which errors name."""
+"""Most characters of an id or a name, which appear in error messages."""
 _MAX_NESTING = 16
-"""Of a function's parameters."""
+"""Deepest nesting of a function's parameters."""
 
 
 class _Said(BenchmarkRow):
@@ -89,17 +89,17 @@ class _ConversationAnswers(BenchmarkRow):
 
 
 def is_bfcl(path: Path) -> bool:
-    """Whether a file or folder is BFCL's, by its name or what is in it."""
+    """Return whether a file or folder is from BFCL, by its name or its content."""
     if path.is_dir():
         return any(_FILE.fullmatch(one.name) for one in path.glob("BFCL_v*.json"))
     return _FILE.fullmatch(path.name) is not None
 
 
 def read_bfcl(path: Path, family: str) -> list[Task]:
-    """The tasks of a file, or of a folder's files of known categories.
+    """Return the tasks of a file, or of a folder's files of known categories.
 
     Raises:
-        DataError: naming the file and the row that is none, or that has no answer.
+        DataError: a row is malformed or has no answer; the message names it.
     """
     if path.is_dir():
         files = [one for one in sorted(path.glob("BFCL_v*.json")) if _category(one) in CATEGORIES]
@@ -113,7 +113,7 @@ def read_bfcl(path: Path, family: str) -> list[Task]:
     if category in CALLED:
         return _called(path, category, family)
     raise DataError(
-        f"{path}: the category {category or path.name} is none of those that are read: "
+        f"{path}: the category {category or path.name} is not one of those that are read: "
         f"{', '.join(CATEGORIES)}"
     )
 
@@ -155,7 +155,7 @@ def _gold_fault(gold: Sequence[Mapping[str, object]], functions: Sequence[_Docum
 
 
 def _checked(parameters: dict[str, JsonValue], nesting: int = 0) -> dict[str, JsonValue]:
-    """Parameters whose properties have a type that the check knows."""
+    """Return parameters after checking that the check knows the types of all properties."""
     properties = parameters.get("properties")
     required = parameters.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
@@ -293,10 +293,10 @@ def _conversation(
 
 
 def parsed_call(text: str, services: Sequence[str]) -> ToolCall:
-    """A call written as Python, as `cd(folder='documents')`; no argument is evaluated.
+    """Parse a call in Python syntax, such as `cd(folder='documents')`, without evaluating it.
 
     Raises:
-        ValueError: it is no call of a tool of `services` with literal arguments.
+        ValueError: it is not a call of a tool of `services` with literal arguments.
     """
     try:
         found = ast.parse(text.strip(), mode="eval").body
@@ -307,7 +307,7 @@ def parsed_call(text: str, services: Sequence[str]) -> ToolCall:
     name = found.func.id
     kind = next((APIS[one] for one in services if name in tool_names(APIS[one])), None)
     if kind is None:
-        raise ValueError(f"{name[:_MAX_NAME]} is no tool of {', '.join(services)}")
+        raise ValueError(f"{name[:_MAX_NAME]} is not a tool of {', '.join(services)}")
     names = parameter_names(kind, name)
     given = [*zip(names, found.args, strict=False), *((it.arg, it.value) for it in found.keywords)]
     if len(given) < len(found.args) + len(found.keywords) or any(key is None for key, _ in given):
@@ -315,5 +315,5 @@ def parsed_call(text: str, services: Sequence[str]) -> ToolCall:
     try:
         arguments: dict[str, Any] = {str(key): ast.literal_eval(one) for key, one in given}
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{name}: an argument that is no literal") from error
+        raise ValueError(f"{name}: an argument is not a literal") from error
     return ToolCall(name=name, arguments=arguments)

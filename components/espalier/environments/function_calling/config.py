@@ -15,29 +15,30 @@ RequestKind = Literal[
 
 
 class ApisConfig(Section):
-    """The functions that are made up for training, and what is asked of them."""
+    """The functions that are generated for training, and the requests for them."""
 
     kinds: EachOnce[RequestKind] = (
         "single", "multiple", "parallel", "parallel_multiple", "none",
     )  # fmt: skip
-    """Kinds of requests, in equal shares: one function is offered and called, one of several, one
-    twice, two of several, or none fits; "conversation" is turns of a user over the services."""
+    """Kinds of requests, in equal shares: one function is offered and called ("single"), one of
+    several ("multiple"), one twice ("parallel"), two of several ("parallel_multiple"), or none fits
+    ("none"); "conversation" is a multi-turn conversation over the services."""
     offered: int = Field(default=3, ge=2, le=8)
-    """Functions that a request with a choice offers; tools that a conversation offers beside those
-    that it needs."""
+    """Number of functions offered by a request with a choice; also the number of tools that a
+    conversation offers besides those it needs."""
     max_parameters: int = Field(default=3, ge=1, le=5)
-    """Of a function, those that may be left out included."""
+    """Most parameters of a function, optional ones included."""
     seed: int = 0
-    """Of requests: the same for every run that compares with another."""
+    """Seed of the requests; equal for runs that are to be compared."""
 
 
 class FunctionCallingConfig(EnvironmentConfig):
-    """Requests that are answered by calls of the functions a task offers."""
+    """Requests answered by calls of the functions that a task offers."""
 
     name: str = "function_calling"
     credit: Literal["exact", "toolrl"] = "exact"
-    """What the calls of a wrong answer are paid: nothing, or ToolRL's partial score."""
+    """Outcome of wrong calls: 0 ("exact"), or ToolRL's partial score ("toolrl")."""
     listed: bool = True
-    """Whether a made request begins with the functions in words; the embedded policy reads no
-    schemas, a given model does."""
+    """Whether a generated request begins with a list of the functions in words, for the embedded
+    policy, which cannot read schemas."""
     apis: ApisConfig = ApisConfig()

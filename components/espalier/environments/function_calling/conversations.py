@@ -1,8 +1,8 @@
-"""Conversations over simulated services: the user's turns, and the check of what they left behind.
+"""Conversations over simulated services: the user's turns, and the check of the resulting states.
 
-Upstream's check (`multi_turn_checker.py`): behind each turn of the user, every service has to be in
-the state that the gold calls leave it in, and the results of the turn's gold calls have to be among
-those of the calls so far. A turn for which the gold answer calls has to have a call.
+Upstream's check (`multi_turn_checker.py`): after each turn of the user, every service must be in
+the state that the gold calls lead to, and the results of the turn's gold calls must be among the
+results so far. If the gold answer makes calls in a turn, the policy must make at least one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _TURNS = TypeAdapter(list[list[ToolCall]])
 
 
 class Turn(NamedTuple):
-    """What a user's turn led to."""
+    """The results and states after a turn of the user."""
 
     results: tuple[str, ...]
-    """Of its calls, in order."""
+    """Results of the turn's calls, in order."""
     states: Mapping[str, Mapping[str, Any]]
-    """Service -> the state that it was left in."""
+    """Service -> its state after the turn."""
 
 
 class Services:
-    """The services of one episode, and what was called in the turn that goes on."""
+    """The services of one episode, and the results of calls in the current turn."""
 
     def __init__(self, names: Sequence[str], config: Mapping[str, JsonObject]) -> None:
         self._apis = begun_services(names, config)
@@ -42,7 +42,7 @@ class Services:
         self.turns: list[Turn] = []
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolOutput:
-        """Play a call; what it refuses is a result as well."""
+        """Play a call and record its result, also if the service refuses it."""
         try:
             owner = self._owners.get(tool)
             if owner is None:
@@ -54,23 +54,23 @@ class Services:
         return output
 
     def end_turn(self) -> None:
-        """The user's turn is over: keep what it led to."""
+        """End the user's turn and record its results and states."""
         states = {name: api.snapshot() for name, api in self._apis.items()}
         self.turns.append(Turn(tuple(self._results), states))
         self._results = []
 
 
 def begun_services(names: Sequence[str], config: Mapping[str, JsonObject]) -> dict[str, Api]:
-    """The named services in the states that `config` describes.
+    """Return the named services in the states that `config` describes.
 
     Raises:
-        DataError: a value has another type than its service needs.
+        DataError: a value has the wrong type for its service.
     """
     return {name: APIS[name](config.get(name, {})) for name in names}
 
 
 def services_of(task: Task) -> Services:
-    """Fresh services of a task."""
+    """Return fresh services for a task."""
     names = cast("list[str]", task.arguments["services"])
     return Services(names, cast("Mapping[str, JsonObject]", task.arguments["config"]))
 
@@ -86,11 +86,11 @@ class Conversation:
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """Those that are over."""
+        """The completed turns."""
         return self._services.turns
 
     def reply(self, _said: str) -> str | None:
-        """The user's next turn, whatever the policy said; None behind the last."""
+        """Return the user's next turn, whatever the policy said; None after the last."""
         self._services.end_turn()
         return self._waiting.pop(0) if self._waiting else None
 
@@ -99,7 +99,7 @@ class Conversation:
 
 
 def conversation_fault(task: Task, turns: Sequence[Turn]) -> str:
-    """What is wrong with the turns of a conversation, or "" where they are as the gold ones."""
+    """Return what is wrong with the turns of a conversation, or "" if they match the gold."""
     gold = gold_turns(task)
     if len(turns) != len(gold):
         return f"{len(turns)} of {len(gold)} turns"
@@ -124,12 +124,12 @@ def conversation_fault(task: Task, turns: Sequence[Turn]) -> str:
 
 
 def gold_turns(task: Task) -> list[list[ToolCall]]:
-    """The gold calls of each turn."""
+    """Return the gold calls of each turn."""
     return _TURNS.validate_json(task.verifier.gold[0])
 
 
 def written_turns(answer: str) -> list[list[ToolCall]] | None:
-    """Turns of calls that an answer spells as JSON, one list of calls a turn; None if none."""
+    """Return the turns of calls in an answer's JSON, a list of calls per turn; None if invalid."""
     try:
         return _TURNS.validate_python(json.loads(answer))
     except (ValidationError, ValueError, RecursionError):
@@ -137,7 +137,7 @@ def written_turns(answer: str) -> list[list[ToolCall]] | None:
 
 
 def played_turns(task: Task, turns: Sequence[Sequence[ToolCall]]) -> Sequence[Turn]:
-    """What calls, by the names of the documents, lead to on fresh services."""
+    """Play turns of calls, by the names of the documents, on fresh services."""
     services = services_of(task)
     for turn in turns:
         for call in turn:

@@ -1,10 +1,10 @@
-"""Errands: what a user asks of one of the eight services, in words, and the calls that it takes.
+"""Errands: requests to one of the eight services, in words, and the calls that fulfil them.
 
     TradingBot    buy 12 of Tesla at 640.5    get_symbol_by_name({"name": "Tesla"})
                                               place_order({"symbol": "TSLA", ...})
 
-An errand is drawn over a service that is in some state, so that its calls succeed there. Most name
-values of their own; some speak of what an earlier turn left behind ("the ticket opened last").
+An errand is drawn for a service in its current state, so that its calls succeed there. Most errands
+name their values; some refer to the effect of an earlier turn ("the ticket opened last").
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Errand(NamedTuple):
     words: str
     calls: tuple[ToolCall, ...]
     names_values: bool = True
-    """False where the words point at an earlier turn, and are the same in many conversations."""
+    """False if the words refer to an earlier turn, so that many conversations share them."""
 
 
 Draw = Callable[[random.Random, Any], Errand | None]
-"""Service in its present state -> an errand for it; None where that state allows none."""
+"""Draws an errand for a service in its present state; None if that state allows none."""
 
 
 class Scene(NamedTuple):
-    """A service, a state to begin in, and what may be asked of it."""
+    """A service's initial state, and the errands for it."""
 
     begin: Callable[[random.Random], dict[str, Any]]
     errands: tuple[Draw, ...]
@@ -136,7 +136,7 @@ def _two_numbers(dice: random.Random, _api: MathAPI) -> Errand:
 
 
 def _of_numbers(dice: random.Random, api: MathAPI) -> Errand:
-    """A number of a list, and then that number times another."""
+    """Ask for a number computed from a list, multiplied by another."""
     numbers = [_amount(dice) for _ in range(3)]
     tool, said = dice.choice(
         (("mean", "mean"), ("max_value", "largest"), ("min_value", "least"), ("sum_values", "sum"))
@@ -234,7 +234,7 @@ def _close_last_ticket(_dice: random.Random, api: TicketAPI) -> Errand | None:
 
 
 _TICKETS_WITH_OWN = 3
-"""Two that the service begins with, and one of the conversation."""
+"""Two tickets exist at the beginning; the third is the conversation's own."""
 
 
 # ------------------------------------------------------------------------------------- trading
@@ -417,7 +417,7 @@ def _climate(dice: random.Random, _api: VehicleControlAPI) -> Errand:
 
 
 def _drive(dice: random.Random, api: VehicleControlAPI) -> Errand:
-    """The engine starts with locked doors and a pressed pedal alone."""
+    """Drive to a city; the engine starts only with locked doors and a pressed pedal."""
     city = dice.choice(CITIES)
     go = _call("set_navigation", destination=city)
     if api.engine_state == "running":
@@ -455,6 +455,6 @@ SCENES: Mapping[str, Scene] = {
 
 
 def drawn_errand(dice: random.Random, service: str, api: Api) -> Errand | None:
-    """An errand for a service; None where its state allows none of the kind that was drawn."""
+    """Draw an errand for a service; None if its state does not allow the drawn kind."""
     errands: Sequence[Draw] = SCENES[service].errands
     return dice.choice(errands)(dice, api)

@@ -1,7 +1,7 @@
 """Function calling (BFCL, Patil et al. 2025; API-Bank, Li et al. 2023, arXiv:2304.08244; ToolRL).
 
-Each task offers functions of its own. Most are answered by the calls of one message, which are
-compared and not made. A conversation plays its calls on simulated services, turn by turn.
+Each task offers its own functions. Most tasks are answered by the calls of one message, which are
+compared but not executed. A conversation plays its calls on simulated services, turn by turn.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ INSTRUCTIONS = (
 
 
 class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
-    """See the module."""
+    """The family of function calling tasks."""
 
     name = "function_calling"
     config = FunctionCallingConfig
@@ -67,33 +67,33 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """0 to 1; under ToolRL's credit its correctness, shifted below 0 for what is not right."""
+        """Return 0 to 1, or under ToolRL's credit its shifted correctness, below 0 if wrong."""
         assert isinstance(settings, FunctionCallingConfig)
         return TOOLRL_SPAN if settings.credit == "toolrl" else (0.0, 1.0)
 
     def tools(self) -> Sequence[Tool]:
-        """None that all tasks share; see `specs_of`."""
+        """Return no tools, as tasks share none; `specs_of` returns those of a task."""
         return ()
 
     def specs_of(self, task: Task) -> tuple[ToolSpec, ...]:
-        """The functions that the task offers."""
+        """Return the functions that the task offers."""
         return offered_in(task).specs
 
     # ------------------------------------------------------------------------------ tasks
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Requests that need the split's made-up functions."""
+        """Return requests that need the split's generated functions."""
         return request_tasks(self.settings, self.profile.splits, split, count, self.name)
 
     def demonstrate(self, task: Task) -> Script:
-        """The calls that were asked for, in one message; of a conversation one a message."""
+        """Yield the gold calls in one message; in a conversation, one call per message."""
         if task.verifier.kind == CONVERSATION:
             yield from self.gold_script(task)
         else:
             yield gold_action(task)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Fresh requests for training functions, with their words shuffled."""
+        """Return fresh requests for training functions, with their words shuffled."""
         del knowledge, train
         return RequestReading(self.settings, self.profile.splits)
 
@@ -101,7 +101,7 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open environments, which are the same for every view."""
         del knowledge
         environments = self.environments_by((), self._rules_of)
         yield lambda _view: environments
@@ -113,11 +113,11 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
         return replace(self.rules(tools), verify=self._called, calls_are_answer=True)
 
     def _conversation_rules(self, task: Task) -> EpisodeRules:
-        """One episode: its services, made afresh, and what its user has still to say."""
+        """Return the rules of one conversation, with fresh services and its user's turns."""
         conversation = Conversation(task)
 
         def held(of: Task, answer: str | None, _turns: TurnResults) -> float:
-            # a conversation that was cut off is wrong, as upstream
+            # a conversation that was cut off counts as wrong, as upstream
             is_right = answer is not None and not conversation_fault(of, conversation.turns)
             return self._scaled(is_right=is_right)
 
@@ -130,10 +130,10 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
         return outcome_of(task, calls, self.settings.credit)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """The outcome of calls that are written as JSON, `[{"name": ..., "arguments": ...}]`.
+        """Return the outcome of calls written as JSON, `[{"name": ..., "arguments": ...}]`.
 
-        Any other text calls nothing. Of a conversation the answer is a list of such lists, one for
-        each turn of the user.
+        Any other text counts as no call. The answer to a conversation is a list of such lists, one
+        for each turn of the user.
         """
         if answer is None:
             return self._scaled(is_right=False)
@@ -148,12 +148,12 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """BFCL v4 (a file, or its folder), API-Bank in ToolRL's form, or ToolRL's rlla."""
+        """Read BFCL v4 (a file, or its folder), API-Bank in ToolRL's form, or ToolRL's rlla."""
         read = read_bfcl if is_bfcl(path) else read_toolrl_form
         return benchmark_tasks(path, read(path, self.name))
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """`accuracy` as the authors count it; of ToolRL's tasks `correctness`, -3 to 3, as well."""
+        """Return the authors' `accuracy`; for ToolRL's tasks also `correctness`, -3 to 3."""
         scores = {"accuracy": float(trajectory.is_right)}
         if task.metadata.source == "toolrl_rlla":
             calls = [result.call for result in trajectory.tool_results]
@@ -162,7 +162,7 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
         return scores
 
     def gold_script(self, task: Task) -> Script:
-        """The canonical calls; of a conversation those of each turn, one a message."""
+        """Yield the canonical calls; in a conversation those of each turn, one per message."""
         if task.verifier.kind != "conversation":
             calls = offered_in(task).calls(gold_calls(task))
             yield ToolCalls(calls) if calls else FinalAnswer(NONE_FITS)
@@ -175,4 +175,4 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
 
 
 def _never_played(_arguments: JsonObject) -> str:
-    raise AssertionError("the calls of one message are compared, and not made")
+    raise AssertionError("the calls of one message are compared, not executed")

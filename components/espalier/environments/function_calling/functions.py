@@ -1,7 +1,7 @@
-"""The functions of a task: from the documents of benchmarks to the tools that a policy reads of.
+"""The functions of a task: from the documents of benchmarks to the tools that a policy is offered.
 
-A document is kept in the task as its file has it, because a verifier checks by its types; what a
-policy reads is JSON Schema, under a name that every dialect and endpoint can write.
+A task keeps a document as it is in its file, because the verifier uses its types. The policy reads
+a JSON Schema, under a name that every dialect and endpoint can write.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from espalier.records.message import ToolSpec
 from espalier.rewards import WrittenCall
 
 FUNCTIONS = "functions"
-"""Argument of a task: the documents of what it offers."""
+"""Argument of a task that holds the documents of its functions."""
 
 _JSON_TYPES = {
     "dict": "object", "float": "number", "tuple": "array", "any": "string", "object": "object",
     "array": "array", "list": "array", "string": "string", "integer": "integer", "int": "integer",
     "number": "number", "boolean": "boolean", "bool": "boolean", "str": "string", "text": "string",
 }  # fmt: skip
-"""Type in a document -> type in a JSON Schema; any other is left open."""
+"""Type in a document -> type in a JSON Schema; other types are left unspecified."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_LENGTH = 64
-"""The longest name that OpenAI's chat API takes."""
+"""Longest name that OpenAI's chat API accepts."""
 
 
 class Offered(NamedTuple):
-    """Functions as a policy is offered them."""
+    """Functions in the form in which a policy is offered them."""
 
     documents: tuple[Mapping[str, Any], ...]
     specs: tuple[ToolSpec, ...]
     names: Mapping[str, str]
-    """Name in a call, as it is offered or in the document -> name in the document."""
+    """Name in a call, offered or from the document -> name in the document."""
 
     def written(self, calls: Sequence[ToolCall]) -> list[WrittenCall]:
-        """Calls by the names of the documents; what is not offered keeps its name."""
+        """Return calls with the names of the documents; unknown names are kept."""
         return [WrittenCall(self.names.get(one.name, one.name), one.arguments) for one in calls]
 
     def calls(self, written: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[ToolCall, ...]:
-        """Calls by the names that are offered."""
+        """Return calls with the offered names."""
         offered = {name: spec.name for name, spec in self.by_document}
         return tuple(
             ToolCall(name=offered.get(name, name), arguments=dict(arguments))
@@ -58,7 +58,7 @@ class Offered(NamedTuple):
 
 
 def offered_in(task: Task) -> Offered:
-    """The functions of a task."""
+    """Return the functions of a task."""
     return _offered(json.dumps(task.arguments[FUNCTIONS]))
 
 
@@ -68,7 +68,7 @@ def _offered(documents: str) -> Offered:
 
 
 def offered(documents: Sequence[Mapping[str, Any]]) -> Offered:
-    """Documents as tools: `name`, `description`, and `parameters` in BFCL's form of a schema."""
+    """Return documents as tools; `parameters` of a document is a schema in BFCL's form."""
     specs: list[ToolSpec] = []
     names: dict[str, str] = {}
     for document in documents:
@@ -87,7 +87,7 @@ def offered(documents: Sequence[Mapping[str, Any]]) -> Offered:
 
 
 def _name_of(name: str, taken: Mapping[str, str]) -> str:
-    """A name of letters, digits, _ and -; upstream writes _ for the dots of a name as well."""
+    """Return a unique name of letters, digits, _ and -; upstream also replaces dots by _."""
     plain = _NO_NAME.sub("_", name)[:_NAME_LENGTH] or "_"
     number = 1
     found = plain
@@ -98,7 +98,7 @@ def _name_of(name: str, taken: Mapping[str, str]) -> str:
 
 
 def json_schema(described: Mapping[str, Any]) -> JsonObject:
-    """A schema in BFCL's types as JSON Schema."""
+    """Convert a schema with BFCL's types to JSON Schema."""
     schema: dict[str, Any] = {
         key: value for key, value in described.items() if key not in _REWRITTEN
     }

@@ -1,7 +1,8 @@
-"""Made-up conversations: two or three turns of a user over one or two of the eight services.
+"""Generated conversations: two or three turns of a user over one or two of the eight services.
 
-Every turn's calls were played when it was drawn, and succeeded. A turn that names values belongs to
-one split, by the digest of its words: held-out users ask for what no training user did.
+The calls of every turn are played when it is drawn, and succeed. A turn that names values belongs
+to one split, by the digest of its words: held-out users ask for things that no training user asks
+for.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ DONE = "it is done ."
 _SERVICES = (1, 1, 2)
 _TURNS = (2, 2, 3)
 _DRAWS = 60
-"""Of errands for a turn: most are another split's, or need another state."""
+"""Most draws of an errand for a turn: many belong to another split, or need another state."""
 
 
 def drawn_conversation(
@@ -47,8 +48,8 @@ def drawn_conversation(
     split: Split,
     family: str,
 ) -> Task:
-    """One conversation."""
-    while True:  # a service may run out of errands; the next draw has another one
+    """Draw one conversation."""
+    while True:  # a service may run out of errands; then draw other services
         names = dice.sample(list(SCENES), dice.choice(_SERVICES))
         begun = {name: SCENES[name].begin(dice) for name in names}
         turns = list(_turns(dice, begun_services(names, begun), splits, split))
@@ -59,7 +60,7 @@ def drawn_conversation(
 def _turns(
     dice: random.Random, services: Mapping[str, Api], splits: SplitsConfig, split: Split
 ) -> Iterator[Errand]:
-    """Errands one after another, played; fewer where none is found."""
+    """Yield errands one after another, after playing them; fewer if none is found."""
     said: set[str] = set()
     for _ in range(dice.choice(_TURNS)):
         errand = _next(dice, services, splits, split, said)
@@ -91,7 +92,7 @@ def _next(
 
 
 def is_refused(result: str) -> bool:
-    """Whether a service's result says that the call changed nothing."""
+    """Return whether a service's result says that the call changed nothing."""
     try:
         found: Any = json.loads(result)
     except ValueError:
@@ -145,7 +146,7 @@ def _task(
 
 
 def first_turn(task: Task) -> tuple[ToolCalls | FinalAnswer | str, ...]:
-    """The calls of a conversation's first turn, what the services answer, and that it is done."""
+    """Return the calls of a conversation's first turn, their results, and the final message."""
     services = services_of(task)
     pieces: list[ToolCalls | FinalAnswer | str] = []
     for call in gold_turns(task)[0]:

@@ -1,7 +1,7 @@
-"""Made-up functions, and requests that need one of them, several, two calls, or none.
+"""Generated functions, and requests that need one of them, several, two calls, or none.
 
-A function is a verb and a noun with parameters that its name decides. It belongs to one split by
-the digest of its name: held-out requests offer and ask for functions that training never saw.
+A function's name is a verb and a noun, and determines its parameters. The digest of the name
+decides its split: held-out requests offer and ask for functions that training never saw.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, JsonObject, Split, Task, ToolCall, ToolCalls
 
 NONE_FITS = "none of these functions fits ."
-"""What a demonstration says where nothing can be called."""
+"""What a demonstration says if no function can be called."""
 
 
 class Parameter(NamedTuple):
-    """A parameter, how a request words its value, and how a value is drawn."""
+    """A parameter, the wording of its value in a request, and how a value is drawn."""
 
     name: str
     schema: JsonObject
     words: str
-    """With `{}` for the value."""
+    """Wording with `{}` in place of the value."""
     draw: Callable[[random.Random], Any]
 
     def worded(self, value: Any) -> str:  # noqa: ANN401 (any JSON)
-        """The value in a request."""
+        """Return the wording of a value in a request."""
         if isinstance(value, bool):
             return self.words if value else ""
         if isinstance(value, list):
@@ -93,7 +93,7 @@ _PARAMETERS = (
 
 
 class Function(NamedTuple):
-    """A made-up function; the last parameters may be left out."""
+    """A generated function; the last parameters may be optional."""
 
     verb: str
     noun: str
@@ -102,12 +102,12 @@ class Function(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As it is called."""
+        """The name by which it is called."""
         return f"{self.verb}_{self.noun}"
 
     @property
     def document(self) -> JsonObject:
-        """In BFCL's form."""
+        """The function's document in BFCL's form."""
         return {
             "name": self.name,
             "description": f"{self.verb.capitalize()} a {self.noun}.",
@@ -120,7 +120,7 @@ class Function(NamedTuple):
 
     @property
     def listed(self) -> str:
-        """In words, for a policy that reads no schemas."""
+        """The function in words, for a policy that cannot read schemas."""
         return f"{self.name} ( {' , '.join(one.name for one in self.parameters)} )"
 
 
@@ -133,7 +133,7 @@ class Ask(NamedTuple):
 
 
 def functions_of(split: Split, splits: SplitsConfig, max_parameters: int) -> tuple[Function, ...]:
-    """The functions of a split."""
+    """Return the functions of a split."""
     return _functions(split, splits.heldout_share, splits.dev_share, max_parameters)
 
 
@@ -153,9 +153,9 @@ def _functions(
 def _function(verb: str, noun: str, max_parameters: int) -> Function:
     dice = random.Random(f"function {verb} {noun}")
     chosen = dice.sample(_PARAMETERS, dice.randint(1, max_parameters))
-    if chosen == [_URGENT]:  # two calls of the function could not be told apart
+    if chosen == [_URGENT]:  # two calls of the function would always be equal
         chosen = [_PARAMETERS[0], _URGENT]
-    # a switch has no value to be asked for: it may always be left out
+    # a switch has no value to ask for, so it is always optional
     chosen.sort(key=lambda one: one.name == "urgent")
     can_be_left = chosen[-1].name == "urgent" or (len(chosen) > 1 and dice.random() < 0.5)
     return Function(verb, noun, tuple(chosen), len(chosen) - can_be_left)
@@ -164,7 +164,7 @@ def _function(verb: str, noun: str, max_parameters: int) -> Function:
 def request_tasks(
     config: FunctionCallingConfig, splits: SplitsConfig, split: Split, count: int, family: str
 ) -> list[Task]:
-    """Up to `count` requests of a split; no two have the same words."""
+    """Return up to `count` requests of a split; no two have the same words."""
     dice = random.Random(f"requests {config.apis.seed} {split}")
     found: dict[str, Task] = {}
     for number in range(4 * count):
@@ -184,7 +184,7 @@ def drawn_task(
     kind: RequestKind,
     family: str,
 ) -> Task:
-    """One request, or one conversation."""
+    """Draw one request, or one conversation."""
     if kind == CONVERSATION:
         return drawn_conversation(dice, config, splits, split, family)
     known = functions_of(split, splits, config.apis.max_parameters)
@@ -225,7 +225,7 @@ _OPENINGS = ("please", "i want to", "can you")
 def _chosen(
     dice: random.Random, known: Sequence[Function], kind: RequestKind, offered: int
 ) -> tuple[list[Function], list[Function]]:
-    """Functions that are asked for, in order, and others that are offered beside them."""
+    """Return the functions that are asked for, in order, and others that are offered too."""
     first = dice.choice(known)
     match kind:
         case "single":
@@ -244,7 +244,7 @@ def _chosen(
 def _others(
     dice: random.Random, known: Sequence[Function], wanted: Sequence[Function], count: int
 ) -> list[Function]:
-    """Other functions, at least half of which share a word with a wanted one."""
+    """Return other functions, at least half of which share a word with a wanted one."""
     near = [
         one
         for one in known
@@ -269,7 +269,7 @@ def _ask(dice: random.Random, function: Function) -> Ask:
 
 
 def _gold_call(function: Function, ask: Ask) -> dict[str, dict[str, list[Any]]]:
-    """The accepted values; what was not asked for may be left out."""
+    """Return the accepted values; parameters not asked for may be left out."""
     accepted = {
         one.name: [ask.arguments[one.name]] if one.name in ask.arguments else [""]
         for one in function.parameters
@@ -278,11 +278,11 @@ def _gold_call(function: Function, ask: Ask) -> dict[str, dict[str, list[Any]]]:
 
 
 class RequestReading:
-    """Requests with their words shuffled, and the calls that they ask for: fresh ones each time.
+    """Fresh requests with their words shuffled, and the calls that they ask for.
 
     Args:
-        config: of the family.
-        splits: shares; nothing but functions of `train` is read.
+        config: settings of the family.
+        splits: shares of the splits; only functions of `train` are used.
     """
 
     def __init__(self, config: FunctionCallingConfig, splits: SplitsConfig) -> None:
@@ -290,7 +290,7 @@ class RequestReading:
         self._splits = splits
 
     def write(self, rng: random.Random) -> Log:
-        """See `ReadingMaterial`."""
+        """Return one log; depends on the state of `rng` only."""
         task = self._task(rng)
         words = task.question.split()
         rng.shuffle(words)
@@ -298,10 +298,12 @@ class RequestReading:
         return Log(" ".join(words), pieces)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`."""
+        """Yield texts with all words and names, final messages, and requests."""
         words = (*VERBS, *NOUNS, *PEOPLE, *CITIES, *DAYS, *COLORS)
         names = tuple(one.name for one in _PARAMETERS)
-        for _ in range(_TEXTS // 10):  # as they stand in JSON, so that each is one token there
+        for _ in range(
+            _TEXTS // 10
+        ):  # quoted as in JSON, so that each word becomes one token there
             yield " ".join(f'"{word}"' for word in (*words, *names))
             yield NONE_FITS
             yield DONE
@@ -317,7 +319,7 @@ _TEXTS = 300
 
 
 def gold_action(task: Task) -> ToolCalls | FinalAnswer:
-    """What a demonstration of a made request does."""
+    """Return the action of a demonstration of a generated request."""
     if task.verifier.kind == "no_call":
         return FinalAnswer(NONE_FITS)
     gold: list[dict[str, dict[str, list[Any]]]] = json.loads(task.verifier.gold[0])

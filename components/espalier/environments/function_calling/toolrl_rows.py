@@ -1,7 +1,7 @@
-"""API-Bank and ToolRL's own tasks, in the form that ToolRL writes both in.
+"""Reads API-Bank and ToolRL's own tasks, in ToolRL's file formats.
 
-A row's system text lists the functions and says how ToolRL's models write calls; what a policy is
-told here is the functions, in its own dialect, and the dialogue. Rows of API-Bank have `system`,
+A row's system text lists the functions and explains how ToolRL's models write calls. Here a policy
+gets only the functions, in its own dialect, and the dialogue. Rows of API-Bank have `system`,
 `user` and `answer`. ToolRL's rlla has `instruction`, `input` and `output` in the SFT form, and
 `prompt` and `reward_model` in the RL form, a parquet file.
 """
@@ -74,10 +74,10 @@ class _RlRow(BenchmarkRow):
 
 
 def read_toolrl_form(path: Path, family: str) -> list[Task]:
-    """The tasks of a file of API-Bank or of ToolRL; which it is says its first row.
+    """Return the tasks of a file; its first row tells whether it is API-Bank or ToolRL.
 
     Raises:
-        DataError: naming the file and the row that is no such row.
+        DataError: a row is malformed; the message names file and row.
     """
     _, first = next(read_objects(path), ("", dict[str, Any]()))
     if "reward_model" in first:
@@ -127,20 +127,20 @@ def _rl_tasks(path: Path, family: str) -> list[Task]:
 
 
 def _toolrl_task(where: str, key: str, system: str, user: str, gold: str, family: str) -> Task:
-    gold = gold.rpartition("</think>")[2]  # a thought may speak of the tags
+    gold = gold.rpartition("</think>")[2]  # a thought may mention the tags
     if "<tool_call>" in gold:
         try:
             calls = [_Call.model_validate(one) for one in called_in(gold)]
         except ValueError as error:
             raise DataError(
-                f"{where}: the gold answer has a call that is none: {str(error)[:200]}"
+                f"{where}: the gold answer has a malformed call: {str(error)[:200]}"
             ) from error
         written = json.dumps([call.model_dump(mode="json") for call in calls])
         verifier = Verifier(kind="equal_calls", gold=(written,))
     else:
         verifier = Verifier(
             kind="no_call", gold=(NONE_FITS,)
-        )  # what is told the user is not scored
+        )  # the text of a message to the user is not scored
     return _task(
         key,
         user,
@@ -173,10 +173,10 @@ def _task(  # noqa: PLR0913 (the parts of a task)
 
 
 def listed_functions(where: str, system: str) -> list[JsonObject]:
-    """The functions that a system text lists, as documents in BFCL's form.
+    """Return the functions listed in a system text, as documents in BFCL's form.
 
     Raises:
-        DataError: it lists none, or one whose parameters are neither JSON nor a Python literal.
+        DataError: it lists no function, or parameters that cannot be parsed.
     """
     listing = _LISTING.search(system)
     found: list[JsonObject] = []
@@ -209,7 +209,7 @@ def _document(where: str, head: str, lines: Sequence[str], parameters: str) -> J
         "parameters": {
             "type": "dict",
             "properties": {key: _property(one) for key, one in properties.items()},
-            "required": [],  # neither says which must be given
+            "required": [],  # neither format says which are required
         },
     }
 
@@ -228,7 +228,7 @@ def _literal(where: str, name: str, text: str) -> Mapping[str, Any]:
 
 
 def _property(described: object) -> JsonObject:
-    """A parameter; a type that is not plainly one of BFCL's is left to the description."""
+    """Return a parameter's schema; a type that BFCL does not have is left to the description."""
     if not isinstance(described, dict):
         return {"description": str(described)}
     given = cast("dict[str, Any]", described)

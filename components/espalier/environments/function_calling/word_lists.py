@@ -1,4 +1,4 @@
-"""Words of made-up functions and conversations."""
+"""Words of generated functions and conversations."""
 
 VERBS = (
     "book", "cancel", "check", "clean", "copy", "find", "hide", "lend", "lock", "move", "order",

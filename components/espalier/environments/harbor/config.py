@@ -18,33 +18,35 @@ NeedKind = Literal[
     "image", "run", "network", "compose", "accelerator", "os", "steps", "servers", "verifier",
     "user", "variables", "paths", "tests",
 ]  # fmt: skip
-"""What a task may need that a sandbox does not have by itself."""
+"""Kinds of requirements of a task that a sandbox does not meet by itself."""
 
 
 class HarborConfig(EnvironmentConfig):
-    """Task folders, and what the sandbox has of what they need."""
+    """Task folders, and which of their requirements the sandbox meets."""
 
     name: str = "harbor"
     folders: Path | None = None
-    """A task folder, or a folder with task folders in it, at any depth."""
+    """A task folder, or a folder that contains task folders at any depth."""
     ignored_needs: tuple[NeedKind, ...] = ()
-    """Needs that the sandbox meets all the same, as an image built from a task's Dockerfile does
-    for "image" and "run"."""
+    """Requirements that the sandbox does meet, for example "image" and "run" if its image was built
+    from the task's Dockerfile."""
     skip_refused: bool = False
-    """Leave out tasks whose needs are not met; otherwise one of them is an error."""
+    """Whether to leave out tasks with unmet requirements; otherwise they are an error."""
     reward_key: str = "reward"
-    """The value of reward.json that is the outcome, where it has several."""
+    """Key of the outcome in a reward.json with several values."""
     rewards: tuple[float, float] = (0.0, 1.0)
-    """Least and most that a verifier gives; others end the run."""
+    """Lowest and highest reward that a verifier gives; a reward outside ends the run with an
+    error."""
     command_timeout_s: float = Field(default=30.0, gt=0, le=MOST_PROGRAM_S)
-    """Of a command of the policy."""
+    """Time limit of a command of the policy."""
     verifier_timeout_s: float = Field(default=60.0, gt=0, le=MOST_PROGRAM_S)
-    """Of a task's tests, where its own limit is longer; a sandbox runs no program for longer."""
+    """Time limit of a task's tests, if the task's own limit is longer; a sandbox runs no program
+    longer."""
     max_observation_characters: int = Field(default=4000, ge=80)
-    """More of a command's output is cut out of its middle."""
+    """Longer output of a command is cut in its middle."""
     sandbox: SandboxConfig = LocalSandboxConfig(packages=())
     disk_mb: int = Field(default=64, ge=8, le=4096)
-    """Of a sandbox: files of a task, and what is made of them."""
+    """Disk space of a sandbox, for files of a task and files made from them."""
 
     @model_validator(mode="after")
     def _rewards_are_a_range(self) -> Self:
@@ -54,5 +56,5 @@ class HarborConfig(EnvironmentConfig):
         return self
 
     def external_files(self) -> dict[str, Path | None]:
-        """See `EnvironmentConfig`."""
+        """Return the folders, by the key of the profile that names them."""
         return {"environment.folders": self.folders}

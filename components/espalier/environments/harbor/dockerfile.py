@@ -1,7 +1,8 @@
-"""What a task's Dockerfile asks for: files in places, variables, and what cannot be had here.
+"""Reads a task's Dockerfile: files to copy, variables, and requirements that are not met here.
 
 Nothing is built. `FROM`, `WORKDIR`, `COPY`, `ADD` of files, `ENV`, `ARG`, `LABEL`, `EXPOSE`, `CMD`,
-`ENTRYPOINT` and `SHELL` are read; a `RUN` that only makes folders is done; any other is a need.
+`ENTRYPOINT` and `SHELL` are read. A `RUN` that only creates folders is followed; any other is a
+requirement.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 _PLAIN = re.compile(r"(?:docker\.io/|library/|mirror\.gcr\.io/)*(python|ubuntu|debian):[\w.-]+")
-"""Images that have a shell, the usual tools and Python, as every sandbox does."""
+"""Images that have a shell, the usual tools and Python, like every sandbox."""
 _INERT = frozenset(
     {
         "LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "SHELL", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK",
@@ -27,7 +28,7 @@ _MAKES_FOLDERS = re.compile(r"mkdir(?:\s+-p)?(?:\s+/?[\w./-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Files of `environment/`, by pattern, and where they go."""
+    """Patterns of files in `environment/`, and where they are copied to."""
 
     sources: tuple[str, ...]
     target: str
@@ -35,7 +36,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Recipe:
-    """A Dockerfile as far as it is followed."""
+    """The part of a Dockerfile that is followed."""
 
     base: str = ""
     workdir: str = "/app"
@@ -43,7 +44,7 @@ class Recipe:
     folders: list[str] = field(default_factory=list[str])
     variables: dict[str, str] = field(default_factory=dict[str, str])
     runs: list[str] = field(default_factory=list[str])
-    """Commands that would have to be run to build it."""
+    """Commands that would have to run to build the image."""
     user: str = ""
 
     @property
@@ -53,7 +54,7 @@ class Recipe:
 
 
 def read_dockerfile(text: str) -> Recipe:
-    """The recipe of a Dockerfile; what is not understood counts as a command to run."""
+    """Parse a Dockerfile; instructions not understood count as commands to run."""
     recipe, arguments = Recipe(), dict[str, str]()
     for word, rest in _instructions(text):
         names = {**arguments, **recipe.variables}
@@ -85,7 +86,7 @@ def _begin_stage(recipe: Recipe, rest: str, names: Mapping[str, str]) -> None:
 
 
 def _do(recipe: Recipe, word: str, rest: str, names: Mapping[str, str]) -> None:
-    """Take over what copies files or makes folders; all else would have to be run."""
+    """Record copies of files and new folders; everything else is a command to run."""
     if word in ("COPY", "ADD") and (copied := _copied(rest, recipe.workdir, names)) is not None:
         recipe.copies.append(copied)
     elif word == "RUN" and _MAKES_FOLDERS.fullmatch(rest):
@@ -96,7 +97,7 @@ def _do(recipe: Recipe, word: str, rest: str, names: Mapping[str, str]) -> None:
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Each instruction with its arguments; lines that go on are joined, heredocs kept whole."""
+    """Yield instructions with arguments, continued lines joined and heredocs skipped."""
     lines = iter(text.splitlines())
     for line in lines:
         whole = line.strip()
@@ -127,7 +128,7 @@ def _assigned(rest: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _copied(rest: str, workdir: str, names: Mapping[str, str]) -> Copy | None:
-    """None where files come from another stage, from the network, or from the Dockerfile itself."""
+    """Return a copy of local files; None for another stage, the network, or a heredoc."""
     try:
         words = shlex.split(rest.replace("[", " ").replace("]", " ").replace(",", " "))
     except ValueError:
@@ -148,7 +149,7 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 
 
 def _absolute(workdir: str, path: str) -> str:
-    """A path of the image, without `.` and `..`."""
+    """Return an absolute path of the image, without `.` and `..`."""
     parts: list[str] = []
     for part in PurePosixPath(workdir, path.strip("\"' ")).parts[1:]:
         if part == "..":

@@ -45,7 +45,7 @@ _SHOWN = 5
 
 
 class Harbor(SimpleFamily[HarborConfig]):
-    """See the module."""
+    """The family of Harbor's task folders."""
 
     name = "harbor"
     config: ClassVar[type[EnvironmentConfig]] = HarborConfig
@@ -55,11 +55,11 @@ class Harbor(SimpleFamily[HarborConfig]):
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """As the profile states."""
+        """Return the range configured in the profile."""
         return cast("HarborConfig", settings).rewards
 
     def tools(self) -> Sequence[Tool]:
-        """The shell's schema; `environments` binds it to an episode's sandbox."""
+        """Return the shell's schema; `environments` binds it to an episode's sandbox."""
         return (_shell_tool(None),)
 
     # ------------------------------------------------------------------------------ tasks
@@ -75,10 +75,10 @@ class Harbor(SimpleFamily[HarborConfig]):
         return self._met(path, read_folders(path))
 
     def _met(self, path: Path, folders: Sequence[TaskFolder]) -> list[TaskFolder]:
-        """Those whose needs are met.
+        """Return the folders whose requirements are met.
 
         Raises:
-            DataError: one has needs that are not, and they are not to be skipped; or all have.
+            DataError: a task has unmet requirements and must not be skipped, or all have.
         """
         refused = {one.name: found for one in folders if (found := self.unmet(one))}
         kept = [one for one in folders if one.name not in refused]
@@ -95,21 +95,21 @@ class Harbor(SimpleFamily[HarborConfig]):
                 "leave such tasks out by environment.skip_refused = true"
             )
         for one in kept:
-            one.environment_files()  # a faulty one is named before the first episode
+            one.environment_files()  # report faulty files before the first episode
         return kept
 
     def unmet(self, folder: TaskFolder) -> list[Need]:
-        """What a task needs beyond what the profile says is there."""
+        """Return what a task needs beyond what the profile says is available."""
         return [need for need in folder.needs if need.kind not in self.settings.ignored_needs]
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Folders whose names are dealt to the split."""
+        """Return folders whose names are assigned to the split."""
         splits = self.profile.splits
         own = [one for one in self._folders if dealt_split(one.name, splits) == split]
         return [self._task(one, split) for one in own[:count]]
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """The tasks of another folder, all held out."""
+        """Return the tasks of another folder, all held out."""
         return [self._task(one, "heldout") for one in self._met(path, read_folders(path))]
 
     def _task(self, folder: TaskFolder, split: Split) -> Task:
@@ -117,7 +117,7 @@ class Harbor(SimpleFamily[HarborConfig]):
         return make_task(
             self.name,
             folder.instruction,
-            gold=(folder.name,),  # whose tests judge
+            gold=(folder.name,),  # the folder's tests judge
             split=split,
             source=folder.config.task.name or folder.name,
             key=folder.name,
@@ -133,7 +133,7 @@ class Harbor(SimpleFamily[HarborConfig]):
         )
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
-        """Which folders are played, and what the others need."""
+        """Record which folders are played, and the unmet requirements of the others."""
         super().ingest(draft, tracker)
         path = self.settings.folders
         found = read_folders(path) if path is not None else []
@@ -145,14 +145,14 @@ class Harbor(SimpleFamily[HarborConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open a pool of sandboxes, and environments for the configured folders."""
         del knowledge
         with self._environments_of(self._folders) as environments:
             yield lambda _view: environments
 
     @contextmanager
     def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """See `Family`."""
+        """Open a pool of sandboxes, and environments for the folders in `path`."""
         del knowledge
         with self._environments_of(self._met(path, read_folders(path))) as environments:
             yield environments
@@ -181,17 +181,17 @@ class Harbor(SimpleFamily[HarborConfig]):
         return replace(
             self.rules((_shell_tool(attempt),)),
             verify=partial(self._judged, graded),
-            # the tests run before the episode is over, since the sandbox goes with it
+            # the tests run when the policy says done: the sandbox is returned at the end
             reply=graded.run,
             on_end=attempt.end,
         )
 
     async def _reward(self, folder: TaskFolder, sandboxes: PoolThread, attempt: Attempt) -> float:
-        """The reward of the tests in the attempt's sandbox.
+        """Run the tests in the episode's sandbox and return their reward.
 
         Raises:
-            ProgramBrokeSandboxError: there is none, and it is the policy's doing.
-            DataError: there is none in an untouched environment either.
+            ProgramBrokeSandboxError: the policy's actions keep the tests from giving a reward.
+            DataError: the tests give no reward in an untouched environment either.
         """
         try:
             return self._chosen(folder, await _in_its_own_time(attempt.rewards))
@@ -202,10 +202,10 @@ class Harbor(SimpleFamily[HarborConfig]):
             ) from missing
 
     async def _check_untouched(self, folder: TaskFolder, sandboxes: PoolThread) -> None:
-        """Check, once a folder, that its tests reward where nothing was done.
+        """Check, once per folder, that its tests give a reward if nothing was done.
 
         Raises:
-            DataError: they do not.
+            DataError: the tests give no reward.
         """
         if folder.name in self._rewarding:
             return
@@ -246,7 +246,7 @@ class Harbor(SimpleFamily[HarborConfig]):
         return graded.reward
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """Tests judge what was done in a sandbox, and no answer.
+        """Refuse: the tests judge what was done in a sandbox, not an answer.
 
         Raises:
             DataError: always.
@@ -256,7 +256,7 @@ class Harbor(SimpleFamily[HarborConfig]):
         )
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """The reward, of 1 at most where `rewards` says so."""
+        """Return the reward, scaled from the range `rewards` to 0-1."""
         del task
         low, high = self.settings.rewards
         paid = trajectory.reward.get("outcome", low) / (self.profile.reward.outcome or 1.0)
@@ -265,10 +265,10 @@ class Harbor(SimpleFamily[HarborConfig]):
     # ------------------------------------------------------------------------------ teaching
 
     def demonstrate(self, task: Task) -> Script:
-        """The author's solution, as one command.
+        """Yield the author's solution, as one command.
 
         Raises:
-            GaveUp: the folder has none.
+            GaveUp: the folder has no solution.
         """
         path = Path(str(task.arguments["folder"]), "solution", "solve.sh")
         if not path.is_file():
@@ -277,12 +277,12 @@ class Harbor(SimpleFamily[HarborConfig]):
         yield FinalAnswer(DONE)
 
     def gold_script(self, task: Task) -> Script:
-        """See `demonstrate`."""
+        """Yield the author's solution, as `demonstrate` does."""
         yield from self.demonstrate(task)
 
 
 async def _in_its_own_time(work: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
-    """Await tests, which have a limit of their own beside that of the call they run in."""
+    """Await tests without counting them against the time limit of the current call."""
 
     async def begun() -> dict[str, float]:
         return await work()
@@ -292,7 +292,7 @@ async def _in_its_own_time(work: Callable[[], Awaitable[dict[str, float]]]) -> d
 
 
 class _Graded:
-    """The reward of an attempt, once the policy has said that it is done."""
+    """The reward of an episode, available once the policy has said that it is done."""
 
     def __init__(self, attempt: Attempt, reward_of: Callable[[Attempt], Awaitable[float]]) -> None:
         self._attempt = attempt

@@ -33,7 +33,7 @@ class NoRewardError(Exception):
 
 
 def top_folders(folder: TaskFolder) -> frozenset[str]:
-    """Names of the folders in the root that a task writes to."""
+    """Return the names of the top-level folders that a task writes to."""
     recipe = folder.recipe
     paths = [folder.workdir, *recipe.folders, *(copy.target for copy in recipe.copies)]
     tops = {PurePosixPath(path).parts[1] for path in paths if len(PurePosixPath(path).parts) > 1}
@@ -57,11 +57,11 @@ class Attempt:
         self._has_run = False
 
     async def shell(self, command: str) -> ToolOutput:
-        """What a command of the policy prints.
+        """Run a command of the policy and return its output.
 
         Raises:
-            ToolError: the command is refused, for its size or its bytes.
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            ToolError: the command is too large or not valid text.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
         """
 
         async def work(sandbox: Sandbox) -> ExecResult:
@@ -76,22 +76,22 @@ class Attempt:
         return ToolOutput(shown, succeeded=result.succeeded)
 
     async def rewards(self) -> dict[str, float]:
-        """What the task's tests give, which are put into the sandbox now.
+        """Put the task's tests into the sandbox, run them, and return their rewards.
 
         Raises:
-            NoRewardError: nothing, or no numbers.
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            NoRewardError: the tests left no reward, or no numbers.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
         """
         return await self._held.use(self._verify)
 
     def end(self) -> None:
-        """The episode is over: give the sandbox back."""
+        """End the episode and give the sandbox back."""
         self._held.end()
 
     async def _verify(self, sandbox: Sandbox) -> dict[str, float]:
         verifier = self._folder.config.verifier
         await self._place(sandbox, self._folder.tree("tests"))
-        # whatever the policy left there is no reward
+        # remove whatever the policy left there: it is not a reward
         clear = "rm -rf /logs/verifier && mkdir -p /logs/verifier"
         await self._exec(sandbox, clear, {}, _TAR_S)
         result = await self._exec(
@@ -116,7 +116,7 @@ class Attempt:
         folder = self._folder
         paths = [folder.workdir, *folder.recipe.folders, "/tests", "/solution", "/logs/agent",
                  "/logs/verifier", "/logs/artifacts"]  # fmt: skip
-        # the folders in the root are links into the workspace, which a reset empties
+        # top-level folders link into the workspace, which a reset empties: create the targets
         made = [f"/workspace{path}" for path in paths if not path.startswith("/tmp")]
         result = await sandbox.exec(["mkdir", "-p", *made], timeout_s=_TAR_S)
         missing = await sandbox.exec(["ls", "-d", *sorted({f"/{p.split('/')[1]}" for p in paths})])
@@ -132,8 +132,8 @@ class Attempt:
         """Put files into the sandbox, whatever the policy left there.
 
         Raises:
-            DataError: they do not go into an untouched one.
-            SandboxLost: the policy's commands left no place for them.
+            DataError: they do not fit into an untouched sandbox.
+            SandboxLost: the policy's commands left no room for them.
         """
         if not files:
             return
@@ -162,7 +162,7 @@ class Attempt:
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """An archive of files by absolute path, to be unpacked in the workspace."""
+    """Return an archive of files by absolute path, to be unpacked in the workspace."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz", compresslevel=1) as archive:
         for path, content in files.items():
@@ -173,10 +173,10 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def read_reward(name: str, text: str) -> dict[str, float]:
-    """The numbers of a reward file.
+    """Return the numbers in a reward file.
 
     Raises:
-        NoRewardError: it holds something else.
+        NoRewardError: the file holds anything else.
     """
     if len(text) > _MAX_REWARD_CHARACTERS:
         raise NoRewardError(f"{name} is longer than {_MAX_REWARD_CHARACTERS} characters")
@@ -188,7 +188,7 @@ def read_reward(name: str, text: str) -> dict[str, float]:
     rewards: dict[str, float] = {}
     for key, one in named.items():
         if isinstance(one, bool) or not isinstance(one, int | float) or not math.isfinite(one):
-            raise NoRewardError(f"{name}: {key[:80]} is no finite number")
+            raise NoRewardError(f"{name}: {key[:80]} is not a finite number")
         rewards[key] = float(one)
     if not rewards:
         raise NoRewardError(f"{name} holds no reward")

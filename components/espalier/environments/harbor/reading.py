@@ -1,12 +1,12 @@
-"""Reads Harbor's task folders, and says what each needs that a sandbox does not have.
+"""Reads Harbor's task folders, and lists what each needs that a sandbox does not have.
 
     task.toml                  limits, image, variables
-    instruction.md             what is asked
-    environment/Dockerfile     where its files go; nothing is built
+    instruction.md             the prompt
+    environment/Dockerfile     where the files of environment/ go; nothing is built
     tests/test.sh              writes /logs/verifier/reward.txt or reward.json
-    solution/solve.sh          what its author does
+    solution/solve.sh          the author's solution
 
-Format: harbor 0.26 (harbor/models/task/config.py and paths.py). Other keys are left alone.
+Format: harbor 0.26 (harbor/models/task/config.py and paths.py). Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from espalier.records import DataError
 
 _MAX_TEXT = 1 << 20
 _MAX_BYTES = 48 << 20
-"""Of what goes into a sandbox."""
+"""Most bytes of the files that go into a sandbox."""
 _TEMPLATE = re.compile(r"\$\{(\w+)(:-(.*))?\}")
 _FETCHES = re.compile(
     r"(?:^|[\s;&|(])(apt-get|apt|curl|wget|uvx|uv|npm|npx|pip3?\s+install|git\s+clone|conda|go\s+get)"
@@ -39,9 +39,9 @@ SYSTEM = frozenset(
         "run", "var", "boot", "workspace",
     }
 )  # fmt: skip
-"""Folders of an image that are not a task's to write."""
+"""Folders of an image that tasks must not write to."""
 MADE = ("tests", "solution", "logs")
-"""Folders that Harbor makes in every environment."""
+"""Folders that Harbor creates in every environment."""
 
 
 class _Part(BaseModel):
@@ -84,7 +84,7 @@ class _Package(_Part):
 
 
 class TaskToml(_Part):
-    """A task.toml, as far as it is read."""
+    """The keys of a task.toml that are used."""
 
     schema_version: str = Field(
         default="1.0", validation_alias=AliasChoices("schema_version", "version")
@@ -99,7 +99,7 @@ class TaskToml(_Part):
 
 
 class Need(NamedTuple):
-    """Something that a task needs and a sandbox does not have by itself."""
+    """A requirement of a task that a sandbox does not meet by itself."""
 
     kind: NeedKind
     what: str
@@ -116,30 +116,30 @@ class TaskFolder:
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """Name of the folder."""
         return self.path.name
 
     @property
     def workdir(self) -> str:
-        """Where commands run."""
+        """Folder in which commands run."""
         return self.config.environment.workdir or self.recipe.workdir
 
     @cached_property
     def solution(self) -> str | None:
-        """The text of solution/solve.sh."""
+        """The text of solution/solve.sh; None if there is none."""
         path = self.path / "solution" / "solve.sh"
         return _text(path) if path.is_file() else None
 
     def variables(self, of: Mapping[str, str]) -> dict[str, str]:
-        """Variables of the environment, and those beside them; defaults of templates are taken."""
+        """Return variables of the environment and those in `of`, with templates' defaults."""
         own = {**self.recipe.variables, **self.config.environment.env, **of}
         return {name: _TEMPLATE.sub(lambda m: m[3] or "", value) for name, value in own.items()}
 
     def environment_files(self) -> dict[str, bytes]:
-        """Absolute path -> content of what the Dockerfile copies.
+        """Return absolute path -> content of the files that the Dockerfile copies.
 
         Raises:
-            DataError: a file is no file of the folder, or they are too large.
+            DataError: a file is not inside the folder, or the files are too large.
         """
         found: dict[str, bytes] = {}
         root = self.path / "environment"
@@ -149,22 +149,22 @@ class TaskFolder:
         return _within_bounds(self.path, found)
 
     def tree(self, folder: str) -> dict[str, bytes]:
-        """Absolute path -> content of `tests/` or `solution/`, which go there as they are."""
+        """Return absolute path -> content of `tests/` or `solution/`, copied unchanged."""
         return _within_bounds(
             self.path, dict(_files_below(self.path / folder, f"/{folder}", self.path / folder))
         )
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        """What must be met before it can be played."""
+        """Requirements that must be met before the task can be played."""
         return tuple(_needs(self))
 
 
 def read_folders(path: Path) -> list[TaskFolder]:
-    """The task folders at or below a path, by name.
+    """Return the task folders at or below a path, by name.
 
     Raises:
-        DataError: there is none, or one is no task folder; names it.
+        DataError: there is no task folder, or a malformed one, which the message names.
     """
     if not path.is_dir():
         raise DataError(f"{path}: no folder with Harbor's tasks")
@@ -176,10 +176,10 @@ def read_folders(path: Path) -> list[TaskFolder]:
 
 
 def read_folder(folder: Path) -> TaskFolder:
-    """One task folder.
+    """Read one task folder.
 
     Raises:
-        DataError: naming the file that is missing or faulty, and the key.
+        DataError: a file is missing or malformed; the message names it and the key.
     """
     where = folder / "task.toml"
     try:
@@ -194,7 +194,7 @@ def read_folder(folder: Path) -> TaskFolder:
     if not config.steps:
         instruction = _text(folder / "instruction.md").strip()
         if not instruction:
-            raise DataError(f"{folder / 'instruction.md'}: nothing is asked in it")
+            raise DataError(f"{folder / 'instruction.md'}: it is empty")
     dockerfile = folder / "environment" / "Dockerfile"
     recipe = read_dockerfile(_text(dockerfile)) if dockerfile.is_file() else Recipe()
     return TaskFolder(folder, config, instruction, recipe)
@@ -276,7 +276,7 @@ def _text(path: Path) -> str:
 
 
 def _placed(root: Path, source: str, target: str) -> Iterator[tuple[str, bytes]]:
-    """Where the files of one source of a COPY go."""
+    """Yield where the files of one source of a COPY go."""
     pattern = source.lstrip("/").removeprefix("./").rstrip("/")
     if not pattern or pattern == ".":
         yield from _files_below(root, target.rstrip("/"), root)

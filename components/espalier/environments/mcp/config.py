@@ -20,20 +20,21 @@ class ServerConfig(Section):
     """One server: a program that is started in the episode's sandbox, or an address."""
 
     command: tuple[str, ...] = ()
-    """Program and arguments, which speak MCP over standard input and output. It is started once an
+    """Program and arguments, which speak MCP over standard input and output. It is started once per
     episode, in a sandbox, in the folder of `files`."""
     files: Path | None = None
     """Folder of the program, which is copied into the sandbox."""
     variables: dict[str, str] = Field(default_factory=dict[str, str])
-    """Environment variables of the program. What it is sent is a model's output: give it no key."""
+    """Environment variables of the program. The calls it receives are a model's output, so give it
+    no secret keys."""
     url: str = ""
-    """Address of a server that you run (streamable HTTP), in the place of `command`."""
+    """Address of a server that you run (streamable HTTP), instead of `command`."""
     key_variable: str = ""
     """Environment variable whose value is sent to `url` as a bearer token; empty sends none."""
     tools: tuple[str, ...] = ()
-    """Names of the tools that are offered, of all that it lists; empty offers every one."""
+    """Names of the listed tools that are offered to the policy; empty offers all of them."""
     prefix: str = ""
-    """Is put before the names of its tools, where two servers have tools of one name."""
+    """Prefix of its tools' names, for two servers with equally named tools."""
 
     @model_validator(mode="after")
     def _it_is_a_program_or_an_address(self) -> Self:
@@ -42,7 +43,7 @@ class ServerConfig(Section):
         if self.url:
             parts = urlsplit(self.url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"url={self.url!r} is no address; write http://host:8000/mcp")
+                raise ValueError(f"url={self.url!r} is not an address; write http://host:8000/mcp")
             if parts.username or parts.password:
                 raise ValueError(
                     "url must not carry a user or password, since addresses are logged: name the "
@@ -56,23 +57,23 @@ class ServerConfig(Section):
 
 
 class McpConfig(EnvironmentConfig):
-    """Servers, and a file of tasks that their tools solve."""
+    """Servers, and a file of tasks that are solved with their tools."""
 
     name: str = "mcp"
     tasks: Path | None = None
-    """JSON lines: `question`, `answer` or `checks`, and `actions` of a teacher; see the README."""
+    """JSON lines: `question`, `answer` or `checks`, and a teacher's `actions`; see the README."""
     servers: dict[str, ServerConfig] = Field(default_factory=dict[str, ServerConfig])
-    """Servers by a name of yours."""
+    """Servers by names of your choice."""
     start_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a server may take to start, and to list its tools; one in a sandbox 55 s at most."""
+    """How long a server may take to start, and to list its tools; at most 55 s in a sandbox."""
     call_timeout_s: float = Field(default=10.0, gt=0)
-    """How long a call may take: the policy reads that there was no answer, and goes on. One of a
-    server in a sandbox may take 55 s at most."""
+    """How long a call may take; after that the policy reads that there was no answer, and the
+    episode goes on. At most 55 s for a server in a sandbox."""
     max_result_characters: int = Field(default=4000, ge=80)
-    """More of a result is cut out of its middle."""
+    """Longer results are cut in their middle."""
     sandbox: SandboxConfig = LocalSandboxConfig(packages=())
     disk_mb: int = Field(default=64, ge=8, le=4096)
-    """Of a sandbox: what the files of its servers need when unpacked."""
+    """Disk space of a sandbox, for the unpacked files of its servers."""
 
     @model_validator(mode="after")
     def _names_can_be_folders(self) -> Self:
@@ -95,7 +96,7 @@ class McpConfig(EnvironmentConfig):
         return {name: server for name, server in self.servers.items() if server.command}
 
     def external_files(self) -> dict[str, Path | None]:
-        """See `EnvironmentConfig`."""
+        """Return the files of tasks and servers, by the key of the profile that names them."""
         files = {
             f"environment.servers.{name}.files": one.files for name, one in self.programs.items()
         }

@@ -4,8 +4,8 @@
     call       notes_add {"text": "Oslo: 7 kg"}        ->  added note 1
     answer     "done"                                  checks: notes_list {} is "1: Oslo: 7 kg"
 
-A task has a gold answer, or checks: calls whose results, once the policy has answered, say whether
-it did what was asked.
+A task has a gold answer, or checks: calls that are made after the policy has answered, whose
+results show whether the task was done.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class _Row(BaseModel):
 
 
 class Server(NamedTuple):
-    """A server's tools under the names that a policy calls them by."""
+    """A server's tools, under the names by which a policy calls them."""
 
     name: str
     tools: Mapping[str, ToolSpec]
 
 
 class Mcp(SimpleFamily[McpConfig]):
-    """See the module. A class derived from it may make tasks, and demonstrate them, by itself."""
+    """The family of tasks for MCP servers; a derived class may generate and demonstrate tasks."""
 
     name = "mcp"
     config: ClassVar[type[EnvironmentConfig]] = McpConfig
@@ -113,7 +113,7 @@ class Mcp(SimpleFamily[McpConfig]):
     # ------------------------------------------------------------------------------ tools
 
     def tools(self) -> Sequence[Tool]:
-        """Those of every server; they are asked for them once."""
+        """Return the tools of every server; each server is asked for them once."""
         return [
             DescribedTool(replace(spec, name=name), _not_played)
             for server in self._servers
@@ -125,7 +125,7 @@ class Mcp(SimpleFamily[McpConfig]):
         """The servers with their tools.
 
         Raises:
-            DataError: one does not start, speaks something else, or lists no tools.
+            DataError: a server does not start, does not speak MCP, or lists no tools.
         """
         if not self.settings.servers:
             raise DataError(
@@ -163,7 +163,7 @@ class Mcp(SimpleFamily[McpConfig]):
 
     @contextmanager
     def _hosting(self) -> Generator[_Hosting]:
-        """A context in which servers can be reached; it ends those in sandboxes."""
+        """Open access to the servers; those in sandboxes end with the context."""
         programs = self.settings.programs
         packed = {name: packed_files(one.files) for name, one in programs.items() if one.files}
         with ExitStack() as opened:
@@ -181,7 +181,7 @@ class Mcp(SimpleFamily[McpConfig]):
     # ------------------------------------------------------------------------------ tasks
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Up to `count` tasks of the file whose questions are dealt to the split."""
+        """Return up to `count` tasks of the file whose questions are assigned to the split."""
         return [task for task in self._all if task.metadata.split == split][:count]
 
     @cached_property
@@ -189,14 +189,14 @@ class Mcp(SimpleFamily[McpConfig]):
         path = self.settings.tasks
         if path is None:
             raise DataError(
-                "environment.tasks is unset, so nothing is asked. Name a file of JSON lines "
+                "environment.tasks is unset, so there are no tasks. Name a file of JSON lines "
                 '{"question": ..., "answer": ..., "actions": [{"tool": ..., "arguments": {...}}]}'
                 ", or derive a family from espalier.environments.mcp.Mcp with a `tasks`"
             )
         return self._tasks_of(path, lambda question: dealt_split(question, self.profile.splits))
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """The tasks of another file, all held out."""
+        """Return the tasks of another file, all held out."""
         return self._tasks_of(path, lambda _question: "heldout")
 
     def _tasks_of(self, path: Path, split_of: Callable[[str], Split]) -> list[Task]:
@@ -222,14 +222,14 @@ class Mcp(SimpleFamily[McpConfig]):
                 },
             )
             if found.setdefault(row.question, task) is not task:
-                raise DataError(f"{where}: its question stands in the file before")
+                raise DataError(f"{where}: its question is in an earlier row")
         return list(found.values())
 
     # ------------------------------------------------------------------------------ playing
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`; every episode has servers, or sessions of servers, of its own."""
+        """Open environments whose episodes have their own servers, or sessions on servers."""
         del knowledge
         tools = self.tools()
         with self._hosting() as hosting:
@@ -252,13 +252,13 @@ class Mcp(SimpleFamily[McpConfig]):
         return replace(
             self.rules(tools),
             verify=judged,
-            # the servers are asked before the episode is over, since they end with it
+            # the checks run when the policy answers: at the end of the episode the servers end too
             reply=partial(passed.ask, task),
             on_end=episode.end,
         )
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """1 for the gold answer, or for any where there is none; checks are made in the episode."""
+        """Return 1 for the gold answer, or for any answer without one; episodes run the checks."""
         if answer is None:
             return 0.0
         if task.verifier.kind == "checks":
@@ -268,15 +268,15 @@ class Mcp(SimpleFamily[McpConfig]):
     # ------------------------------------------------------------------------------ teaching
 
     def demonstrate(self, task: Task) -> Script:
-        """The actions of the task's line, then its answer.
+        """Yield the actions in the task's line, then its answer.
 
         Raises:
-            DataError: the line has none.
+            DataError: the line has no actions.
         """
         actions = task.extra.get("actions")
         if not isinstance(actions, list):
             raise DataError(
-                f"task {task.task_id} ({task.question[:60]!r}) has no `actions`, so nobody shows "
+                f"task {task.task_id} ({task.question[:60]!r}) has no `actions`, so nothing shows "
                 "how it is solved. Add them to its line, or derive a family from "
                 "espalier.environments.mcp.Mcp with a `demonstrate`"
             )
@@ -285,7 +285,7 @@ class Mcp(SimpleFamily[McpConfig]):
         yield FinalAnswer(task.verifier.gold[0])
 
     def gold_script(self, task: Task) -> Script:
-        """The demonstration where there is one: checks want the actions, and not the answer."""
+        """Yield the demonstration if there is one, since checks depend on the actions."""
         if task.extra.get("actions") is None:
             yield FinalAnswer(task.verifier.gold[0])
         else:
@@ -293,7 +293,7 @@ class Mcp(SimpleFamily[McpConfig]):
 
 
 class _Hosting(NamedTuple):
-    """Where the servers of all episodes are."""
+    """The resources by which episodes reach servers."""
 
     sandboxes: PoolThread | None
     packed: Mapping[str, bytes]
@@ -301,7 +301,7 @@ class _Hosting(NamedTuple):
 
 
 class _Episode:
-    """The conversations of one episode, each begun when its first tool is called."""
+    """The sessions of one episode, each begun when its first tool is called."""
 
     def __init__(self, config: McpConfig, hosting: _Hosting) -> None:
         programs = None
@@ -320,7 +320,7 @@ class _Episode:
             self.sessions[name] = McpSession(name, transport, config)
 
     def playing(self, server: str, tool: str) -> Callable[[JsonObject], Awaitable[ToolOutput]]:
-        """What a call of that tool does."""
+        """Return the function that plays calls of that tool."""
 
         async def play(arguments: JsonObject) -> ToolOutput:
             return await self.sessions[server].call(tool, arguments)
@@ -328,13 +328,13 @@ class _Episode:
         return play
 
     def end(self) -> None:
-        """Give back what is held."""
+        """End all sessions."""
         for transport in self._transports:
             transport.end()
 
 
 class _Checks:
-    """Calls whose results say whether a task was done."""
+    """Calls whose results show whether a task was done."""
 
     def __init__(self, checks: Sequence[JsonObject], tools: Mapping[str, DescribedTool]) -> None:
         self._checks = checks
@@ -343,14 +343,14 @@ class _Checks:
 
     @property
     def share_of_right(self) -> float:
-        """1 where every check gave what it should; 0 where one did not, or none was made."""
+        """1 if every check gave its expected result; 0 if one did not, or none was made."""
         return float(self._right is True)
 
     async def ask(self, of: Task, _said: str) -> None:
         """Make the calls, once the policy has answered.
 
         Raises:
-            DataError: a check names a tool that there is not.
+            DataError: a check names an unknown tool.
         """
         if not self._checks:
             return

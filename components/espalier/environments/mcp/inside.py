@@ -1,7 +1,7 @@
-"""What runs in the sandbox: sends a server a line, and waits for the line that answers.
+"""Code that runs in the sandbox: sends a line to a server, and waits for the line that answers.
 
-Of other modules it has `server_process` alone. A server that asks something of its client is told
-that it may not; notifications, and lines that are no JSON object, are left alone.
+The only other module it uses is `server_process`. A server's own requests are refused, except
+pings; notifications, and lines that are not JSON objects, are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _METHOD_NOT_FOUND = -32601
 
 
 def reply_to(message: dict[str, Any]) -> str | None:
-    """What a server's own request is answered; None for what needs no answer."""
+    """Return the reply to a server's own request; None if it needs none."""
     if "method" not in message or message.get("id") is None:
         return None
     reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
@@ -35,7 +35,7 @@ class Server(ServerProcess):
     """A program that speaks MCP over its standard input and output."""
 
     def __init__(self, name: str, argv: list[str], variables: dict[str, str]) -> None:
-        """See `ServerProcess`."""
+        """Start the program and make its pipes non-blocking."""
         super().__init__(name, argv, variables, has_pipes=True)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -47,7 +47,7 @@ class Server(ServerProcess):
         self._skipping = False
 
     def tell(self, message: str) -> None:
-        """Queue a line that has no answer; it is sent with what is asked next."""
+        """Queue a line that has no answer; it is sent with the next request."""
         self._unsent += message.encode() + b"\n"
 
     def ask(self, message: str, number: int, within_s: float) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Server(ServerProcess):
             self._unsent = self._unsent[os.write(self._in, self._unsent[:_CHUNK]) :]
         except BlockingIOError:
             pass
-        except OSError:  # it closed its input
+        except OSError:  # the server closed its input
             return False
         return True
 
@@ -98,7 +98,7 @@ class Server(ServerProcess):
             line, _, self._unread = self._unread.partition(b"\n")
             skipped, self._skipping = self._skipping, False
             if skipped or len(line) > MAX_LINE_BYTES:
-                return {"long": True}  # one request waits at a time: it is the answer to that
+                return {"long": True}  # only one request waits at a time, so this was its response
             if (found := self._met(line, number)) is not None:
                 return found
         if len(self._unread) > MAX_LINE_BYTES:
@@ -114,12 +114,12 @@ class Server(ServerProcess):
                 self.tell(reply)
             return None
         if message.get("id") != number:
-            return None  # the response to a request that was given up
+            return None  # the late response to a request that timed out
         return {"answer": line.decode(errors="replace")}
 
     def _ended(self, end: float) -> dict[str, Any]:
         try:
             status: int | None = self.process.wait(max(0.1, min(1.0, end - time.monotonic())))
-        except subprocess.TimeoutExpired:  # it closed its pipes and goes on
+        except subprocess.TimeoutExpired:  # the server closed its pipes but still runs
             status = None
         return {"ended": status, "said": self.last_words()}

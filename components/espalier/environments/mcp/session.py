@@ -1,4 +1,4 @@
-"""One conversation with a server: begun, its tools listed, its tools called."""
+"""A session with one MCP server: initialised, its tools listed, its tools called."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from espalier.wire.mcp import (
 
 PartT = TypeVar("PartT", bound=BaseModel)
 _MAX_PAGES = 32
-"""Of a list of tools."""
+"""Most pages of a list of tools."""
 
 
 class McpSession:
-    """Asks one server, one request after the other.
+    """Sends requests to one server, one after the other.
 
-    Whatever is wrong with the server loses the episode; what is wrong with a call is a ToolError.
+    A fault of the server loses the episode; a fault of a call is a ToolError.
     """
 
     def __init__(self, name: str, transport: Transport, config: McpConfig) -> None:
@@ -49,11 +49,11 @@ class McpSession:
         self._has_begun = False
 
     async def list_tools(self) -> list[ToolSpec]:
-        """The tools that the profile offers of it, under its own names.
+        """Return the tools that the profile offers, under the server's own names.
 
         Raises:
-            DataError: it lists none, some that are no tools, or lacks one that the profile names.
-            EnvironmentLostError: it cannot be reached or does not speak MCP.
+            DataError: the list is empty or malformed, or lacks a tool that the profile names.
+            EnvironmentLostError: the server cannot be reached or does not speak MCP.
         """
         await self._begin()
         listed: list[ToolSpec] = []
@@ -72,11 +72,11 @@ class McpSession:
         return self._offered(where, listed)
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolOutput:
-        """What a tool answers.
+        """Call a tool and return its output.
 
         Raises:
-            ToolError: it refuses the call, does not answer in time, or says that it failed.
-            EnvironmentLostError: the server, or the way to it, is gone.
+            ToolError: the call is refused, times out, or fails.
+            EnvironmentLostError: the server, or the connection to it, is lost.
             ProgramBrokeSandboxError: the call ended the server.
         """
         await self._begin()
@@ -133,13 +133,13 @@ class McpSession:
         try:
             return answer_to(number, text)
         except MessageFault as fault:
-            raise self._lost(f"said something else than MCP's messages: {fault}") from fault
+            raise self._lost(f"sent something else than MCP's messages: {fault}") from fault
 
     def _parsed(self, value: Mapping[str, Any], kind: type[PartT]) -> PartT:
         try:
             return parsed(value, kind)
         except MessageFault as fault:
-            raise self._lost(f"said something else than MCP's messages: {fault}") from fault
+            raise self._lost(f"sent something else than MCP's messages: {fault}") from fault
 
     def _offered(self, where: str, listed: list[ToolSpec]) -> list[ToolSpec]:
         wanted = self._server.tools

@@ -1,4 +1,4 @@
-"""The two ways to a server: a program in the episode's sandbox, and streamable HTTP."""
+"""The two transports to a server: a program in the episode's sandbox, and streamable HTTP."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from espalier.sandbox.protocol import SandboxLost
 from espalier.wire.mcp import MAX_ANSWER_BYTES
 
 _TOLD_S = 5.0
-"""Deadline of what has no other."""
+"""Time limit of notifications and of closing."""
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}")
 _ENDINGS = 4
-"""Threads that end sessions."""
+"""Number of threads that end sessions."""
 
 
 class NoAnswerError(Exception):
-    """A server did not answer a request as it should have; the text is for the policy."""
+    """A server did not answer a request properly; the text is for the policy."""
 
 
 class Transport(Protocol):
-    """The way to one server in one episode."""
+    """The connection to one server in one episode."""
 
     async def ask(self, message: str, number: int, within_s: float) -> str:
-        """Send a request; the text of its response.
+        """Send a request and return the text of its response.
 
         Raises:
-            NoAnswerError: none came in time, or one that is too long.
-            EnvironmentLostError: the server, or the way to it, is gone.
+            NoAnswerError: no response in time, or one that is too long.
+            EnvironmentLostError: the server, or the connection to it, is lost.
             ProgramBrokeSandboxError: a call of the policy ended the server.
         """
         ...
 
     async def tell(self, message: str) -> None:
-        """Send a notification; errors as of `ask`."""
+        """Send a notification; errors are those of `ask`."""
         ...
 
     def end(self) -> None:
-        """The episode is over."""
+        """End the episode."""
         ...
 
 
 class SandboxedPrograms:
-    """The servers of an episode in its sandbox; each is started when it is first asked."""
+    """The servers of an episode in its sandbox; each starts at its first request."""
 
     def __init__(
         self, sandboxes: PoolThread, config: McpConfig, packed: Mapping[str, bytes]
@@ -71,10 +71,10 @@ class SandboxedPrograms:
         self._started: set[str] = set()
 
     async def ask(self, server: str, message: str, number: int, within_s: float) -> str:
-        """See `Transport`."""
+        """Send a request to a server and return the text of its response."""
         begun = server in self._started
         if (call := current_call()) is not None:
-            # of what the episode loop allows: within it, a slow server is told from a lost one
+            # stop before the sandbox kills the session: a slow server is not a lost one
             within_s = min(within_s, call.programs_left_s - MARGIN_S)
             if within_s <= 0:
                 raise NoAnswerError("no time is left for it in this message")
@@ -94,11 +94,11 @@ class SandboxedPrograms:
             )
 
     async def tell(self, server: str, message: str) -> None:
-        """See `Transport`."""
+        """Send a notification to a server."""
         await self._call(server, "tell", message)
 
     def end(self) -> None:
-        """See `Transport`; the sandbox is given back, and the servers end with it."""
+        """Give the sandbox back, which ends the servers."""
         self._servers.end()
 
     async def _call(
@@ -124,29 +124,29 @@ class SandboxedPrograms:
 
 
 class ProgramTransport:
-    """The way to one server of the sandbox."""
+    """The connection to one server in the sandbox."""
 
     def __init__(self, programs: SandboxedPrograms, server: str) -> None:
         self._programs = programs
         self._server = server
 
     async def ask(self, message: str, number: int, within_s: float) -> str:
-        """See `Transport`."""
+        """Send a request and return the text of its response."""
         return await self._programs.ask(self._server, message, number, within_s)
 
     async def tell(self, message: str) -> None:
-        """See `Transport`."""
+        """Send a notification."""
         await self._programs.tell(self._server, message)
 
     def end(self) -> None:
-        """See `Transport`."""
+        """End the servers of the episode."""
         self._programs.end()
 
 
 class HttpTransport:
     """Streamable HTTP: each message is a POST, answered as JSON or as a stream of events.
 
-    A server that gives out a session id has a session for each episode.
+    If a server gives out session ids, each episode has its own session.
     """
 
     def __init__(
@@ -168,11 +168,11 @@ class HttpTransport:
         self._session: str | None = None
 
     def speak(self, protocol: str) -> None:
-        """Name the protocol's version in every request from now on."""
+        """Send the protocol version with every request from now on."""
         self._headers["MCP-Protocol-Version"] = protocol
 
     async def ask(self, message: str, number: int, within_s: float) -> str:
-        """See `Transport`."""
+        """Post a request and return the text of its response."""
         try:
             async with asyncio.timeout(within_s):
                 return await self._posted(message, number)
@@ -180,13 +180,13 @@ class HttpTransport:
             raise NoAnswerError(f"no answer in {within_s:g} s") from error
 
     async def tell(self, message: str) -> None:
-        """See `Transport`."""
+        """Post a notification, and ignore a timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_TOLD_S):
                 await self._posted(message, None)
 
     def end(self) -> None:
-        """See `Transport`; the session is ended beside the episode."""
+        """End the session in the background."""
         session, self._session = self._session, None
         if session is not None:
             self._endings.submit(self._url, dict(self._headers))
@@ -203,7 +203,7 @@ class HttpTransport:
                     raise self._lost(f"status {answer.status_code}")
                 if session := answer.headers.get("mcp-session-id"):
                     if not _SESSION_ID.fullmatch(session):
-                        raise self._lost("gave out a session id that is none")
+                        raise self._lost("sent an invalid session id")
                     self._session = session
                     self._headers["Mcp-Session-Id"] = session
                 if number is None:
@@ -219,7 +219,7 @@ class HttpTransport:
             raise self._lost(f"cannot be reached ({error or type(error).__name__})") from error
 
     async def _event(self, chunks: AsyncIterator[bytes], number: int) -> str:
-        """The response among the events of a stream; requests of the server are refused."""
+        """Return the response in a stream of events; requests of the server are refused."""
         async with aclosing(_events(chunks)) as events:
             async for data in events:
                 message = read_object(data)
@@ -237,25 +237,25 @@ class HttpTransport:
 
 
 class SessionEndings:
-    """Ends sessions of servers beside the episodes, and forgets those that it could not in time."""
+    """Ends sessions on servers in the background; gives up on those that take too long."""
 
     def __init__(self) -> None:
         self._workers = ThreadPoolExecutor(_ENDINGS, thread_name_prefix="espalier-mcp")
         self._asked: list[Future[None]] = []
 
     def submit(self, url: str, headers: Mapping[str, str]) -> None:
-        """End the session that the headers name, soon."""
+        """End the session named in the headers, in the background."""
         self._asked = [one for one in self._asked if not one.done()]
         self._asked.append(self._workers.submit(_end_session, url, headers))
 
     def close(self) -> None:
-        """Wait for what is asked for, some seconds at most."""
+        """Wait a few seconds for pending endings."""
         wait(self._asked, timeout=_TOLD_S)
         self._workers.shutdown(wait=False, cancel_futures=True)
 
 
 def _end_session(url: str, headers: Mapping[str, str]) -> None:
-    with suppress(httpx2.HTTPError):  # it forgets the session by itself, sooner or later
+    with suppress(httpx2.HTTPError):  # the server drops the session by itself later
         httpx2.delete(
             url, headers=dict(headers), timeout=2.0, trust_env=False, verify=_certificates()
         )
@@ -270,7 +270,7 @@ async def _whole(chunks: AsyncIterator[bytes]) -> str:
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
-    """The data of each event of a stream."""
+    """Yield the data of each event of a stream."""
     unread, data = b"", bytearray()
     async for chunk in chunks:
         unread += chunk
@@ -293,10 +293,10 @@ def _refuse_long(num_bytes: int) -> None:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Read once: it takes longer than most calls."""
+    """Return the TLS context; cached, since loading it takes longer than most calls."""
     return ssl.create_default_context()
 
 
 def environment_variables() -> Mapping[str, str]:
-    """Variables of this process, in which keys are."""
+    """Return the environment variables of this process, which hold the keys."""
     return os.environ

@@ -1,4 +1,4 @@
-"""Several families in one run: see README.md."""
+"""Several families in one run, described in README.md."""
 
 from espalier.environments.mixture.config import MixtureConfig
 from espalier.environments.mixture.family import Mixture

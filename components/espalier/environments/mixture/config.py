@@ -1,4 +1,4 @@
-"""Profile section [environment] of a mixture."""
+"""Profile section `[environment]` of a mixture."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ class MemberConfig(Section):
     """One family of a mixture."""
 
     environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(named_environment)]
-    """Name of the family, as "shop", or its section with settings of its own."""
+    """Name of the family, such as "shop", or its section with its own settings."""
     weight: float = Field(default=1.0, gt=0)
-    """Its share of the tasks of every split, beside the weights of the others."""
+    """Its share of the tasks of every split, relative to the weights of the others."""
     max_turns: int | None = Field(default=None, ge=1)
-    """As `episode.max_turns`, which it takes where this is unset. Limits in tokens are those of
-    [episode], for one policy reads all."""
+    """Replaces `episode.max_turns` for this family; unset keeps it. Token limits are those of
+    [episode], since one policy plays all families."""
 
 
 class MixtureConfig(EnvironmentConfig):
-    """Which families, and how much of each."""
+    """The families of a mixture and their shares."""
 
     name: str = "mixture"
     members: tuple[MemberConfig, ...] = Field(min_length=2)
-    """Each a table [[environment.members]]."""
+    """The families, each a table [[environment.members]]."""
 
     @model_validator(mode="after")
     def _each_family_is_named_once(self) -> Self:
         names = [member.environment.name for member in self.members]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"members name {', '.join(twice)} twice; a task is told by its family: make one "
-                "member of both"
+                f"members name {', '.join(twice)} twice, but a task is found by its family: make "
+                "one member of both"
             )
         if self.name in names:
-            raise ValueError("a mixture is no member of a mixture; name its members here")
+            raise ValueError("a mixture cannot be a member of a mixture; name its members here")
         return self
 
     def families(self) -> tuple[str, ...]:
-        """See `EnvironmentConfig`."""
+        """Return the names of the mixture and of all its members."""
         members = (name for member in self.members for name in member.environment.families())
         return (self.name, *members)
 
     def external_files(self) -> dict[str, Path | None]:
-        """See `EnvironmentConfig`."""
+        """Return the files of all members, by the key of the profile that names them."""
         return {
             f"members.{member.environment.name}.{key}": path
             for member in self.members
@@ -59,9 +59,9 @@ class MixtureConfig(EnvironmentConfig):
         }
 
     def profiles(self, profile: Profile) -> dict[str, Profile]:
-        """Name of a member -> the run's profile as that family alone would be asked for its share.
+        """Return name of a member -> the run's profile as for that family alone, with its share.
 
-        Shares of a count add up to it.
+        The members' shares of a count add up to it.
         """
         weights = [member.weight for member in self.members]
         ends = [0.0, *(end / sum(weights) for end in accumulate(weights))]

@@ -1,7 +1,7 @@
-"""Several families as one: each task is made, taught, played and judged by its own.
+"""Several families as one: each task is generated, taught, played and judged by its own family.
 
-A run over one family learns that family. One over several learns from groups of all of them in
-every step, so that a policy is not taught one at the cost of another.
+With a mixture, every step learns from groups of all families, so that a policy does not learn one
+family at the cost of another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from espalier.synthesis.funnel import Funnel
 
 
 class Mixture(Family[MixtureConfig]):
-    """See the module."""
+    """The family that consists of other families."""
 
     name = "mixture"
     config = MixtureConfig
@@ -48,7 +48,10 @@ class Mixture(Family[MixtureConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """Every member has to fit the other sections, and its rewards to be led by its outcome."""
+        """Check that members fit the other sections, and that their outcomes outweigh other terms.
+
+        An error names the member.
+        """
         settings = profile.environment
         assert isinstance(settings, MixtureConfig)
         for name, own in settings.profiles(profile).items():
@@ -60,7 +63,7 @@ class Mixture(Family[MixtureConfig]):
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """The widest of the members; each is scaled and checked by its own."""
+        """Return the widest range of the members; each member scales and checks by its own."""
         assert isinstance(settings, MixtureConfig)
         spans = [
             family_class(member.environment.name).outcome_span(member.environment)
@@ -72,7 +75,7 @@ class Mixture(Family[MixtureConfig]):
         super().__init__(profile)
         own = self.settings.profiles(profile)
         self.members: dict[str, Family[Any]] = {name: family_of(own[name]) for name in own}
-        """By name."""
+        """Name -> member."""
         members = self.members.values()
         self.splits_digits = any(member.splits_digits for member in members)
         self.instructions = "".join(
@@ -80,10 +83,10 @@ class Mixture(Family[MixtureConfig]):
         )
 
     def of(self, task: Task) -> Family[Any]:
-        """The member whose task it is.
+        """Return the member that a task belongs to.
 
         Raises:
-            DataError: none.
+            DataError: the task belongs to no member.
         """
         if task.environment not in self.members:
             raise DataError(
@@ -95,7 +98,7 @@ class Mixture(Family[MixtureConfig]):
     # ------------------------------------------------------------------------------ playing
 
     def tools(self) -> Sequence[Tool]:
-        """Those of all members; of two with one name the first."""
+        """Return the tools of all members; of two with the same name the first."""
         found: dict[str, Tool] = {}
         for member in self.members.values():
             for tool in member.built_tools:
@@ -103,16 +106,16 @@ class Mixture(Family[MixtureConfig]):
         return tuple(found.values())
 
     def specs_of(self, task: Task) -> tuple[ToolSpec, ...]:
-        """See `Family`."""
+        """Return the tools described to the policy in a task of a member."""
         return self.of(task).specs_of(task)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """See `Family`."""
+        """Return the outcome by the task's own family."""
         return self.of(task).verify(task, answer)
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`; the sandboxes of all members are open at the same time."""
+        """Open the environments of all members, whose sandboxes exist at the same time."""
         with ExitStack() as opened:
             members = {
                 name: opened.enter_context(member.environments(knowledge / name))
@@ -139,7 +142,7 @@ class Mixture(Family[MixtureConfig]):
     # ------------------------------------------------------------------------------ data
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
-        """What each member ingests, in a folder of its name."""
+        """Let each member ingest into a folder of its name."""
         sources: list[str] = []
         for name, member in self.members.items():
             own = Draft(draft.path / name)
@@ -153,7 +156,7 @@ class Mixture(Family[MixtureConfig]):
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """Those of the members, shuffled."""
+        """Return the questions of all members, shuffled."""
         found: dict[Split, list[FamilyQuestion]] = {"train": [], "dev": [], "heldout": []}
         for name, member in self.members.items():
             for split, asked in member.questions(knowledge / name, funnel, tracker).items():
@@ -164,7 +167,7 @@ class Mixture(Family[MixtureConfig]):
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """See `Family`."""
+        """Open the teachers of all members."""
         with ExitStack() as opened:
             teachers = {
                 name: opened.enter_context(member.teacher(knowledge / name, funnel))
@@ -177,7 +180,7 @@ class Mixture(Family[MixtureConfig]):
             yield demonstrate
 
     def renaming(self, knowledge: Path, share: float) -> Renaming | None:
-        """Those of the members that have one; demonstrations of the others stay as they are."""
+        """Return the members' renamings; demonstrations of members without one are unchanged."""
         found = {
             name: renaming
             for name, member in self.members.items()
@@ -193,7 +196,7 @@ class Mixture(Family[MixtureConfig]):
         return renamed if found else None
 
     def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming | None:
-        """Those of the members that have one; tasks of the others stay as they are."""
+        """Return the members' renamings; tasks of members without one are unchanged."""
         found = {
             name: renaming
             for name, member in self.members.items()
@@ -207,7 +210,7 @@ class Mixture(Family[MixtureConfig]):
         return renamed if found else None
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Logs of the members, by their weights."""
+        """Return logs of the members, drawn by their weights."""
         return _MixedReading(
             [
                 member.reading_material(
@@ -219,44 +222,44 @@ class Mixture(Family[MixtureConfig]):
         )
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
-        """See `Family`: of the one member that has any."""
+        """Return the entity splits of the one member that has any."""
         none = EntitySplits.none()
         found = (member.entity_splits(knowledge / name) for name, member in self.members.items())
         return next((splits for splits in found if splits != none), none)
 
     def hub_kinds(self, knowledge: Path) -> list[str]:
-        """See `Family`."""
+        """Return the hub kinds of all members."""
         members = self.members.items()
         return [kind for name, member in members for kind in member.hub_kinds(knowledge / name)]
 
     def chat_task(self, question: str) -> Task:
-        """A task of the first member."""
+        """Return a task of the first member."""
         return next(iter(self.members.values())).chat_task(question)
 
     # ------------------------------------------------------------------------------ by task
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
-        """The member, and its own groups under its name."""
+        """Return the member as "family", and the member's own groups under its name."""
         own = self.of(task).report_groups(task).items()
         return {"family": task.environment} | {
             grouping: f"{task.environment}: {group}" for grouping, group in own
         }
 
     def documents_of(self, task: Task) -> tuple[str, ...]:
-        """See `Family`."""
+        """Return the ids of the documents that a member's task was made from."""
         return self.of(task).documents_of(task)
 
     def names_of(self, task: Task) -> tuple[str, ...]:
-        """See `Family`."""
+        """Return the names of the entities that a member's task is about."""
         return self.of(task).names_of(task)
 
     def question_key(self, task: Task) -> str:
-        """See `Family`."""
+        """Return the member's key for rewordings, prefixed with its name; empty if unknown."""
         key = self.of(task).question_key(task)
         return f"{task.environment}: {key}" if key else ""
 
     def gold_script(self, task: Task) -> Script:
-        """See `Family`."""
+        """Return the gold script of the task's own family."""
         return self.of(task).gold_script(task)
 
 
@@ -267,11 +270,11 @@ class _MixedReading:
         self._materials, self._weights = materials, weights
 
     def write(self, rng: random.Random) -> Log:
-        """See `ReadingMaterial`."""
+        """Return one log of a random member."""
         (material,) = rng.choices(self._materials, self._weights)
         return material.write(rng)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`."""
+        """Yield the texts of all members."""
         for material in self._materials:
             yield from material.texts(rng)

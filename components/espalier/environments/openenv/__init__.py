@@ -1,4 +1,4 @@
-"""Tasks that are played on an OpenEnv server, over its protocol alone."""
+"""Tasks that are played on an OpenEnv server, through its protocol only."""
 
 from espalier.environments.openenv.config import OpenEnvConfig
 from espalier.environments.openenv.family import OpenEnv

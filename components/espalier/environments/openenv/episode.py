@@ -1,4 +1,4 @@
-"""One episode on a server: begun with the first action, scored by the rewards that were sent."""
+"""One episode on a server: begun with the first action, scored by the rewards it sends."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class RemoteEpisode:
         self._has_begun = False
         self._rewards: list[float] = []
         self.is_over = False
-        """Whether the server said that it is done."""
+        """Whether the server said that the episode is done."""
 
     def playing(self, tool: str) -> Callable[[JsonObject], Awaitable[ToolOutput]]:
-        """What a call of the policy does: the server plays `tool` with the call's arguments.
+        """Return the function by which the server plays calls of `tool`.
 
-        The function raises ToolError where the server refuses, and EnvironmentLostError where it or
-        the way to it failed.
+        It raises ToolError if the server refuses a call, and EnvironmentLostError if the server or
+        the connection to it fails.
         """
 
         async def play(arguments: JsonObject) -> ToolOutput:
@@ -48,13 +48,13 @@ class RemoteEpisode:
             )
             if not output.succeeded:
                 raise ToolError(output.content)
-            # a result that ends the episode is its answer, and an empty one would be none
+            # the last result is the episode's answer, so it must not be empty
             return output if output.content.strip() or not told.done else ToolOutput(_OVER)
 
         return play
 
     def speaking(self, tool: str, argument: str) -> Callable[[str], Awaitable[str | None]]:
-        """What a message of the policy does: it is given to `tool`, whose result is the reply."""
+        """Return the function that gives messages of the policy to `tool` and returns replies."""
 
         async def reply(said: str) -> str | None:
             try:
@@ -81,12 +81,12 @@ class RemoteEpisode:
         return told
 
     async def outcome(self, task: Task, _answer: str | None, _turns: TurnResults) -> float:
-        """The sum of the rewards.
+        """Return the sum of the rewards.
 
-        An episode that was cut off before the server had rewarded anything is worth the least.
+        An episode that was cut off before the server sent any reward gets the lowest outcome.
 
         Raises:
-            DataError: the server ended it without any reward.
+            DataError: the server ended the episode without any reward.
         """
         if self._rewards:
             return sum(self._rewards)
@@ -98,7 +98,7 @@ class RemoteEpisode:
         return self._config.rewards[0]
 
     def end(self) -> None:
-        """Give the session back."""
+        """Drop the session."""
         self._session.abort()
 
 

@@ -46,18 +46,19 @@ from espalier.records.task import read_json_values
 from espalier.sandbox.choice import sandbox_pool
 
 KEY_VARIABLE = "OPENENV_API_KEY"
-"""Its value goes to the server as a bearer token."""
+"""Environment variable whose value is sent to the server as a bearer token."""
 _FIRST_SEED: Mapping[Split, int] = {"train": 0, "dev": 1_000_000, "heldout": 2_000_000}
 _THEIR_SPLITS: Mapping[Split, str] = {"train": "train", "dev": "validation", "heldout": "test"}
-"""Names that OpenEnv's task interface has; a server whose reset takes no split leaves it out."""
+"""Our splits -> names in OpenEnv's task interface; a reset without a split argument ignores
+them."""
 _SPARE = 2
-"""Seeds that are asked for each task that is wanted: those that ask what another split asks are
+"""Seeds that are tried per requested task: seeds with the same prompt as another split are
 dropped."""
 
 
 _MIB = 2**20
 _Lines = Callable[[], Line]
-"""Makes the way to a server for one session, not opened."""
+"""Creates an unopened connection to a server for one session."""
 
 
 class _Action(BaseModel):
@@ -76,7 +77,7 @@ class _Demonstration(BaseModel):
 
 
 class OpenEnv(SimpleFamily[OpenEnvConfig]):
-    """Seeds of a server as tasks, its rewards as outcomes. One seed begins one episode, always."""
+    """Seeds of a server as tasks, its rewards as outcomes; a seed always begins one episode."""
 
     name = "openenv"
     config: ClassVar[type[EnvironmentConfig]] = OpenEnvConfig
@@ -86,7 +87,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """As the profile states."""
+        """Return the range configured in the profile."""
         return cast("OpenEnvConfig", settings).rewards
 
     # ------------------------------------------------------------------------------ the server
@@ -98,7 +99,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
 
     @contextmanager
     def _hosting(self) -> Generator[_Lines]:
-        """A context in which sessions can be had; it ends servers in sandboxes."""
+        """Open access to sessions; servers in sandboxes end with the context."""
         program = self.settings.server
         if program is None:
             yield lambda: SocketLine(self._server)
@@ -135,7 +136,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         try:
             return json.loads(told)
         except ValueError as error:
-            raise DataError(f"{self.settings.where}: /schema is no JSON ({error})") from error
+            raise DataError(f"{self.settings.where}: /schema is not JSON ({error})") from error
 
     def _reset_data(self, split: Split, seed: int) -> dict[str, Any]:
         return {"split": _THEIR_SPLITS[split], **self.settings.reset, "seed": seed}
@@ -143,7 +144,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
     # ------------------------------------------------------------------------------ tasks
 
     def tools(self) -> Sequence[Tool]:
-        """The server's; what the policy says goes by the answering tool, which is not called."""
+        """Return the server's tools except the answering tool, which receives messages instead."""
         offered = (spec for spec in self._specs if spec.name != self._answering)
         return tuple(DescribedTool(spec, _not_played) for spec in offered)
 
@@ -153,7 +154,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         return name if text_argument(self._specs, name) is not None else None
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Up to `count` seeds whose prompts no other split has; held-out ones keep theirs."""
+        """Return up to `count` seeds whose prompts no other split has; held-out comes first."""
         return self._dealt[split][:count]
 
     @cached_property
@@ -184,7 +185,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
     async def _prompts(
         self, lines: _Lines, split: Split, seeds: Sequence[int]
     ) -> list[tuple[Message, ...]]:
-        """The prompt of each seed, read over a few sessions side by side."""
+        """Return the prompt of each seed, read over several concurrent sessions."""
         found: dict[int, tuple[Message, ...]] = {}
         waiting = iter(seeds)
 
@@ -199,13 +200,13 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
             async with asyncio.TaskGroup() as readers:
                 for _ in range(min(self._readers, len(seeds))):
                     readers.create_task(read())
-        except ExceptionGroup as faults:  # what one of them met says enough
+        except ExceptionGroup as faults:  # one of the errors says enough
             raise faults.exceptions[0] from faults
         return [found[seed] for seed in seeds]
 
     @property
     def _readers(self) -> int:
-        """Sessions that are open while tasks are read; no more than there are sandboxes."""
+        """Number of sessions open while tasks are read; not more than there are sandboxes."""
         most = self.settings.sessions
         return most if self.settings.server is None else min(most, self.settings.sandbox.size)
 
@@ -218,7 +219,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
             split=split,
             source=self.settings.where,
             key=said,
-            kind="server",  # which alone knows what is right
+            kind="server",  # only the server knows the right answer
             arguments={"seed": seed},
             metadata={"extra": {"query": said}},
         )
@@ -227,7 +228,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`; every episode has a session of its own."""
+        """Open environments whose episodes have their own sessions."""
         del knowledge
         specs, answering = self._specs, self._answering
         offered = [spec for spec in specs if spec.name != answering]
@@ -256,7 +257,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         )
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """Nobody but the server can tell, and that by an episode.
+        """Refuse: only the server can judge, and only whole episodes.
 
         Raises:
             DataError: always.
@@ -269,7 +270,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
     # ------------------------------------------------------------------------------ teaching
 
     def demonstrate(self, task: Task) -> Script:
-        """The actions of the demonstrations' file for the task's seed."""
+        """Yield the actions in the demonstrations file for the task's seed."""
         for action in self._shown.get(cast("int", task.arguments["seed"]), ()):
             if action.answer is not None:
                 yield FinalAnswer(action.answer)
@@ -282,7 +283,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         path = self.settings.demonstrations
         if path is None:
             raise DataError(
-                "environment.demonstrations is unset, so nobody shows how the tasks of "
+                "environment.demonstrations is unset, so nothing shows how the tasks of "
                 f"{self.settings.where} are solved. Name a file of JSON lines "
                 '{"seed": 0, "actions": [{"tool": ..., "arguments": {...}}, {"answer": ...}]}, or '
                 "derive a family from espalier.environments.openenv.OpenEnv with a `demonstrate`"

@@ -1,7 +1,7 @@
-"""What runs in the sandbox: carries messages to the WebSocket of a server there, and back.
+"""Code that runs in the sandbox: carries messages to and from the WebSocket of a server there.
 
-Of other modules it has `server_process` alone. The server listens on the sandbox's own loopback,
-which nobody outside can reach: each message comes and goes by the sandbox's session.
+The only other module it uses is `server_process`. The server listens on the sandbox's own loopback
+interface, which is unreachable from outside: each message passes through the sandbox's session.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _TEXT, _CLOSE, _PING, _PONG = 1, 8, 9, 10
 
 
 class BrokenError(Exception):
-    """The server broke the connection, or speaks no WebSocket."""
+    """The server broke the connection, or does not speak WebSocket."""
 
 
 class Server(ServerProcess):
     """A program that listens on a port, and one WebSocket to it."""
 
     def __init__(self, name: str, argv: list[str], variables: dict[str, str], port: int) -> None:
-        """See `ServerProcess`."""
+        """Start the program; `connect` opens the WebSocket."""
         super().__init__(name, argv, variables, has_pipes=False)
         self._port = port
         self._socket: socket.socket | None = None
         self._unread = b""
 
     def connect(self, within_s: float) -> dict[str, Any]:
-        """Wait until it listens, and open a session; {} or why there is none."""
+        """Wait until the program listens, and open a session; return {}, or the fault."""
         end = time.monotonic() + within_s
         while self.process.poll() is None and time.monotonic() < end:
             try:
@@ -53,7 +53,7 @@ class Server(ServerProcess):
         return {}
 
     def ask(self, message: str, within_s: float) -> dict[str, Any]:
-        """Send a message and wait for the next one: {"answer": TEXT}, or why there is none."""
+        """Send a message and wait for the next one; return {"answer": TEXT}, or the fault."""
         end = time.monotonic() + within_s
         try:
             self._send(_TEXT, message.encode(), end)
@@ -64,7 +64,7 @@ class Server(ServerProcess):
             return self._fault(f"the connection broke ({error})")
 
     def get(self, path: str, within_s: float) -> dict[str, Any]:
-        """{"answer": TEXT} of a GET, or why there is none."""
+        """Return {"answer": TEXT} for a GET request, or the fault."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self._port}{path}", timeout=max(0.1, within_s)
@@ -114,7 +114,7 @@ class Server(ServerProcess):
         self._socket.sendall(head + mask + masked)
 
     def _receive(self, end: float) -> bytes:
-        """The next whole message."""
+        """Return the next complete message."""
         whole = b""
         while True:
             first, second = self._take(2, end)

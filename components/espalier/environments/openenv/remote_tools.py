@@ -1,4 +1,4 @@
-"""Tools of a server as tools of an episode, and what the policy reads of their results."""
+"""Tools of a server as tools of an episode, and the text that the policy reads of their results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from espalier.records.message import ToolSpec
 from espalier.wire.openenv import MessageFault, parsed_data
 
 ACT = "act"
-"""The one tool of a server whose actions have a schema of their own."""
+"""The only tool for a server whose actions have a schema of their own."""
 _RESERVED = frozenset({"reset", "step", "state", "close"})
-"""Names that OpenEnv's tools cannot have."""
+"""Names that tools cannot have in OpenEnv."""
 _FRAMEWORK = frozenset({"done", "reward", "metadata"})
-"""Fields of an observation beside what was observed."""
+"""Fields of an observation that OpenEnv itself adds."""
 
 
 class _ListedTool(BaseModel):
@@ -32,10 +32,10 @@ class _ListedTool(BaseModel):
 
 
 def listed_tools(where: str, listed: object) -> tuple[ToolSpec, ...]:
-    """The tools of a server's list.
+    """Return the tools in a server's list.
 
     Raises:
-        DataError: it is none, or a tool has a name that a policy could not write.
+        DataError: the list is malformed, or a name cannot be written by a policy.
     """
     if not isinstance(listed, list):
         raise DataError(
@@ -48,7 +48,7 @@ def listed_tools(where: str, listed: object) -> tuple[ToolSpec, ...]:
                 raise MessageFault("a tool is a JSON object")
             tool = parsed_data(cast("dict[str, Any]", value), _ListedTool)
         except MessageFault as fault:
-            raise DataError(f"{where}: lists a tool that is none ({fault})") from fault
+            raise DataError(f"{where}: lists a malformed tool ({fault})") from fault
         if tool.name in _RESERVED:
             raise DataError(f"{where}: a tool may not be called {tool.name!r}")
         specs.append(described(where, tool.name, tool.description, tool.input_schema))
@@ -56,27 +56,27 @@ def listed_tools(where: str, listed: object) -> tuple[ToolSpec, ...]:
 
 
 def schema_tool(where: str, schema: object) -> tuple[ToolSpec, ...]:
-    """The tool `act`, whose arguments are the fields of a server's action schema.
+    """Return the tool `act`, whose arguments are the fields of a server's action schema.
 
     Raises:
-        DataError: that is no schema of an object.
+        DataError: the schema does not describe an object.
     """
     action = cast("Mapping[str, Any]", schema).get("action") if isinstance(schema, dict) else None
     if not isinstance(action, dict) or not isinstance(action.get("properties"), dict):  # pyright: ignore[reportUnknownMemberType]
-        raise DataError(f"{where}: its action schema is no object with properties")
+        raise DataError(f"{where}: its action schema is not an object with properties")
     parameters = object_schema(cast("dict[str, Any]", action))
     cast("dict[str, Any]", parameters["properties"]).pop("metadata", None)
     return (ToolSpec(name=ACT, description="Act in the environment.", parameters=parameters),)
 
 
 def text_argument(specs: Sequence[ToolSpec], name: str) -> str | None:
-    """The one text argument of the tool of that name; None where there is no such tool."""
+    """Return the only text argument of the tool with that name; None if there is no such tool."""
     found = next((spec for spec in specs if spec.name == name), None)
     return found.text_argument if found is not None else None
 
 
 def read_result(observation: Mapping[str, Any], path: str, max_characters: int) -> ToolOutput:
-    """What the policy reads of a step."""
+    """Return what the policy reads after a step."""
     error = observation.get("error")
     if isinstance(error, dict):
         said = cast("dict[str, Any]", error).get("message", error)
@@ -86,10 +86,10 @@ def read_result(observation: Mapping[str, Any], path: str, max_characters: int) 
 
 
 def read_prompt(observation: Mapping[str, Any], path: str, where: str) -> tuple[Message, ...]:
-    """The messages that an episode begins with.
+    """Return the messages that an episode begins with.
 
     Raises:
-        DataError: the observation has no such field, or nothing is in it.
+        DataError: the field is missing or empty.
     """
     value = field_of(observation, path or "prompt", whole=not path)
     if isinstance(value, list) and value:
@@ -111,7 +111,7 @@ def read_prompt(observation: Mapping[str, Any], path: str, where: str) -> tuple[
 
 
 def field_of(observation: Mapping[str, Any], path: str, *, whole: bool) -> object:
-    """The value under a dotted path; where there is none the whole observation, or nothing."""
+    """Return the value at a dotted path; if missing, the whole observation or ""."""
     value: object = observation
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -122,7 +122,7 @@ def field_of(observation: Mapping[str, Any], path: str, *, whole: bool) -> objec
 
 
 def as_text(value: object) -> str:
-    """Text as it is, and anything else as JSON."""
+    """Return text as it is, and anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

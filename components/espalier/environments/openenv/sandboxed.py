@@ -1,4 +1,4 @@
-"""A server of the user's in the episode's sandbox, and the way to it."""
+"""A server of the user's in the episode's sandbox, and the connection to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = "server"
 
 
 class SandboxedLine:
-    """One session on a server that was started for it; the server ends with the session."""
+    """One session on a server that is started for it and ends with it."""
 
     def __init__(self, sandboxes: PoolThread, program: ServerProgram, packed: bytes) -> None:
         self._sandboxes = sandboxes
@@ -28,7 +28,7 @@ class SandboxedLine:
         """Borrow a sandbox, however long that takes, and start the server.
 
         Raises:
-            EnvironmentLostError: it does not start, listens not in time, or the sandbox is lost.
+            EnvironmentLostError: the server does not start in time, or the sandbox is lost.
         """
         program, within_s = self._program, self._program.start_timeout_s
         self._servers = ServerSandbox(self._sandboxes, inside.__file__)
@@ -46,25 +46,25 @@ class SandboxedLine:
             raise EnvironmentLostError(f"environment.server: {_why(found)}")
 
     async def exchange(self, text: str, within_s: float, *, by_policy: bool) -> str:
-        """See `Line`.
+        """Send a message and return the next one.
 
         Raises:
-            EnvironmentLostError: the sandbox is lost, or the server failed at no message of the
-                policy.
-            ProgramBrokeSandboxError: it ended, or did not answer, at one.
+            EnvironmentLostError: the sandbox is lost, or the server failed without a message of
+                the policy.
+            ProgramBrokeSandboxError: the server ended or timed out at a message of the policy.
         """
         found = await self._call("ask", text, within_s=within_s, by_program=by_policy)
         return self._answer(found, by_program=by_policy)
 
     async def get(self, path: str, within_s: float) -> str:
-        """What the server answers to a GET; errors as of `exchange`."""
+        """Return the answer to a GET request; errors are those of `exchange`."""
         found = await self._call("get", path, within_s=within_s)
         return self._answer(found, by_program=False)
 
     async def _call(
         self, method: str, *arguments: object, within_s: float, by_program: bool = False
     ) -> dict[str, Any]:
-        """What a method of the server's says, whose last argument is the time that it has."""
+        """Call a method of the server in the sandbox, with its time limit as last argument."""
         return await self._servers.call(
             _NAME, method, *arguments, within_s, within_s=within_s, by_program=by_program
         )
@@ -81,12 +81,12 @@ class SandboxedLine:
         self.abort()
 
     def abort(self) -> None:
-        """As `close`; nothing is waited for."""
+        """End the server without waiting."""
         self._servers.end()
 
 
 def _why(found: Mapping[str, Any]) -> str:
-    """Why a server did not do what was asked, and its last words."""
+    """Return why a request failed, with the end of the server's output."""
     lines = [line.strip() for line in str(found.get("said", "")).splitlines() if line.strip()]
     status = found.get("status")
     ended = "" if status is None else f" (it ended with status {status})"

@@ -30,7 +30,7 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class Server(NamedTuple):
-    """Where a server is, and how long it is waited for."""
+    """The address of a server, and how long to wait for it."""
 
     url: str
     timeout_s: float
@@ -38,7 +38,7 @@ class Server(NamedTuple):
 
     @property
     def socket_url(self) -> str:
-        """Address of its sessions."""
+        """Address of its WebSocket."""
         parts = urlsplit(self.url)
         scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
         path = parts.path.rstrip("/")
@@ -46,10 +46,10 @@ class Server(NamedTuple):
         return urlunsplit((scheme, parts.netloc, path, "", ""))
 
     async def schema(self) -> object:
-        """What it answers to GET /schema.
+        """Return the answer to GET /schema.
 
         Raises:
-            EnvironmentLostError: it does not.
+            EnvironmentLostError: the server does not answer, or not with JSON.
         """
         parts = urlsplit(self.url)
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
@@ -62,18 +62,18 @@ class Server(NamedTuple):
                 answer.raise_for_status()
                 return answer.json()
         except (httpx2.HTTPError, ValueError) as error:
-            raise EnvironmentLostError(f"{url}: no schema can be had ({error})") from error
+            raise EnvironmentLostError(f"{url}: the schema could not be read ({error})") from error
 
 
 class ActionRefused(Exception):
-    """The server did not take an action; the text is for the policy."""
+    """The server did not accept an action; the text is for the policy."""
 
 
 class Line(Protocol):
-    """The way to a server for one session."""
+    """The connection to a server for one session."""
 
     async def open(self) -> None:
-        """Connect.
+        """Connect to the server.
 
         Raises:
             EnvironmentLostError: the server cannot be reached.
@@ -81,32 +81,32 @@ class Line(Protocol):
         ...
 
     async def exchange(self, text: str, within_s: float, *, by_policy: bool) -> str | bytes:
-        """Send a message and wait for the next.
+        """Send a message and return the next one.
 
         Raises:
             EnvironmentLostError: the connection broke, or nothing came in time.
-            ProgramBrokeSandboxError: likewise, and a message of the policy's is to blame.
+            ProgramBrokeSandboxError: the same, caused by a message of the policy.
         """
         ...
 
     async def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection properly."""
         ...
 
     def abort(self) -> None:
-        """Drop the connection at once, without a word; nothing is waited for."""
+        """Drop the connection at once, without waiting."""
         ...
 
 
 class SocketLine:
-    """A WebSocket to a server that runs."""
+    """A WebSocket to a running server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._socket: ClientConnection | None = None
 
     async def open(self) -> None:
-        """See `Line`."""
+        """Connect the WebSocket."""
         headers = {"Authorization": f"Bearer {self._server.key}"} if self._server.key else None
         url = self._server.socket_url
         try:
@@ -120,11 +120,11 @@ class SocketLine:
                 proxy=None,
             )
         except (OSError, WebSocketException, TimeoutError) as error:
-            raise EnvironmentLostError(f"{url}: no session can be had ({error})") from error
+            raise EnvironmentLostError(f"{url}: no session could be opened ({error})") from error
 
     async def exchange(self, text: str, within_s: float, *, by_policy: bool) -> str | bytes:
-        """See `Line`."""
-        del by_policy  # whoever broke it, the server is not ours
+        """Send a message and return the next one."""
+        del by_policy  # a server that is not ours may fail for any reason
         assert self._socket is not None, "it was opened"
         where = self._server.url
         try:
@@ -137,23 +137,23 @@ class SocketLine:
             raise EnvironmentLostError(f"{where}: the connection broke ({error})") from error
 
     async def close(self) -> None:
-        """See `Line`."""
+        """Close the WebSocket."""
         if self._socket is not None:
             await self._socket.close()
             self._socket = None
 
     def abort(self) -> None:
-        """See `Line`."""
+        """Drop the connection at once."""
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.transport.abort()
 
 
 class RemoteSession:
-    """Resets and steps over one line; use it in the loop that opened it.
+    """Resets and steps over one connection; use it in the event loop that opened it.
 
-    Whatever is wrong with the server or the way to it loses the episode. What is wrong with an
-    action is an `ActionRefused`.
+    A fault of the server or the connection loses the episode. A fault of an action is an
+    `ActionRefused`.
     """
 
     def __init__(self, where: str, line: Line, timeout_s: float) -> None:
@@ -163,7 +163,7 @@ class RemoteSession:
         self._is_open = False
 
     async def __aenter__(self) -> Self:
-        """Connect.
+        """Connect to the server.
 
         Raises:
             EnvironmentLostError: the server cannot be reached.
@@ -172,13 +172,13 @@ class RemoteSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Say goodbye."""
+        """Close the connection."""
         if self._is_open:
             self._is_open = False
             await self._line.close()
 
     async def open(self) -> None:
-        """Connect.
+        """Connect to the server.
 
         Raises:
             EnvironmentLostError: the server cannot be reached.
@@ -187,16 +187,16 @@ class RemoteSession:
         self._is_open = True
 
     def abort(self) -> None:
-        """Drop the connection at once, without a word; nothing is waited for."""
+        """Drop the connection at once, without waiting."""
         if self._is_open:
             self._is_open = False
             self._line.abort()
 
     async def reset(self, data: Mapping[str, Any]) -> Observed:
-        """Begin an episode; where all sessions are taken, ask again until the time is up.
+        """Begin an episode; if all sessions are taken, retry until the timeout.
 
         Raises:
-            EnvironmentLostError: none is to be had, or the server refuses the arguments.
+            EnvironmentLostError: no session is free, or the server refuses the arguments.
         """
         pause_s = _FIRST_PAUSE_S
         end = time.monotonic() + self._timeout_s
@@ -217,17 +217,17 @@ class RemoteSession:
             raise self._lost(f"reset with {dict(data)} was refused: {refused}") from refused
 
     async def step(self, action: Mapping[str, Any]) -> Observed:
-        """Play an action.
+        """Play an action and return the observation.
 
         Raises:
-            ActionRefused: the server does not take it.
-            EnvironmentLostError: the connection broke, or the server said nothing in time.
+            ActionRefused: the server does not accept the action.
+            EnvironmentLostError: the connection broke, or the server did not answer in time.
             ProgramBrokeSandboxError: the action ended a server in a sandbox.
         """
         return self._observed(await self._exchange({"type": "step", "data": dict(action)}))
 
     async def list_tools(self, reset: Mapping[str, Any]) -> object:
-        """What the server answers to `list_tools`; some list tools after a reset alone.
+        """Return the answer to `list_tools`, after a reset, which some servers require.
 
         Raises:
             EnvironmentLostError: the connection broke.
@@ -255,7 +255,7 @@ class RemoteSession:
         try:
             return answered(told)
         except MessageFault as fault:
-            raise self._lost(f"said something else than OpenEnv's messages: {fault}") from fault
+            raise self._lost(f"sent something else than OpenEnv's messages: {fault}") from fault
 
     def _observed(self, told: Answered) -> Observed:
         if told.type == "error":
@@ -268,7 +268,7 @@ class RemoteSession:
         try:
             return parsed_data(told.data, Observed)
         except MessageFault as fault:
-            raise self._lost(f"sent an observation that is none: {fault}") from fault
+            raise self._lost(f"sent a malformed observation: {fault}") from fault
 
     def _lost(self, why: str) -> EnvironmentLostError:
         self.abort()
@@ -276,7 +276,7 @@ class RemoteSession:
 
 
 def session_on(server: Server) -> RemoteSession:
-    """A session on a server that runs, not opened."""
+    """Return an unopened session on a running server."""
     return RemoteSession(server.url, SocketLine(server), server.timeout_s)
 
 

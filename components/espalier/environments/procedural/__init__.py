@@ -1,4 +1,4 @@
-"""Procedural: the questions of reasoning-gym's generators, with their knobs as levels."""
+"""Procedural: the questions of reasoning-gym's generators, with their parameters as levels."""
 
 from espalier.environments.procedural.config import GeneratorConfig, ProceduralConfig
 from espalier.environments.procedural.family import Procedural

@@ -34,7 +34,8 @@ GENERATORS = (
     "tower_of_hanoi", "tsumego", "word_ladder", "word_sequence_reversal", "word_sorting",
     "zebra_puzzles",
 )  # fmt: skip
-"""The generators of reasoning-gym 0.1.25; its `composite` is what `generators` is here."""
+"""The generators of reasoning-gym 0.1.25, without `composite`, which the setting `generators`
+replaces."""
 
 
 def _known(name: str) -> str:
@@ -49,14 +50,15 @@ class GeneratorConfig(Section):
     """A generator, and how hard its questions are."""
 
     name: Annotated[str, AfterValidator(_known)]
-    """Of the generator, as reasoning-gym has it."""
+    """Name of the generator in reasoning-gym."""
     weight: float = Field(default=1.0, gt=0)
-    """Its share of the tasks, relative to those of the others."""
+    """Its share of the tasks, relative to the weights of the others."""
     levels: tuple[dict[str, JsonValue], ...] = ({},)
-    """The knobs of each level, the easiest first; {} is upstream's defaults. Levels have equal
-    shares of the tasks, and the number of a level, from 1, is the difficulty of its tasks."""
+    """Parameters of the generator at each level, the easiest level first; {} keeps upstream's
+    defaults. Levels have equal shares of the tasks, and the number of a level, from 1, is the
+    difficulty of its tasks."""
     curriculum: int = Field(default=0, ge=0, le=40)
-    """So many levels of upstream's own curriculum, in the place of `levels`."""
+    """Number of levels of upstream's own curriculum to use instead of `levels`."""
 
     @field_validator("levels")
     @classmethod
@@ -66,7 +68,7 @@ class GeneratorConfig(Section):
         if not levels:
             raise ValueError("levels has at least one table of knobs; {} is upstream's defaults")
         if taken := {"seed", "size"} & {knob for level in levels for knob in level}:
-            raise ValueError(f"{min(taken)} is no knob: set environment.seed, and [synthesis]")
+            raise ValueError(f"{min(taken)} is not a knob: set environment.seed, and [synthesis]")
         return levels
 
     @model_validator(mode="after")
@@ -77,15 +79,15 @@ class GeneratorConfig(Section):
 
 
 class ProceduralConfig(EnvironmentConfig):
-    """Questions of reasoning-gym's generators."""
+    """Questions from reasoning-gym's generators."""
 
     name: str = "procedural"
     generators: tuple[GeneratorConfig, ...] = (GeneratorConfig(name="chain_sum"),)
-    """The mixture."""
+    """The generators and their shares."""
     seed: int = Field(default=0, ge=0, lt=1000)
-    """Of the questions: the same for every run that compares with another."""
+    """Seed of the questions; equal for runs that are to be compared."""
     python: Path | None = None
-    """Interpreter with reasoning-gym; unset is that of `espalier environments add procedural`."""
+    """Interpreter with reasoning-gym; unset uses that of `espalier environments add procedural`."""
 
     @field_validator("generators")
     @classmethod

@@ -13,11 +13,12 @@ from espalier.environments.procedural.generators import Generators, Item, Knobs
 from espalier.records import DataError, Split, Task
 
 _BATCH = 100
-"""Items asked for at a time."""
+"""Number of items requested at a time."""
 _DRAWS_PER_TASK = 60
-"""A generator with few questions at a level gives fewer tasks after so many draws for each."""
+"""Draws per requested task, after which a generator with few questions at a level gives fewer
+tasks."""
 UNTOLD = "(any solution)"
-"""Gold answer of items whose generator tells none; no scorer accepts it."""
+"""Gold answer of items whose generator reveals none; no scorer accepts it."""
 _PLACES_PER_SEED = 100_000_000
 
 
@@ -26,7 +27,7 @@ class Level(NamedTuple):
 
     generator: str
     number: int
-    """From 1."""
+    """Number of the level, from 1."""
     knobs: Knobs
 
 
@@ -42,7 +43,7 @@ class _Source:
         self._draws = 0
 
     def items(self, most_draws: int) -> Iterator[tuple[int, Item]]:
-        """Places and items, from the first one on, within so many draws of places."""
+        """Yield places and items from the beginning, drawing at most `most_draws` places."""
         number = 0
         while True:
             while number < len(self._drawn):
@@ -66,7 +67,7 @@ class _Source:
 class Drawing:
     """The tasks of every split, the same ones for the same settings.
 
-    A question is in the split that its digest is dealt to, whatever level or seed it came from.
+    The digest of a question decides its split, whatever level or seed it came from.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class Drawing:
         return [Level(config.name, number, one) for number, one in enumerate(knobs, start=1)]
 
     def tasks(self, split: Split, count: int) -> list[Task]:
-        """Up to `count` tasks in random order, in the shares that the weights say.
+        """Return up to `count` tasks in random order, in proportion to the weights.
 
         Raises:
-            DataError: a generator has no task of the split, or refuses its knobs.
+            DataError: a generator has no task in the split, or refuses its parameters.
         """
         found: list[Task] = []
         for share, sources in zip(shares(self._weights, count), self._sources, strict=True):
@@ -131,7 +132,7 @@ class Drawing:
 
 
 def shares(weights: list[float], count: int) -> list[int]:
-    """`count` in whole parts in proportion to `weights`; the largest remainders round up."""
+    """Divide `count` into whole parts proportional to `weights`; largest remainders round up."""
     exact = [weight * count / sum(weights) for weight in weights]
     parts = [int(part) for part in exact]
     by_remainder = sorted(range(len(parts)), key=lambda place: parts[place] - exact[place])

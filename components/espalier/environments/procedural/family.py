@@ -1,7 +1,8 @@
 """Procedural questions of reasoning-gym (Stojanovski et al. 2025, arXiv:2505.24760).
 
-One question, no tool, one answer: over a hundred generators of puzzles, arithmetic, logic, graphs
-and games, whose knobs are the levels of a curriculum. Their own scorers judge the answers.
+One question, no tool, one answer. There are over a hundred generators of puzzles, arithmetic,
+logic, graphs and games, whose parameters form the levels of a curriculum. Upstream's scorers judge
+answers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ INSTRUCTIONS = (
 
 
 class Procedural(SimpleFamily[ProceduralConfig]):
-    """See the module."""
+    """The family of reasoning-gym's questions."""
 
     name = "procedural"
     config = ProceduralConfig
@@ -44,7 +45,7 @@ class Procedural(SimpleFamily[ProceduralConfig]):
     reads_symbols = True
 
     def tools(self) -> Sequence[Tool]:
-        """None: an episode is one message."""
+        """Return no tools: an episode is one message."""
         return ()
 
     @property
@@ -61,15 +62,15 @@ class Procedural(SimpleFamily[ProceduralConfig]):
         return Drawing(self.settings, self.profile.splits, self.generators)
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Questions of the mixture; a level with few distinct questions gives fewer."""
+        """Return questions of all generators; a level with few distinct questions gives fewer."""
         return self._drawing.tasks(split, count)
 
     def rules(self, tools: Sequence[Tool]) -> EpisodeRules:
-        """See `Family`; the answer may stand in tags, as upstream reads it."""
+        """Return rules that read an answer with or without answer tags, as upstream does."""
         return replace(super().rules(tools), read_answer=answer_in)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """1 where upstream's scorer gives 1, else 0; see the page for three generators."""
+        """Return 1 if upstream's scorer gives 1, else 0; three generators are checked further."""
         return float(self._verdict(task, answer).right)
 
     def _verdict(self, task: Task, answer: str | None) -> Verdict:
@@ -84,28 +85,28 @@ class Procedural(SimpleFamily[ProceduralConfig]):
         )
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """`accuracy`: fully right; `score`: upstream's, partial ones included."""
+        """Return `accuracy` (fully right) and `score` (upstream's, with partial scores)."""
         return {
             "accuracy": float(trajectory.is_right),
             "score": self._verdict(task, trajectory.answer).score,
         }
 
     def demonstrate(self, task: Task) -> Script:
-        """The gold answer, behind worked steps where the generator has them."""
+        """Yield the gold answer, after worked steps if the generator has them."""
         yield _worked_answer(task)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Worked answers of every training task, under prompts whose plain words are shuffled."""
+        """Return worked answers of all training tasks, under prompts with shuffled words."""
         del knowledge
         return WorkedReading(train)
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
-        """By generator and by level."""
+        """Return the task's generator and level."""
         generator = str(task.arguments.get("generator", ""))
         return {"generator": generator, "level": f"{generator} {task.extra.get('level', 1)}"}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """None: a task says all that its answer depends on."""
+        """Return no settings: a task contains everything that its answer depends on."""
         return {}
 
 
@@ -115,18 +116,18 @@ def _worked_answer(task: Task) -> FinalAnswer:
 
 
 class WorkedReading:
-    """Worked answers: what they calculate is learned before any question is."""
+    """Worked answers, from which calculating is learned before any question."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
 
     def write(self, rng: random.Random) -> Log:
-        """See `ReadingMaterial`."""
+        """Return a worked answer under its shuffled prompt."""
         task = rng.choice(self._tasks)
         return Log(_plain_words_shuffled(rng, task.question), (_worked_answer(task),))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`."""
+        """Yield questions, thoughts and answers."""
         del rng
         for task in self._tasks:
             answer = _worked_answer(task)
@@ -134,9 +135,9 @@ class WorkedReading:
 
 
 def _plain_words_shuffled(rng: random.Random, question: str) -> str:
-    """The question with its words of letters in random order, and all else in its place.
+    """Return the question with its alphabetic words shuffled and everything else in place.
 
-    Steps go through numbers in their order: where that was shuffled too, there was nothing to copy
+    Worked steps use the numbers in their order, so shuffling numbers would leave nothing to copy
     from.
     """
     words = question.split()
@@ -151,6 +152,6 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def answer_in(text: str) -> str:
-    """What stands in the last pair of answer tags, or the text itself, stripped."""
+    """Return the content of the last pair of answer tags, or the text itself, stripped."""
     found = cast("list[str]", _TAGGED.findall(text))
     return (found[-1] if found else text).strip()

@@ -1,4 +1,4 @@
-"""Client of the process that generates and scores; see `worker`."""
+"""Client of the process that generates and scores, which is `worker`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _START_WITHIN_S = 300.0
 """Importing reasoning-gym takes three to six seconds on an idle machine."""
 _MAX_REPLY_BYTES = 256 * 2**20
 _SLACK_S = 30.0
-"""Beyond the time after which the process ends a request itself."""
+"""Added to the time after which the process ends a request itself."""
 
 
 class Item(NamedTuple):
@@ -34,16 +34,16 @@ class Item(NamedTuple):
 
     question: str
     gold: str
-    """A right answer; empty where upstream tells none."""
+    """A right answer; empty if upstream reveals none."""
 
 
 class Verdict(NamedTuple):
-    """What an answer is worth."""
+    """The score of an answer."""
 
     score: float
-    """By the generator's own scorer, 0-1."""
+    """Score by the generator's own scorer, 0-1."""
     right: bool
-    """Whether it is fully right."""
+    """Whether the answer is fully right."""
 
 
 _WRONG = Verdict(0.0, right=False)
@@ -68,26 +68,26 @@ class Generators:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process, while there is one."""
+        """Id of the process; None if it is not running."""
         return self._process and self._process.pid
 
     def names(self) -> dict[str, int]:
-        """Each generator, with the number of levels of upstream's curriculum; 0 for none."""
+        """Return each generator with the number of levels of upstream's curriculum; 0 for none."""
         return self._asked({"generators": True}, worker.MAKE_CPU_S)["generators"]
 
     def levels(self, name: str, count: int) -> list[dict[str, object]]:
-        """The knobs of the first `count` levels of upstream's curriculum.
+        """Return the parameters of the first `count` levels of upstream's curriculum.
 
         Raises:
-            DataError: upstream has none for this generator.
+            DataError: upstream has no curriculum for this generator.
         """
         return self._asked({"levels": [name, count]}, worker.MAKE_CPU_S)["levels"]
 
     def items(self, name: str, knobs: Knobs, places: range) -> list[Item]:
-        """The items of a generator at consecutive places, the same ones on every machine.
+        """Return the items of a generator at consecutive places, the same on every machine.
 
         Raises:
-            DataError: no such generator, or knobs that it refuses.
+            DataError: the generator does not exist, or refuses the parameters.
         """
         request = {"items": [name, knobs, places.start, len(places)]}
         reply = self._asked(request, worker.MAKE_CPU_S)
@@ -99,13 +99,13 @@ class Generators:
         return [Item(question, gold) for question, gold in reply["items"]]
 
     def score(self, name: str, knobs: Knobs, place: int, question: str, answer: str) -> Verdict:
-        """What an answer to the item at `place` is worth.
+        """Return the score of an answer to the item at `place`.
 
-        An answer that takes more time or memory than a scorer is given is wrong.
+        An answer whose scoring exceeds the limits of time or memory is wrong.
 
         Raises:
-            DataError: the item at this place is another question in this version of reasoning-gym.
-            EnvironmentLostError: the process was ended from outside.
+            DataError: this version of reasoning-gym has another question at that place.
+            EnvironmentLostError: the process was ended for an outside cause.
         """
         if len(answer) > worker.MAX_ANSWER_CHARACTERS:
             return _WRONG
@@ -147,7 +147,7 @@ class Generators:
             stdout=subprocess.PIPE,
             stderr=self._said,
             bufsize=0,
-            # sets are iterated in the same order in every process; nothing of ours is handed on
+            # a fixed hash seed gives sets one order everywhere; nothing else is inherited
             env={
                 "PYTHONHASHSEED": "0",
                 "OPENBLAS_NUM_THREADS": "1",
@@ -158,7 +158,7 @@ class Generators:
             self.close()
             raise GeneratorsError(
                 f"{self._python}: reasoning-gym does not start there ({self._last_words()}). "
-                "Make its virtual environment anew with `espalier environments add procedural`"
+                "Make its virtual environment again with `espalier environments add procedural`"
             )
         return self._process
 
@@ -169,13 +169,14 @@ class Generators:
 
 
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGALRM}
-"""Whoever sent these: no answer did. SIGALRM ends a request that waited for a busy machine."""
+"""Signals that no answer can cause. SIGALRM ends a request that waited too long on a busy
+machine."""
 
 
 def exchange(
     process: subprocess.Popen[bytes], request: bytes, within_s: float
 ) -> dict[str, Any] | None:
-    """Send a request and read the reply; None on timeout, a dead process, or what is no reply."""
+    """Send a request and return the reply; None on timeout, a dead process, or an invalid reply."""
     assert process.stdin is not None, "the process is started with pipes"
     assert process.stdout is not None, "the process is started with pipes"
     deadline = time.monotonic() + within_s
@@ -203,7 +204,7 @@ def exchange(
 
 @lru_cache(maxsize=4)
 def generators_of(python: Path) -> Generators:
-    """The generating process of an interpreter, shared within this process."""
+    """Return the generating process of an interpreter, shared within this process."""
     made = Generators(python)
     atexit.register(made.close)
     return made

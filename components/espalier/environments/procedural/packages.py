@@ -1,7 +1,7 @@
-"""Where reasoning-gym is installed: in a virtual environment of its own, for its pins are not ours.
+"""The virtual environment of reasoning-gym, which is separate because its pins conflict with ours.
 
-reasoning-gym 0.1.25 requires tabulate==0.9.0 beside ten other exact versions, and espalier pins
-another. Its process needs nothing of espalier, and espalier nothing of its packages.
+reasoning-gym 0.1.25 requires tabulate==0.9.0 and ten other exact versions, and espalier pins
+another tabulate. Its process needs nothing of espalier, and espalier none of its packages.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ PINS = (
     "tabulate==0.9.0",
     "zss==1.2.0",
 )
-"""What decides questions and scores."""
+"""Packages that determine questions and scores."""
 
 
 def own_python() -> Path:
-    """The interpreter of the virtual environment that `install` makes, whether or not it exists."""
+    """Return the interpreter of the environment that `install` makes, even if it does not exist."""
     return Path(sys.prefix) / "families" / "procedural" / "bin" / "python"
 
 
 def python_of(named: Path | None) -> Path:
-    """The interpreter that runs reasoning-gym.
+    """Return the interpreter that runs reasoning-gym.
 
     Args:
         named: `environment.python`.
 
     Raises:
-        ProfileError: there is none.
+        ProfileError: the interpreter does not exist.
     """
     python = named or own_python()
     if not python.is_file():
@@ -57,7 +57,7 @@ def python_of(named: Path | None) -> Path:
 
 
 def install() -> Path:
-    """Make the virtual environment, over the network, and return its interpreter.
+    """Create the virtual environment, over the network, and return its interpreter.
 
     Raises:
         ProfileError: the packages cannot be installed.

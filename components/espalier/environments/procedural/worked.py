@@ -10,15 +10,15 @@ import re
 from collections.abc import Callable
 
 PLAIN = "answer"
-"""The thought of a generator without worked answers: the dialects want one."""
+"""Thought for a generator without worked answers: the dialects need one."""
 
 
 def worked(generator: str, question: str, gold: str) -> str:
-    """The steps to the gold answer; `PLAIN` where none are written for such a question."""
+    """Return the steps to the gold answer; `PLAIN` if there are none for such a question."""
     write = _WORKED.get(generator)
     try:
         steps = write(question) if write else None
-    except ValueError:  # a number that is none: the question only resembles the generator's
+    except ValueError:  # not a number: the question only resembles the generator's
         steps = None
     if steps is None or not steps.text or not steps.reaches(gold):
         return PLAIN
@@ -37,7 +37,7 @@ class _Steps:
 
 
 def _chain_sum(question: str) -> _Steps | None:
-    """Running totals."""
+    """Write running totals."""
     found = re.search(r"problem: (\d+(?: [-+] \d+)+) =", question)
     if found is None:
         return None
@@ -51,7 +51,7 @@ def _chain_sum(question: str) -> _Steps | None:
 
 
 def _simple_equations(question: str) -> _Steps | None:
-    """The term without the unknown is brought to the right, then it is divided by the factor."""
+    """Move the constant term to the right, then divide by the factor."""
     found = re.search(r": ([^:=]*) = (-?\d+)$", question)
     if found is None:
         return None
@@ -74,7 +74,7 @@ def _solved(factor: int, added: int, right: int) -> _Steps | None:
 
 
 def _number_filtering(question: str) -> _Steps | None:
-    """Each number, and whether it stays."""
+    """Write each number, and whether it stays."""
     found = re.search(
         r"(Keep|Remove) all numbers (larger|smaller) than (\S+) in this list: \[(.*?)\]", question
     )
@@ -90,7 +90,7 @@ def _number_filtering(question: str) -> _Steps | None:
 
 
 def _leg_counting(question: str) -> _Steps | None:
-    """The legs of each kind of animal, and their running total."""
+    """Write the legs of each kind of animal, and the running total."""
     found = re.search(r"if you have (.*)\?", question)
     if found is None:
         return None
@@ -122,7 +122,7 @@ _LEGS = {
     )
     for animal in animals.split(", ")
 }
-"""By what the generator counts: starfish have five."""
+"""Number of legs as the generator counts them: starfish have five."""
 _WORKED: dict[str, Callable[[str], _Steps | None]] = {
     "chain_sum": _chain_sum,
     "leg_counting": _leg_counting,

@@ -1,7 +1,8 @@
 # pyright: basic, reportMissingImports=false
-"""The process that generates and scores: reasoning-gym and the standard library, nothing else.
+"""The process that generates and scores with reasoning-gym and the standard library alone.
 
-It runs by an interpreter of its own, whose packages are not espalier's, and speaks JSON lines:
+It runs under its own Python interpreter, which has other packages than espalier's, and speaks JSON
+lines:
 
     {"generators": true}                             {"generators": {NAME: UPSTREAM_LEVELS, ...}}
     {"items": [NAME, KNOBS, START, COUNT]}           {"items": [[QUESTION, ANSWER], ...]}
@@ -11,10 +12,10 @@ It runs by an interpreter of its own, whose packages are not espalier's, and spe
 or `{"refused": REASON}` for a request that cannot be fulfilled, or `{"killed": SIGNAL}` for one
 that ended the child. `score` is upstream's; an answer is right if that is 1 and `_STRICTER` agrees.
 
-Scorers of upstream evaluate some answers as Python. Here `eval` reads literals alone, and sympy
-arithmetic alone, see `arithmetic`; whatever else would be evaluated raises, which upstream counts
-as an answer that it cannot read. Requests are served by a forked child with a limit of memory, and
-of processor time for each request: one that is killed costs a fork and no import.
+Upstream's scorers evaluate some answers as Python. Here `eval` accepts only literals, and sympy
+only what `arithmetic` accepts; anything else raises, which upstream counts as an unreadable answer.
+Requests are served by a forked child with a memory limit, and a limit of processor time for each
+request: replacing a killed child costs a fork, but no import.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from collections.abc import Callable
 from typing import Any
 
 SCORE_CPU_S = 2.0
-"""Processor time that an answer may be judged for: a busy machine judges as an idle one."""
+"""Processor time for scoring an answer, so that a busy machine judges like an idle one."""
 MAKE_CPU_S = 120.0
-"""Processor time of a batch of items; the slowest generator takes some seconds an item."""
+"""Processor time for a batch of items; the slowest generator takes some seconds per item."""
 WALL_FACTOR = 10
-"""A request that waits, for whatever reason, is ended after so many times its processor time."""
+"""A request is ended after this many times its processor time, whatever it waits for."""
 MEMORY_BYTES = 3 << 30
 CHUNK = 1000
 """Items of one data set; upstream seeds an item with the sum of seed and index."""
@@ -62,10 +63,10 @@ _ARITHMETIC = re.compile(
 
 
 def arithmetic(text: str) -> str:
-    """`text`, if it is numbers, operators, single letters and functions of calculus.
+    """Return `text` if it is numbers, operators, single letters and functions of calculus.
 
     Raises:
-        ValueError: anything else, as names that sympy would look up in Python.
+        ValueError: it is anything else, such as names that sympy would look up in Python.
     """
     if len(text) > _MAX_ARITHMETIC_CHARACTERS or not _ARITHMETIC.fullmatch(text):
         raise ValueError("not arithmetic")
@@ -73,7 +74,7 @@ def arithmetic(text: str) -> str:
 
 
 def guard() -> None:
-    """Let the scorers evaluate literals and arithmetic, and nothing else."""
+    """Make the scorers evaluate only literals and arithmetic."""
     import sympy
     from sympy.parsing.sympy_parser import parse_expr
 
@@ -83,26 +84,26 @@ def guard() -> None:
     sympy.parse_expr = parsed
     for name in ("games.puzzle24", "games.countdown"):
         vars(importlib.import_module(f"reasoning_gym.{name}"))["parse_expr"] = parsed
-    for name in _EVALUATING:  # a name of the module hides the builtin
+    for name in _EVALUATING:  # a global of the module hides the builtin
         vars(importlib.import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
 
 
 def _same_word(answer: str, item: dict) -> bool:
-    """Whether it says what the gold answer says."""
+    """Return whether the answer is the gold answer, ignoring case."""
     return answer.strip().lower() == item["answer"].lower()
 
 
 def _uses_the_numbers(answer: str, item: dict) -> bool:
-    """Whether each of the numbers that were given is used, once."""
+    """Return whether the answer uses each of the given numbers exactly once."""
     return sorted(map(int, re.findall(r"\d+", answer))) == sorted(item["metadata"]["numbers"])
 
 
 def _is_finite(answer: str, _item: dict) -> bool:
-    """Whether it has nothing that equals, or is near, everything."""
+    """Return whether the answer contains no NaN or infinity, which would be near everything."""
     return not re.search(r"nan|inf", answer, re.IGNORECASE)
 
 
-_STRICTER = {  # what else a right answer needs, where upstream's score of 1 can be had without one
+_STRICTER = {  # further conditions, where upstream gives a score of 1 to some wrong answers
     "game_of_life_halting": _same_word,  # any text counts as True
     "puzzle24": _uses_the_numbers,  # any four numbers that make 24
     "complex_arithmetic": _is_finite,  # "nan" is at no distance above the tolerance
@@ -114,11 +115,11 @@ def _any(_answer: str, _item: dict) -> bool:
 
 
 _EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")
-"""Keys of the metadata that hold a right answer of items without `answer`, where one does."""
+"""Keys of the metadata that hold a right answer for items without `answer`."""
 
 
 def _gold(item: dict) -> str:
-    """A right answer; empty where upstream tells none."""
+    """Return a right answer; empty if upstream reveals none."""
     if item["answer"] is not None:
         return str(item["answer"])
     found = next((item["metadata"][key] for key in _EXAMPLES if key in item["metadata"]), "")
@@ -137,7 +138,8 @@ _FAULTS = (
     TypeError,
     ValueError,
 )
-"""What generators and scorers raise; anything else ends the child, as a signal does."""
+"""Exceptions of generators and scorers that are handled; any other ends the child, as a signal
+does."""
 
 
 class Refused(Exception):
@@ -145,7 +147,7 @@ class Refused(Exception):
 
 
 class _Recent(OrderedDict):
-    """The values that were made last, by key."""
+    """A cache of the most recently used values."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -168,7 +170,7 @@ class Server:
         self._items = _Recent(4096)
 
     def answer(self, request: dict) -> dict:
-        """The reply to a request."""
+        """Return the reply to a request."""
         from reasoning_gym.factory import CURRICULA, DATASETS
 
         match request:
@@ -229,13 +231,13 @@ class Server:
             return 0.0
         try:
             score = float(self._set(name, knobs, place).score_answer(answer, entry=item))
-        except _FAULTS:  # a scorer that does not expect such an answer
+        except _FAULTS:  # the scorer cannot handle such an answer
             return 0.0
         return score if 0 <= score <= 1 else 0.0
 
 
 def _typed(name: str, knobs: dict) -> dict:
-    """Lists as tuples where the generator's own default is one."""
+    """Return parameters with lists as tuples where the generator's own default is a tuple."""
     from reasoning_gym.factory import DATASETS
 
     _, config = DATASETS[name]
@@ -251,7 +253,7 @@ def _levels_of(curriculum) -> int:  # noqa: ANN001
 
 
 def _knobs_of(name: str, level: int) -> dict:
-    """The knobs that upstream's curriculum sets at a level, from 0."""
+    """Return the parameters that upstream's curriculum sets at a level, from 0."""
     from reasoning_gym.factory import CURRICULA
 
     if name not in CURRICULA:
@@ -267,15 +269,15 @@ def _knobs_of(name: str, level: int) -> dict:
 
 
 def _limit(cpu_s: float) -> None:
-    """End this process by a signal when the request takes longer; the handlers are the default."""
+    """Let a signal end this process if the request takes longer; handlers are the defaults."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, cpu_s * WALL_FACTOR)
 
 
 def _serve(requests: int, replies: int) -> None:
-    """Serve until the pipe ends; in the child."""
+    """Serve requests until the pipe ends; runs in the child."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes to pipes alone
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it only writes to pipes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     server = Server()
     with os.fdopen(requests, "rb") as lines, os.fdopen(replies, "wb") as out:
@@ -290,7 +292,7 @@ def _serve(requests: int, replies: int) -> None:
 
 
 class _Child:
-    """The forked child, and a new one after each that was killed."""
+    """The forked child that serves requests."""
 
     def __init__(self) -> None:
         to_child, from_parent = os.pipe()
@@ -309,7 +311,7 @@ class _Child:
         self._replies = os.fdopen(to_parent, "rb")
 
     def ask(self, line: bytes) -> bytes:
-        """The reply, or an empty one if the request killed the child."""
+        """Return the reply, or an empty one if the request killed the child."""
         try:
             self._requests.write(line)
         except BrokenPipeError:
@@ -317,14 +319,14 @@ class _Child:
         return self._replies.readline()
 
     def close(self) -> int:
-        """Forget it; the status it ended with."""
+        """Close the pipes and return the child's exit status."""
         self._requests.close()
         self._replies.close()
         return os.waitpid(self._pid, 0)[1]
 
 
 _OUT = 3
-"""Descriptor of the replies: what a library prints goes to standard error."""
+"""Descriptor of the replies; output of libraries goes to standard error."""
 
 
 def main() -> None:

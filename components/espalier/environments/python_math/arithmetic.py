@@ -2,7 +2,7 @@
 
     start 37, add 14, times 3        (37 + 14) * 3 = 153
 
-Each operation has a label, which the policy's plan names it by, and a line of Python.
+Each operation has a label, used in the policy's plan, and a line of Python.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Operation(NamedTuple):
 
     label: str
     num_numbers: int
-    """Two numbers are a count of groups and the size of a group."""
+    """1, or 2 for a number of groups and the size of a group."""
     line: str
     """A line of Python, with a placeholder for each number."""
     apply: Callable[[int, int], int]
-    """Value so far and product of the numbers -> new value."""
+    """Maps the value so far and the product of the numbers to the new value."""
     is_sum: bool
-    """Adjacent additions and subtractions commute."""
+    """Whether it is an addition or subtraction, which commute when adjacent."""
 
 
 def _shared(value: int, parts: int) -> int:
@@ -64,12 +64,12 @@ class Change:
         return OPERATIONS[self.label]
 
     def applied(self, value: int) -> int:
-        """The result of the operation on `value`."""
+        """Return the result of the operation on `value`."""
         return self.operation.apply(value, math.prod(self.numbers))
 
     @property
     def line(self) -> str:
-        """As Python."""
+        """The operation as a line of Python."""
         return self.operation.line.format(*self.numbers)
 
 
@@ -82,7 +82,7 @@ class Calculation:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """The number after each step, the start first and the result last."""
+        """The start and the value after each step; the result is last."""
         return tuple(accumulate(self.changes, _applied, initial=self.start))
 
     @property
@@ -95,7 +95,7 @@ class Calculation:
         """The start, then each step with its numbers, in the story's order.
 
         A label follows its numbers, so that the policy need not count steps: it writes what the
-        story says around the numbers that it wrote just before.
+        story says about the numbers that it has just written.
         """
         steps = (" ".join((*map(str, change.numbers), change.label)) for change in self.changes)
         return " , ".join((str(self.start), *steps))
@@ -108,9 +108,9 @@ class Calculation:
 
     @property
     def canonical(self) -> str:
-        """A form that is equal for calculations equal up to commutation.
+        """A form that is equal for calculations that are equal up to commutation.
 
-        37 + 14 - 5 is 14 - 5 + 37, and 4 groups of 6 are 6 groups of 4.
+        37 + 14 - 5 equals 14 - 5 + 37, and 4 groups of 6 equal 6 groups of 4.
         """
         text, is_first = str(self.start), True
         for kind, group in groupby(self.changes, key=_exchangeable):
@@ -122,7 +122,7 @@ class Calculation:
 
 
 def calculation_split(calculation: Calculation) -> Split:
-    """The split of a calculation, the same for every seed: train 60 %, dev 10 %, held-out 30 %."""
+    """Return the split of a calculation for any seed: train 60 %, dev 10 %, held-out 30 %."""
     digest = hashlib.sha256(calculation.canonical.encode()).digest()
     bucket = int.from_bytes(digest[:8], "big") % 10
     return "train" if bucket < 6 else "dev" if bucket == 6 else "heldout"

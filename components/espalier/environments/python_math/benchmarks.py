@@ -36,10 +36,10 @@ class _Row(BenchmarkRow):
 
 
 def read_problems(path: Path) -> list[Task]:
-    """The problems of a file.
+    """Return the problems of a file.
 
     Raises:
-        DataError: naming the row that is no problem of these sets, or has no final answer.
+        DataError: a row is malformed or has no final answer; the message names it.
     """
     return benchmark_tasks(path, [_task(path, where, row) for where, row in read_rows(path, _Row)])
 

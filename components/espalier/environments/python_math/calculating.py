@@ -1,12 +1,12 @@
-"""Programs that can only calculate: their results are shared by the episodes that write them.
+"""Programs that only calculate: episodes that write the same program share its result.
 
     x = 37
-    x += 4 * 6        prints 61, whoever runs it and however often
+    x += 4 * 6        prints 61 on every run
     print(x)
 
-A warm policy writes the same program in most attempts at a story, and running it is the slowest
-part of an episode. What may be otherwise the next time is run each time: whatever imports, looks up
-attributes, defines, reads, or calls any but a few functions, and what a limit touched.
+A warm policy writes the same program in most trajectories of a story, and running it is the slowest
+part of an episode. Programs whose result may change are run every time: those that import, look up
+attributes, define, read, or call any but a few functions, and those that hit a limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.choice import PoolThread
 
 _LONGEST = 2000
-"""Characters of a program that is remembered."""
+"""Most characters of a program whose result is cached."""
 _CALCULATION = re.compile(r"[\w \n=+\-*/%(),.<>]*", re.ASCII)
 _MORE_THAN_CALCULATION = re.compile(
     r"""\.(?!\d)|(?<!\d)\.   # an attribute
@@ -38,14 +38,14 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*\b( *\()?", re.ASCII)
 _FUNCTIONS = frozenset({"abs", "divmod", "float", "int", "max", "min", "pow", "print", "round"})
 _NOT_VARIABLES = frozenset((*dir(builtins), *keyword.kwlist, *keyword.softkwlist))
 _REMEMBERED_BYTES = 16 << 20
-"""Most that the printed bytes of remembered programs and these may take."""
+"""Most memory for cached programs and their output."""
 _OVERHEAD_BYTES = 4096
-"""Of a remembered program: its text, and the result but for what was printed."""
+"""Memory of a cached program apart from its output: its text, and the rest of the result."""
 _MOST_UNSETTLED = 1000
 
 
 def only_calculates(code: str) -> bool:
-    """Whether a program prints the same each time, as far as its characters alone can prove it."""
+    """Return whether the characters of a program prove that it always prints the same."""
     if len(code) > _LONGEST or not _CALCULATION.fullmatch(code):
         return False
     if _MORE_THAN_CALCULATION.search(code):
@@ -61,15 +61,15 @@ def _is_harmless(found: re.Match[str]) -> bool:
 
 
 class Calculations:
-    """What programs that only calculate have printed; used on the event loop of one pool alone."""
+    """Results of programs that only calculate; used on the event loop of a single pool."""
 
     def __init__(self) -> None:
         self.results: LRUCache[str, ExecResult] = LRUCache(_REMEMBERED_BYTES, getsizeof=_num_bytes)
         self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Held by whoever runs a program, while others wait for what it prints."""
+        """Held while a program runs, so that others wait for its result."""
         self.unsettled: LRUCache[str, None] = LRUCache(_MOST_UNSETTLED)
-        """Programs whose run brought nothing to remember: nobody waits for another's run of them,
-        or else all that write an endless one would wait for its limit in turn."""
+        """Programs without a cacheable result. No episode waits for another one's run of them: with
+        an endless program, they would all wait for its limit in turn."""
 
 
 def _num_bytes(result: ExecResult) -> int:
@@ -77,19 +77,19 @@ def _num_bytes(result: ExecResult) -> int:
 
 
 def _is_final(result: ExecResult) -> bool:
-    """Whether the program itself came to its end, by its last line or by an error."""
+    """Return whether the program ended by itself, at its last line or with an error."""
     ended = result.exit_status in (0, 1) and result.killed_by is None
     touched = result.truncated or result.stderr.rstrip().endswith(b"MemoryError")
     return ended and not touched
 
 
 class CalculatingRuns(SeparateRuns):
-    """Runs programs as `SeparateRuns` does, but shares results of those that only calculate.
+    """Runs programs like `SeparateRuns`, but shares the results of those that only calculate.
 
     Args:
-        sandboxes: to borrow from.
-        timeout_s: limit of each program.
-        known: what all episodes over these sandboxes share.
+        sandboxes: the pool to borrow from.
+        timeout_s: time limit of each program.
+        known: the results shared by all episodes with these sandboxes.
     """
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float, known: Calculations) -> None:
@@ -102,7 +102,7 @@ class CalculatingRuns(SeparateRuns):
         return await self._shared(code) or await super()._run(code)
 
     async def _shared(self, code: str) -> ExecResult | None:
-        """The result of the program's first run; None where that left it unsettled."""
+        """Return the result of the program's first run; None if that was not cacheable."""
         known = self._known
         lock = known.locks.setdefault(code, asyncio.Lock())
         with call_waits():
@@ -115,6 +115,6 @@ class CalculatingRuns(SeparateRuns):
                 known.results[code] = result
             return result
         finally:
-            if code not in known.results:  # also where its sandbox was lost, or none was to be had
+            if code not in known.results:  # also if its sandbox was lost, or none was free
                 known.unsettled[code] = None
             lock.release()

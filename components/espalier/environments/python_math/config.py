@@ -16,25 +16,26 @@ from espalier.config import (
 
 
 class PythonMathConfig(EnvironmentConfig):
-    """Mathematics with a Python interpreter, as ReTool has it (arXiv:2504.11536)."""
+    """Mathematics with a Python interpreter, as in ReTool (arXiv:2504.11536)."""
 
     name: str = "python_math"
     problems: Path | None = None
-    """JSON lines of {question, answer} in GSM8K's format; unset makes arithmetic word problems."""
+    """JSON lines of {question, answer} in GSM8K's format; unset generates arithmetic word
+    problems."""
     heldout_problems: Path | None = None
-    """The held-out ones in a file of their own; unset deals `problems` out by [splits]."""
+    """A separate file of held-out problems; unset splits `problems` by [splits]."""
     session: Literal["stateless", "stateful"] = "stateless"
-    """Whether a program finds the names of the programs before it in the same episode."""
+    """Whether a program sees the names of earlier programs in the same episode ("stateful")."""
     code_timeout_s: float = Field(default=5.0, gt=0, le=MOST_PROGRAM_S)
-    """A program that takes longer is ended, and the policy reads so."""
+    """Time limit of a program; the policy reads when it is exceeded."""
     max_observation_characters: int = Field(default=512, ge=16)
-    """More than this of a program's output is cut out of its middle."""
+    """Longer output of a program is cut in its middle."""
     credit_per_message: float = Field(default=0.0, ge=0, le=0.2)
-    """What a wrong answer is forgiven for each message beyond two; verl's recipe has 0.05."""
+    """Credit that a wrong answer gets for each message beyond two; verl's recipe uses 0.05."""
     sandbox: SandboxConfig = LocalSandboxConfig()
 
     def external_files(self) -> dict[str, Path | None]:
-        """See `EnvironmentConfig`."""
+        """Return the problem files, by the key of the profile that names them."""
         return {
             "environment.problems": self.problems,
             "environment.heldout_problems": self.heldout_problems,

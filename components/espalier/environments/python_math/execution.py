@@ -7,21 +7,21 @@ arXiv:2505.03335):
     input     abduction: the program and an output are shown; any input that leads there is right
     program   induction: some inputs and outputs are shown; it is proven on others
 
-Whatever runs, runs in a sandbox, and what it prints is compared here: no program passes a verdict
-on itself. What that guarantees of an answer:
+Everything runs in a sandbox, and its output is compared here: no program judges itself. This
+guarantees the following about an answer:
 
 - An answer to "output" or "input" is read as a literal and never executed. The program that an
   input is given to was proposed and screened, not written by the policy.
-- An answer to "program" is executed, and may do whatever a sandbox allows: print by itself, end the
-  interpreter, replace `repr` and `print`, answer any comparison. It is right only if the outputs of
-  the hidden cases stand on its standard output, each on its line, and those are nowhere in the
-  sandbox: the arguments of these cases are. So it has to compute them, by whatever means.
+- An answer to "program" is executed, and may do whatever a sandbox allows: print, end the
+  interpreter, replace `repr` and `print`, override comparisons. It is right only if standard output
+  has the outputs of the hidden cases, one per line. The sandbox holds the arguments of these cases
+  but not the outputs, so the answer has to compute them, by whatever means.
 - An answer that fails, is killed by a limit, prints anything else or ends its sandbox is wrong.
 
-The output of a proposed program is taken only where a fork of the warm interpreter and several
-interpreters that were started for it agree. Those differ in hash seed, addresses, process ids,
-working folder and time, and mostly in their sandbox: a program that depends on the order of a set
-passes by chance alone.
+The output of a proposed program is accepted only if a fork of the warm interpreter and several
+newly started interpreters agree. Those differ in hash seed, addresses, process ids, working folder
+and time, and mostly in their sandbox: a program that depends on the order of a set passes only by
+chance.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ MAX_ANSWER_CHARACTERS = 1000
 
 
 class Case(NamedTuple):
-    """A run of a program: the source text of its arguments, and what it returned."""
+    """A run of a program: the source text of its arguments, and its return value."""
 
     arguments: str
     output: str
-    """As `repr` writes it."""
+    """The return value as written by `repr`."""
 
 
 def case_arguments(cases: Sequence[Case]) -> list[JsonValue]:
-    """Cases as JSON, for `Task.arguments`."""
+    """Return cases as JSON, for `Task.arguments`."""
     return [list(case) for case in cases]
 
 
@@ -65,7 +65,7 @@ def _main():
         write(show(scope[{function!r}](*literal_eval(text))))
 _main()
 """
-"""Names of its own, so that those which a program defines are not the script's."""
+"""Script that runs a program; local names keep its definitions from replacing the script's own."""
 
 _SAME_VALUE = """\
 from ast import literal_eval
@@ -80,34 +80,34 @@ def same(one, other):
     return one == other
 print(same(literal_eval({answer!r}), literal_eval({output!r})))
 """
-"""Equal values may be written differently: [1,2] is [1, 2]. Their types are equal as well: [True]
-is not [1]."""
+"""Script that compares values, since equal values may be written differently: [1,2] is [1, 2].
+Types must be equal too: [True] is not [1]."""
 
 
 def returning(program: str, arguments: Sequence[str], function: str = FUNCTION) -> str:
-    """A script that prints what the program's function returns for each of `arguments`.
+    """Return a script that prints the function's value for each of `arguments`.
 
-    The arguments are read as literals, so that hostile text stays data.
+    The arguments are read as literals, so that none of them can run as code.
     """
     read = [f"({text.strip()},)" for text in arguments]
     return _SCRIPT.format(program=program, arguments=read, function=function)
 
 
 def printed_lines(stdout: bytes) -> list[str]:
-    """The lines of a program's output."""
+    """Return the lines of a program's output."""
     return stdout.decode(errors="replace").splitlines()
 
 
 async def is_proven(task: Task, answer: str | None, runs: PythonRuns) -> bool:
-    """Whether running the answer, or the program on it, gives what the task's cases say.
+    """Return whether running the answer, or the program on it, gives the outputs of the cases.
 
     Args:
-        task: its verifier is of the kind "execution".
-        answer: hostile text; what is to be data is read as a literal, inside the sandbox.
-        runs: of programs that find nothing of each other.
+        task: a task whose verifier has the kind "execution".
+        answer: untrusted text; data is read as a literal, inside the sandbox.
+        runs: a runner whose programs are isolated from each other.
 
     Raises:
-        EnvironmentLostError: the sandbox was lost from outside.
+        EnvironmentLostError: the sandbox was lost for an outside cause.
         ProgramBrokeSandboxError: the answer ended the sandbox: it is wrong.
     """
     if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
@@ -135,7 +135,7 @@ def _script(task: Task, answer: str) -> tuple[str, list[str]]:
             if not body.startswith("lambda"):
                 body = f"lambda {task.arguments['parameters']}: {body}"
             arguments = [case.arguments for case in cases]
-            # evaluated as an expression: what is more than that is refused
+            # evaluated as an expression, so that anything else fails
             return returning(f"_f = eval({body!r})", arguments, "_f"), outputs
 
 
@@ -144,17 +144,17 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 FRESH_RUNS = 4
-"""Hash seeds that a program is tried under besides that of the warm interpreter. A set of two texts
-stands in the same order under all of them in one of 16 cases."""
+"""Number of hash seeds that a program is tried under, besides that of the warm interpreter. A set
+of two texts has the same order under all of them in one of 16 cases."""
 
 
 async def executed(program: str, inputs: Sequence[str], runs: PythonRuns) -> list[Case] | str:
-    """A case for each input, or the reason why the program is refused.
+    """Return a case for each input, or the reason why the program is refused.
 
     Args:
-        program: hostile, already screened.
-        inputs: arguments as they stand in a call.
-        runs: of programs that find nothing of each other.
+        program: an untrusted program that was screened.
+        inputs: the source text of a call's arguments.
+        runs: a runner whose programs are isolated from each other.
     """
     script = returning(program, inputs)
     try:
@@ -182,9 +182,9 @@ async def executed(program: str, inputs: Sequence[str], runs: PythonRuns) -> lis
 
 
 def _is_plain_value(text: str) -> bool:
-    """Whether the text is how Python writes a short value of numbers, texts, lists and the like.
+    """Return whether the text is the `repr` of a short value of numbers, texts, lists and dicts.
 
-    A set is none: the order in which it is written is not its own.
+    Sets are excluded, because the order in which they are written is not determined.
     """
     if len(text) > MAX_OUTPUT_CHARACTERS:
         return False

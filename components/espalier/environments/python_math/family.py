@@ -53,7 +53,7 @@ INSTRUCTIONS = (
 
 
 class PythonMath(Family[PythonMathConfig]):
-    """See the module."""
+    """The family of mathematics with a Python interpreter."""
 
     name = "python_math"
     config = PythonMathConfig
@@ -64,34 +64,34 @@ class PythonMath(Family[PythonMathConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """Stories take their number of steps from `synthesis.chain_weights`."""
+        """Check that `synthesis.chain_weights` allow any number of steps."""
         if not sum(profile.synthesis.chain_weights):
             raise ValueError("synthesis.chain_weights are all 0: stories have one to four steps")
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """ReTool's: a wrong answer is -1."""
+        """Return ReTool's range: a wrong answer is -1."""
         del settings
         return (-1.0, 1.0)
 
     def tools(self) -> Sequence[Tool]:
-        """The interpreter's schema; `environments` binds it to the sandboxes of an episode."""
+        """Return the interpreter's schema; `environments` binds it to sandboxes."""
         return (python_tool(_no_sandboxes, self.settings.max_observation_characters),)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """1 where the answer means the same as the gold answer, else 0; not of executed answers."""
+        """Return 1 if the answer is equivalent to the gold answer, else 0; nothing is executed."""
         return float(is_right(answer, task.verifier))
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open a pool of sandboxes, and environments whose programs run in it."""
         del knowledge
         with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
             environments = self.environments_in(sandboxes)
             yield lambda _view: environments
 
     def environments_in(self, sandboxes: PoolThread) -> Environments:
-        """Environments whose programs run in these sandboxes."""
+        """Return environments whose programs run in these sandboxes."""
         known = Calculations()
         return self.environments_by(self.tools(), lambda _task: self._rules_in(sandboxes, known))
 
@@ -107,7 +107,7 @@ class PythonMath(Family[PythonMathConfig]):
         return self.rules_over(runs, checks)
 
     def rules_over(self, runs: PythonRuns, checks: PythonRuns) -> EpisodeRules:
-        """One episode's rules: the policy's programs, and those that prove its answer."""
+        """Return the rules of one episode, given runners for the policy's programs and checks."""
         tool = python_tool(lambda: runs, self.settings.max_observation_characters)
         return replace(
             self.rules((tool,)),
@@ -119,11 +119,11 @@ class PythonMath(Family[PythonMathConfig]):
     async def _judged(
         self, checks: PythonRuns, task: Task, answer: str | None, turns: TurnResults
     ) -> float:
-        """ReTool's reward for the verdict."""
+        """Return ReTool's reward for the verdict."""
         if task.verifier.kind == "execution":
             correct = await is_proven(task, answer, checks)
         else:
-            # in a thread: comparing may take seconds, and other episodes go on meanwhile
+            # in a thread, since comparing may take seconds and other episodes share the event loop
             correct = await asyncio.to_thread(self.verify, task, answer) > 0
         return retool_reward(
             correct=correct,
@@ -132,7 +132,7 @@ class PythonMath(Family[PythonMathConfig]):
         )
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
-        """The user's problems, dealt to splits; nothing where stories are made."""
+        """Split and store the user's problems; store nothing if stories are generated."""
         del tracker
         problems = deal_problems(self.settings, self.profile.splits)
         draft.rows["problems"] = save_problems(problems, draft.path)
@@ -144,14 +144,14 @@ class PythonMath(Family[PythonMathConfig]):
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """Stories, or the user's problems."""
+        """Return stories, or the user's problems."""
         del tracker
         found = make_math_questions(self.profile, knowledge, funnel)
         return cast("dict[Split, Sequence[FamilyQuestion]]", found)
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """Runs the question's program and answers with the number that it prints last."""
+        """Open a teacher that runs the question's program and answers with the last number."""
         del funnel
         with self.environments(knowledge) as environments_over:
             teacher = ScriptTeacher(environments_over("train"))
@@ -165,27 +165,27 @@ class PythonMath(Family[PythonMathConfig]):
             yield demonstrate
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Scratch logs: calculations without a question."""
+        """Return scratch logs: calculations without a question."""
         del knowledge
         return ScratchWriter([task.question for task in train])
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """Problems of GSM8K, MATH, AIME or AMC."""
+        """Return problems of GSM8K, MATH, AIME or AMC."""
         return read_problems(path)
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
-        """By the number of steps, and by kind of problem; a benchmark's by what its file says."""
+        """Return the kind and number of steps; for a benchmark, the groups in its file."""
         if isinstance(said := task.extra.get("benchmark"), dict):
             return {name: str(group) for name, group in said.items()}
         return {"kind": str(task.extra.get("kind", "")), "steps": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Settings of the interpreter."""
+        """Return the settings of the interpreter."""
         elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
         return {"python": self.settings.model_dump(mode="json", exclude=elsewhere)}
 
     def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
-        """Absolute Zero's triples of program, input and output."""
+        """Return Absolute Zero's proposer of triples of program, input and output."""
         from espalier.environments.python_math.absolute_zero.proposer import (
             ChainDrafts,
             Drafts,

@@ -1,7 +1,7 @@
-"""Word problems in GSM8K's format, read from the user's files and dealt to splits by wording.
+"""Word problems in GSM8K's format, read from the user's files and split by wording.
 
-A line is a JSON object {question, answer}. The answer is a worked solution with calculator notes;
-the final answer stands after `#### `:
+A line is a JSON object {question, answer}. The answer is a worked solution with calculator notes,
+whose final answer follows `#### `:
 
     Half of 48 is 48/2 = <<48/2=24>>24, together 48 + 24 = <<48+24=72>>72.
     #### 72
@@ -25,7 +25,7 @@ from espalier.knowledge.folding import folded_name
 from espalier.records import ArtifactError, DataError, Split
 
 _FINAL_ANSWER = re.compile(r"#### (\-?[0-9\.\,]+)")
-"""As upstream (grade_school_math/dataset.py, ANS_RE)."""
+"""The same as upstream's ANS_RE (grade_school_math/dataset.py)."""
 _NOTE = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 
 
@@ -39,19 +39,20 @@ class WordProblem:
 
 
 def extract_final_answer(completion: str) -> str | None:
-    """What stands after the first `#### `, without commas; None where there is no number.
+    """Return the number after the first `#### `, without commas; None if there is no number.
 
-    The rule of upstream's `extract_answer`: a trailing dot stays, and `#### $15` has no answer.
+    This is the rule of upstream's `extract_answer`: a trailing dot is kept, and `#### $15` has no
+    answer.
     """
     match = _FINAL_ANSWER.search(completion)
     return match[1].strip().replace(",", "") if match else None
 
 
 def read_word_problems(path: Path) -> list[WordProblem]:
-    """Read a file in GSM8K's format.
+    """Return the problems of a file in GSM8K's format.
 
     Raises:
-        DataError: naming the file and the line that is not such a problem, or an empty file.
+        DataError: the file is empty, or a line is malformed; the message names both.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -103,14 +104,14 @@ class DealtProblem:
 
 
 def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtProblem]:
-    """Read the profile's problem files and deal their problems to splits.
+    """Read the profile's problem files and assign the problems to splits.
 
-    The split of a problem depends on its wording alone, not on the seed or the rest of the file.
-    Where the held-out problems have a file of their own, problems worded like one of them are left
-    out of the other splits.
+    The split of a problem depends only on its wording, not on the seed or the rest of the file. If
+    there is a file of held-out problems, problems with the same wording are left out of the other
+    splits.
 
     Raises:
-        DataError: a file that is not in GSM8K's format, naming the line.
+        DataError: a file is not in GSM8K's format; the message names the line.
     """
     if config.problems is None:
         return []
@@ -131,7 +132,7 @@ def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtP
 
 
 def save_problems(problems: Iterable[DealtProblem], directory: Path) -> int:
-    """Write them as JSON lines and return how many there were."""
+    """Write problems as JSON lines and return their number."""
     rows = [json.dumps(asdict(dealt), sort_keys=True, ensure_ascii=False) for dealt in problems]
     text = "".join(f"{row}\n" for row in rows)
     (directory / PROBLEMS_NAME).write_text(text, encoding="utf-8")
@@ -142,7 +143,7 @@ def load_problems(directory: Path) -> list[DealtProblem]:
     """Read what `save_problems` wrote.
 
     Raises:
-        ArtifactError: the file is not there, or a line is no problem.
+        ArtifactError: the file is missing, or a line is malformed.
     """
     path = directory / PROBLEMS_NAME
     problems: list[DealtProblem] = []

@@ -1,4 +1,4 @@
-"""The questions of python_math by split, and the scripts that demonstrate how they are solved."""
+"""The questions of python_math by split, and the scripts that demonstrate their solutions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from espalier.synthesis.search_wording import READY_TO_ANSWER
 UNKNOWN_NAME = "unknown_name"
 """The detour: a program that prints an undefined name; the next turn reads the NameError."""
 MAX_LINES_BEFORE_DETOUR = 5
-"""Longer programs take no detour: an episode's limit on tokens would cut them off."""
+"""Longer programs take no detour: an episode's token limit would cut them off."""
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -44,7 +44,7 @@ class MathQuestion:
     program: str
 
     def detour_taken(self, detour: str) -> str:
-        """`detour` if the program is short enough to take one, else empty."""
+        """Return `detour` if the program is short enough to take one, else ""."""
         return detour if self.program.count("\n") < MAX_LINES_BEFORE_DETOUR else ""
 
 
@@ -74,10 +74,10 @@ _PLAN_OF_OWN = "compute"
 def make_math_questions(
     profile: Profile, knowledge: Path, funnel: Funnel
 ) -> dict[Split, list[MathQuestion]]:
-    """The questions of each split, shuffled: the user's own problems if any, else stories.
+    """Return the shuffled questions of each split: the user's problems if any, else stories.
 
     Raises:
-        DataError: a split would stay empty.
+        DataError: a split would be empty.
     """
     config = profile.synthesis
     asked = dict(
@@ -126,7 +126,7 @@ def _story_question(calculation: Calculation, split: Split, rng: random.Random) 
 
 
 def _own_question(dealt: DealtProblem) -> MathQuestion:
-    """A user's problem, demonstrated by computing its solution's calculator notes."""
+    """Return a user's problem, demonstrated by computing the calculator notes of its solution."""
     problem = dealt.problem
     steps = max(1, len(problem.expressions))
     metadata = TaskMetadata(

@@ -7,8 +7,8 @@ plan, and states what the interpreter printed:
     <code> x = 37 x -= 14 print(x) </code> <interpreter> 6021 </interpreter>
     <think> answer </think> <answer> \boxed{6021} </answer>
 
-Operations are drawn at random and results invented: a policy learns to copy numbers, to turn a plan
-into a program and to read a result, and nothing about what a question asks for.
+Operations are drawn at random and results are invented: from these logs a policy learns to copy
+numbers, to turn a plan into a program and to read a result, but nothing about questions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
 
 _STEP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
-"""Share of logs of 1 to 4 operations."""
+"""Shares of logs with 1 to 4 operations."""
 _LARGEST_NUMBER = 99
 _DIGITS = (1, 4)
-"""Least and most digits of an invented result."""
+"""Fewest and most digits of an invented result."""
 _MAX_NOISE_WORDS = 6
 _TOKENIZER_LOGS = 500
-"""Enough: programs share a small vocabulary."""
+"""Number of logs for the tokenizer; few suffice, since programs share a small vocabulary."""
 
 
 class ScratchWriter:
@@ -38,7 +38,7 @@ class ScratchWriter:
         self._words = sorted(word for word in words if not any(map(str.isdigit, word)))
 
     def write(self, rng: random.Random) -> Log:
-        """One log; a function of the generator's state alone."""
+        """Return one log; depends on the state of `rng` only."""
         steps = rng.choices(range(1, len(_STEP_WEIGHTS) + 1), _STEP_WEIGHTS)[0]
         changes = [self._change(rng) for _ in range(steps)]
         calculation = Calculation(rng.randint(2, _LARGEST_NUMBER), tuple(changes))
@@ -54,12 +54,12 @@ class ScratchWriter:
         return Log(self._prompt(calculation, rng), pieces)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """Texts for the tokenizer: plans, programs and answers."""
+        """Yield texts for the tokenizer: plans, programs and answers."""
         for _ in range(_TOKENIZER_LOGS):
             call, _, answer = self.write(rng).pieces
             assert isinstance(call, ToolCalls), "a log begins with a program"
             assert isinstance(answer, FinalAnswer), "and ends with its result"
-            # blanks as they stand between the tags of an episode
+            # with the same spaces as between the tags of an episode
             yield f" {call.thought}   {call.calls[0].arguments['code']} "
             yield f" {answer.thought}   {answer.text} "
 
@@ -69,7 +69,7 @@ class ScratchWriter:
         return Change(operation.label, tuple(numbers))
 
     def _prompt(self, calculation: Calculation, rng: random.Random) -> str:
-        """The numbers in order, each after some noise words, and more noise words at the end."""
+        """Return the numbers in order, each after some noise words, with more noise at the end."""
         words: list[str] = []
         for number in (*map(str, calculation.numbers), ""):
             words += rng.choices(self._words, k=rng.randrange(1, _MAX_NOISE_WORDS + 1))

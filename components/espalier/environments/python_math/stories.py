@@ -1,6 +1,6 @@
-"""Arithmetic stories: calculations drawn at random, kept where fair, and worded.
+"""Arithmetic stories: calculations drawn at random, filtered, and put into words.
 
-In the word lists {n}, or {a} and {b}, stand for a step's numbers, in their order.
+In the word lists, {n}, or {a} and {b}, stand for a step's numbers, in order.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ left then."""
 
 
 class StoryGenerator:
-    """Draws the calculations of one split, a function of the seed."""
+    """Draws the calculations of one split; depends on the seed only."""
 
     def __init__(self, split: Split, config: SynthesisConfig, seed: int, funnel: Funnel) -> None:
         self._split = split
@@ -129,7 +129,7 @@ class StoryGenerator:
         self._funnel = funnel
 
     def calculations(self, count: int) -> Iterator[Calculation]:
-        """Up to `count` distinct calculations, in shares of one to four steps."""
+        """Yield up to `count` distinct calculations, in shares of one to four steps."""
         weights = {str(steps): share for steps, share in enumerate(self._weights, start=1) if share}
         seen: set[str] = set()
         for steps, share in apportion(weights, count).items():
@@ -149,7 +149,7 @@ class StoryGenerator:
                 self._funnel.count(f"{self._split}.families_run_dry", f"story-{steps}")
 
     def _draw(self, steps: int) -> Calculation:
-        """A random calculation whose every value is a positive integer."""
+        """Return a random calculation whose every value is a positive integer."""
         start = value = self._rng.randint(*_START)
         changes: list[Change] = []
         while len(changes) < steps:
@@ -174,7 +174,7 @@ class StoryGenerator:
         return Change(label, (self._rng.randint(*_GROUP), self._rng.randint(*_GROUP)))
 
     def _refusal(self, calculation: Calculation, seen: set[str]) -> str:
-        """Reason to refuse the calculation for this split; empty to accept it."""
+        """Return the reason to refuse the calculation for this split; empty to accept it."""
         if calculation_split(calculation) != self._split:
             return "belongs_to_another_split"
         if calculation.canonical in seen:
@@ -188,7 +188,7 @@ class StoryGenerator:
 
 
 def story_text(calculation: Calculation, rng: random.Random) -> str:
-    """The calculation as a word problem, its wording drawn at random."""
+    """Return the calculation as a word problem, with random wording."""
     name, friend = rng.sample(NAMES, 2)
     words = {"name": name, "friend": friend, "things": rng.choice(THINGS)}
     sentences = [rng.choice(START_SENTENCES).format(n=calculation.start, **words)]

@@ -1,6 +1,6 @@
 """Public sets of questions: HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, WebShaper.
 
-They differ in the names of their keys, and in whether they bring paragraphs to search:
+They differ in the names of their keys, and in whether they include paragraphs to search:
 
     HotpotQA, 2Wiki   {_id, question, answer, type, level, context: [[title, [sentence, ...]], ...]}
     MuSiQue-Ans       {id, question, answer, answer_aliases, answerable,
@@ -10,8 +10,8 @@ They differ in the names of their keys, and in whether they bring paragraphs to 
     WebShaper         {id, question, answer, formalization}
     IRCoT's texts     # METADATA: {"qid": ...}, "Wikipedia Title: ..." and a paragraph each, Q:, A:
 
-Scores: exact match and F1 as `hotpot_evaluate_v1.py` of HotpotQA computes them (Yang et al. 2018,
-arXiv:1809.09600), the best over the accepted answers, as MuSiQue has it.
+Scores are exact match and F1 as in HotpotQA's `hotpot_evaluate_v1.py` (Yang et al. 2018,
+arXiv:1809.09600), each the best over the accepted answers, as in MuSiQue.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class _Row(BenchmarkRow):
 
 
 def read_questions(path: Path) -> list[Task]:
-    """The questions of a file.
+    """Return the questions of a file.
 
     Raises:
-        DataError: naming the row that is no question of these sets, or cannot be answered.
+        DataError: a row is malformed or has no answer; the message names it.
     """
     return benchmark_tasks(path, [_task(path, where, row) for where, row in _rows(path)])
 
@@ -74,10 +74,10 @@ def _rows(path: Path) -> list[tuple[str, _Row]]:
 
 
 def _text_rows(path: Path) -> list[tuple[str, _Row]]:
-    """The demonstrations of a text of IRCoT (Trivedi et al. 2023, arXiv:2212.10509), as rows.
+    """Return the demonstrations in a text of IRCoT (Trivedi et al. 2023, arXiv:2212.10509).
 
     Raises:
-        DataError: naming the demonstration that lacks a part.
+        DataError: a demonstration lacks a part; the message names it.
     """
     try:
         _, *blocks = path.read_text(encoding="utf-8").split("# METADATA: ")
@@ -123,7 +123,7 @@ def _task(path: Path, where: str, row: _Row) -> Task:
 
 
 def read_paragraphs(path: Path) -> list[Document]:
-    """The distinct paragraphs that the file brings to search, in its order; there may be none."""
+    """Return the distinct paragraphs that the file includes, in order; there may be none."""
     found: dict[tuple[str, tuple[str, ...]], Document] = {}
     for _, row in _rows(path):
         for title, lines in _paragraphs_of(row):
@@ -140,6 +140,6 @@ def _paragraphs_of(row: _Row) -> Iterable[tuple[str, Sequence[str]]]:
 
 
 def answer_scores(answer: str | None, gold: Sequence[str]) -> dict[str, float]:
-    """`em` and `f1` of an answer, 0-1: each the best over the accepted answers."""
+    """Return `em` and `f1` of an answer, 0-1, each the best over the accepted answers."""
     scores = [hotpot_scores(answer, accepted) for accepted in gold]
     return {"em": max(one.em for one in scores), "f1": max(one.f1 for one in scores)}

@@ -2,9 +2,9 @@
 
 The policy calls `search(query)`, reads what the search tool shows of the best documents, and
 answers. Questions come from formal queries over the triples, or are the user's own. [search]
-describes the tool.
+configures the tool.
 
-A profile is read with its family, so what only one stage needs is imported in the method.
+Parsing a profile imports this module, so imports that only one stage needs are inside methods.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ INSTRUCTIONS = (
 
 CLOSED_BOOK = ClosedBook(
     "Answer the question from memory. Give only the name as the answer.\n",
-    # about facts that no knowledge source of ours has, so that no example gives an answer away
+    # facts that no knowledge source of ours contains, so that no example gives an answer away
     examples=(
         ("Who wrote Hamlet?", "William Shakespeare"),
         ("Name the chemical symbol of gold.", "Au"),
@@ -71,15 +71,15 @@ CLOSED_BOOK = ClosedBook(
 
 
 class Searcher(Protocol):
-    """Part of a search index that the tool needs."""
+    """The part of a search index that the tool needs."""
 
     def observation(self, query: str) -> str:
-        """What the agent reads after searching for `query`."""
+        """Return what the agent reads after searching for `query`."""
         ...
 
 
 def search_tool(searcher: Searcher) -> Tool:
-    """The tool `search` over an index."""
+    """Return the tool `search` over an index."""
 
     def search(query: str, task: Task) -> ToolOutput:
         """Search the documents."""
@@ -94,7 +94,7 @@ def search_tool(searcher: Searcher) -> Tool:
 
 
 class SearchQA(Family[SearchQAConfig]):
-    """The family `search_qa`."""
+    """The family of questions over documents."""
 
     name = "search_qa"
     config = SearchQAConfig
@@ -109,25 +109,25 @@ class SearchQA(Family[SearchQAConfig]):
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
-        # few documents hold few numbers, whose pieces would be learned by heart
+        # few documents contain few numbers, whose tokens the policy would memorise
         self.splits_digits = profile.asks_own_knowledge
 
     def tools(self) -> Sequence[Tool]:
-        """The search tool's schema; `environments` binds it to a view of the knowledge."""
+        """Return the search tool's schema; `environments` binds it to a view of the knowledge."""
         return (search_tool(_NoDocuments()),)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """Exact match after SQuAD's normalisation."""
+        """Return 1 for an exact match after SQuAD's normalisation, else 0."""
         return float(exact_match(answer, task.verifier.gold))
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open environments that search a view of the knowledge."""
         search = partial(SearchTool.open, knowledge, config=self.profile.search)
         yield lambda view: search_environments(search(view), self)
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
-        """Triples, documents and an index for each view."""
+        """Write triples, documents and an index for each view."""
         from espalier.knowledge.ingesting import write_knowledge
 
         write_knowledge(self.profile, draft, tracker)
@@ -135,7 +135,7 @@ class SearchQA(Family[SearchQAConfig]):
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """Formal questions, and the user's own."""
+        """Return formal questions, and the user's own."""
         from espalier.synthesis.questions import make_questions
 
         graph = KnowledgeGraph.load(knowledge)
@@ -144,7 +144,7 @@ class SearchQA(Family[SearchQAConfig]):
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """Demonstrates known routes through the search tool, or keeps a model's right attempts."""
+        """Open a teacher that follows known routes, or keeps a model's right trajectories."""
         from espalier.synthesis.inverted.teaching import ClueRoute, ClueTeacher
         from espalier.synthesis.own_questions import WordTeacher
         from espalier.synthesis.rollouts import rollout_teacher
@@ -182,7 +182,7 @@ class SearchQA(Family[SearchQAConfig]):
         funnel: Funnel,
         tracker: Tracker,
     ) -> AgentTexts:
-        """Agent texts by FAS, HAS, and negatives."""
+        """Return agent texts by FAS and HAS, and negatives."""
         from espalier.synthesis.agent_texts.writing import text_sources, write_texts
 
         asked = self.profile.agent_texts
@@ -194,30 +194,30 @@ class SearchQA(Family[SearchQAConfig]):
         return AgentTexts(written.texts, written.negatives, written.teacher)
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
-        """The splits of the knowledge graph's entities."""
+        """Return the splits of the knowledge graph's entities."""
         return EntitySplits.load(knowledge)
 
     def hub_kinds(self, knowledge: Path) -> list[str]:
-        """See `Family`."""
+        """Return the kinds of hubs in the knowledge graph."""
         graph = KnowledgeGraph.load(knowledge)
         return sorted({entity.kind for entity in graph.entities.values() if entity.hub})
 
     def renaming(self, knowledge: Path, share: float) -> Renaming:
-        """Names become invented ones, as in the reading material."""
+        """Return the exchange of names for invented ones, as in the reading material."""
         from espalier.environments.search_qa.renaming import NameExchange
 
         documents = load_documents(documents_path(knowledge, "train"))
         return NameExchange([document.title for document in documents], share)
 
     def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming | None:
-        """A world of other names at every draw of a task, where there are few."""
+        """Return the maker of worlds with other names; None if there are many documents."""
         documents = load_documents(documents_path(knowledge, "train"))
-        if len(documents) >= FEW_NAMES:  # a world renames all titles, and a draw makes one
+        if len(documents) >= FEW_NAMES:  # too slow: each draw would rename all titles
             return None
         return WorldMaker([document.title for document in documents], share)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Walks along relations, or sentences with a gap where there are no relations."""
+        """Return walks along relations, or sentences with a gap if there are no relations."""
         from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter
 
         del train
@@ -238,12 +238,12 @@ class SearchQA(Family[SearchQAConfig]):
         )
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """Questions of HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle or WebShaper."""
+        """Return questions of HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle or WebShaper."""
         return read_questions(path)
 
     @contextmanager
     def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """Searches the paragraphs that the file brings, or else the knowledge."""
+        """Open environments that search the file's paragraphs, or else the knowledge."""
         if paragraphs := read_paragraphs(path):
             index = TextIndex.build(paragraphs)
             yield search_environments(SearchTool(paragraphs, index, self.profile.search), self)
@@ -252,25 +252,25 @@ class SearchQA(Family[SearchQAConfig]):
             yield environments
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """HotpotQA's exact match and F1, which fold no accents."""
+        """Return HotpotQA's exact match and F1, which do not fold accents."""
         return answer_scores(trajectory.answer, task.verifier.gold)
 
     def fact(self, task: Task) -> str:
-        """The query, or of a user's own question its document and answer."""
+        """Return the query, or for a user's own question its document and answer."""
         return fact_of(task)
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
-        """By hops, and by kind of question; a benchmark's by what its file says."""
+        """Return hops and kind of question; for a benchmark, the groups in its file."""
         if isinstance(said := task.extra.get("benchmark"), dict):
             return {name: str(group) for name, group in said.items()}
         return {"kind": str(task.extra.get("kind", "")), "hops": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Settings of the search tool."""
+        """Return the settings of the search tool."""
         return {"search": self.profile.search.model_dump(mode="json")}
 
     def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
-        """WebRL's evolution of failed questions, or R-Zero's challenger."""
+        """Return WebRL's evolution of failed questions, or R-Zero's challenger."""
         from espalier.synthesis.evolution import (
             GraphProposer,
             Prover,
@@ -291,7 +291,7 @@ class SearchQA(Family[SearchQAConfig]):
                 return super().proposer(knowledge, accepted)
 
     def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
-        """The answer becomes that of the path which was read, by the triples."""
+        """Return what finds the question whose path a trajectory read, by the triples."""
         from espalier.environments.search_qa.hindsight import SOURCE, SearchHindsight
         from espalier.synthesis.evolution import Prover
 
@@ -299,7 +299,7 @@ class SearchQA(Family[SearchQAConfig]):
 
 
 def search_environments(search: Searcher, family: SearchQA) -> Environments:
-    """Question answering over `search`, with the limits and the reward of the family's profile."""
+    """Return environments that answer questions with `search`, by the family's profile."""
     return family.environments_of(family.rules((search_tool(search),)))
 
 

@@ -1,13 +1,13 @@
-"""Which question an answer is right for: the path that the attempt read backwards, by the triples.
+"""The question that an answer is right for: the path that a trajectory read, by the triples.
 
     asked     the currency of the country of lyon
     read      search "lyon country" -> lyon | country: france           answer france
     solved    the country of lyon
 
-A step of the path is a search for an entity by its name and the label of a line, whose result
-shows the line with one value that the triples confirm. The longest path that ends with the answer
-is asked, where the rules of all questions allow it. A demonstration has the searches of its path
-alone; its thoughts are the teacher's, as what the attempt thought was of the question it was asked.
+A step of the path is a search for an entity's name and the label of a line, whose result shows the
+line with one value that the triples confirm. The new question is the longest path that ends with
+the answer and that the rules of all questions allow. A demonstration has only the searches of its
+path, and the teacher's thoughts, as the trajectory's own thoughts were about the original question.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from espalier.synthesis.webshaper.steps import project
 
 SOURCE = "hindsight"
 _MAX_PATHS = 1000
-"""That are looked at: searches that are repeated multiply their number."""
+"""Most paths that are considered: repeated searches multiply their number."""
 
 
 class _Step(NamedTuple):
-    """A line that a search asked for and showed: `relation` leads from `subject` to `reached`."""
+    """A line that a search asked for and showed; `relation` leads from `subject` to `reached`."""
 
     place: int
     query: str
@@ -51,7 +51,7 @@ class SearchHindsight:
     """A `Hindsight` over the triples of a knowledge artifact."""
 
     def __init__(self, prover: Prover) -> None:
-        """Store what proves the questions, and refuses those of dev and held-out tasks."""
+        """Store the prover, which also refuses questions of dev and held-out tasks."""
         self._prover = prover
         self._graph = prover.graph
         self._by_name = {
@@ -61,7 +61,7 @@ class SearchHindsight:
         }
 
     def achieved(self, task: Task, attempt: Trajectory) -> Achieved | Rejected:
-        """See `Hindsight`."""
+        """Return the question that the trajectory's path answers, or why there is none."""
         del task
         answer = attempt.answer or ""
         reached = self._by_name.get(folded_name(answer))
@@ -80,11 +80,11 @@ class SearchHindsight:
             if isinstance(proven, Task):
                 return Achieved(proven, tuple(self._actions(path, answer)))
             if reason == "answer_at_the_end_of_no_path":
-                reason = proven  # of the longest path
+                reason = proven  # the reason for the longest path
         return Rejected(reason)
 
     def _steps(self, place: int, made: MadeCall) -> Iterator[_Step]:
-        """The lines that a call searched for and showed."""
+        """Yield the lines that a call searched for and showed."""
         query = str(made.call.arguments.get("query", ""))
         said = set(words(query))
         for title in dict.fromkeys(hit.title for hit in shown_hits(made.result.content)):
@@ -110,7 +110,7 @@ class SearchHindsight:
 
 
 def _paths(reached: str, steps: Sequence[_Step]) -> Iterator[tuple[_Step, ...]]:
-    """Every path of steps, in the order in which they were read, that ends at an entity."""
+    """Yield every path of steps, in reading order, that ends at an entity."""
     for number, step in enumerate(steps):
         if step.reached == reached:
             yield (step,)

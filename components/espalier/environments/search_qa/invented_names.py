@@ -1,4 +1,4 @@
-"""Names that no source has, for what is read so that copying is learned and no name is."""
+"""Invented names for reading material, so that copying is learned and no real name is."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Sequence
 from espalier.knowledge.folding import folded_name
 
 FEW_NAMES = 1000
-"""Of fewer, the policy learns the spelling and the facts by heart."""
+"""With fewer names than this, a policy memorises their spelling and facts."""
 _MAX_DRAWS = 10
-"""Few names soon give one that is taken already."""
+"""Draws for a name that is not taken; few names soon yield one that is."""
 _CHANGED_SHARE = 0.3
 _KIND_NAMES, _KIND_SHARE = 3, 0.02
-"""A word says of what kind a thing is ("Works", "Museum") where so many names have it, and such a
-share of them."""
+"""A word names a kind of thing ("Works", "Museum") if at least this many names, and this share of
+all names, contain it."""
 
 
 class InventedNames:
-    """Makes new names: the head of one name and the tail of another.
+    """Makes new names from the first half of one name and the second half of another.
 
-    Of fewer than a thousand names each word is made so, and some letters are changed too. Their
-    halves are spelled with few of the tokenizer's tokens, and the policy never copied a name that
-    is spelled with the others: over a hundred documents no unseen name of forty, and 37 of them
-    with changed letters. Words that say of what kind a thing is stay: "Jutrar Works" becomes
-    "Dolsan Works". Under names of no kind questions were harder than under names that are real and
-    were never met: a warm start answered 84 % of three steps for 91.
+    With fewer than a thousand names, each word is made in this way and some letters are changed
+    too. Halves alone use few of the tokenizer's tokens, and the policy never copied a name with
+    other tokens: over a hundred documents, it copied no unseen name out of forty, but 37 with
+    changed letters. Words that name a kind of thing stay: "Jutrar Works" becomes "Dolsan Works".
+    Under names without a kind, questions were harder than under unseen real names: a warm start
+    answered 84 % of three-step questions instead of 91 %.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Store what names are put together from: at least one name."""
+        """Prepare the parts from which names are made; at least one name is needed."""
         self._parts = names
         self._letters = ""
         self._kind_words: frozenset[str] = frozenset()
@@ -45,14 +45,14 @@ class InventedNames:
             self._parts = own or every or names
 
     def in_place_of(self, name: str, rng: random.Random) -> str:
-        """Another name, or another number of as many digits, as the generator draws it."""
+        """Return another name, or another number with as many digits, drawn by `rng`."""
         if not self._letters:
             if name.isdecimal():
                 return _digits(name, rng)
-            return " ".join(self._joined(rng).split()).strip(" -'")  # halves may meet at a blank
+            return " ".join(self._joined(rng).split()).strip(" -'")  # halves may meet at a space
         words = name.split()
         kept = [word.casefold() in self._kind_words for word in words]
-        if all(kept):  # many share both a first name and a surname: nothing would change
+        if all(kept):  # many names share all words: nothing would change
             kept = [False] * len(words)
         return " ".join(
             word if is_kept else self._word(word, rng)
@@ -60,7 +60,7 @@ class InventedNames:
         )
 
     def _word(self, word: str, rng: random.Random) -> str:
-        """Another word in place of one; punctuation by itself stays."""
+        """Return another word in place of one; pure punctuation stays."""
         if word.isdecimal():
             return _digits(word, rng)
         if not _has_letters(word):
@@ -77,12 +77,12 @@ class InventedNames:
         return head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :]
 
     def apart_from(self, taken: set[str], name: str, rng: random.Random) -> str:
-        """Another name in place of `name`, or itself where no draw gives one that is not taken.
+        """Return another name for `name`, or `name` itself if every draw is taken.
 
         Args:
             taken: folded names; the new one is added to them.
-            name: that is replaced.
-            rng: draws.
+            name: the name to replace.
+            rng: the random generator.
         """
         for _ in range(_MAX_DRAWS):
             other = self.in_place_of(name, rng)

@@ -1,10 +1,10 @@
 """Training tasks in a world whose names are invented, so that RL cannot learn a source's names.
 
-Over a hundred documents RL meets fifty names, and soon answers their questions by heart: its
-training reward rises and the dev EM falls. Under other names, new ones at every draw of a task,
-only reading and copying earn the reward. The question, what the searches show and the accepted
-answers have the other names, and a query that has them searches for the real ones. All attempts of
-a group are in the same world.
+Over a hundred documents, RL sees only fifty names and soon memorises the answers: its training
+reward rises and the dev EM falls. Under other names, new ones at every draw of a task, only reading
+and copying earn the reward. The question, the search results and the accepted answers use the other
+names, and queries are translated back to the real ones. All trajectories of a group are in the same
+world.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from espalier.knowledge.folding import folded_name, name_pattern
 from espalier.records import Task
 
 _ARGUMENT = "names"
-"""Argument of a task: its world's names by the real ones."""
+"""Argument of a task: real name -> name in the task's world."""
 _KNOWN_WORLDS = 256
-"""A step has a world for each of its tasks, and every search of their attempts looks it up."""
+"""Cache size: a step has a world for each of its tasks, and each search in their episodes looks it
+up."""
 
 
 class OtherNames:
-    """The names of a world, and the real ones."""
+    """Translates between real names and the names of a world."""
 
     def __init__(self, others: Mapping[str, str]) -> None:
         """Store `others`: real name -> name in the world."""
         self._others = {real.casefold(): other for real, other in others.items()}
         self._real_or_other = name_pattern(others, ignores_case=True)
-        swapped = dict(others)  # a real name finds nothing in a world where it is another's
+        swapped = dict(others)  # a real name must not find its entity in a world that renames it
         for real, other in others.items():
             swapped[other] = real
             swapped[folded_name(other)] = real
@@ -40,16 +41,16 @@ class OtherNames:
         self._written = name_pattern(swapped, ignores_case=True)
 
     def shown(self, text: str) -> str:
-        """`text` with the world's names."""
+        """Return `text` with the world's names."""
         return _exchanged(self._real_or_other, self._others, text)
 
     def meant(self, text: str) -> str:
-        """`text` of the world with the real names."""
+        """Return a text of the world with the real names."""
         return _exchanged(self._written, self._swapped, text)
 
 
 def names_of(task: Task) -> OtherNames | None:
-    """The names of the task's world; None where they are the real ones."""
+    """Return the names of the task's world; None if they are the real ones."""
     others = task.arguments.get(_ARGUMENT)
     if not isinstance(others, dict):
         return None
@@ -62,23 +63,23 @@ def _other_names(others: tuple[tuple[str, str], ...]) -> OtherNames:
 
 
 class WorldMaker:
-    """Puts tasks into worlds of their own."""
+    """Puts each task into a world of its own."""
 
     def __init__(self, titles: Sequence[str], share: float) -> None:
-        """Set up.
+        """Prepare the invented names.
 
         Args:
-            titles: of the documents; invented names are put together from them.
-            share: of the names that become others, 0-1.
+            titles: titles of the documents, from which names are invented.
+            share: share of the names that are replaced, 0-1.
         """
         self._titles = titles
         self._names = InventedNames(titles)
         self._share = share
 
     def __call__(self, task: Task, rng: random.Random) -> Task:
-        """The task in a world that `rng` draws.
+        """Return the task in a world drawn by `rng`.
 
-        Its names are the titles, those of the task's route, and its accepted answers.
+        Names are the titles, those of the task's route, and its accepted answers.
         """
         route = task.extra.get("entities")
         real = [*self._titles, *(map(str, route) if isinstance(route, list) else ())]

@@ -1,8 +1,8 @@
 """Question-free logs over train documents, from which the embedded policy learns to read.
 
 Most names in a log are replaced by invented ones, so that the policy learns to copy a name rather
-than to remember it: a country of the held-out split must be as readable as one it has seen. It is a
-small agentic continual pre-training (Su et al. 2025, arXiv:2509.13310): nothing here asks.
+than to remember it: a country of the held-out split must be as readable as one it has seen. This is
+a small agentic continual pre-training (Su et al. 2025, arXiv:2509.13310): no log asks a question.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from espalier.synthesis.search_wording import (
 )
 
 _HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
-"""Share of logs of 1 to 4 searches."""
+"""Shares of logs with 1 to 4 searches."""
 
 _MAX_NOISE_LABELS = 5
 _LED_TO_SHARE = 0.4
 """Share of the names of a joint search that an earlier search finds."""
 _FRUITLESS_SHARE = 0.3
-"""Share of joint searches that come after one for another name, which finds nothing joint."""
+"""Share of joint searches that follow a joint search for another name, which finds no common
+document."""
 _TAILS = (0, 1, 1, 2)
-"""Searches behind a joint one, each as likely as another."""
+"""Numbers of searches after a joint one, drawn uniformly."""
 
 
 ShowDocument = Callable[[Document, str], str]
-"""Document and query -> the observation of a search that finds the document."""
+"""Maps a document and a query to the observation of a search that finds the document."""
 
 
 class _Search(NamedTuple):
@@ -56,8 +57,8 @@ class _Search(NamedTuple):
 class BrowsingWriter:
     """Writes browsing logs over `documents` of labelled facts, grouped by kind of entity.
 
-    A log names an entity among unrelated words, lists the lines to be read, searches for one after
-    the other, carries the value it read into the next search, and ends by stating the last one:
+    A log names an entity among unrelated words, plans which lines to read, searches for one after
+    the other, carries each value into the next search, and ends by stating the last value:
 
         <|user|> capital of lyon time zone <|assistant|> <think> country , currency </think>
         <search> lyon country </search> <information> lyon | country: france </information>
@@ -68,8 +69,8 @@ class BrowsingWriter:
         <|user|> lyon capital nice <|assistant|> <think> both neighbours , mayor </think>
         <search> lyon nice neighbours </search> <information> bakomi | neighbours: nice; lyon ...
 
-    The words around a name are labels drawn at random: a policy that has only read logs cannot
-    answer a question, but it has learned to find a name in a sentence.
+    The words around a name are random labels: a policy that has only read logs cannot answer a
+    question, but it has learned to find a name in a sentence.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class BrowsingWriter:
         self._has_single = any(map(self._single_facts, documents))
 
     def write(self, rng: random.Random) -> Log:
-        """One log; a function of the generator's state alone."""
+        """Return one log; depends on the state of `rng` only."""
         if self._listing and rng.random() < self._join_share:
             return self._joined(rng)
         hops = rng.choices(range(1, len(_HOP_WEIGHTS) + 1), _HOP_WEIGHTS)[0]
@@ -112,22 +113,22 @@ class BrowsingWriter:
         return Log(self._prompt((start,), rng), tuple(_pieces(walk)))
 
     def _walk(self, name: str, kind: str, hops: int, rng: random.Random) -> Iterator[_Search]:
-        """Up to `hops` searches from `name`, each for what the one before it found."""
+        """Yield up to `hops` searches from `name`, each for what the one before it found."""
         for _ in range(hops):
             if kind not in self._by_kind:
                 return
             document = self._disguised(rng.choice(self._by_kind[kind]), name, rng)
             label, values = rng.choice(self._facts(document))
             query = search_query(name, label)
-            # of a list the first: the log gives no reason to choose another
+            # the first value of a list: the log gives no reason to choose another
             yield _Search(label, query, self._show(document, query), values[0])
             name, kind = values[0], self._object_kinds.get(label, "")
 
     def _joined(self, rng: random.Random) -> Log:
-        """A log that searches for the document that mentions two names, and walks on from it.
+        """Return a log that searches for the document that mentions two names, and goes on from it.
 
-        Either name may be what an earlier search found; and a search may come first for a name that
-        no document mentions together with the second one: its own document is found.
+        Either name may be the result of an earlier search. A joint search with a wrong name may
+        come first; it finds only that name's own document.
         """
         found = rng.choice(self._listing)
         title = self._renamed(found.title, rng)
@@ -157,7 +158,7 @@ class BrowsingWriter:
         return Log(self._prompt(starts, rng), tuple(_pieces(walk)))
 
     def _leading_to(self, name: str, rng: random.Random) -> tuple[str, _Search]:
-        """A start, and a search from there that finds `name`; some document has a single value."""
+        """Return a start and a search from it that finds `name`; some line has a single value."""
         document = rng.choice(self._documents)
         while not (facts := self._single_facts(document)):
             document = rng.choice(self._documents)
@@ -172,14 +173,14 @@ class BrowsingWriter:
         return start, _Search(label, query, self._show(shown, query), name)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`: titles and lines of the documents."""
+        """Yield titles and lines of the documents."""
         del rng
         for document in self._documents:
             yield document.title
             yield from document.lines
 
     def _prompt(self, names: Sequence[str], rng: random.Random) -> str:
-        """The names among a few labels unrelated to the walk."""
+        """Return the names among a few labels unrelated to the walk."""
         words: list[str] = []
         for name in names:
             words += rng.choices(self._labels, k=rng.randrange(_MAX_NOISE_LABELS // len(names) + 1))
@@ -187,7 +188,7 @@ class BrowsingWriter:
         return " ".join((*words, *rng.choices(self._labels, k=rng.randrange(2))))
 
     def _facts(self, document: Document) -> list[tuple[str, list[str]]]:
-        """Label and values of each line that states a relation, or of every line if none does."""
+        """Return label and values of lines that state a relation, or of all lines if none does."""
         split = (line.partition(": ") for line in document.lines)
         facts = [(label, values.split("; ")) for label, _, values in split if values]
         return [fact for fact in facts if fact[0] in self._object_kinds] or facts
@@ -196,7 +197,7 @@ class BrowsingWriter:
         return [fact for fact in self._facts(document) if len(fact[1]) == 1]
 
     def _disguised(self, document: Document, title: str, rng: random.Random) -> Document:
-        """The document under another title, with most of its values renamed."""
+        """Return the document under another title, with most of its values renamed."""
         lines: list[str] = []
         for line in document.lines:
             label, separator, values = line.partition(": ")
@@ -230,9 +231,9 @@ _MAX_QUERY_WORDS = 8
 class ClozeWriter:
     """Writes cloze logs over the longer lines of `documents`, which state no labelled facts.
 
-    A log takes a span of words out of a line, searches for what is left of the line, and states the
+    A log removes a span of words from a line, searches for the rest of the line, and states the
     span that the found document shows. Most spans are replaced by invented names, in the document
-    too, so that the span has to be read:
+    too, so that they must be read:
 
         <|user|> the mayor of lyon is <|assistant|> <think> find </think>
         <search> mayor lyon </search>
@@ -261,7 +262,7 @@ class ClozeWriter:
         self._names = InventedNames([document.title for document in documents])
 
     def write(self, rng: random.Random) -> Log:
-        """One log; a function of the generator's state alone."""
+        """Return one log; depends on the state of `rng` only."""
         document, number = rng.choice(self._lines)
         line = document.lines[number].rstrip(".!?").split()
         length = rng.randint(1, _MAX_SPAN_WORDS)
@@ -284,7 +285,7 @@ class ClozeWriter:
         )
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`: titles and lines of the documents."""
+        """Yield titles and lines of the documents."""
         del rng
         for document in self._documents:
             yield document.title

@@ -1,9 +1,9 @@
-"""Demonstrations under invented names, so that a plan follows from the words of a question alone.
+"""Demonstrations under invented names, so that plans depend only on the wording of a question.
 
-A policy that is trained on few entities learns from the name what may be asked of it: of a country
-that it knows it asks the currency, of an unknown one first the country. With the names exchanged
-throughout a demonstration, in the question, the searches, the results and the answer, nothing but
-the wording is left to learn from.
+A policy trained on few entities learns from a name what may be asked about it: for a country that
+it knows it searches the currency, for an unknown one first the country. If the names are exchanged
+throughout a demonstration, in the question, the searches, the results and the answer, only the
+wording is left to learn from.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class NameExchange:
     """Exchanges the names that a demonstration passes through for invented ones."""
 
     def __init__(self, names: Sequence[str], share: float) -> None:
-        """Set up.
+        """Prepare the invented names.
 
         Args:
-            names: that invented ones are put together from.
-            share: of the names that are exchanged, 0-1.
+            names: names from which new ones are invented.
+            share: share of the names that are exchanged, 0-1.
         """
         self._names = InventedNames(names)
         self._share = share
@@ -41,13 +41,12 @@ class NameExchange:
     def __call__(
         self, task: Task, trajectory: Trajectory, rng: random.Random
     ) -> tuple[Task, Trajectory]:
-        """The task and its demonstration with other names.
+        """Return the task and its demonstration with other names.
 
-        They are the names of the route; without one the titles that were found, and the answer.
-
-        All stays as it is after a detour, which misspells a name: it would no longer be the one
-        that is asked for. So it does where the policy would have to write a word that it has not
-        read: a teacher wrote part of a name, or an answer in words of its own.
+        Names are those of the route, or without one the found titles and the answer. Nothing
+        changes if there is a detour, which misspells a name and would no longer match it. Nothing
+        changes either if the policy would have to write a word that it has not read, because a
+        teacher wrote part of a name, or an answer in its own words.
         """
         if trajectory.detour:
             return task, trajectory
@@ -60,7 +59,7 @@ class NameExchange:
             if rng.random() >= self._share:
                 continue
             others[name] = self._names.apart_from(taken, name, rng)
-            if route is None:  # its queries are the question's own words, folded
+            if route is None:  # queries are then the folded words of the question
                 others.setdefault(folded_name(name), folded_name(others[name]))
         if not others:
             return task, trajectory
@@ -73,7 +72,7 @@ class NameExchange:
 
 
 def _found_names(trajectory: Trajectory) -> list[str]:
-    """The titles that the searches found, and the answer."""
+    """Return the titles that the searches found, and the answer."""
     found = [
         hit.title
         for message in trajectory.messages
@@ -84,7 +83,7 @@ def _found_names(trajectory: Trajectory) -> list[str]:
 
 
 def _unread_words(messages: Sequence[Message]) -> set[str]:
-    """The words that the policy writes and has not read before."""
+    """Return the words that the policy writes before it has read them."""
     read: set[str] = set()
     unread: set[str] = set()
     for message in messages:

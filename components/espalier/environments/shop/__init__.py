@@ -1,4 +1,4 @@
-"""Shopping by search and clicks, as WebShop has it."""
+"""Shopping by search and clicks, as in WebShop."""
 
 from espalier.environments.shop.config import ShopConfig
 from espalier.environments.shop.family import Shop

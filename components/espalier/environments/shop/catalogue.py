@@ -13,27 +13,27 @@ from espalier.knowledge.search import TextIndex
 from espalier.rewards import ShopProduct
 
 FILLER = "DUMMY_ATTR"
-"""Upstream's attribute of a product that has none."""
+"""Upstream's attribute for a product without attributes."""
 _CACHED_SEARCHES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A product: what its pages show and what the score reads."""
+    """A product: what its pages show and what the score uses."""
 
     asin: str
-    """Its id in lower case, as results show it."""
+    """The product's id in lower case, as results show it."""
     record: ShopProduct
     price: float
-    """In dollars; what a purchase costs."""
+    """Price of a purchase, in dollars."""
     price_tag: str
-    """What its pages show of it."""
+    """The price as its pages show it."""
     options: Mapping[str, Sequence[str]]
-    """Name -> values, lower case; a purchase has at most one value of each."""
+    """Name -> values, in lower case; a purchase has at most one value per option."""
 
     @property
     def document(self) -> Document:
-        """What the search reads of it: title, description, first bullet point and options."""
+        """What the search indexes: title, description, first bullet point and options."""
         options = " , ".join(f"{name} {' '.join(values)}" for name, values in self.options.items())
         lines = (self.record.description, *self.record.bullet_points[:1], options)
         return Document(self.asin, self.record.title, lines, "train")
@@ -43,11 +43,11 @@ class Catalogue:
     """All products of a shop."""
 
     def __init__(self, products: Sequence[Product], *, max_results: int) -> None:
-        """Index the products, of which each id stands once.
+        """Index the products, whose ids must be distinct.
 
         Args:
-            products: at least one.
-            max_results: that a search returns.
+            products: at least one product.
+            max_results: most products that a search returns.
         """
         self.products = tuple(products)
         self._by_asin = {product.asin: product for product in products}
@@ -57,11 +57,11 @@ class Catalogue:
         self._found = lru_cache(maxsize=_CACHED_SEARCHES)(self._ranked)
 
     def get(self, asin: str) -> Product | None:
-        """The product of that id."""
+        """Return the product with that id; None if there is none."""
         return self._by_asin.get(asin)
 
     def search(self, query: str) -> tuple[Product, ...]:
-        """The products that fit best, by BM25; ties in the order of the catalogue."""
+        """Return the best products by BM25; ties are in the order of the catalogue."""
         return self._found(tuple(words(query)))
 
     def _ranked(self, query_words: tuple[str, ...]) -> tuple[Product, ...]:
@@ -70,9 +70,10 @@ class Catalogue:
 
 
 def drawn_price_limit(dice: random.Random, price: float) -> float | None:
-    """The most that a purchase may cost, above `price`; None where upstream's goals have no limit.
+    """Return a price limit above `price`; None where upstream's goals have no limit.
 
-    The larger of two among the next four multiples of 10 dollars below 1,000 (`get_human_goals`).
+    It is the larger of two of the next four multiples of 10 dollars below 1,000
+    (`get_human_goals`).
     """
     above = [10.0 * tens for tens in range(1, 100) if 10.0 * tens > price][:4]
     return max(dice.sample(above, 2)) if len(above) >= 2 else None

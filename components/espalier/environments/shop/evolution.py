@@ -1,4 +1,4 @@
-"""How a failed goal is varied: the same wishes for another product, or others for the same one."""
+"""Variations of a failed goal: similar requirements for another product, or others for the same."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ShopVariations:
     """Varies goals of one catalogue."""
 
     def __init__(self, products: Sequence[Product], *, max_options: int, family: str) -> None:
-        """Store what goals are made of.
+        """Store the products that goals are made of.
 
         Args:
-            products: of which no dev or held-out goal is.
-            max_options: that a goal asks for.
-            family: name in tasks.
+            products: products without a dev or held-out goal.
+            max_options: most options that a goal asks for.
+            family: name of the family in tasks.
         """
         self._products = [one for one in products if one.record.query and _attributes(one)]
         self._by_asin = {product.asin: product for product in self._products}
@@ -31,7 +31,7 @@ class ShopVariations:
         self._family = family
 
     def varied(self, failed: Task, dice: random.Random) -> Task | None:
-        """Another training goal; None where the product has not what it would ask for."""
+        """Return another training goal; None if the product lacks what it would ask for."""
         asin, _ = gold_purchase(failed)
         goal, meant = goal_of(failed), self._by_asin.get(asin)
         if meant is None:
@@ -47,7 +47,7 @@ class ShopVariations:
     def _goal(
         self, dice: random.Random, product: Product, titled: int, hidden: int, options: int
     ) -> Task | None:
-        """The goal that asks for so many attributes of the title, others, and options."""
+        """Return a goal with that many title attributes, hidden attributes and options."""
         beside = _hidden(product)
         spelled = [one for one in _attributes(product) if one not in beside]
         most = min(self._max_options, len(product.options))
@@ -65,5 +65,5 @@ def _attributes(product: Product) -> list[str]:
 
 
 def _hidden(product: Product) -> list[str]:
-    """Attributes that the title does not say."""
+    """Return the attributes that the title does not contain."""
     return [one for one in _attributes(product) if one not in product.record.title.lower()]

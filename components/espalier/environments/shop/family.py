@@ -58,7 +58,7 @@ INSTRUCTIONS = (
 
 
 class Shop(SimpleFamily[ShopConfig]):
-    """See the module."""
+    """The family of shopping tasks."""
 
     name = "shop"
     config = ShopConfig
@@ -74,11 +74,11 @@ class Shop(SimpleFamily[ShopConfig]):
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self._copied: tuple[Path, Catalogue] | None = None
-        """A knowledge artifact and the catalogue in it."""
+        """The last knowledge artifact and the catalogue loaded from it."""
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """The outcome is half of the reward with what the score pays; no teacher varies goals."""
+        """Check that the outcome outweighs the score's term, and that no teacher varies goals."""
         refuse_teacher_proposals(profile, "goals")
         config = profile.environment
         assert isinstance(config, ShopConfig), "the section of this family"
@@ -86,13 +86,13 @@ class Shop(SimpleFamily[ShopConfig]):
         require_composition(profile, {"environment.score_reward": span})
 
     def tools(self) -> Sequence[Tool]:
-        """The tools' schemas; `environments` binds them to an episode's visit."""
+        """Return the tools' schemas; `environments` binds them to an episode's visit."""
         return shop_tools()
 
     # ------------------------------------------------------------------------------ tasks
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
-        """Copy WebShop's files into the artifact; a catalogue is made when it is needed.
+        """Copy WebShop's files into the artifact; a generated catalogue needs no files.
 
         Raises:
             DataError: a file is missing or malformed.
@@ -110,7 +110,7 @@ class Shop(SimpleFamily[ShopConfig]):
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """Goals in the made catalogue, or in the user's."""
+        """Return goals in the generated catalogue, or in the user's."""
         if self.settings.catalogue is None:
             return super().questions(knowledge, funnel, tracker)
         shop = self._load(knowledge / _COPIED)
@@ -132,7 +132,7 @@ class Shop(SimpleFamily[ShopConfig]):
         return list({task.task_id: task for task in tasks}.values())
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Goals of the split's products of the catalogue that is made."""
+        """Return goals for the split's products in the generated catalogue."""
         made = self.settings.made
         goals = made_goals(self._made.products, made, self.profile.splits, split)
         asked = [goal for _, goal in zip(range(count), goals, strict=False)]
@@ -143,7 +143,7 @@ class Shop(SimpleFamily[ShopConfig]):
         ]
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Visits for goals that no task asks for; a user's catalogue has those of its tasks."""
+        """Return visits for goals that are in no task; for a user's catalogue, demonstrations."""
         if self.settings.catalogue is not None:
             return super().reading_material(knowledge, train)
         made = self.settings.made
@@ -181,7 +181,7 @@ class Shop(SimpleFamily[ShopConfig]):
 
     @property
     def _opened(self) -> Catalogue:
-        """The catalogue that tasks are played in, or the one of the profile before any is."""
+        """The catalogue of the open environments, or the profile's before any is open."""
         given = self.settings.catalogue
         if given is None:
             return self._made
@@ -191,13 +191,13 @@ class Shop(SimpleFamily[ShopConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open environments over the generated or the ingested catalogue."""
         environments = self._environments_over(self._catalogue(knowledge))
         yield lambda _view: environments
 
     @contextmanager
     def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """Over the products that stand beside the file of goals."""
+        """Open environments over the products next to the file of goals."""
         del knowledge
         yield self._environments_over(self._load(path).catalogue)
 
@@ -205,7 +205,7 @@ class Shop(SimpleFamily[ShopConfig]):
         return self.environments_by(self.tools(), lambda task: self._rules_of(task, catalogue))
 
     def _rules_of(self, task: Task, catalogue: Catalogue) -> EpisodeRules:
-        """One episode: its visit, and what was bought in it."""
+        """Return the rules of one episode, which is one visit to the shop."""
         visit = ScoredVisit(catalogue, goal_of(task), page_size=self.settings.page_size)
 
         def bought(_task: Task, _answer: str | None, _turns: TurnResults) -> float:
@@ -222,14 +222,14 @@ class Shop(SimpleFamily[ShopConfig]):
             verify=bought,
             further_terms=partly,
             ending_tools=frozenset({BUY}),
-            # a message without a call buys nothing: it is no answer, and its format is not paid
+            # a message without a call buys nothing: it is not an answer and gets no format reward
             read_answer=written,
         )
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """1 where an answer is a purchase in the profile's catalogue whose score is 1.
+        """Return 1 if an answer is a purchase in the profile's catalogue with a score of 1.
 
-        Episodes are scored by what was bought in them, and not by this.
+        Episodes are scored by what was bought in them, and do not use this method.
         """
         if answer is None:
             return 0.0
@@ -239,7 +239,7 @@ class Shop(SimpleFamily[ShopConfig]):
     # ------------------------------------------------------------------------------ new goals
 
     def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
-        """WebRL's evolution of failed goals."""
+        """Return WebRL's evolution of failed goals."""
         if not isinstance(self.profile.self_play, WebRLConfig):
             return super().proposer(knowledge, accepted)
         is_of_training, made = self._is_of_training(knowledge), self.settings.made
@@ -251,14 +251,14 @@ class Shop(SimpleFamily[ShopConfig]):
         return TaskEvolution(variations.varied)
 
     def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
-        """A purchase becomes the goal that it meets."""
+        """Return what turns a purchase into the goal that it meets."""
         del accepted
         return ShopHindsight(
             self._catalogue(knowledge), self._is_of_training(knowledge), family=self.name
         )
 
     def _is_of_training(self, knowledge: Path) -> Callable[[Product], bool]:
-        """Whether no dev or held-out goal is about a product."""
+        """Return a predicate: whether a product has no dev or held-out goal."""
         splits = self.profile.splits
         if self.settings.catalogue is None:
             return lambda product: split_of(product, splits) == "train"
@@ -269,7 +269,7 @@ class Shop(SimpleFamily[ShopConfig]):
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """Goals in WebShop's format: those of people, of which the test split, or made ones."""
+        """Return goals in WebShop's format: the test split of people's goals, or generated ones."""
         shop = self._load(path)
         goals = shop.goals_of("heldout", self.profile.splits) if shop.is_official else shop.goals
         tasks = [
@@ -278,7 +278,7 @@ class Shop(SimpleFamily[ShopConfig]):
         return benchmark_tasks(path, tasks)
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """WebShop's score of the purchase, 0 without one, and whether it is 1."""
+        """Return WebShop's score of the purchase, 0 without one, and whether it is 1."""
         del task
         last = trajectory.tool_results[-1:]
         was_bought = any(one.call.name == BUY and one.succeeded for one in last)
@@ -287,16 +287,16 @@ class Shop(SimpleFamily[ShopConfig]):
         return {"score": score, "success_rate": float(score == 1)}
 
     def gold_script(self, task: Task) -> Script:
-        """Buys the product that the goal was made from."""
+        """Buy the product that the goal was made from."""
         return gold_script(task)
 
     def demonstrate(self, task: Task) -> Script:
-        """Opens what looks right in the results, until one is."""
+        """Open promising results, until one is right."""
         return shop_for(task, self._opened)
 
 
 _JUDGED: tuple[Split, ...] = ("dev", "heldout")
 _MOST_OPTIONS = 3
-"""Options that a new goal in a user's catalogue asks for, at most."""
+"""Most options that a new goal in a user's catalogue asks for."""
 _COPIED = "catalogue"
 """Folder of the knowledge artifact with the user's files."""

@@ -1,4 +1,4 @@
-"""Goals of purchases: as tasks, and read back from them."""
+"""Goals of purchases: written into tasks, and read back from them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class AskedGoal:
     goal: ShopGoal
     asin: str
     chosen: Mapping[str, str]
-    """Options of that product that meet it: name -> value."""
+    """Options of that product that meet the goal: name -> value."""
     kind: str
-    """Group of the reports."""
+    """Group in reports."""
 
 
 class _Goal(BaseModel):
-    """A goal as the arguments of a task have it."""
+    """A goal in the arguments of a task."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -43,7 +43,7 @@ class _Goal(BaseModel):
 
 
 def goal_task(asked: AskedGoal, *, family: str, split: Split, source: str) -> Task:
-    """The task of a goal; its gold answer is the purchase that it was made from."""
+    """Return the task of a goal; its gold answer is the purchase that it was made from."""
     gold = {"asin": asked.asin, "options": dict(asked.chosen)}
     return make_task(
         family,
@@ -63,10 +63,10 @@ def goal_task(asked: AskedGoal, *, family: str, split: Split, source: str) -> Ta
 
 
 def goal_of(task: Task) -> ShopGoal:
-    """The goal of a task.
+    """Return the goal of a task.
 
     Raises:
-        DataError: the task has none that can be scored.
+        DataError: the task has no valid goal.
     """
     try:
         read = _Goal.model_validate(task.arguments.get("goal"))
@@ -78,15 +78,15 @@ def goal_of(task: Task) -> ShopGoal:
 
 
 def gold_purchase(task: Task) -> tuple[str, dict[str, str]]:
-    """Id and chosen options of the product that a goal was made from.
+    """Return id and chosen options of the product that a goal was made from.
 
     Raises:
-        DataError: the task's gold answer is no such purchase.
+        DataError: the task's gold answer is not a valid purchase.
     """
     read = _read_json(task.verifier.gold[0])
     asin, options = read.get("asin"), read.get("options")
     if not isinstance(asin, str) or not isinstance(options, dict):
-        raise DataError(f"task {task.task_id}: its gold answer is no purchase")
+        raise DataError(f"task {task.task_id}: its gold answer is not a purchase")
     return asin, {name: str(value) for name, value in options.items()}
 
 
@@ -94,7 +94,7 @@ def gold_purchase(task: Task) -> tuple[str, dict[str, str]]:
 
 
 def score_of(purchase: Purchase, goal: ShopGoal) -> ShopScore:
-    """WebShop's score of a purchase."""
+    """Return WebShop's score of a purchase."""
     product = purchase.product
     return webshop_score(
         product.record, goal, price=product.price, options=purchase.options.values()
@@ -102,15 +102,15 @@ def score_of(purchase: Purchase, goal: ShopGoal) -> ShopScore:
 
 
 def written_purchase(purchase: Purchase, score: float) -> str:
-    """The answer of an episode: what was bought, and its score, which ends upstream's as well."""
+    """Return the answer of an episode: the purchase with its score, as at the end of upstream's."""
     bought = {"asin": purchase.product.asin, "options": purchase.options, "score": score}
     return json.dumps(bought, ensure_ascii=False)
 
 
 def read_purchase(answer: str, catalogue: Catalogue) -> Purchase | None:
-    """The purchase that an answer writes; None where the shop has no such product or option.
+    """Return the purchase in an answer; None if the shop has no such product or option.
 
-    A score that the answer names is not believed.
+    A score stated in the answer is ignored.
     """
     read = _read_json(answer)
     asin, options = read.get("asin"), read.get("options", {})
@@ -123,7 +123,7 @@ def read_purchase(answer: str, catalogue: Catalogue) -> Purchase | None:
 
 
 def written_score(answer: str) -> float:
-    """The score in an answer that the environment wrote."""
+    """Return the score in an answer that the environment wrote."""
     score = _read_json(answer).get("score")
     return float(score) if isinstance(score, int | float) else 0.0
 

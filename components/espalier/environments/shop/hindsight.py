@@ -1,12 +1,13 @@
-"""Which goal a purchase meets: what was bought becomes what is asked for.
+"""The goal that a purchase meets: what was bought becomes what is asked for.
 
     asked     i need a soft waterproof jacket , size large .
     bought    soft waterproof jacket, size small
     solved    find me a soft waterproof jacket , size small , under 60 dollars .
 
-The goal asks for the attributes that the visit showed: those in the title, and those of a product's
-further pages where one of them was opened. The visit counts from its last search on, whose words
-have to be in the new goal: else it would teach to search for what nobody asked.
+The goal asks for the attributes that the visit showed: those in the title, and those on a product's
+further pages if one of them was opened. Only the part of the visit from the last search on is used,
+and the words of that search must be in the new goal: otherwise the demonstration would teach
+searches that do not follow from the goal.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ class ShopHindsight:
     def __init__(
         self, catalogue: Catalogue, is_of_training: Callable[[Product], bool], *, family: str
     ) -> None:
-        """Store what purchases are read with.
+        """Store what purchases are interpreted with.
 
         Args:
-            catalogue: that training tasks are played in.
-            is_of_training: whether no dev or held-out goal is about a product.
-            family: name in tasks.
+            catalogue: the catalogue of the training tasks.
+            is_of_training: whether a product has no dev or held-out goal.
+            family: name of the family in tasks.
         """
         self._catalogue = catalogue
         self._is_of_training = is_of_training
         self._family = family
 
     def achieved(self, task: Task, attempt: Trajectory) -> Achieved | Rejected:
-        """See `Hindsight`."""
+        """Return the goal that the purchase meets, or why there is none."""
         del task
         made = [one for one in made_calls(attempt) if one.result.succeeded]
         if not made or made[-1].call.name != BUY or attempt.answer is None:
@@ -66,7 +67,7 @@ class ShopHindsight:
         return Achieved(goal, tuple(one.action for one in visit))
 
     def _goal(self, purchase: Purchase, visit: Sequence[MadeCall]) -> Task | None:
-        """The goal that the purchase meets; None where nothing that was shown can be asked for."""
+        """Return the goal that the purchase meets; None if nothing shown can be asked for."""
         record = purchase.product.record
         if not record.query:
             return None
@@ -80,13 +81,13 @@ class ShopHindsight:
 
 
 def _from_last_search(made: Sequence[MadeCall]) -> Sequence[MadeCall]:
-    """What led to the purchase: a search forgets whatever was opened before."""
+    """Return the calls from the last search on: a search discards whatever was opened before."""
     last = max(place for place, one in enumerate(made) if one.call.name == "search")
     return made[last:]
 
 
 def _pages_were_read(purchase: Purchase, visit: Sequence[MadeCall]) -> bool:
-    """Whether a further page of the product was opened before it was bought."""
+    """Return whether a further page of the product was opened before it was bought."""
     clicks = [clicked_name(_argument(one, "target")) for one in visit]
     opened = len(clicks) - clicks[::-1].index(purchase.product.asin)
     return not _PAGES_OF_ATTRIBUTES.isdisjoint(clicks[opened:])

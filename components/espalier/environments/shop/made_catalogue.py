@@ -1,8 +1,8 @@
-"""A catalogue made from a seed, and what people ask for in it.
+"""A catalogue generated from a seed, and goals for it.
 
-All text is lower case and of plain words, as an embedded policy reads it. A title is two attributes
-and a noun, `soft waterproof jacket`; a third attribute stands on the page of features alone. A
-title belongs to one split by its digest: so do the products that have it, and the goals for them.
+All text is in lower case and plain words, as an embedded policy reads it. A title is two attributes
+and a noun, `soft waterproof jacket`; a third attribute is only on the page of features. The digest
+of a title decides the split of its products and of the goals for them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from espalier.rewards import CATEGORY_SEPARATOR, ShopGoal, ShopProduct
 
 
 class _Department(NamedTuple):
-    """What its products are called and are like: words, with spaces between them."""
+    """Nouns and attributes of its products, separated by spaces."""
 
     nouns: str
     attributes: str
     option: str
-    """Name of the option beside color."""
+    """Name of the option besides color."""
     values: str
 
 
@@ -80,7 +80,7 @@ _WISHES = (
 
 
 def make_products(config: MadeCatalogueConfig) -> list[Product]:
-    """The products; equal settings give equal ones."""
+    """Return the products; equal settings give equal products."""
     dice = random.Random(f"shop catalogue {config.seed}")
     digits = 1
     while len(_SYLLABLES) * 10**digits < config.products:
@@ -94,10 +94,10 @@ def make_products(config: MadeCatalogueConfig) -> list[Product]:
 
 
 def _asin(number: int, digits: int) -> str:
-    """The id of that number: a syllable and digits, `ko7`.
+    """Return the id with that number: a syllable and digits, such as `ko7`.
 
-    Ids of a page begin with different words: of `b133` and `b167` a small policy, which reads
-    figure by figure, copied no figure after 900,000 tokens.
+    Ids on a page begin with different syllables. With ids like `b133` and `b167`, a small policy,
+    which reads digit by digit, had not learned to copy a digit after 900,000 tokens.
     """
     syllable, rest = divmod(number, 10**digits)
     return f"{_SYLLABLES[syllable]}{rest:0{digits}}"
@@ -105,11 +105,11 @@ def _asin(number: int, digits: int) -> str:
 
 _SYLLABLES = tuple(first + second for first in "bcdfghjklmnpqrstvwxz" for second in "aeiou")
 MADE_ASIN = re.compile(rf"\b({'|'.join(_SYLLABLES)})([0-9]+)\b")
-"""An id of a made catalogue; its syllable and its digits."""
+"""Matches an id of a generated catalogue; the groups are its syllable and its digits."""
 
 
 def drawn_asin(dice: random.Random, digits: int) -> str:
-    """A random id with so many digits, of a product or of none."""
+    """Return a random id with that many digits, whether or not a product has it."""
     return _asin(dice.randrange(len(_SYLLABLES) * 10**digits), digits)
 
 
@@ -138,12 +138,12 @@ def _product(dice: random.Random, name: str, asin: str) -> Product:
 
 
 def split_of(product: Product, splits: SplitsConfig) -> Split:
-    """The split of the product's title, whichever its attributes stand first."""
+    """Return the split of the product's title, which ignores the order of its words."""
     return dealt_split(" ".join(sorted(product.record.title.split())), splits)
 
 
 def drawn_goal(dice: random.Random, product: Product, config: MadeCatalogueConfig) -> AskedGoal:
-    """A goal that the product meets, with options of it at random."""
+    """Return a goal that the product meets, with random options of it."""
     asks_hidden = dice.random() < config.hidden_share
     count = dice.randint(0 if not config.max_options else 1, config.max_options)
     names = sorted(dice.sample(list(product.options), count))
@@ -155,11 +155,11 @@ def drawn_goal(dice: random.Random, product: Product, config: MadeCatalogueConfi
 def goal_in_words(
     dice: random.Random, product: Product, chosen: Mapping[str, str], asked: Sequence[str]
 ) -> AskedGoal:
-    """The goal of buying a product with chosen options, in one of a few wordings.
+    """Return the goal of buying a product with chosen options, in a random wording.
 
     Args:
         dice: draws the wording and the price limit.
-        product: of any catalogue.
+        product: a product of any catalogue.
         chosen: option -> value.
         asked: attributes of the product, at least one.
     """
@@ -193,7 +193,7 @@ def goal_in_words(
 def made_goals(
     products: Sequence[Product], config: MadeCatalogueConfig, splits: SplitsConfig, split: Split
 ) -> Iterator[AskedGoal]:
-    """Goals of a split, each once, in rounds over its products; ends where nothing new is found."""
+    """Yield distinct goals of a split, in rounds over its products, until a round finds none."""
     own = [product for product in products if split_of(product, splits) == split]
     seen: set[str] = set()
     for number in range(_ROUNDS):
@@ -209,4 +209,4 @@ def made_goals(
 
 
 _ROUNDS = 200
-"""Goals of a product, at most."""
+"""Most goals per product."""

@@ -1,4 +1,4 @@
-"""What the embedded policy learns to read from: visits whose ids are drawn anew each time."""
+"""What the embedded policy learns to read from: visits whose ids are redrawn every time."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from espalier.records import FinalAnswer, Task, ToolCalls, action_of
 from espalier.records.trajectory import Trajectory
 
 _TEXTS = 400
-"""Visits that the tokenizer's words come from."""
+"""Number of visits for training the tokenizer."""
 _ATTEMPTS = 100
 _OPENINGS_SHARE = 0.5
 _MOST_OPENED = 4
 _MOST_PAGES = 17
-"""A number that stands there."""
+"""Largest number of pages that an invented page of results shows."""
 
 
 class VisitReading:
-    """Demonstrations of goals that no task asks for, under prompts in random order.
+    """Demonstrations of goals that are in no task, under prompts in random order.
 
-    Every other log opens all products of a page instead, in the order of the prompt: ids are a few
-    words of a visit, and with visits alone no id was copied after 420 steps.
+    Every other log instead opens several products of a page, in the order of the prompt: ids are
+    only a few words of a visit, and with visits alone no id was copied after 420 steps.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class VisitReading:
         draw_task: Callable[[random.Random], Task],
         demonstrate: Callable[[Task], Trajectory | None],
     ) -> None:
-        """Write visits.
+        """Store where visits come from.
 
         Args:
-            products: of the training split.
-            page_size: products on a page of results.
-            draw_task: a goal for a product of the training split.
-            demonstrate: the teacher's visit; None where it found nothing.
+            products: products of the training split.
+            page_size: number of products on a page of results.
+            draw_task: draws a goal for a product of the training split.
+            demonstrate: returns the teacher's visit; None if it found nothing.
         """
         self._products = products
         self._page_size = page_size
@@ -52,7 +52,7 @@ class VisitReading:
         self._demonstrate = demonstrate
 
     def write(self, rng: random.Random) -> Log:
-        """See `ReadingMaterial`."""
+        """Return one log: a visit, or a list of opened products."""
         if rng.random() < _OPENINGS_SHARE:
             return self._openings(rng)
         task, trajectory = self._drawn(rng)
@@ -64,7 +64,7 @@ class VisitReading:
         return Log(_shuffled(rng, task.question), tuple(_renumbered(rng, pieces)))
 
     def _openings(self, rng: random.Random) -> Log:
-        """Products of an invented page of results are opened, in the order of the prompt."""
+        """Return a log that opens products of an invented page, in the order of the prompt."""
         listed = [
             replace(product, asin=_other_asin(rng, product.asin))
             for product in rng.sample(self._products, min(self._page_size, len(self._products)))
@@ -78,7 +78,7 @@ class VisitReading:
         return Log(" , ".join(product.record.title for product in wanted), tuple(pieces))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`."""
+        """Yield the thoughts, messages and calls of random visits."""
         for _ in range(_TEXTS):
             _, trajectory = self._drawn(rng)
             for message in trajectory.messages:
@@ -95,7 +95,7 @@ class VisitReading:
 
 
 def _shuffled(rng: random.Random, instruction: str) -> str:
-    """The wish's words in random order, and among them each option with its value behind it."""
+    """Return the wish's words in random order, keeping each option with its value."""
     wish, *others = instruction.split(" , ")
     parts = [*wish.split(), *others]
     rng.shuffle(parts)
@@ -103,7 +103,7 @@ def _shuffled(rng: random.Random, instruction: str) -> str:
 
 
 def _other_asin(rng: random.Random, asin: str) -> str:
-    """An id that is as long."""
+    """Return a random id of the same length."""
     found = MADE_ASIN.fullmatch(asin)
     assert found is not None, "a product of a made catalogue has such an id"
     return drawn_asin(rng, len(found[2]))
@@ -112,7 +112,7 @@ def _other_asin(rng: random.Random, asin: str) -> str:
 def _renumbered(
     rng: random.Random, pieces: Sequence[ToolCalls | FinalAnswer | str]
 ) -> Iterator[ToolCalls | FinalAnswer | str]:
-    """The pieces with other ids of products, so that ids are read, not learned."""
+    """Yield the pieces with other product ids, so that ids are read, not learned."""
     drawn: dict[str, str] = {}
 
     def other(match: re.Match[str]) -> str:

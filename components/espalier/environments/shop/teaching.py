@@ -1,4 +1,4 @@
-"""How a teacher shops: search by words, open what looks right, choose options, buy; or go back."""
+"""A teacher that shops: it searches, opens promising products, chooses options, and buys."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ from espalier.rewards import ShopGoal
 
 _MAX_PAGES = 5
 _THOUGHT_WORDS = 3
-"""A title of the made catalogue."""
+"""Length of a title in the generated catalogue."""
 
 
 def search_for(query: str) -> ToolCalls:
-    """A search."""
+    """Return a search."""
     return ToolCalls.one("search", {"query": query}, "search")
 
 
 def click_on(target: str, thought: str) -> ToolCalls:
-    """A click."""
+    """Return a click."""
     return ToolCalls.one("click", {"target": target}, thought)
 
 
 def open_product(product: Product) -> ToolCalls:
-    """A click on a product's id, behind a thought of the first words of its title and the id.
+    """Return a click on a product's id, after a thought of its title's first words and the id.
 
-    A small policy copies what follows, in the results, the words that it has just thought, and
-    then says it again in the click. With the title alone in the thought it copied no id after 900
-    steps of reading; with one thought for all products after 600.
+    A small policy finds, in the results, the words that it has just thought, copies what follows
+    them, and repeats it in the click. With only the title in the thought it copied no id after 900
+    steps of reading; with one thought for all products, none after 600.
     """
     words = product.record.title.lower().split()[:_THOUGHT_WORDS]
     return click_on(product.asin, " ".join((*words, product.asin)))
 
 
 def shop_for(task: Task, catalogue: Catalogue) -> Script:
-    """Opens the products of the results that look right, in order, and buys the first that is.
+    """Open promising products of the results in order, and buy the first that is right.
 
-    What looks right is seen in the results: the goal's kind, the attributes that a title spells,
-    the price. Whether it has the options, and an attribute that no title spells, is seen on its
-    own pages.
+    The results show whether a product is promising: the goal's kind, the attributes in the title,
+    the price. Only its own pages show its options, and attributes that are not in the title.
 
     Raises:
-        GaveUp: no page of results has it.
+        GaveUp: no page of results has the product.
     """
     goal = goal_of(task)
     _, gold_options = gold_purchase(task)
@@ -67,10 +66,10 @@ def shop_for(task: Task, catalogue: Catalogue) -> Script:
 
 
 def gold_script(task: Task) -> Script:
-    """Finds the product that the goal was made from, by its title or id; buys it with its options.
+    """Find the product that the goal was made from, by title or id, and buy it with its options.
 
     Raises:
-        GaveUp: no page of results has it.
+        GaveUp: no page of results has the product.
     """
     asin, options = gold_purchase(task)
     title = goal_of(task).title or asin
@@ -92,12 +91,12 @@ def _bought(chosen: dict[str, str]) -> Script:
 
 
 def _query(task: Task, goal: ShopGoal) -> str:
-    """The goal's attributes and its kind, as an instruction says them."""
+    """Return the goal's attributes and its kind, as in an instruction."""
     return " ".join((*goal.attributes, goal.query)).strip() or task.question
 
 
 def _listed(shown: Observed, catalogue: Catalogue) -> Sequence[Product]:
-    """The products of a page of results, in its order."""
+    """Return the products on a page of results, in order."""
     found = map(catalogue.get, shown.split())
     return [product for product in found if product is not None]
 
@@ -114,7 +113,7 @@ def _looks_right(product: Product, goal: ShopGoal) -> bool:
 
 
 def _chosen(product: Product, wanted: Sequence[str]) -> dict[str, str]:
-    """The product's options with a wanted value."""
+    """Return the product's options with a wanted value."""
     return {
         name: next(value for value in wanted if value in values)
         for name, values in product.options.items()

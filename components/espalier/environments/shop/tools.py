@@ -31,12 +31,12 @@ class ScoredVisit(Visit):
         super().__init__(catalogue, page_size=page_size)
         self._goal = goal
         self.score = 0.0
-        """Of the purchase; 0 without one."""
+        """Score of the purchase; 0 without one."""
         self.is_over = False
         """Whether something was bought."""
 
     def buy_scored(self) -> str:
-        """Buy, and write down what was bought."""
+        """Buy the open product and return the purchase as the answer."""
         purchase = self.buy()
         self.score = score_of(purchase, self._goal).score
         self.is_over = True
@@ -44,14 +44,14 @@ class ScoredVisit(Visit):
 
 
 def tools_of(visit: ScoredVisit) -> tuple[Tool, ...]:
-    """The tools of one episode."""
+    """Return the tools of one episode."""
     search, click, buy = shop_tools()
     return search.over(visit.search), click.over(visit.click), buy.over(visit.buy_scored)
 
 
 @cache
 def shop_tools() -> tuple[Tool, ...]:
-    """The tools' schemas, over no shop."""
+    """Return the tools' schemas, bound to no shop."""
 
     def search(query: _Query) -> str:
         """Search the shop; shows a page of products with their id, title and price."""

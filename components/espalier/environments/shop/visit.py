@@ -1,8 +1,8 @@
-"""A visit to the shop: the page one is on, what can be clicked there, and the purchase.
+"""A visit to the shop: the current page, what can be clicked there, and the purchase.
 
-Pages and buttons are WebShop's: results by pages, a product with its options, pages of its
-description, features and attributes, `back`, `next`, `back to search`. Leaving a product for the
-results forgets the options that were chosen.
+Pages and buttons are WebShop's: pages of results, a product with its options, pages with its
+description, features and attributes, `back`, `next`, `back to search`. Going back from a product to
+the results discards the chosen options.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from espalier.environments.shop.catalogue import Catalogue, Product
 from espalier.environments.tools import ToolError
 
 _SHOWN_TARGETS = 30
-"""Names that an error lists."""
+"""Most names listed in an error."""
 _MAX_QUERY_CHARACTERS = 1000
 _SubPage = Literal["description", "features", "attributes", "reviews"]
 _SUB_PAGES: tuple[_SubPage, ...] = ("description", "features", "attributes", "reviews")
 
 
 def clicked_name(target: str) -> str:
-    """What a click is compared by."""
+    """Return the normalized name by which clicks are compared."""
     return " ".join(target.lower().split()).strip("<> ")
 
 
 class Purchase(NamedTuple):
-    """What was bought."""
+    """A bought product with its options."""
 
     product: Product
     options: dict[str, str]
@@ -34,7 +34,7 @@ class Purchase(NamedTuple):
 
 
 class Visit:
-    """One episode's way through the shop."""
+    """One episode's state in the shop."""
 
     def __init__(self, catalogue: Catalogue, *, page_size: int) -> None:
         self._catalogue = catalogue
@@ -43,14 +43,14 @@ class Visit:
         """None before a search, and after `back to search`."""
         self._page = 1
         self._product: Product | None = None
-        """The one whose pages are open; None on a page of results."""
+        """The product whose pages are open; None on a page of results."""
         self._on_sub_page = False
         self._options: dict[str, str] = {}
 
     # ------------------------------------------------------------------------------ actions
 
     def search(self, query: str) -> str:
-        """A new search; shows the first page of results."""
+        """Search, and return the first page of results."""
         if not query.strip():
             raise ToolError("the query is empty")
         if len(query) > _MAX_QUERY_CHARACTERS:
@@ -58,9 +58,9 @@ class Visit:
         return self._show_results(self._catalogue.search(query), page=1)
 
     def click(self, target: str) -> str:
-        """Click on what the page shows: a product, an option or a button.
+        """Click on a product, option or button of the page, and return the new page.
 
-        A button goes before an option of that name, as upstream.
+        A button takes precedence over an option with the same name, as upstream.
         """
         name = clicked_name(target)
         if name == "buy now":
@@ -75,7 +75,7 @@ class Visit:
         return self._click_on_results(name, self._results)
 
     def buy(self) -> Purchase:
-        """Buy the product whose page is open, with the options that were chosen."""
+        """Buy the product whose page is open, with the chosen options."""
         if self._product is None or self._on_sub_page:
             raise ToolError("open the page of a product first")
         return Purchase(self._product, dict(self._options))
@@ -106,7 +106,7 @@ class Visit:
             if name == page:
                 self._on_sub_page = True
                 return sub_page(product, page)
-        # of two options with one value the later is chosen, as upstream
+        # if two options share a value, the later option is chosen, as upstream
         for option, values in reversed(list(product.options.items())):
             if name in values:
                 self._options[option] = name
@@ -131,9 +131,9 @@ class Visit:
 
 
 def results_page(listed: Sequence[Product], page: int, num_pages: int) -> str:
-    """A page of results."""
+    """Return the text of a page of results."""
     shown = " | ".join(
-        # id right behind title: a small policy copies what follows the title that it wants
+        # id right after the title: a small policy copies what follows the title that it wants
         f"{product.record.title} {product.asin} {product.price_tag}"
         for product in listed
     )
@@ -141,13 +141,13 @@ def results_page(listed: Sequence[Product], page: int, num_pages: int) -> str:
 
 
 def product_page(product: Product) -> str:
-    """A product's title, price and options."""
+    """Return a product's title, price and options."""
     options = (f"{name} : {' , '.join(values)}" for name, values in product.options.items())
     return " | ".join((product.record.title, f"price {product.price_tag}", *options))
 
 
 def sub_page(product: Product, page: _SubPage) -> str:
-    """What stands on a page beside the product's own; nobody has written a review."""
+    """Return the text of a product's further page; there are no reviews."""
     record = product.record
     written = {
         "description": record.description,

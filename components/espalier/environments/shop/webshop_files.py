@@ -1,4 +1,4 @@
-"""WebShop's own files: products, their attributes, and what people asked for.
+"""WebShop's own files: products, their attributes, and people's instructions.
 
     items_shuffle*.json     [{"asin", "name", "category", "query", "product_category", "pricing",
                             "full_description", "small_description", "customization_options"}, ...]
@@ -6,9 +6,9 @@
     items_human_ins*.json   {asin: [{"instruction", "instruction_attributes",
                             "instruction_options"}, ...]}
 
-They are read as `web_agent_site/engine` of princeton-nlp/WebShop at 64fa2a5 reads them. What is
-drawn there without a seed is drawn here from the product's id: a price within a range, and the
-limit of a goal's price. Without a file of products, goals are scored by their attributes alone.
+They are read as in `web_agent_site/engine` of princeton-nlp/WebShop at 64fa2a5. What upstream draws
+without a seed is drawn here from the product's id: a price within a range, and the price limit of a
+goal. Without a file of products, goals are scored by their attributes only.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from espalier.rewards import ShopGoal, ShopProduct, first_color, token_set_ratio
 
 PRODUCTS, ATTRIBUTES, HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
 _UNPRICED = 100.0
-"""Dollars, for a product without a price."""
+"""Price in dollars of a product without a price."""
 _MAX_ASIN = 10
 _MAX_COMBINATIONS = 20
-"""Goals made of one product's options; upstream takes all."""
+"""Most goals made of one product's options; upstream uses all combinations."""
 _OFFICIAL_TEST, _OFFICIAL_DEV = 500, 1500
-"""The first goals after the shuffle are test, those up to here dev (`baseline_models/env.py`)."""
+"""Positions in the shuffled goals where test and dev end (`baseline_models/env.py`)."""
 
 
 class PublicShop(NamedTuple):
@@ -54,10 +54,10 @@ class PublicShop(NamedTuple):
     catalogue: Catalogue
     goals: Sequence[AskedGoal]
     is_official: bool
-    """Whether they are enough of people's goals for upstream's split by position."""
+    """Whether there are enough goals by people for upstream's split by position."""
 
     def goals_of(self, split: Split, splits: SplitsConfig) -> list[AskedGoal]:
-        """The goals of a split, by their position, or by the digest of their product's id."""
+        """Return the goals of a split, by position or by the digest of the product's id."""
         if not self.is_official:
             return [goal for goal in self.goals if dealt_split(goal.asin, splits) == split]
         first, last = {
@@ -69,7 +69,7 @@ class PublicShop(NamedTuple):
 
 
 class _ProductRow(BenchmarkRow):
-    """A product; what its pages do not show is left alone."""
+    """A product; fields that its pages do not show are ignored."""
 
     asin: str
     name: str
@@ -95,9 +95,9 @@ class _HumanRow(BenchmarkRow):
 
 
 def load_webshop(path: Path, *, max_results: int) -> PublicShop:
-    """The shop of a folder with WebShop's files, or of one file of goals and what is beside it.
+    """Return the shop in a folder of WebShop's files, or of one file of goals and those beside it.
 
-    A folder has the goals of people where it has their file, else those of the attributes' file.
+    A folder's goals are those of people if it has their file, else those in the file of attributes.
 
     Raises:
         DataError: a file is missing or malformed, or there is no goal.
@@ -149,7 +149,7 @@ def _products(path: Path, attributes: Mapping[str, _AttributesRow]) -> list[Prod
     found: dict[str, Product] = {}
     for where, row in read_rows(path, _ProductRow):
         _require_unicode(where, row.model_dump())
-        # as upstream: the first of a kind, and no id that is none
+        # as upstream: the first product with an id, and only valid ids
         if row.asin == "nan" or len(row.asin) > _MAX_ASIN or row.asin.lower() in found:
             continue
         if not row.asin.strip() or row.asin.split() != [row.asin]:
@@ -171,7 +171,7 @@ def _product(where: str, row: _ProductRow, attributes: tuple[str, ...]) -> Produ
             title=row.name,
             query=row.query.lower().strip(),
             product_category=row.product_category,
-            # upstream's filler would be matched by a goal for it
+            # upstream's filler, which a goal may ask for
             attributes=attributes or ("DUMMY_ATTR",),
             bullet_points=tuple(point for point in listed if point),
             description=row.full_description or "",
@@ -215,7 +215,7 @@ def _option(where: str, name: str, content: JsonValue) -> str:
     value = content.get("value") if isinstance(content, dict) else None
     if not isinstance(value, str):
         raise DataError(f'{where}: customization_options.{name}: objects with a text "value"')
-    # one space between words: what is clicked is compared so
+    # single spaces, as in `clicked_name`
     return " ".join(value.strip().replace("/", " | ").lower().split())
 
 
@@ -228,7 +228,7 @@ def _attributes(path: Path) -> dict[str, _AttributesRow]:
 
 
 def _require_unicode(where: str, value: object) -> None:
-    """Refuse escapes of half a character: no trajectory that shows them could be stored."""
+    """Refuse lone surrogates, which cannot be stored in a trajectory."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -241,7 +241,7 @@ def _require_unicode(where: str, value: object) -> None:
 
 
 def _human_goals(products: Sequence[Product], path: Path) -> Iterator[AskedGoal]:
-    """One for each instruction of a person for a product that is there."""
+    """Yield a goal for each person's instruction for a product in the catalogue."""
     rows = {asin.lower(): value for asin, value in read_mapping(path).items()}
     _require_unicode(str(path), rows)
     for product in products:
@@ -263,7 +263,7 @@ def _human_goals(products: Sequence[Product], path: Path) -> Iterator[AskedGoal]
 def _made_goals(
     products: Sequence[Product], rows: Mapping[str, _AttributesRow]
 ) -> Iterator[AskedGoal]:
-    """One for each combination of options of a product with an instruction."""
+    """Yield a goal for each combination of options of a product with an instruction."""
     by_asin = {asin.lower(): row for asin, row in rows.items()}
     for product in products:
         row = by_asin.get(product.asin)
@@ -306,7 +306,7 @@ def _goal(
 
 
 def _fitting_options(product: Product, wanted: Sequence[str | tuple[str, str]]) -> dict[str, str]:
-    """The product's options that a goal's mean: the most similar value of all for each."""
+    """Return the product's options most similar to the wanted values."""
     offered = [(name, value) for name, values in product.options.items() for value in values]
     chosen: dict[str, str] = {}
     for option in wanted:
@@ -328,7 +328,7 @@ def _likeness(value: str, wanted: str) -> int:
 
 
 def _bare_product(asin: str, row: _AttributesRow) -> Product:
-    """A product of which nothing is known but its attributes: its id stands for its title."""
+    """Return a product of which only the attributes are known; its id serves as title."""
     record = ShopProduct(
         title=asin.lower(), query="", product_category="", attributes=row.attributes
     )

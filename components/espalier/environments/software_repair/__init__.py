@@ -1,4 +1,4 @@
-"""Software repair: faults of repositories, judged by hidden tests (SWE-bench)."""
+"""Software repair: faults in repositories, judged by hidden tests (SWE-bench)."""
 
 from espalier.environments.software_repair.family import SoftwareRepair
 

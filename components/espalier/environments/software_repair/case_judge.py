@@ -1,8 +1,8 @@
-"""Hidden tests of made repositories: calls whose results are compared outside of the sandbox.
+"""Hidden tests of generated repositories: calls whose results are compared outside the sandbox.
 
-The judging sandbox is given the repository, the calls and their arguments, and never a result that
-is right. Whatever code under test does there (print, end the interpreter, replace `repr`, answer
-any comparison), a test passes only where the right text comes back under its number, once.
+The judging sandbox gets the repository, the calls and their arguments, but never the right results.
+Whatever the tested code does there (print, end the interpreter, replace `repr`, override
+comparisons), a test passes only if the right text is returned under its number, exactly once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from espalier.environments.software_repair.repositories import Case
 from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 
 _MAX_RESULT = 2000
-"""Characters of a result that are told; right ones are far shorter."""
+"""Most characters of a returned result; right ones are far shorter."""
 
 _SCRIPT = """
 def _judge():
@@ -43,16 +43,16 @@ _judge()
 async def passed_cases(
     sandbox: Sandbox, files: Mapping[str, str], cases: Sequence[Case], timeout_s: float
 ) -> list[bool]:
-    """Whether each case passes in a repository of these files.
+    """Return for each case whether it passes in a repository of these files.
 
     Args:
-        sandbox: empty; it is given back dirty.
-        files: path -> content, hostile.
+        sandbox: an empty sandbox, which is left modified.
+        files: path -> content, which is untrusted.
         cases: hidden tests.
-        timeout_s: for all of them together.
+        timeout_s: time limit of all tests together.
 
     Raises:
-        SandboxError: it was lost, from outside or by the code under test.
+        SandboxError: the sandbox was lost, for an outside cause or by the tested code.
     """
     mark = secrets.token_hex(8)
     given = {
@@ -65,14 +65,14 @@ async def passed_cases(
         result = await sandbox.run_python(
             _SCRIPT, stdin=json.dumps(given).encode(), timeout_s=timeout_s
         )
-    except SandboxRefused:  # too much text for a run
+    except SandboxRefused:  # the input is too large
         return [False] * len(cases)
     said = _said(result, mark)
     return [said.get(number) == case.returned for number, case in enumerate(cases)]
 
 
 def _said(result: ExecResult, mark: str) -> dict[int, str]:
-    """Number of a case -> what its call returned; none of a number that was told twice."""
+    """Return number of a case -> returned text; numbers that occur twice are left out."""
     said: dict[int, str] = {}
     twice: set[int] = set()
     for line in result.stdout.decode(errors="replace").split("\n"):

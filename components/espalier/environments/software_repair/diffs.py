@@ -1,10 +1,10 @@
-r"""Unified diffs, as git writes them: read from hostile text, applied, and made.
+r"""Unified diffs, as git writes them: parsed from untrusted text, applied, and made.
 
-What is read: headers `--- a/PATH` and `+++ b/PATH`, new and deleted files, renames, hunks, and
-"\ No newline at end of file". What is not: binary patches, and paths that are quoted.
+Supported are headers `--- a/PATH` and `+++ b/PATH`, new and deleted files, renames, hunks, and "\
+No newline at end of file". Binary patches and quoted paths are not supported.
 
-A hunk is applied where its lines say, or at the nearest place where its old lines stand; context
-that does not match is refused, and never guessed (patch's "fuzz" is 0).
+A hunk is applied at its line number, or at the nearest place that has its old lines; context that
+does not match is refused, never guessed (patch's "fuzz" is 0).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_NEWLINE_LINE = "\\ No newline at end of file"
 
 
 class DiffError(ValueError):
-    """Text that is no diff, or one that does not apply."""
+    """Text that is not a diff, or a diff that does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Hunk:
         +b = 3                start 3
 
     Attributes:
-        start: line of the first old line, counted from 1; the line before an insertion.
-        old: lines with their ends.
-        new: what they become.
-        text: as it was written, with its head.
+        start: number of the first old line, from 1; for an insertion, of the line before it.
+        old: the old lines with their line ends.
+        new: the new lines.
+        text: the hunk as it was written, with its header.
     """
 
     start: int
@@ -57,7 +57,7 @@ class FilePatch:
     Attributes:
         old_path: None for a new file.
         new_path: None for a deleted file.
-        hunks: none for a mere rename, or an empty file.
+        hunks: empty for a pure rename, or an empty file.
     """
 
     old_path: str | None
@@ -66,22 +66,22 @@ class FilePatch:
 
     @property
     def text(self) -> str:
-        """Its hunks as they were written."""
+        """The hunks as they were written."""
         return "\n".join(hunk.text for hunk in self.hunks)
 
     @property
     def path(self) -> str:
-        """Where the file is afterwards, or was before it was deleted."""
+        """The new path, or the old one of a deleted file."""
         path = self.new_path or self.old_path
         assert path is not None, "a patch has a path"
         return path
 
 
 def checked_path(path: str) -> str:
-    """A relative path without `..`, as it is stored in a tree.
+    """Return a relative path without `..`, in the form in which a tree stores it.
 
     Raises:
-        DiffError: it leads elsewhere, into git's folder, or is no path.
+        DiffError: the path is invalid, or leaves the tree or enters git's folder.
     """
     parts = PurePosixPath(path).parts
     hostile = not parts or path.startswith("/") or ".." in parts or "\\" in path or len(path) > 400
@@ -93,11 +93,11 @@ def checked_path(path: str) -> str:
 
 
 def parsed_diff(text: str) -> tuple[FilePatch, ...]:
-    """The patches of a diff, in order; text before the first one is passed over.
+    """Return the patches of a diff, in order; text before the first one is ignored.
 
     Raises:
-        DiffError: no patch, one that is cut off or malformed, a path that leads elsewhere, or two
-            patches of one file.
+        DiffError: there is no patch, a truncated or malformed one, an invalid path, or a file that
+            is changed twice.
     """
     if len(text) > _MAX_CHARACTERS:
         raise DiffError(f"a diff of {len(text)} characters; at most {_MAX_CHARACTERS} are read")
@@ -114,7 +114,7 @@ def parsed_diff(text: str) -> tuple[FilePatch, ...]:
 
 
 class _Reader:
-    """Reads lines from the first to the last."""
+    """Parses lines from the first to the last."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
@@ -143,7 +143,7 @@ class _Reader:
         return self._lines[place] if place < len(self._lines) else ""
 
     def _extended(self) -> FilePatch | None:
-        """What stands behind `diff --git`: git's own headers, then a plain patch or nothing."""
+        """Parse what follows `diff --git`: git's own headers, then a plain patch or nothing."""
         said: dict[str, str] = {}
         while self._at < len(self._lines):
             line = self._lines[self._at]
@@ -162,7 +162,7 @@ class _Reader:
         if "rename from " in said and "rename to " in said:
             old, new = (checked_path(said[key]) for key in ("rename from ", "rename to "))
             return FilePatch(old, new, ())
-        return None  # a change of mode, or an empty file: nothing that a test reads
+        return None  # a change of mode, or an empty file: irrelevant for tests
 
     def _plain(self) -> FilePatch:
         old = _path_of(self._ahead(0)[4:], "a/")
@@ -195,7 +195,7 @@ class _Reader:
                 raise DiffError("a hunk is cut off")
             line = self._lines[self._at]
             self._at += 1
-            # editors strip the blank of an empty context line
+            # editors strip the space of an empty context line
             written = {" ": sides, "": sides, "-": (old,), "+": (new,)}.get(line[:1])
             if written is None:
                 raise DiffError(f"no line of a hunk: {line[:60]!r}")
@@ -220,14 +220,14 @@ def _path_of(text: str, prefix: str) -> str | None:
 
 
 def applied(content: str, patch: FilePatch) -> str:
-    """The file's new content.
+    """Return the file's content after the patch.
 
     Args:
-        content: what it holds before; empty where there is none.
-        patch: of that file.
+        content: the content before; empty for a new file.
+        patch: the patch of that file.
 
     Raises:
-        DiffError: old lines of a hunk are not there.
+        DiffError: the old lines of a hunk are missing.
     """
     lines = _split(content)
     shift, done = 0, 0
@@ -245,13 +245,13 @@ def applied(content: str, patch: FilePatch) -> str:
 
 
 def _split(content: str) -> list[str]:
-    """Lines with their ends, where only a newline ends one."""
+    """Return lines with their ends; only a newline character ends a line."""
     parts = content.split("\n")
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
 def _place(lines: list[str], old: tuple[str, ...], expected: int, first: int) -> int | None:
-    """Where `old` stands: as near to `expected` as there is, and not before `first`."""
+    """Return the position of `old` nearest to `expected`, not before `first`; None if missing."""
     last = len(lines) - len(old)
     if last < first:
         return None
@@ -266,7 +266,7 @@ def _place(lines: list[str], old: tuple[str, ...], expected: int, first: int) ->
 
 
 def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """The diff between two trees, as git writes it; empty for equal ones."""
+    """Return the diff between two trees, as git writes it; empty for equal trees."""
     parts = [
         _file_diff(path, before.get(path), after.get(path))
         for path in sorted({*before, *after})

@@ -1,7 +1,7 @@
 """Software repair (SWE-bench, Jimenez et al. 2023, arXiv:2310.06770).
 
 The policy reads an issue, changes the files of a repository, and is judged by hidden tests: those
-that the fault makes fail have to pass, and those that passed have to pass still.
+that failed because of the fault must pass, and those that passed must still pass.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _MIB = 2**20
 
 
 class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
-    """See the module."""
+    """The family of software repair tasks."""
 
     name = "software_repair"
     config = SoftwareRepairConfig
@@ -71,16 +71,16 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """SWE-RL's reward begins at -1, for text that is no patch."""
+        """Return the outcome's range; SWE-RL's begins at -1, for text that is not a patch."""
         own = cast("SoftwareRepairConfig", settings)
         return (BAD_FORMAT, 1.0) if own.outcome == "swe_rl" else (0.0, 1.0)
 
     def tools(self) -> Sequence[Tool]:
-        """Their schemas; `environments` binds them to the files of an episode."""
+        """Return the tools' schemas; `environments` binds them to an episode's files."""
         return self.tools_over(Worktree({}), None)
 
     def tools_over(self, tree: Worktree, shell: TreeShell | None) -> tuple[Tool, ...]:
-        """The tools of an episode; without a shell, the schema of it alone."""
+        """Return the tools of an episode; without a shell, only the schema of that tool."""
         most = self.settings.max_observation_characters
         tools = tree_tools(TreeTools(tree, most))
         return (*tools, shell_tool(shell, most)) if self.settings.shell else tools
@@ -88,7 +88,7 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
     # ------------------------------------------------------------------------------ tasks
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Faults of made repositories, or the instances of the repositories dealt to the split."""
+        """Return faults in generated repositories, or instances of the split's repositories."""
         splits = self.profile.splits
         if self.settings.instances is None:
             return made_tasks(self.settings.repositories, splits, split, count, self.name)
@@ -97,7 +97,7 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
         return own[:count]
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Functions of made repositories; demonstrations where instances are trained on."""
+        """Return functions of generated repositories; for instances, demonstrations."""
         if self.settings.instances is not None:
             return super().reading_material(knowledge, train)
         return RepositoryReading(self.settings.repositories, self.profile.splits)
@@ -106,10 +106,10 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`.
+        """Open a pool of sandboxes, scan one for leaks, and open environments.
 
         Raises:
-            LeakError: a sandbox holds what gives a fix away.
+            LeakError: a sandbox contains something that gives a fix away.
         """
         del knowledge
         known = self.settings.instances
@@ -119,7 +119,7 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
 
     @contextmanager
     def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """Over the snapshots that the profile names."""
+        """Open environments over the snapshots that the profile names."""
         del knowledge
         with self._environments_for(read_instances(path, "heldout", self.name)) as environments:
             yield environments
@@ -151,10 +151,10 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
         return Snapshots(self.settings.snapshots, self.settings.ignored_leaks)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """The outcome of a patch that is given as text, whatever `answer` an episode has.
+        """Return the outcome of a patch given as text, whatever `answer` the profile sets.
 
-        Hidden tests run in a sandbox that is started for them: an attempt is judged by its
-        environment, whose sandboxes are warm, and not by this.
+        Hidden tests run in a sandbox that is started for them. Episodes are judged in warm
+        sandboxes and do not use this method.
         """
         if answer is None:
             return self.outcome_span(self.settings)[0]
@@ -174,7 +174,7 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """SWE-bench's instances, after a look at their snapshots."""
+        """Return SWE-bench's instances, after a check of their snapshots."""
         if self.settings.snapshots is None and (
             self.settings.outcome != "swe_rl" or self.settings.answer != "diff"
         ):
@@ -189,9 +189,9 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
         return tasks
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """SWE-bench's `resolved`; SWE-RL's reward as well, where that is the outcome.
+        """Return SWE-bench's `resolved`, and also SWE-RL's reward if that is the outcome.
 
-        A patch that is judged by its likeness alone is `resolved` where it is the gold patch.
+        A patch that is judged only by similarity is `resolved` if it equals the gold patch.
         """
         del task
         paid = self.profile.reward.outcome * outcome_scale(self.profile)
@@ -201,7 +201,7 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
         return {"resolved": float(outcome > 1 - _ROUNDING), "swe_rl": outcome}
 
     def gold_script(self, task: Task) -> Script:
-        """The gold patch: as an answer, or file by file by the tools."""
+        """Yield the gold patch: as an answer, or file by file with the tools."""
         if self.settings.answer == "diff":
             yield FinalAnswer(task.verifier.gold[0])
         elif self.settings.answer == "search_replace":
@@ -215,7 +215,7 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
             yield FinalAnswer(DONE)
 
     def demonstrate(self, task: Task) -> Script:
-        """Looks at the function of the issue, at the one it calls, and puts the line right."""
+        """Show the function in the issue and the one it calls, and correct the line."""
         fault = cast("dict[str, Any] | None", task.arguments.get("fault"))
         if fault is None or self.settings.answer != "tree":
             yield from self.gold_script(task)
@@ -228,7 +228,7 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
         yield FinalAnswer(DONE)
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Settings of the tools and of the verifier."""
+        """Return the settings of the tools and of the verifier."""
         elsewhere = {"name", "instances", "snapshots", "repositories", "sandbox"}
         return {"repair": self.settings.model_dump(mode="json", exclude=elsewhere)}
 
@@ -237,7 +237,7 @@ _ROUNDING = 1e-9
 
 
 class Attempts:
-    """The rules of each episode; verdicts are kept, as equal patches of a task are judged alike."""
+    """The rules of each episode; verdicts are cached, as equal patches get equal verdicts."""
 
     def __init__(self, family: SoftwareRepair, sandboxes: PoolThread) -> None:
         self._family = family
@@ -247,7 +247,7 @@ class Attempts:
         self._scanned: set[str] = set()
 
     def rules_of(self, task: Task) -> EpisodeRules:
-        """Of one episode, over files of its own.
+        """Return the rules of one episode, with its own files.
 
         Raises:
             LeakError: the task's repository gives its fix away.
@@ -295,7 +295,7 @@ _nothing: Callable[[], None] = lambda: None  # noqa: E731
 
 
 def written_blocks(diff: str) -> str:
-    """A diff as SWE-RL's blocks of search and replace."""
+    """Return a diff as SWE-RL's blocks of search and replace."""
     blocks: list[str] = []
     for patch in parsed_diff(diff):
         for hunk in patch.hunks:

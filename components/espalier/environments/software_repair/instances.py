@@ -1,7 +1,7 @@
 """SWE-bench's instances (Jimenez et al. 2023, arXiv:2310.06770), and their snapshots.
 
-A row has the twelve standard fields; the two lists of tests are JSON arrays, or texts that hold
-one, as on the Hub. A snapshot is a folder by the name of the instance's id, or ID.tar or ID.tar.gz.
+A row has the twelve standard fields; the two lists of tests are JSON arrays, or texts of JSON
+arrays, as on the Hub. A snapshot is a folder named by the instance's id, or ID.tar or ID.tar.gz.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from espalier.environments.software_repair.diffs import (
 from espalier.records import DataError, JsonObject, Split, Task
 
 _MAX_BYTES = 256 * 2**20
-"""Of a snapshot's files together."""
+"""Most bytes of a snapshot's files together."""
 _LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".pytest_cache", ".tox", ".mypy_cache"}
 )
-"""Folders that are never read into a snapshot."""
+"""Folders that are not part of a snapshot."""
 
 
 def _listed(value: object) -> object:
-    """A list, or what a text holds of one."""
+    """Return a list, parsed from JSON if it is given as text."""
     if isinstance(value, str):
         try:
             return json.loads(value)
@@ -62,10 +62,10 @@ class InstanceRow(BenchmarkRow):
 
 
 def read_instances(path: Path, split: Split, family: str) -> list[Task]:
-    """The tasks of a file.
+    """Return the tasks of a file.
 
     Raises:
-        DataError: a row is no instance, or one of its patches is no diff.
+        DataError: a row is malformed, or one of its patches is not a diff.
     """
     return [_task(path, where, row, split, family) for where, row in read_rows(path, InstanceRow)]
 
@@ -103,10 +103,10 @@ def _task(path: Path, where: str, row: InstanceRow, split: Split, family: str) -
 
 @lru_cache(maxsize=8)
 def load_snapshot(folder: Path, instance_id: str) -> dict[str, str]:
-    """Path -> content of a repository; links, devices and folders of history are left out.
+    """Return path -> content of a repository, without links, devices and history.
 
     Raises:
-        DataError: no snapshot of that id, or one that cannot be read or is too large.
+        DataError: the snapshot is missing, unreadable or too large.
     """
     checkout = folder / instance_id
     archives = [folder / f"{instance_id}{ending}" for ending in (".tar", ".tar.gz", ".tgz")]
@@ -153,7 +153,7 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _without_root(files: dict[str, str]) -> dict[str, str]:
-    """The files without a folder that holds them all, as archives of a forge have one."""
+    """Return the files without a common root folder, which archives of code hosts have."""
     roots = {path.partition("/")[0] for path in files}
     if len(roots) != 1 or not all("/" in path for path in files):
         return files
@@ -161,6 +161,6 @@ def _without_root(files: dict[str, str]) -> dict[str, str]:
 
 
 def instance_patches(task: Task) -> tuple[tuple[FilePatch, ...], tuple[FilePatch, ...]]:
-    """The gold patch and the test patch of an instance's task."""
+    """Return the gold patch and the test patch of an instance's task."""
     arguments: dict[str, Any] = dict(task.arguments)
     return parsed_diff(task.verifier.gold[0]), parsed_diff(str(arguments["test_patch"]))

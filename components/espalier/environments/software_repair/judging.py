@@ -1,4 +1,4 @@
-"""What an attempt is worth: by hidden tests over its patch, or its likeness to the gold patch."""
+"""The outcome of an episode: hidden tests on its patch, or similarity to the gold patch."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from espalier.rewards import (
 from espalier.sandbox.choice import PoolThread
 
 Changes = Mapping[str, str | None]
-"""Path -> new content; None: deleted."""
+"""Path -> new content; None if the file was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Where the repositories of tasks are."""
+    """The folder with the repositories of tasks."""
 
     folder: Path | None
     ignored_leaks: Sequence[str] = ()
 
     def files(self, task: Task) -> dict[str, str]:
-        """Path -> content of the task's repository; nothing where no folder has been named.
+        """Return path -> content of the task's repository; empty if no folder was named.
 
         Raises:
-            DataError: there is no snapshot of the task's instance.
+            DataError: the snapshot of the task's instance is missing.
         """
         if "files" in task.arguments:
             return cast("dict[str, str]", task.arguments["files"])
@@ -51,11 +51,11 @@ class Snapshots:
         return load_snapshot(self.folder, str(task.arguments["instance_id"]))
 
     def checked(self, task: Task) -> dict[str, str]:
-        """The same, after a scan for what would give the fix away.
+        """Return the files after scanning them for anything that gives the fix away.
 
         Raises:
-            LeakError: naming what was found.
-            DataError: see `files`; or the task's own patches do not apply to them.
+            LeakError: something was found, which the message names.
+            DataError: as `files`, or the task's own patches do not apply to the files.
         """
         files = self.files(task)
         if not files:
@@ -88,12 +88,12 @@ class Snapshots:
 
 
 def cases_of(task: Task) -> list[Case]:
-    """The hidden calls of a task over a made repository."""
+    """Return the hidden calls of a task over a generated repository."""
     return [Case(*row) for row in cast("list[list[str]]", task.arguments["cases"])]
 
 
 def gold_changes(task: Task, snapshot: Mapping[str, str]) -> Changes:
-    """The files that the gold patch changes, as they are after it."""
+    """Return the files that the gold patch changes, with their new content."""
     tree = Worktree(snapshot)
     tree.apply(parsed_diff(task.verifier.gold[0]))
     return tree.changed
@@ -102,7 +102,7 @@ def gold_changes(task: Task, snapshot: Mapping[str, str]) -> Changes:
 def answered_changes(
     settings: SoftwareRepairConfig, snapshot: Mapping[str, str], tree: Worktree, answer: str
 ) -> Changes | None:
-    """What an attempt changes: its tree, or what its answer says; None where that is malformed."""
+    """Return the changes in the tree or in the answer; None if the answer is malformed."""
     try:
         if settings.answer == "diff":
             tree = Worktree(snapshot)
@@ -124,7 +124,7 @@ def likeness(
     tree: Worktree,
     answer: str,
 ) -> float:
-    """SWE-RL's reward, -1 to 1. A diff is compared with the gold diff as it stands."""
+    """Return SWE-RL's reward, -1 to 1; diffs are compared with the gold diff as text."""
     if settings.answer == "diff":
         try:
             patches = parsed_diff(answer)
@@ -147,13 +147,13 @@ async def is_resolved(
     snapshot: Mapping[str, str],
     changes: Changes,
 ) -> bool:
-    """Whether every hidden test passes, in a judging sandbox of its own; on the pool's loop.
+    """Return whether every hidden test passes in a judging sandbox; runs on the pool's loop.
 
     Raises:
-        EnvironmentLostError, ProgramBrokeSandboxError: by way of `sandbox_losses`.
+        EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
     """
     if not changes:
-        return False  # tests fail in the snapshot: nothing was handed in
+        return False  # nothing was changed, and some tests fail in the snapshot
     within_s = settings.tests_timeout_s
     if "files" in task.arguments:
         files = judged_files(snapshot, changes)

@@ -1,7 +1,7 @@
-"""What would give a fix away among files: history, leftovers, lines of the fix or of hidden tests.
+"""A scan for anything that gives a fix away: history, leftovers, lines of the fix or its tests.
 
-Its source is sent into sandboxes as well, and so it imports the standard library alone. Lines are
-looked for by digests of adjacent pairs of them: a sandbox that is scanned is not told the fix.
+This module's source is also sent into sandboxes, so it imports only the standard library. Lines are
+searched for by digests of adjacent pairs, so that a scanned sandbox does not learn the fix.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 MAX_READ = 4_000_000
-"""Bytes of a file that are looked at, and of what is packed in it."""
+"""Most bytes of a file that are read, and of each file packed in it."""
 _MAX_MEMBERS = 2000
 
 _HISTORY = (
@@ -40,7 +40,7 @@ _LEFTOVERS = (
     ("*.dist-info", "an installed version"),
     ("*.whl", "a package"),
 )
-"""Of the repository's own folder; elsewhere they are part of an installation."""
+"""Patterns for the repository's own folder; elsewhere such files belong to an installation."""
 _REFS = ("packed-refs", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD")
 _OBJECT = re.compile(r"(?:^|/)objects/(?:[0-9a-f]{2}/[0-9a-f]{38,62}|pack/|info/packs)")
 _LOGS = re.compile(r"(?:^|/)logs/(?:HEAD|refs/)")
@@ -55,7 +55,7 @@ _LOOSE = re.compile(rb"(?:blob|tree|commit|tag) \d+\x00")
 
 
 def normalized(line: str) -> str:
-    """A line without indentation, and without the mark that it has in a diff."""
+    """Return a line without indentation, and without its mark in a diff."""
     stripped = line.strip()
     while stripped[:1] in ("+", "-", ">", "<"):
         stripped = stripped[1:].strip()
@@ -63,7 +63,7 @@ def normalized(line: str) -> str:
 
 
 def pair_digests(text: str) -> Iterator[str]:
-    """A digest of every pair of adjacent lines, blank ones left out."""
+    """Yield a digest of every pair of adjacent non-blank lines."""
     before = ""
     for line in text.split("\n"):
         stripped = normalized(line)
@@ -74,11 +74,11 @@ def pair_digests(text: str) -> Iterator[str]:
 
 
 def name_leak(path: str, *, own: bool) -> str:
-    """What the name of a file gives away; empty for nothing.
+    """Return what the name of a file gives away, or "".
 
     Args:
-        path: of the file, with its folders.
-        own: whether it belongs to the repository.
+        path: path of the file.
+        own: whether the file belongs to the repository.
     """
     parts = path.split("/")
     for name, meaning in _HISTORY:
@@ -96,7 +96,7 @@ def name_leak(path: str, *, own: bool) -> str:
 
 
 def content_leak(content: bytes, pairs: Collection[str], *, depth: int = 2) -> str:
-    """What the content of a file gives away; empty for nothing."""
+    """Return what the content of a file gives away, or ""."""
     for magic, meaning in _MAGIC:
         if content.startswith(magic):
             return meaning
@@ -113,7 +113,7 @@ def content_leak(content: bytes, pairs: Collection[str], *, depth: int = 2) -> s
 
 
 def _unpacked(content: bytes) -> Iterator[bytes]:
-    """What is packed in a file, at most `MAX_READ` bytes each; nothing where nothing is."""
+    """Yield what is packed in a file, at most `MAX_READ` bytes each."""
     try:
         for magic, opener in _OPENERS:
             if content.startswith(magic):
@@ -125,7 +125,7 @@ def _unpacked(content: bytes) -> Iterator[bytes]:
         zlib.error, OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError,
         RuntimeError, ValueError,
     ):  # fmt: skip
-        return  # damaged or encrypted: there is no text in it that anybody could read either
+        return  # damaged or encrypted: nobody else can read its text either
 
 
 def _zipped(content: bytes) -> Iterator[bytes]:
@@ -143,7 +143,7 @@ def _tarred(content: bytes) -> Iterator[bytes]:
 
 
 def _inflated(content: bytes) -> Iterator[bytes]:
-    """Of zlib or gzip, whichever it begins like."""
+    """Decompress zlib or gzip, whichever the header says."""
     yield zlib.decompressobj(47).decompress(content, MAX_READ)
 
 
@@ -162,18 +162,18 @@ _OPENERS: tuple[tuple[bytes, Callable[[bytes], Iterator[bytes]]], ...] = (
     (b"\xfd7zXZ", _unxzed),
     (b"PK\x03\x04", _zipped),
 )
-"""How packed content begins, and what reads it."""
+"""First bytes of packed content -> the function that unpacks it."""
 
 
 def is_ignored(path: str, ignored: Collection[str]) -> bool:
-    """Whether a person has looked at what has that path."""
+    """Return whether a path matches one of the ignored patterns."""
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in ignored)
 
 
 def scanned(
     files: Iterable[tuple[str, bytes]], pairs: Collection[str], *, own: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """Path and meaning of everything among `files` that gives a fix away."""
+    """Yield path and meaning of everything among `files` that gives a fix away."""
     for path, content in files:
         if found := name_leak(path, own=own) or content_leak(content[:MAX_READ], pairs):
             yield path, found
@@ -184,9 +184,9 @@ _PACKED = (".gz", ".tgz", ".zip", ".whl", ".tar", ".bz2", ".xz", ".pack", ".bund
 
 
 def _is_read(path: str, beginnings: tuple[str, ...]) -> bool:
-    """Whether a file is looked into: what could hold sources or git objects, where it could be."""
+    """Return whether a file's content is read: only where sources or git objects could be."""
     name = os.path.basename(path)
-    if "/lib/python3" in path:  # an installation of Python: minutes of reading
+    if "/lib/python3" in path:  # a Python installation, which would take minutes
         return False
     readable = "." not in name or name.endswith((*_TEXTS, *_PACKED))
     return readable and path.startswith(beginnings) and os.path.isfile(path)
@@ -195,17 +195,16 @@ def _is_read(path: str, beginnings: tuple[str, ...]) -> bool:
 def scan_folder(
     folder: str, skipped: Collection[str], pairs: Collection[str], read: Collection[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """The same of the entries of one folder of this machine.
+    """Scan the entries of one folder of this machine.
 
     Args:
-        folder: its path.
-        skipped: folders that are not entered: those of the kernel.
-        pairs: digests of the lines that nobody may find.
-        read: beginnings of the paths of files whose content is looked at; of the others the name.
+        folder: path of the folder.
+        skipped: folders that are not entered, such as the kernel's.
+        pairs: digests of the lines that must not be found.
+        read: path prefixes of files whose content is read; of other files only the name is used.
 
     Returns:
-        The folders in it that are to be entered, sorted, and path and meaning of what gives a fix
-        away.
+        The subfolders to enter, sorted, and path and meaning of what gives a fix away.
     """
     below: list[str] = []
     leaks: list[tuple[str, str]] = []
@@ -225,9 +224,9 @@ def scan_folder(
 
 
 def folders_from(position: str, skipped: Collection[str]) -> list[str]:
-    """What a depth-first scan of a disk has before it that has come to the folder `position`.
+    """Return the folders still to visit by a depth-first scan that has come to `position`.
 
-    The next one is the last. A scan in parts so remembers its position alone.
+    The last one is visited next. A scan in parts therefore only needs to remember its position.
     """
     pending: list[str] = []
     folder = "/"
@@ -243,14 +242,14 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as listed:
             return sorted(listed, key=lambda entry: entry.name)
-    except OSError:  # gone, or nobody in the sandbox may enter it
+    except OSError:  # deleted, or not accessible in the sandbox
         return []
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False)
-    except OSError:  # where a listing has no kinds the disk is asked, which may refuse
+    except OSError:  # is_dir may need a stat call, which may fail
         return False
 
 

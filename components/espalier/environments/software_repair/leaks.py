@@ -1,11 +1,11 @@
-"""The scan for leaks: proof, before the first attempt, that no sandbox holds what gives a fix away.
+"""The scan for leaks: proves before the first episode that no sandbox contains a hint at the fix.
 
     a tree       history, leftovers of patches, compiled sources, lines of the fix and of the tests
-    a sandbox    git objects and caches of packages on its whole disk; those lines in what is
-                 installed, in homes and in temporary folders
+    a sandbox    git objects and caches of packages on its whole disk; those lines in installed
+                 files, home folders and temporary folders
 
-A line counts with the one before or behind it in the fixed file, and only where that pair is not in
-the file as it was.
+A line is searched for together with its neighbour in the fixed file, and only if that pair is not
+in the original file.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from espalier.records import DataError
 from espalier.sandbox import Sandbox
 
 _LEAST_CHARACTERS = 4
-"""Of an added line that is looked for: `else:` and brackets stand everywhere."""
+"""Added lines must be longer than this to count: `else:` and brackets are everywhere."""
 _SHOWN = 8
 _MOST_FOUND = 50
-"""Of a run of the scan in a sandbox."""
+"""Most findings reported by one run of the scan in a sandbox."""
 _SKIPPED = ("/proc", "/sys", "/dev")
 _READ = (
     "/workspace/", "/tmp/", "/home/", "/root/", "/opt/", "/srv/", "/var/", "/usr/local/src/",
     "/usr/src/",
 )  # fmt: skip
 _RUN_S = 20.0
-"""Of scanning in one run: a folder more may follow, and a sandbox gives a run a minute of CPU."""
+"""Scanning time per run: one more folder may follow, and a sandbox gives a run a minute of CPU."""
 _RUN_WITHIN_S = 60.0
 _SCAN_WITHIN_S = 900.0
-"""A disk that was never read takes a minute for 200,000 files."""
+"""Time limit of a whole scan: a disk that was never read takes a minute for 200,000 files."""
 
 
 class LeakError(DataError):
-    """Something that gives a fix away is where the policy could read it."""
+    """Something that gives a fix away is readable for the policy."""
 
 
 def fix_pairs(patches: Iterable[FilePatch]) -> frozenset[str]:
-    """Digests of the pairs of lines that patches bring, as `leak_scan` looks for them."""
+    """Return digests of the pairs of lines that patches add, as `leak_scan` searches for them."""
     found: set[str] = set()
     for patch in patches:
         for hunk in patch.hunks:
@@ -69,14 +69,14 @@ def refuse_leaks(
     """Check that a tree gives nothing away.
 
     Args:
-        where: names the tree.
+        where: name of the tree for the message.
         files: path -> content.
-        pairs: see `fix_pairs`.
-        tests: hidden calls with their results; both on one line is a leak.
-        ignored: patterns of paths that a person has looked at.
+        pairs: digests from `fix_pairs`.
+        tests: hidden calls with their results; both on one line are a leak.
+        ignored: patterns of paths that a person has checked.
 
     Raises:
-        LeakError: naming what was found.
+        LeakError: something was found, which the message names.
     """
     encoded = ((path, text.encode("utf-8", "surrogateescape")) for path, text in files.items())
     found = list(leak_scan.scanned(encoded, pairs))
@@ -97,7 +97,7 @@ async def refuse_leaks_of_sandbox(
     """Check that nothing on the disk of a sandbox gives a fix away.
 
     Raises:
-        LeakError: naming what was found, or that the scan did not come to its end.
+        LeakError: something was found, or the scan did not finish.
         SandboxError: the sandbox was lost.
     """
     position = "/"
@@ -115,7 +115,7 @@ async def refuse_leaks_of_sandbox(
 async def _scan_from(
     position: str, sandbox: Sandbox, pairs: frozenset[str], ignored: Sequence[str]
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Scan for a while: the folder that comes next, empty for none, and what was found."""
+    """Scan for a while; return the next folder, empty if none is left, and what was found."""
     mark = secrets.token_hex(8)
     given = {
         "mark": mark, "position": position, "seconds": _RUN_S, "ignored": list(ignored),
@@ -131,7 +131,7 @@ async def _scan_from(
         why = f"killed by its limit {result.killed_by}" if result.killed_by else "it failed"
         why = "its output was cut" if result.truncated else why
         raise LeakError(
-            f"the sandbox {sandbox.name}: the scan for what gives a fix away did not end ({why}; "
+            f"the sandbox {sandbox.name}: the scan for leaks of the fix did not end ({why}; "
             f"this part of it began at {position}): "
             f"{result.stderr.decode(errors='replace')[-300:] or 'it wrote no error'}"
         )

@@ -1,4 +1,4 @@
-"""Tasks over made repositories: a fault, an issue that tells a symptom, and hidden tests."""
+"""Tasks over generated repositories: a fault, an issue with a symptom, and hidden tests."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from espalier.records import JsonObject, Split, Task
 
 _LEAST_TESTS = 20
 _LEAST_FAILING = 3
-"""One is told in the issue, and the others cannot be guessed from it."""
+"""One failing test is in the issue, and the others cannot be guessed from it."""
 _REPOSITORIES = 200_000
-"""Numbers that are looked through; enough for every split that `[splits]` gives a share."""
+"""How many repository numbers are tried; enough for every split with a share in `[splits]`."""
 
 
 class _Fault(NamedTuple):
-    """A mutation of a function that hidden tests notice, and where the issue sees it."""
+    """A mutation of a function that hidden tests detect, and the call reported in the issue."""
 
     function: MadeFunction
     mutation: Mutation
@@ -45,7 +45,7 @@ class _Fault(NamedTuple):
 def made_tasks(
     config: RepositoriesConfig, splits: SplitsConfig, split: Split, count: int, family: str
 ) -> list[Task]:
-    """Up to `count` tasks of the split's repositories; the same ones under the same settings."""
+    """Return up to `count` tasks of the split's repositories, the same for equal settings."""
     return list(itertools.islice(_tasks(config, splits, split, family), count))
 
 
@@ -62,7 +62,7 @@ def _tasks(
 
 
 def _stands_elsewhere(task: Task) -> bool:
-    """Whether another function has the lines that are missing, and so gives them away."""
+    """Return whether another function has the missing lines, and so gives them away."""
     try:
         Snapshots(None).checked(task)
     except LeakError:
@@ -71,7 +71,7 @@ def _stands_elsewhere(task: Task) -> bool:
 
 
 def _faults(repository: MadeRepository, config: RepositoriesConfig) -> Iterator[_Fault]:
-    """Faults in functions that differ, in random order."""
+    """Yield faults in distinct functions, in random order."""
     dice = random.Random(f"faults {config.seed} {repository.number}")
     functions = list(repository.functions)
     dice.shuffle(functions)
@@ -94,7 +94,7 @@ def _faults(repository: MadeRepository, config: RepositoriesConfig) -> Iterator[
 
 
 def _by_kinds(dice: random.Random, offered: list[Mutation]) -> list[Mutation]:
-    """In random order, but every kind as often as the others: names could be mistaken most."""
+    """Return mutations ordered by kind at random: otherwise frequent kinds would dominate."""
     kinds = sorted({one.kind for one in offered})
     shares = {kind: dice.random() for kind in kinds}
     return sorted(offered, key=lambda one: (shares[one.kind], dice.random()))
@@ -109,7 +109,7 @@ def _noticed(
     *,
     in_callee: bool,
 ) -> _Fault | None:
-    """The fault, or None where too few tests notice it or no fit one could be told."""
+    """Return the fault; None if too few tests detect it or none fits the issue."""
     affected = {function.name, *repository.callers(function.name)}
     calls.define(_spoilt(function, mutation))
     got = {
@@ -180,6 +180,6 @@ def _spoilt(function: MadeFunction, mutation: Mutation) -> str:
 
 
 def _start(content: str, function: str) -> int:
-    """Place of the line that defines a function, counted from 0."""
+    """Return the index of the line that defines a function."""
     heads = content.splitlines()
     return next(n for n, line in enumerate(heads) if line.startswith(f"def {function}("))

@@ -4,7 +4,7 @@
     if n > 3:       ->    if n < 3:         comparison
     total = max(total, fee)  ->  total = min(total, fee)      call
 
-Sources are written as `ast.unparse` writes them, so that a change of the tree is one of a line.
+Sources are in the form of `ast.unparse`, so that a change of the tree changes a single line.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Mutation(NamedTuple):
 
     kind: MutationKind
     line: int
-    """Of the function, counted from 0 at its `def`."""
+    """Index of the line in the function, from 0 at its `def`."""
     right: str
     wrong: str
-    """The line before and after, with its indentation."""
+    """The line before (`right`) and after the mutation, with its indentation."""
 
 
 _OPERATORS: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
@@ -45,11 +45,11 @@ _CALLS = {
 
 
 def mutations(source: str, kinds: Sequence[MutationKind]) -> list[Mutation]:
-    """Every change of one line of a function that these kinds of operators make.
+    """Return every change of one line of a function by these kinds of operators.
 
     Args:
-        source: of one function, as `ast.unparse` writes it.
-        kinds: what is made.
+        source: source of one function, in the form of `ast.unparse`.
+        kinds: the kinds of mutations.
     """
     tree = ast.parse(source)
     before = source.splitlines()
@@ -68,11 +68,11 @@ def mutations(source: str, kinds: Sequence[MutationKind]) -> list[Mutation]:
 
 
 _Make = Callable[[ast.AST, "list[str]"], Iterator[Callable[[ast.AST], None]]]
-"""A node and the function's parameters -> changes that can be made of that node."""
+"""Maps a node and the function's parameters to the possible changes of that node."""
 
 
 def _changed(tree: ast.Module, make: _Make) -> Iterator[list[str]]:
-    """The lines after each change; `tree` is changed meanwhile, and put right again."""
+    """Yield the lines after each change; `tree` is changed meanwhile, and restored afterwards."""
     function = cast("ast.FunctionDef", tree.body[0])
     parameters = [argument.arg for argument in function.args.args]
     for node in list(ast.walk(tree)):

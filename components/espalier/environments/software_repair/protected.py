@@ -1,4 +1,4 @@
-"""Files that a policy may change and that are not judged: whatever could change how tests run."""
+"""Files whose changes by a policy are ignored in judging, as they could change how tests run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _ROOTS = ("", "src/", "lib/")
 
 
 def is_protected(path: str, snapshot: Mapping[str, str]) -> bool:
-    """Whether a policy's change of `path` is left out where it is judged.
+    """Return whether a policy's change of `path` is ignored in judging.
 
-    Settings of test runners, what Python runs as it starts, tests, and new modules by the name of
-    one of the standard library or of a test runner. One that the snapshot has is the project's own.
+    This covers settings of test runners, what Python runs at start-up, tests, and new modules named
+    like one of the standard library or of a test runner. A module that the snapshot has is the
+    project's own.
     """
     name = path.rpartition("/")[2]
     if name in _RUNNERS or name.endswith(_ENDINGS) or is_test(path):
@@ -30,7 +31,7 @@ def is_protected(path: str, snapshot: Mapping[str, str]) -> bool:
 
 
 def is_test(path: str) -> bool:
-    """Whether a file holds tests, by where it is and what it is called."""
+    """Return whether a file holds tests, by its folder and name."""
     *folders, name = path.split("/")
     if name.endswith(".py") and (
         name.startswith("test_") or name.endswith(("_test.py", "_tests.py"))
@@ -49,11 +50,11 @@ def _shadows(path: str, root: str) -> bool:
 
 
 def judged_files(snapshot: Mapping[str, str], changed: Mapping[str, str | None]) -> dict[str, str]:
-    """The files that hidden tests run over: the snapshot with a policy's changes, where they count.
+    """Return the files that hidden tests run on: the snapshot with the policy's valid changes.
 
     Args:
         snapshot: path -> content.
-        changed: path -> new content; None: deleted.
+        changed: path -> new content; None if deleted.
     """
     files = dict(snapshot)
     for path, content in changed.items():

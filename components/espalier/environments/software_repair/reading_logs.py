@@ -1,10 +1,10 @@
-"""Reading logs: functions that are looked at, and lines of them that are written as they stand.
+"""Reading logs: functions are shown, and lines of them are rewritten unchanged.
 
     <|user|> crate_total(3, 4) gives 71 , expected 8 <|assistant|> show crate_total
     <result> stock.py 4 def crate_total(price, fee): ... </result> replace_line stock.py 6 ...
 
-Results are invented and nothing is put right: a policy learns to copy names and numbers, to read a
-function with the numbers of its lines, and how code goes with its docstring.
+Results are invented and nothing is repaired: a policy learns to copy names and numbers, to read a
+function with line numbers, and how code relates to its docstring.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from espalier.records import FinalAnswer, ToolCall, ToolCalls
 
 DONE = "done"
 _REPOSITORIES = 150
-"""Of the training split; what they are made of comes back in the others."""
+"""Number of repositories of the training split; others are made of the same parts."""
 _LARGEST_RESULT = 99
 _TOKENIZER_LOGS = 600
 _SHOWN = 100_000
@@ -47,7 +47,7 @@ class RepositoryReading:
         self._made = lru_cache(maxsize=_REPOSITORIES)(self._make)
 
     def write(self, rng: random.Random) -> Log:
-        """One log; a function of the generator's state alone."""
+        """Return one log; depends on the state of `rng` only."""
         repository = self._made(rng.choice(self._numbers))
         tools = TreeTools(Worktree(repository.files()), _SHOWN)
         function = rng.choice(repository.functions)
@@ -66,13 +66,13 @@ class RepositoryReading:
         return Log(_prompt(rng, repository, function), tuple(pieces))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """Texts for the tokenizer: prompts, functions and lines."""
+        """Yield texts for the tokenizer: prompts, functions and lines."""
         for _ in range(_TOKENIZER_LOGS):
             log = self.write(rng)
             yield log.prompt
             for piece in log.pieces:
                 if isinstance(piece, ToolCalls):
-                    # as it stands in a call, but for the first argument's name
+                    # the arguments as in a call, without the first argument's name
                     yield json.dumps(piece.calls[0].arguments).partition(": ")[2].strip('"}')
                 else:
                     yield piece if isinstance(piece, str) else piece.text
@@ -82,7 +82,7 @@ class RepositoryReading:
 
 
 def _line(rng: random.Random, function: MadeFunction, tools: TreeTools) -> tuple[str, int, str]:
-    """Path, number and text of a line of the function's body."""
+    """Return path, number and text of a line of the function's body."""
     path, *lines = tools.show(function.name).split("\n")
     number, _, text = rng.choice(lines[2:]).partition(" ")
     return path, int(number), text.strip()

@@ -1,9 +1,9 @@
-"""Repositories that are made from a seed: modules whose functions call each other, with tests.
+"""Repositories generated from a seed: modules whose functions call each other, with tests.
 
     README.md  stock.py  orders.py  prices.py  shelves.py  tests/test_stock.py ...
 
-A repository has a number, and belongs to the split that its number is dealt to. The names of its
-functions are dealt to splits as well, so that no split has a name of another.
+A repository's number decides its split. The names of functions are also assigned to splits, so that
+no two splits share a name.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from espalier.records import DataError, Split
 _MODULES = 4
 _FUNCTIONS_PER_MODULE = 4
 _CASES = 6
-"""Of each function, whether it is spoilt or not."""
+"""Number of cases of each function, mutated or not."""
 _SAME_RESULT = 2
-"""Cases of a function that may return the same: a wrong line is to be noticed."""
+"""Most cases of a function with the same result, so that a wrong line is detected."""
 _DRAWS = 40
-"""Of arguments, until there are enough cases whose right outcomes differ."""
+"""Most draws of arguments to find enough cases with different results."""
 
 
 class Case(NamedTuple):
@@ -46,24 +46,24 @@ class Case(NamedTuple):
     module: str
     function: str
     arguments: str
-    """As they stand between the brackets of a call."""
+    """Source text between the parentheses of the call."""
     returned: str
-    """As `repr` writes it."""
+    """The result as written by `repr`."""
 
     @property
     def values(self) -> tuple[object, ...]:
-        """The arguments."""
+        """The arguments as values."""
         return tuple(ast.literal_eval(f"[{self.arguments}]"))
 
     @property
     def test_name(self) -> str:
-        """Name among the hidden tests."""
+        """Name of the hidden test."""
         return f"{self.module}.{self.function}({self.arguments})"
 
 
 @dataclass(frozen=True)
 class MadeFunction:
-    """A function of a made repository."""
+    """A function of a generated repository."""
 
     module: str
     name: str
@@ -71,13 +71,13 @@ class MadeFunction:
     parameters: tuple[str, ...]
     phrases: tuple[str, ...]
     lines: tuple[str, ...]
-    """Of its body, without indentation of the function."""
+    """Lines of the body, without the function's indentation."""
     callee: str = ""
-    """Name of the function that it calls; empty where it calls none."""
+    """Name of the function that it calls; empty if none."""
 
     @property
     def source(self) -> str:
-        """As `ast.unparse` writes it."""
+        """The source in the form of `ast.unparse`."""
         head = [f"def {self.name}({', '.join(self.parameters)}):"]
         doc = [f'    """{" , ".join(self.phrases)}"""']
         return "\n".join([*head, *doc, *(f"    {line}" for line in self.lines)])
@@ -85,7 +85,7 @@ class MadeFunction:
 
 @dataclass(frozen=True)
 class MadeRepository:
-    """A repository without a fault, and the calls that its hidden tests make."""
+    """A repository without a fault, and the calls of its hidden tests."""
 
     number: int
     domain: str
@@ -94,18 +94,18 @@ class MadeRepository:
     cases: tuple[Case, ...]
 
     def callers(self, name: str) -> list[str]:
-        """Names of the functions that call `name`."""
+        """Return the names of functions that call `name`."""
         return [function.name for function in self.functions if function.callee == name]
 
     def named(self, name: str) -> MadeFunction:
-        """The function of that name."""
+        """Return the function with that name."""
         return next(function for function in self.functions if function.name == name)
 
     def files(self, replaced: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Path -> content.
+        """Return path -> content.
 
         Args:
-            replaced: function's name -> its source, where it is another.
+            replaced: name of a function -> its replacement source.
         """
         sources = {one.name: one.source for one in self.functions} | dict(replaced or {})
         files = {
@@ -123,7 +123,7 @@ class MadeRepository:
         return files
 
     def _visible_tests(self, functions: list[MadeFunction]) -> str:
-        """A test of each function that passes whatever was changed: it has no result to compare."""
+        """Return a test per function that always passes: it compares no result."""
         module = functions[0].module
         lines = [
             "import unittest",
@@ -143,12 +143,12 @@ class MadeRepository:
 
 
 def repository_split(number: int, config: RepositoriesConfig, splits: SplitsConfig) -> Split:
-    """The split of a repository."""
+    """Return the split of a repository."""
     return dealt_split(f"repository {config.seed} {number}", splits)
 
 
 def split_names(words: Words, splits: SplitsConfig, split: Split) -> list[str]:
-    """Names of functions, of two words, that a split has for itself."""
+    """Return the two-word function names that belong to a split only."""
     names = [f"{thing}_{aspect}" for thing in words.things for aspect in words.aspects]
     return [name for name in names if dealt_split(f"function {name}", splits) == split]
 
@@ -156,7 +156,7 @@ def split_names(words: Words, splits: SplitsConfig, split: Split) -> list[str]:
 def make_repository(
     number: int, config: RepositoriesConfig, splits: SplitsConfig
 ) -> MadeRepository:
-    """The repository of that number; equal settings give equal repositories."""
+    """Return the repository with that number; equal settings give equal repositories."""
     dice = random.Random(f"repository {config.seed} {number}")
     domain = dice.choice(config.domains)
     words = WORDS[domain]
@@ -243,7 +243,7 @@ def _step(
 def _argument_text(
     dice: random.Random, kind: ValueKind, place: int, parameters: tuple[str, ...]
 ) -> str:
-    """What is handed to the callee's parameter at `place`: a parameter, or a number."""
+    """Return what is passed to a callee's parameter: a parameter, or a literal."""
     del place
     if kind == "text":
         return (
@@ -255,18 +255,18 @@ def _argument_text(
 
 
 class Calls:
-    """The functions of a repository, to be called in this process: none of it is a policy's."""
+    """The functions of a repository, called in this process: none of the code is a policy's."""
 
     def __init__(self, functions: Sequence[MadeFunction]) -> None:
         self._names: dict[str, object] = {}
         self.define("\n".join(one.source for one in functions))
 
     def define(self, source: str) -> None:
-        """Define functions anew; those that call them call the new ones."""
+        """Redefine functions; their callers then call the new ones."""
         exec(compile(source, "<repository>", "exec"), self._names)
 
     def outcome(self, function: str, arguments: Sequence[object]) -> str:
-        """What a call returns, as `repr` writes it, or `raises NAME`."""
+        """Return the `repr` of what a call returns, or `raises NAME`."""
         called = self._names[function]
         assert isinstance(called, FunctionType), "a repository has functions alone"
         try:

@@ -1,8 +1,8 @@
-"""The tool `shell`: commands in a sandbox that holds the policy's tree, and what they change of it.
+"""The tool `shell`: commands in a sandbox that holds the policy's tree, and their changes to it.
 
-The tree here is what counts. Before a command the sandbox is given what was edited since the last
-one, and after it what differs there is read back: text that a policy's programs wrote, checked as
-any path and size of its own.
+The tree in this process is authoritative. Before a command, edits since the last one are written
+into the sandbox; after it, differences are read back. What is read back was written by a policy's
+programs, so its paths and sizes are checked like any other.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ _SKIPPED = ("__pycache__", ".git", ".pytest_cache")
 
 
 class TreeShell:
-    """Commands over one episode's tree; the sandbox is borrowed for the first of them."""
+    """Runs commands on one episode's tree; the sandbox is borrowed for the first command."""
 
     def __init__(self, tree: Worktree, sandboxes: PoolThread, timeout_s: float) -> None:
         self._tree = tree
         self._timeout_s = timeout_s
         self._held = HeldSandbox(sandboxes, self._begin)
         self._there: dict[str, str] = {}
-        """Path -> content of what the sandbox holds."""
+        """Path -> content of the files in the sandbox."""
 
     async def run(self, command: str) -> ExecResult:
-        """Run a command of `sh`, and take over what it changed.
+        """Run a command of `sh`, and apply its changes to the tree.
 
         Raises:
-            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
-            SandboxRefused: the command is refused, for its size or its bytes.
-            DiffError: it left more, or elsewhere, than a tree may have.
+            EnvironmentLostError, ProgramBrokeSandboxError: as `sandbox_losses`.
+            SandboxRefused: the command is too large or not valid text.
+            DiffError: the command left too many files or invalid paths.
         """
 
         async def work(sandbox: Sandbox) -> ExecResult:
@@ -99,14 +99,14 @@ class TreeShell:
         return await self._held.use(work, keep_at=(SandboxRefused, DiffError))
 
     def end(self) -> None:
-        """The episode is over: give the sandbox back."""
+        """End the episode and give the sandbox back."""
         self._held.end()
 
     async def _begin(self, _sandbox: Sandbox) -> None:
         self._there = {}
 
     async def _bring(self, sandbox: Sandbox) -> None:
-        """Write what was edited since the last command."""
+        """Write edits since the last command into the sandbox."""
         tree = {path: self._tree.read(path) or "" for path in self._tree.paths()}
         changes: dict[str, str | None] = {
             path: content for path, content in tree.items() if self._there.get(path) != content
@@ -119,7 +119,7 @@ class TreeShell:
         self._there = tree
 
     async def _take(self, sandbox: Sandbox) -> None:
-        """Read what the command changed."""
+        """Read back what the command changed."""
         into = f".tree-{secrets.token_hex(8)}"
         known = {path: _digest(content) for path, content in self._there.items()}
         asked = {
@@ -143,10 +143,10 @@ def _digest(content: str) -> str:
 
 
 def _changes(said: bytes) -> Mapping[str, str | None]:
-    """What was read back; a program of the policy may have written it.
+    """Parse the changes that were read back, which a program of the policy may have forged.
 
     Raises:
-        DiffError: it is no object of texts.
+        DiffError: they are not an object of texts.
     """
     try:
         value: object = json.loads(said)
@@ -163,7 +163,7 @@ def _changes(said: bytes) -> Mapping[str, str | None]:
 
 
 def shell_tool(shell: TreeShell | None, max_characters: int) -> Tool:
-    """The tool over one episode's shell; without one, its schema alone."""
+    """Return the tool over one episode's shell; without one, only its schema."""
 
     async def run(command: str) -> ToolOutput:
         """Run a shell command in the repository's folder, and read what it prints."""

@@ -1,15 +1,14 @@
-"""What functions of made repositories are made of: steps, each a phrase and the line it means.
+"""The parts of functions in generated repositories: steps, each a phrase and the line it means.
 
     price , times count , less 3 , at least 0          the docstring
-
     total = price                                       its lines
     total *= count
     total -= 3
     total = max(total, 0)
     return total
 
-Every line is said by its phrase, so that a function that contradicts its docstring is wrong in one
-place, and can be put right by who reads both.
+Every line is described by a phrase, so that a function that contradicts its docstring is wrong in
+one place, which a reader of both can correct.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ class Step(NamedTuple):
     phrase: str
     line: str
     operand: Operand
-    """"any" is a parameter or a number, "number" and "small" (1 to 4) are written out."""
+    """"any" is a parameter or a number; "number" and "small" (1 to 4) are literals."""
 
 
 class Ending(NamedTuple):
-    """How a function ends."""
+    """The end of a function."""
 
     phrase: str
     lines: tuple[str, ...]
-    """Several where it ends in a branch."""
+    """More than one if the function ends with a branch."""
     operand: Operand = ""
 
 
@@ -78,7 +77,7 @@ STEPS: dict[ValueKind, tuple[Step, ...]] = {
         Step("with {a} for {b}", "{v} = {v}.replace({b}, {a})", ""),
     ),
 }
-"""`{a}` and `{b}` are further parameters of the function, texts as well."""
+"""`{a}` and `{b}` are further parameters of the function, which are texts too."""
 
 ENDINGS: dict[ValueKind, tuple[Ending, ...]] = {
     "number": (
@@ -267,7 +266,7 @@ _LETTERS = ("a", "e", "o", "n", "s", "b", "l")
 
 
 def draw_argument(dice: random.Random, kind: ValueKind, place: int) -> object:
-    """An argument for the parameter at `place`, counted from 0, of a function of that kind."""
+    """Return a random argument for the parameter at `place`, from 0, of such a function."""
     if kind == "number":
         return dice.randint(0, 20)
     if place == 0:
@@ -278,7 +277,7 @@ def draw_argument(dice: random.Random, kind: ValueKind, place: int) -> object:
 
 
 def draw_operand(dice: random.Random, operand: Operand, parameters: tuple[str, ...]) -> str:
-    """What a step takes: the name of a parameter, a number, or nothing."""
+    """Return the operand of a step: the name of a parameter, a number, or ""."""
     if operand == "any" and parameters and dice.random() < 0.7:
         return dice.choice(parameters)
     match operand:

@@ -1,15 +1,16 @@
-"""Hidden tests of instances: files of tests that a runner of our own runs in the judging sandbox.
+"""Hidden tests of instances: test files that our own runner executes in the judging sandbox.
 
-The tests are code, and run in one interpreter with the code under test: unlike those of made
-repositories (`case_judge`), they cannot be judged from outside. What is done about it:
+The tests are code, and run in one interpreter with the tested code: unlike those of generated
+repositories (`case_judge`), they cannot be judged from outside. The following protects the verdict:
 
-- outcomes count only under a mark that the code under test is not told, each test once, and all of
-  those that are known here have to be there;
-- controls that must fail and must pass run among them, under random names: whoever changes how
-  assertions, results or the interpreter's end work changes their outcome, and nothing counts;
-- what could change the runner is taken from the snapshot, and tests from the test patch.
+- outcomes count only under a mark that is hidden from the tested code, each test once, and all
+tests
+  known here must be present;
+- controls that must fail and must pass run among them, under random names: code that changes how
+  assertions, results or the interpreter's exit work changes their outcome, and then nothing counts;
+- files that could change the runner come from the snapshot, and tests from the test patch.
 
-A program that finds the tests in its own memory, and computes what they compare, is not noticed.
+A program that finds the tests in its own memory, and computes what they compare, is not detected.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def files_under_test(
     changed: Mapping[str, str | None],
     test_patch: tuple[FilePatch, ...],
 ) -> dict[str, str]:
-    """What is put into the judging sandbox: snapshot, policy's changes, test patch over them.
+    """Return the judged files: snapshot, policy's changes, and the test patch on top.
 
     Raises:
         DiffError: the test patch does not apply to the snapshot.
@@ -54,16 +55,16 @@ def files_under_test(
 async def passed_tests(
     sandbox: Sandbox, files: Mapping[str, str], tests: Sequence[str], timeout_s: float
 ) -> dict[str, bool]:
-    """Name of a test -> whether it passes; a test that was not told has failed.
+    """Return name of a test -> whether it passed; a test without an outcome has failed.
 
     Args:
-        sandbox: empty; it is given back dirty.
-        files: see `files_under_test`.
-        tests: names as SWE-bench writes them, of unittest or pytest.
-        timeout_s: for all of them together.
+        sandbox: an empty sandbox, which is left modified.
+        files: the files from `files_under_test`.
+        tests: names in SWE-bench's form, for unittest or pytest.
+        timeout_s: time limit of all tests together.
 
     Raises:
-        SandboxError: it was lost, from outside or by the code under test.
+        SandboxError: the sandbox was lost, for an outside cause or by the tested code.
     """
     mark = secrets.token_hex(16)
     given = {"files": dict(files), "tests": list(tests), "mark": mark, "source": _SOURCE}
@@ -73,7 +74,7 @@ async def passed_tests(
             stdin=json.dumps(given).encode(),
             timeout_s=timeout_s,
         )
-    except SandboxRefused:  # too many files for a run
+    except SandboxRefused:  # the input is too large
         return dict.fromkeys(tests, False)
     outcomes: dict[str, bool] = {}
     for line in result.stdout.decode(errors="replace").split("\n"):

@@ -1,10 +1,10 @@
 """Runs tests in a judging sandbox; its source is sent there, so it imports no part of espalier.
 
-    supervisor    reads what is asked, starts a child for each file of tests, and reports under a
-                  mark that no child is told
+    supervisor    reads the request, starts a child for each test file, and reports under a mark
+                  that no child knows
     child         imports that file, runs its tests and controls, and writes outcomes to a pipe
 
-Controls are tests by random names that have to fail, or to pass. Where one of them comes out wrong,
+Controls are tests with random names that must fail, or must pass. If one has the wrong outcome,
 something has changed how tests are judged, and no test of that file counts.
 """
 
@@ -28,7 +28,7 @@ PASSED, FAILED = "passed", "failed"
 
 
 def split_test(name: str) -> tuple[str, str]:
-    """File or module of a test, and its name in there.
+    """Return the file or module of a test, and its name inside it.
 
     tests/test_a.py::Case::test_b        tests/test_a.py, Case::test_b
     test_b (pkg.test_a.Case)             pkg.test_a, Case::test_b
@@ -47,8 +47,8 @@ def split_test(name: str) -> tuple[str, str]:
 
 
 def supervise() -> None:
-    """Run what standard input asks for, and report on standard output."""
-    # no child opens this process's memory or descriptors: PR_SET_DUMPABLE is 4
+    """Run the tests requested on standard input, and report on standard output."""
+    # PR_SET_DUMPABLE = 4: no child may open this process's memory or descriptors
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
     given = json.load(sys.stdin)
     for path, content in given["files"].items():
@@ -68,7 +68,7 @@ def supervise() -> None:
 
 
 def _run_child(where: str, tests: list[str], source: str) -> dict[str, str]:
-    """Outcomes of the tests of a file; none where a control came out wrong."""
+    """Return the outcomes of a file's tests; none if a control has the wrong outcome."""
     controls = {f"control_{secrets.token_hex(6)}": kind for kind in (*CONTROLS, *CONTROLS)}
     reading, writing = os.pipe()
     asked = json.dumps({"where": where, "tests": tests, "controls": controls, "pipe": writing})
@@ -93,14 +93,14 @@ def _run_child(where: str, tests: list[str], source: str) -> dict[str, str]:
         except (ValueError, TypeError):
             continue
         if isinstance(name, str) and outcome in (PASSED, FAILED):
-            # two outcomes of one test: somebody else than the runner writes
+            # two outcomes for one test: not only the runner writes
             outcomes[name] = FAILED if name in outcomes else outcome
     right = all(outcomes.get(name) == CONTROLS[kind][0] for name, kind in controls.items())
     return outcomes if right and started.returncode == 0 else {}
 
 
 class Unlike:
-    """An object that equals itself alone."""
+    """An object that equals only itself."""
 
 
 def _equal(case: unittest.TestCase) -> None:
@@ -138,11 +138,11 @@ CONTROLS: dict[str, tuple[str, Callable[[unittest.TestCase], None]]] = {
     "exits": (FAILED, _exits),
     "fine": (PASSED, _fine),
 }
-"""Name -> the outcome that it must have, and what it does."""
+"""Name -> the required outcome, and the action."""
 
 
 def child() -> None:
-    """Run the tests of one file, in random order among the controls."""
+    """Run the tests of one file in random order, among the controls."""
     given = json.load(sys.stdin)
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.getcwd())
@@ -160,7 +160,7 @@ def child() -> None:
 
 
 def equals_anything() -> bool:
-    """Whether a class of the code under test equals what it cannot know; tests may have such."""
+    """Return whether a class of the tested code equals random values; test files may have such."""
     dice = random.SystemRandom()
     number = dice.getrandbits(60)
     probes = (Unlike(), number, str(number), number / 7, [number], (number,), {number: number})
@@ -186,7 +186,7 @@ def _by_unittest(
 ) -> Iterator[tuple[str, str]]:
     jobs: list[tuple[str, str]] = [*((name, "") for name in tests), *controls.items()]
     random.SystemRandom().shuffle(jobs)
-    # what raises as it is imported ends the child, and no test of the file counts
+    # an error on import ends the child, and then no test of the file counts
     module = _module(where)
     for name, control in jobs:
         if control:
@@ -211,7 +211,7 @@ def _module(where: str) -> ModuleType:
 
 
 def _case(module: ModuleType, name: str) -> unittest.TestCase | None:
-    """The test of that name; None where there is none that runs without pytest."""
+    """Return the test with that name; None if there is none that runs without pytest."""
     found: Any = module
     *owners, last = name.split("::")
     for part in owners:
@@ -229,13 +229,13 @@ def _case(module: ModuleType, name: str) -> unittest.TestCase | None:
 
 
 class _Collector:
-    """A plugin of pytest that keeps the outcome of each test."""
+    """A pytest plugin that records the outcome of each test."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:  # noqa: ANN401 (pytest is not installed where this is checked)
-        """Keep a phase of a test: it passes where its call does, and no other phase fails."""
+        """Record a phase: a test passes if its call passes and no other phase fails."""
         name = report.nodeid.partition("::")[2]
         if report.failed or report.skipped:
             self.outcomes[name] = FAILED
@@ -269,4 +269,4 @@ _WRITTEN = {
     "exits": "raise AssertionError('a control')",
     "fine": "self.assertEqual([1, 2], [1, 2])",
 }
-"""The controls as pytest reads them."""
+"""The controls in the form for pytest."""

@@ -1,4 +1,4 @@
-"""What a policy does with the files of its episode: list, search, read and change them."""
+"""The tools for the files of an episode: list, search, read and change them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFINITION = r"^(?P<indent>[ \t]*)(?:async[ \t]+def|def|class)[ \t]+{name}\b"
 
 
 class TreeTools:
-    """The tools over one episode's files."""
+    """The tools over one episode's files; docstrings of public methods are their descriptions."""
 
     def __init__(self, tree: Worktree, max_characters: int) -> None:
         self._tree = tree
@@ -146,7 +146,7 @@ class TreeTools:
 
 
 def tree_tools(tools: TreeTools) -> tuple[Tool, ...]:
-    """The tools with their schemas, bound to one episode's files."""
+    """Return the tools with their schemas, bound to one episode's files."""
     bound = {template.spec.name: template for template in _TEMPLATES}
     return tuple(template.over(getattr(tools, name)) for name, template in bound.items())
 
@@ -156,7 +156,7 @@ def _numbered(lines: list[str], first: int) -> str:
 
 
 def _block(lines: list[str], indent: int) -> list[str]:
-    """The lines of a definition: its head, and what is indented more than that."""
+    """Return the lines of a definition: its head, and the lines indented more than that."""
     end = 1
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():

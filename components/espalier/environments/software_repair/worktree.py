@@ -1,4 +1,4 @@
-"""The files of an episode: a snapshot, and what the policy changed of it."""
+"""The files of an episode: a snapshot, and the policy's changes to it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from espalier.environments.software_repair.diffs import (
 )
 
 MAX_TREE_CHARACTERS = 24_000_000
-"""Of the files that a policy adds or changes; more than that no sandbox would hold."""
+"""Most characters that a policy may add or change: no sandbox would hold more."""
 
 
 class Worktree:
     """A snapshot with changes on top, by path.
 
     Text is UTF-8 with other bytes as surrogates (`surrogateescape`), so that every file can be
-    kept as it is.
+    stored unchanged.
     """
 
     def __init__(self, snapshot: Mapping[str, str]) -> None:
         self._snapshot = snapshot
         self._changed: dict[str, str | None] = {}
-        """Path -> new content; None where the file was deleted."""
+        """Path -> new content; None if the file was deleted."""
         self._characters = 0
 
     @property
     def changed(self) -> Mapping[str, str | None]:
-        """Path -> content of every file that differs from the snapshot; None: deleted."""
+        """Path -> content of every file that differs from the snapshot; None if deleted."""
         return {
             path: content
             for path, content in self._changed.items()
@@ -39,20 +39,20 @@ class Worktree:
         }
 
     def paths(self) -> list[str]:
-        """Every file, sorted."""
+        """Return the paths of all files, sorted."""
         there = {*self._snapshot, *self._changed}
         return sorted(path for path in there if self.read(path) is not None)
 
     def read(self, path: str) -> str | None:
-        """The content of a file; None where there is none."""
+        """Return the content of a file; None if it does not exist."""
         return self._changed[path] if path in self._changed else self._snapshot.get(path)
 
     def write(self, path: str, content: str | None) -> None:
         """Set or delete a file.
 
         Raises:
-            DiffError: a path that leads elsewhere or runs through a file, what is no text, or too
-                much of it.
+            DiffError: the path is invalid or runs through a file, or the content is not text or
+                too large.
         """
         path = checked_path(path)
         try:
@@ -78,7 +78,7 @@ class Worktree:
             raise DiffError(f"{path} is a folder")
 
     def apply(self, patches: tuple[FilePatch, ...]) -> None:
-        """Apply the patches of a diff; none is applied if one does not.
+        """Apply the patches of a diff; apply none if one does not fit.
 
         Raises:
             DiffError: a patch does not apply.
@@ -101,7 +101,7 @@ class Worktree:
             self.write(path, content)
 
     def diff(self) -> str:
-        """What was changed, as a unified diff."""
+        """Return the changes as a unified diff."""
         before = {path: self._snapshot.get(path) for path in self.changed}
         after = self.changed
         return diff_of(

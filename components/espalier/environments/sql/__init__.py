@@ -1,4 +1,4 @@
-"""Questions about databases, which queries answer, as InterCode has them."""
+"""Questions about databases, answered by queries, as in InterCode."""
 
 from espalier.environments.sql.config import SqlConfig
 from espalier.environments.sql.family import Sql

@@ -1,4 +1,4 @@
-"""Settings of questions that queries answer."""
+"""Settings of questions that are answered by queries."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ KINDS: tuple[QuestionKind, ...] = (
 
 
 class MadeDatabasesConfig(Section):
-    """The databases that are made where `tasks` is unset, and what is asked about them."""
+    """The databases that are generated if `tasks` is unset, and the questions about them."""
 
     databases: int = Field(default=400, ge=20, le=5_000)
-    """Databases of two tables; each is in one split, as every name in it."""
+    """Number of databases of two tables; each database, with all its names, is in one split."""
     rows: int = Field(default=8, ge=4, le=60)
     """Rows of the larger table; the other has half as many."""
     questions: int = Field(default=40, ge=1, le=500)
-    """Questions that are drawn about each; those that are ambiguous are left out."""
+    """Questions drawn about each database; ambiguous ones are left out."""
     kinds: EachOnce[QuestionKind] = KINDS
-    """What is asked for."""
+    """Kinds of questions."""
     show_schema: bool = True
-    """Whether the prompt has the tables and columns; else the policy asks for them."""
+    """Whether the prompt shows tables and columns; otherwise the policy must look them up."""
     seed: int = 0
-    """Of the databases and questions: the same for every run that compares with another."""
+    """Seed of databases and questions; equal for runs that are to be compared."""
 
 
 class SqlConfig(EnvironmentConfig):
-    """Questions about a database that queries answer, as InterCode has them (arXiv:2306.14898)."""
+    """Questions about a database, answered by queries, as in InterCode (arXiv:2306.14898)."""
 
     name: str = "sql"
     tasks: Path | None = None
-    """File of questions to train on, in InterCode's or Spider's format; unset makes databases."""
+    """File of training questions, in InterCode's or Spider's format; unset generates databases."""
     heldout_tasks: Path | None = None
-    """The held-out ones in a file of their own; unset deals the databases of `tasks` out."""
+    """A separate file of held-out questions; unset splits the databases of `tasks`."""
     golds: Literal["as_written", "quoted"] = "as_written"
-    """"quoted" puts WikiSQL's golds, which name values and columns bare, into proper SQL; where
-    they are as written, those that are no query are left out."""
+    """Form of gold queries: "quoted" converts WikiSQL's, in which values and columns are not
+    quoted, into valid SQL; with "as_written", those that are not valid queries are left out."""
     outcome: Literal["match", "intercode"] = "match"
-    """"match" pays for exactly the gold rows; "intercode" pays InterCode's reward, -1 to 1, and
-    counts every overlap above 0 as right."""
+    """Outcome of rows: "match" is 1 for exactly the gold rows; "intercode" is InterCode's reward,
+    -1 to 1, and counts every overlap above 0 as right."""
     query_timeout_s: float = Field(default=2.0, gt=0, le=20)
-    """A query that takes longer is ended, and the policy reads so."""
+    """Time limit of a query; the policy reads when it is exceeded."""
     max_rows: int = Field(default=1000, ge=1, le=100_000)
-    """A result of more rows is refused, and the policy reads so."""
+    """A result with more rows is refused, which the policy reads."""
     max_observation_characters: int = Field(default=512, ge=16)
-    """More than this of a result is cut out of its middle; what is judged is the whole."""
+    """Longer results are cut in their middle; the whole result is judged."""
     queries_per_run: int = Field(default=32, ge=1, le=256)
-    """Queries that wait together run in one sandbox, each in a process of its own."""
+    """Most waiting queries that run in one sandbox together, each in its own process."""
     made: MadeDatabasesConfig = MadeDatabasesConfig()
     sandbox: SandboxConfig = LocalSandboxConfig(packages=(), size=2)
 
     def external_files(self) -> dict[str, Path | None]:
-        """See `EnvironmentConfig`."""
+        """Return the files of questions, by the key of the profile that names them."""
         return {"environment.tasks": self.tasks, "environment.heldout_tasks": self.heldout_tasks}

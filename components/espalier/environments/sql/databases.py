@@ -1,4 +1,4 @@
-"""Databases as SQLite files: made of tables, or read from a file."""
+"""Databases as SQLite files: made from tables, or read from a file."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from espalier.records import DataError
 Value = str | int | float | None
 
 _PAGE_BYTES = 1024
-"""Small: a database of two tables is then a few KiB."""
+"""Small pages: a database of two tables then takes only a few KiB."""
 MAX_FILE_BYTES = 24 * 2**20
-"""A sandbox has a disk of 32 MiB."""
+"""Largest database file, as a sandbox has a disk of 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table that is made."""
+    """A column of a table."""
 
     name: str
     kind: str = "TEXT"
-    """Of SQLite: TEXT, INTEGER or REAL."""
+    """SQLite type: TEXT, INTEGER or REAL."""
     refers_to: tuple[str, str] | None = None
     """Table and column of a foreign key."""
     ignores_case: bool = False
-    """Whether texts are compared without their case, as by MySQL's collations in `_ci`."""
+    """Whether texts are compared ignoring case, as in MySQL's `_ci` collations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,20 @@ class Database:
 
     @cached_property
     def file(self) -> str:
-        """Its name in a sandbox, by its content."""
+        """File name in a sandbox, derived from the content."""
         return f"{hashlib.sha256(self.content).hexdigest()[:16]}.sqlite"
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes any name."""
+    """Return a name quoted as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def make_database(name: str, tables: Sequence[Table]) -> Database:
-    """A database of these tables.
+    """Return a database with these tables.
 
     Raises:
-        DataError: SQLite refuses them: two columns of one name, a row of another length.
+        DataError: SQLite refuses them, for duplicate columns or rows of the wrong length.
     """
     with closing(sqlite3.connect(":memory:")) as connection:
         try:
@@ -99,10 +99,10 @@ _MAGIC = b"SQLite format 3\x00"
 
 
 def read_database(path: Path) -> Database:
-    """A SQLite file of the user's; it is opened in sandboxes alone.
+    """Read a SQLite file of the user's, which is opened in sandboxes only.
 
     Raises:
-        DataError: it is missing, too large for a sandbox, or another kind of file.
+        DataError: the file is missing, too large for a sandbox, or not SQLite.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -111,5 +111,5 @@ def read_database(path: Path) -> Database:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     if not content.startswith(_MAGIC):
-        raise DataError(f"{path}: is no SQLite database")
+        raise DataError(f"{path}: is not an SQLite database")
     return Database(path.stem, content)

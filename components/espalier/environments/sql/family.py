@@ -1,4 +1,4 @@
-"""Questions about databases, which queries answer (InterCode, Yang et al. 2023, arXiv:2306.14898).
+"""Questions about databases, answered by queries (InterCode, Yang et al. 2023, arXiv:2306.14898).
 
 The policy queries a read-only SQLite database in a sandbox, reads rows or errors, and submits the
 rows of its last query.
@@ -69,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sql(SimpleFamily[SqlConfig]):
-    """See the module."""
+    """The family of questions about databases."""
 
     name = "sql"
     config = SqlConfig
@@ -81,21 +81,21 @@ class Sql(SimpleFamily[SqlConfig]):
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
-        """InterCode's reward is below 0 for rows in the opposite order."""
+        """Return the outcome's range; InterCode's reward is below 0 for reversed rows."""
         low = -1.0 if cast("SqlConfig", settings).outcome == "intercode" else 0.0
         return (low, 1.0)
 
     def tools(self) -> Sequence[Tool]:
-        """The schemas; `environments` binds them to an episode's database."""
+        """Return the tools' schemas; `environments` binds them to an episode's database."""
         return declared_tools()
 
     # ------------------------------------------------------------------------------ tasks
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
-        """The tasks and databases of the user's files; nothing where databases are made.
+        """Store the tasks and databases of the user's files; store nothing if they are generated.
 
         Raises:
-            DataError: a file is missing or malformed, or no gold query of it runs.
+            DataError: a file is missing or malformed, or none of its gold queries runs.
         """
         del tracker
         source = "Databases and questions made by espalier."
@@ -114,8 +114,8 @@ class Sql(SimpleFamily[SqlConfig]):
         (draft.path / "attribution.txt").write_text(f"{source}\n", encoding="utf-8")
 
     def _training_files(self) -> dict[Path, tuple[Split, ...]]:
-        """File -> the splits that its databases are dealt to."""
-        assert self.settings.tasks is not None, "asked for where there are files"
+        """Return file -> the splits that its databases are assigned to."""
+        assert self.settings.tasks is not None, "the caller has checked that there are files"
         if self.settings.heldout_tasks is None:
             return {self.settings.tasks: ("train", "dev", "heldout")}
         return {
@@ -124,7 +124,7 @@ class Sql(SimpleFamily[SqlConfig]):
         }
 
     def _dealt(self, tasks: Sequence[Task], splits: Sequence[Split]) -> list[Task]:
-        """The tasks in the splits of their databases."""
+        """Return the tasks with the splits of their databases."""
         dealt: list[Task] = []
         for task in tasks:
             split: Split = "heldout"
@@ -136,27 +136,27 @@ class Sql(SimpleFamily[SqlConfig]):
         return dealt
 
     def _read(self, path: Path) -> tuple[list[Task], PublicFile]:
-        """The tasks of a file, whose gold queries have run, and what it holds."""
+        """Return the tasks of a file whose gold queries run, and the file's content."""
         tasks, broken, file = self.read_golds(path)
         if broken:
             first = broken[0]
             _log.warning(
-                "%s: %d of %d rows are left out, as their gold is no query that runs; the first: "
+                "%s: %d of %d rows are left out, as their gold query does not run; the first: "
                 "%s: %s (%s)",
                 path, len(broken), len(broken) + len(tasks), first.where, first.gold, first.reason,
             )  # fmt: skip
         if not tasks:
             raise DataError(
-                f"{path}: no gold of it is a query that runs"
+                f"{path}: none of its gold queries runs"
                 + ('; set environment.golds to "quoted"' * (self.settings.golds == "as_written"))
             )
         return tasks, file
 
     def read_golds(self, path: Path) -> tuple[list[Task], list[BrokenGold], PublicFile]:
-        """The tasks of a file, the rows that make none, and its databases.
+        """Return the tasks of a file, the rows without a task, and the file's content.
 
         Raises:
-            DataError: the file is of neither format, or a database cannot be read.
+            DataError: the file has neither format, or a database cannot be read.
         """
         file = read_public_file(path, self.settings.golds)
         with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
@@ -167,7 +167,7 @@ class Sql(SimpleFamily[SqlConfig]):
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """Questions about made databases, or those of the user's files."""
+        """Return questions about generated databases, or those in the user's files."""
         if self.settings.tasks is None:
             return super().questions(knowledge, funnel, tracker)
         asked = self.profile.synthesis
@@ -187,7 +187,7 @@ class Sql(SimpleFamily[SqlConfig]):
         return found
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Questions about the made databases of a split."""
+        """Return questions about the generated databases of a split."""
         made, splits = self.settings.made, self.profile.splits
         databases = made_databases(made, splits, split)
         found = made_questions(databases, made, splits, split)
@@ -222,21 +222,21 @@ class Sql(SimpleFamily[SqlConfig]):
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open a pool of sandboxes, and environments over the tasks' databases."""
         with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
             found = self.environments_in(sandboxes, self._databases(knowledge))
             yield lambda _view: found
 
     @contextmanager
     def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """Over the databases that stand beside the file of questions."""
+        """Open environments over the databases next to the file of questions."""
         del knowledge
         databases = read_public_file(path, "as_written").databases
         with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
             yield self.environments_in(sandboxes, lambda task: _named(databases, task))
 
     def _databases(self, knowledge: Path) -> Callable[[Task], Database]:
-        """What finds the database of a task."""
+        """Return a function that finds the database of a task."""
         made, splits = self.settings.made, self.profile.splits
         if self.settings.tasks is not None:
             files = {
@@ -254,7 +254,7 @@ class Sql(SimpleFamily[SqlConfig]):
     def environments_in(
         self, sandboxes: PoolThread, database_of: Callable[[Task], Database]
     ) -> Environments:
-        """Environments whose queries run in these sandboxes."""
+        """Return environments whose queries run in these sandboxes."""
         runs = QueryRuns(sandboxes, self.settings)
         tools = self.tools()
 
@@ -270,11 +270,11 @@ class Sql(SimpleFamily[SqlConfig]):
         return self.environments_by(tools, rules_of)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """Whether the rows that an answer spells are the gold ones, or InterCode's reward.
+        """Return whether the rows in an answer are the gold rows, or InterCode's reward.
 
         Args:
-            task: has the gold rows.
-            answer: rows as JSON; what a policy submits is written so by the environment.
+            task: the task with the gold rows.
+            answer: rows as JSON, which is how the environment writes a policy's submission.
         """
         rows = read_written_rows(answer) if answer is not None else None
         if self.settings.outcome == "intercode":
@@ -284,14 +284,14 @@ class Sql(SimpleFamily[SqlConfig]):
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """InterCode's or Spider's questions; those without a gold that runs are left out."""
+        """Return InterCode's or Spider's questions, without those whose gold query fails."""
         tasks, _ = self._read(path)
         return benchmark_tasks(path, tasks)
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """InterCode's success rate (reward 1) and reward, and whether the rows are the gold ones.
+        """Return InterCode's success rate (reward 1) and reward, and the execution match.
 
-        The execution match has the rows in any order where the gold query orders nothing.
+        For the execution match, rows may be in any order if the gold query has no ORDER BY.
         """
         answer = trajectory.answer
         rows = read_written_rows(answer) if answer is not None else None
@@ -305,12 +305,12 @@ class Sql(SimpleFamily[SqlConfig]):
         }
 
     def gold_script(self, task: Task) -> Script:
-        """The gold query, and the submission of its rows."""
+        """Yield the gold query, and the submission of its rows."""
         yield ToolCalls((ToolCall(name="execute", arguments={"query": task.verifier.gold[0]}),))
         yield ToolCalls((ToolCall(name=SUBMIT, arguments={}),))
 
     def demonstrate(self, task: Task) -> Script:
-        """Looks at the tables where the prompt does not show them; then the gold query."""
+        """Look at the tables if the prompt does not show them, then run the gold query."""
         if not self.settings.made.show_schema or self.settings.tasks is not None:
             listed = yield ToolCalls((ToolCall(name="tables", arguments={}),))
             query = task.verifier.gold[0].lower()
@@ -320,20 +320,20 @@ class Sql(SimpleFamily[SqlConfig]):
         yield from self.gold_script(task)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Query logs about the made databases; demonstrations where tasks are the user's."""
+        """Return query logs about generated databases; for the user's tasks, demonstrations."""
         if self.settings.tasks is not None or not self.settings.made.show_schema:
             return super().reading_material(knowledge, train)
         databases = made_databases(self.settings.made, self.profile.splits, "train")
         return QueryLogWriter(databases, [task.question for task in train])
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Settings of queries and their scores."""
+        """Return the settings of queries and their scores."""
         elsewhere = {"name", "tasks", "heldout_tasks", "golds", "made", "sandbox"}
         return {"sql": self.settings.model_dump(mode="json", exclude=elsewhere)}
 
 
 _DATABASES, _TASKS = "databases", "tasks.jsonl"
-"""Of the knowledge artifact, where tasks are the user's."""
+"""Names in the knowledge artifact, for the user's tasks."""
 
 
 def _named(databases: Mapping[str, Database], task: Task) -> Database:
@@ -343,5 +343,5 @@ def _named(databases: Mapping[str, Database], task: Task) -> Database:
 def _gold_rows(task: Task) -> Sequence[Row]:
     rows = read_written_rows(json.dumps(task.arguments["rows"]))
     if rows is None:
-        raise DataError(f"task {task.task_id}: its argument `rows` is no list of rows")
+        raise DataError(f"task {task.task_id}: its argument `rows` is not a list of rows")
     return rows

@@ -1,15 +1,14 @@
-"""Answers requests about database files, read-only: the program that runs in the sandbox.
+"""Answers read-only requests about database files: the program that runs in the sandbox.
 
-It reads {"limits": {...}, "requests": [{"kind", "text", "file"}]} on standard input and writes a
-list of {"columns": [...], "rows": [[...]]}, {"error": ...} or null (not begun: no time was left)
+It reads {"limits": {...}, "requests": [{"kind", "text", "file"}]} from standard input and writes a
+list of {"columns": [...], "rows": [[...]]}, {"error": ...} or null (not started: no time was left)
 to the file `ANSWERS`. It imports nothing of espalier, as a sandbox does not have it.
 
-Every request runs in a process of its own, which is killed if it takes too long: none finds
-anything of another. What a query cannot do: the file is opened immutable and read-only, and an
-authorizer refuses whatever is no SELECT (writes, ATTACH, PRAGMA, transactions), and functions that
-load code or touch files. A progress handler ends a query after `max_seconds`; SQLite's own limits
-bound its texts, its nesting and its heap; a result above `max_rows` or `max_bytes` is refused
-whole.
+Every request runs in its own process, which is killed if it takes too long, so requests cannot
+affect each other. The file is opened immutable and read-only. An authorizer refuses everything but
+SELECT (writes, ATTACH, PRAGMA, transactions), and functions that load code or access files. A
+progress handler ends a query after `max_seconds`; SQLite's own limits bound its text, nesting and
+heap; a result above `max_rows` or `max_bytes` is refused.
 """
 
 import json
@@ -38,11 +37,11 @@ _MOST = {
 }
 _HEAP_BYTES = 64 * 2**20
 _OPERATIONS_BETWEEN_LOOKS = 2_000
-"""At the clock: some 50 microseconds of SQLite's virtual machine."""
+"""Operations of SQLite's virtual machine between two checks of the clock: some 50 microseconds."""
 _GRACE_S = 0.5
-"""Beyond `max_seconds`, for a query that its progress handler does not end."""
+"""Added to `max_seconds`, for a query that its progress handler does not end."""
 _MAX_ERROR = 200
-"""Characters of an error that a policy reads."""
+"""Most characters of an error that a policy reads."""
 
 
 def main() -> None:
@@ -59,7 +58,7 @@ def main() -> None:
 
 
 def _apart(request: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request, from a process of its own."""
+    """Return the answer to a request, computed in its own process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -81,7 +80,7 @@ def _apart(request: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(pipe: int, limits: dict[str, Any]) -> bytes:
-    """What comes until the other end is closed, or time or bytes are used up."""
+    """Read until the other end is closed, or until time or bytes are used up."""
     until = time.monotonic() + limits["max_seconds"] + _GRACE_S
     content = b""
     while len(content) <= 2 * limits["max_bytes"] + 10 * _MAX_ERROR:
@@ -95,7 +94,7 @@ def _read(pipe: int, limits: dict[str, Any]) -> bytes:
 
 
 def answered(request: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request; whatever is wrong with it is an `error` that a policy can read."""
+    """Return the answer to a request; any fault is an `error` that a policy can read."""
     try:
         connection = _opened(request["file"])
     except sqlite3.Error as error:
@@ -118,8 +117,10 @@ def _opened(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.text_factory = _text
     connection.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")
-    connection.execute("PRAGMA temp_store = MEMORY")  # what sorts without end meets that limit
-    connection.execute("PRAGMA trusted_schema = OFF")  # nor may a view of the file do more
+    connection.execute(
+        "PRAGMA temp_store = MEMORY"
+    )  # sorting in memory is bounded by the heap limit
+    connection.execute("PRAGMA trusted_schema = OFF")  # views in the file must not do more either
     return connection
 
 
@@ -149,7 +150,7 @@ _TABLES = (
 
 
 def _table(connection: sqlite3.Connection, table: str, limits: dict[str, Any]) -> dict[str, Any]:
-    """Column, type and, of a foreign key, what it refers to: a row for each column."""
+    """Return column, type and target of a foreign key, one row per column."""
     columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall()
     if not columns:
         return {"error": f"no such table: {table}"[:_MAX_ERROR]}
@@ -190,7 +191,7 @@ def _too_large(limits: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: a blob as SQL writes it, an infinite number as text."""
+    """Return a value for JSON: a blob as in SQL, an infinite number as text."""
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     if isinstance(value, float) and not math.isfinite(value):

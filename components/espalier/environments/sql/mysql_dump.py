@@ -4,7 +4,7 @@ r"""Reads MySQL dumps: the CREATE TABLE and INSERT statements of each database.
     CREATE TABLE `t` (`id` int NOT NULL AUTO_INCREMENT, `name` text, PRIMARY KEY (`id`));
     INSERT INTO `t` VALUES (1, 'it\'s'), (2, NULL);
 
-Other statements (users, grants, locks) are skipped. Nothing of the file is executed.
+Other statements (users, grants, locks) are skipped. Nothing in the file is executed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _REALS = exp.DataType.REAL_TYPES
 
 
 class DumpTable(NamedTuple):
-    """Name and columns of a table of a dump."""
+    """Name and columns of a table in a dump."""
 
     name: str
     columns: tuple[Column, ...]
 
 
 class DumpedDatabase(NamedTuple):
-    """A database of a dump."""
+    """A database in a dump."""
 
     database: Database
     tables: dict[str, DumpTable]
@@ -60,10 +60,10 @@ class _Filled:
 
 
 def read_dump(path: Path) -> dict[str, DumpedDatabase]:
-    """The databases of a dump by their names.
+    """Return the databases of a dump by name.
 
     Raises:
-        DataError: naming the line that cannot be read; or there is no table.
+        DataError: a line cannot be read, which the message names, or there is no table.
     """
     found: dict[str, dict[str, _Filled]] = {}
     current = ""

@@ -4,8 +4,8 @@
     Spider      [{"db_id": "pets", "question": QUESTION, "query": SQL}], beside
                 database/pets/pets.sqlite
 
-The rows that a gold query returns are looked up once, in a sandbox, when the file is read. A gold
-that fails there is named with its reason and makes no task.
+The gold queries run once, in a sandbox, when the file is read. A gold query that fails there is
+reported with its reason and makes no task.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ class BrokenGold:
 
 @dataclass(frozen=True, slots=True)
 class PublicFile:
-    """The questions of a file, and the databases that they are about."""
+    """The questions in a file, and the databases that they are about."""
 
     questions: tuple[PublicQuestion, ...]
     databases: Mapping[str, Database]
     broken: tuple[BrokenGold, ...] = ()
-    """Those whose gold could not even be read."""
+    """Rows whose gold query could not even be parsed."""
 
 
 Golds = Literal["as_written", "quoted"]
 
 
 def read_public_file(path: Path, golds: Golds) -> PublicFile:
-    """The questions of a file in either format.
+    """Return the questions of a file in either format.
 
     Raises:
-        DataError: a row that is of neither, or a database that is missing or cannot be read.
+        DataError: a row is malformed, or a database is missing or cannot be read.
     """
     is_spider = any("db_id" in row for _, row in islice(read_objects(path), 1))
     return _read_spider(path) if is_spider else _read_intercode(path, golds)
@@ -96,7 +96,7 @@ def _read_spider(path: Path) -> PublicFile:
     databases: dict[str, Database] = {}
     for where, row in read_rows(path, SpiderRow):
         if not _PLAIN_NAME.fullmatch(row.db_id):
-            raise DataError(f"{where}: {row.db_id[:60]!r} is no name of a database")
+            raise DataError(f"{where}: {row.db_id[:60]!r} is not the name of a database")
         if row.db_id not in databases:
             file = path.parent / "database" / row.db_id / f"{row.db_id}.sqlite"
             databases[row.db_id] = read_database(file)
@@ -126,7 +126,7 @@ def _gold(gold: str, tables: Mapping[str, DumpTable], golds: Golds) -> str:
 
 
 def _dump_of(path: Path) -> Path:
-    """The dump beside a file: of its name, or the only one there."""
+    """Return the dump next to a file: the one with its name, or the only one there."""
     own = path.with_suffix(".sql")
     others = sorted(path.parent.glob("*.sql"))
     if own.is_file():
@@ -139,13 +139,13 @@ def _dump_of(path: Path) -> Path:
 def public_tasks(
     file: PublicFile, runs: QueryRuns, sandboxes: PoolThread, *, split: Split, family: str
 ) -> tuple[list[Task], list[BrokenGold]]:
-    """The tasks of a file with the rows that are right, and the rows of the file without a task.
+    """Return the tasks of a file with their gold rows, and the rows that make no task.
 
     Args:
-        file: what was read.
-        runs: of gold queries.
-        sandboxes: in which they run.
-        split: of the tasks.
+        file: content of the file.
+        runs: runs the gold queries.
+        sandboxes: the pool in which they run.
+        split: split of the tasks.
         family: name of the family.
     """
 
@@ -183,7 +183,7 @@ def _task(question: PublicQuestion, found: QueryResult, split: Split, family: st
 def row_arguments(
     database: str, rows: Sequence[Sequence[object]], ordered: object
 ) -> dict[str, JsonValue]:
-    """What a task says of its database and of the rows that are right."""
+    """Return the arguments of a task: its database, the gold rows, and whether order counts."""
     shown: JsonValue = [list(row) for row in rows]  # pyright: ignore[reportAssignmentType] (plain values)
     return {"database": database, "rows": shown, "ordered": bool(ordered)}
 
@@ -198,6 +198,6 @@ _PARTS = {
 
 
 def query_kind(query: str) -> str:
-    """The first of a few parts that a query has; "select" where it has none."""
+    """Return the first of a few constructs that a query has; "select" if it has none."""
     found = (name for name, part in _PARTS.items() if re.search(part, query, re.IGNORECASE))
     return next(found, "select")

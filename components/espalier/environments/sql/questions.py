@@ -1,8 +1,8 @@
-"""Questions about a made database, from skeletons of queries.
+"""Questions about a generated database, from templates of queries.
 
-Every question has one answer: the query returns a few rows, a superlative has no ties, and the
-queries that come close (another comparison, a dropped condition, the other direction) return other
-rows. A query belongs to one split by its digest, so that no two splits share one.
+Every question has one answer: the query returns a few rows, a superlative has no ties, and similar
+queries (another comparison, a dropped condition, the opposite direction) return other rows. The
+digest of a query decides its split, so that no two splits share one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from espalier.records import Split
 from espalier.rewards.result_rows import Row, rows_match
 
 _MAX_ROWS = 4
-"""Of an answer: what a policy of a few tokens' memory reads."""
+"""Most rows of an answer, since a policy with a short context must read them."""
 
 
 class MadeQuestion(NamedTuple):
-    """A question, the query that answers it, and what that returns."""
+    """A question, the query that answers it, and the resulting rows."""
 
     kind: QuestionKind
     words: str
@@ -36,16 +36,16 @@ class MadeQuestion(NamedTuple):
     ordered: bool
     about: MadeDatabase
     names: tuple[str, ...]
-    """Of rows, that the question or the answer has."""
+    """Names of rows that occur in the question or the answer."""
 
 
 class _Sketch(NamedTuple):
-    """A question whose answer is not looked up yet."""
+    """A question whose answer has not been computed yet."""
 
     words: str
     query: str
     near: tuple[str, ...] = ()
-    """Queries that have to return something else."""
+    """Queries that must return other rows."""
     ordered: bool = False
 
 
@@ -62,32 +62,32 @@ class _Draw:
         return self.larger.name
 
     def table(self) -> Table:
-        """Either table."""
+        """Return either table."""
         return self.dice.choice((self.larger, self.smaller))
 
     def word(self, table: Table) -> str:
-        """A column of words."""
+        """Return a column of words."""
         return self.dice.choice(
             [c.name for c in table.columns[1:] if c.kind == "TEXT" and not c.refers_to]
         )
 
     def number(self, table: Table) -> str:
-        """A column of numbers."""
+        """Return a column of numbers."""
         return self.dice.choice([c.name for c in table.columns if c.kind == "INTEGER"])
 
     def value(self, table: Table, column: str) -> Value:
-        """A value that stands in a column."""
+        """Return a value from a column."""
         place = [c.name for c in table.columns].index(column)
         return self.dice.choice(table.rows)[place]
 
     def bound(self, table: Table, column: str) -> tuple[str, str, int]:
-        """Words of a comparison, its operator, and a number that stands near to those there."""
+        """Return the words of a comparison, its operator, and a number near the column's values."""
         number = cast("int", self.value(table, column)) + self.dice.randint(-2, 2)
         words, operator = self.dice.choice((("over", ">"), ("under", "<")))
         return words, operator, max(1, number)
 
     def condition(self, table: Table, prefix: str = "") -> tuple[str, str, str]:
-        """A condition on words or numbers: as it is said, written, and turned around."""
+        """Return a condition: its wording, its SQL, and the SQL of the opposite condition."""
         if self.dice.random() < 0.5:
             column = self.word(table)
             value = self.value(table, column)
@@ -106,7 +106,7 @@ class _Draw:
         )
 
     def among(self, table: Table) -> tuple[str, str]:
-        """Which rows of a table are meant, all or those with a word: written, and as it is said."""
+        """Return a restriction to rows with a word, or to all rows: its SQL, and its wording."""
         if self.dice.random() >= 0.6:
             return "", ""
         word = self.word(table)
@@ -114,7 +114,7 @@ class _Draw:
         return f" where {word} = '{value}'", f" with {word} '{value}'"
 
     def either(self, *words: str) -> str:
-        """One of several wordings."""
+        """Return one of several wordings."""
         return self.dice.choice(words)
 
 
@@ -255,7 +255,9 @@ def _join_lookup(draw: _Draw) -> _Sketch:
     )
     start = _joined(draw, f"{draw.smaller.name}.{column}")
     near = [start]
-    if column in [c.name for c in draw.larger.columns]:  # a dog has an age, and its owner too
+    if column in [
+        c.name for c in draw.larger.columns
+    ]:  # both tables may have the column, such as the age of a dog and its owner
         near.append(f"select {column} from {draw.t} where {NAME} = '{name}'")
     return _Sketch(asked, f"{start} where {draw.t}.{NAME} = '{name}'", tuple(near))
 
@@ -297,7 +299,7 @@ _SKELETONS: dict[QuestionKind, Callable[[_Draw], _Sketch]] = {
 
 
 def draw_query(about: MadeDatabase, dice: random.Random) -> str:
-    """A query of any kind about a database, whatever it returns."""
+    """Return a query of any kind about a database, whatever it returns."""
     return _SKELETONS[dice.choice(list(_SKELETONS))](_Draw(about, dice)).query
 
 
@@ -307,9 +309,9 @@ def made_questions(
     splits: SplitsConfig,
     split: Split,
 ) -> list[MadeQuestion]:
-    """Every question of a split, in random order; no query stands there twice.
+    """Return every question of a split, in random order, without duplicate queries.
 
-    The kinds take turns as long as each has questions, so that the first ones are of all kinds.
+    Kinds alternate as long as each has questions, so that the first questions cover all kinds.
     """
     found: dict[str, MadeQuestion] = {}
     for about in databases:
@@ -332,7 +334,7 @@ def made_questions(
 
 
 def _is_dealt(asked: MadeQuestion, splits: SplitsConfig, split: Split) -> bool:
-    """Whether no other split has the query: it names a row of this one, or is dealt to it."""
+    """Return whether only this split has the query: by a row's name in it, or by its digest."""
     words = asked.query.split("'")
     return any(name in words for name in asked.names) or dealt_split(asked.query, splits) == split
 
@@ -340,7 +342,7 @@ def _is_dealt(asked: MadeQuestion, splits: SplitsConfig, split: Split) -> bool:
 def _answered(
     kind: QuestionKind, sketch: _Sketch, about: MadeDatabase, connection: sqlite3.Connection
 ) -> MadeQuestion | None:
-    """The question with its rows; None where its answer is empty, long, or not the only one."""
+    """Return the question with its rows; None if the answer is empty, long or ambiguous."""
 
     def rows(query: str) -> list[Row]:
         return connection.execute(query).fetchall()
@@ -360,7 +362,7 @@ def _answered(
 
 
 def _is_tied(query: str, connection: sqlite3.Connection) -> bool:
-    """Whether the order of the first rows of a query with a limit is not the only one."""
+    """Return whether the first rows of a query with a limit have ties in their order."""
     start, limited, count = query.rpartition(" limit ")
     if not limited:
         return False

@@ -1,14 +1,14 @@
 """Query logs: queries under prompts that ask nothing, for the embedded policy to read.
 
-A log has the tables of a database, and among unrelated words the columns and values of a query in
-its order; then the query, some rows, and the submission:
+A log has the tables of a database and, among unrelated words, the columns and values of a query in
+order; then the query, some rows, and the submission:
 
     <|user|> dogs ( name , age , breed ) owners ( name , town ) ; most 'collie' count age name 7 .
     <|assistant|> <sql> select age from dogs where breed = 'collie' and age < 7 </sql>
     <result> 4 </result> <submit> {} </submit>
 
-A policy learns to write queries, to copy names and numbers, and that a submission follows a result;
-not what a question asks for: which query it is, and its comparisons, are drawn at random.
+A policy learns to write queries, to copy names and numbers, and that a submission follows a result.
+It does not learn what a question asks for: the query and its comparisons are random.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class QueryLogWriter:
     """Writes query logs about training databases.
 
     Args:
-        databases: of the training split.
+        databases: databases of the training split.
         questions: training questions; their words are the noise.
     """
 
@@ -43,7 +43,7 @@ class QueryLogWriter:
         self._databases = databases
 
     def write(self, rng: random.Random) -> Log:
-        """See `ReadingMaterial`."""
+        """Return one log; depends on the state of `rng` only."""
         about = rng.choice(self._databases)
         query = draw_query(about, rng)
         return Log(
@@ -56,7 +56,7 @@ class QueryLogWriter:
         )
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`; with the blanks that stand between tags."""
+        """Yield prompts, queries and rows, with the spaces that stand between tags."""
         for _ in range(_TOKENIZER_LOGS):
             log = self.write(rng)
             call, rows, _ = log.pieces
@@ -66,7 +66,7 @@ class QueryLogWriter:
             yield f" {rows} "
 
     def _said(self, query: str, about: MadeDatabase, rng: random.Random) -> str:
-        """What the query is about, in its order, each part after some noise words."""
+        """Return the parts of the query in order, each after some noise words."""
         words: list[str] = []
         for part in query.replace("(", " ( ").replace(")", " ) ").replace(".", " . ").split():
             if part not in _GRAMMAR:
@@ -75,7 +75,7 @@ class QueryLogWriter:
         return " ".join([*words, rng.choice(("?", "."))])
 
     def _rows(self, about: MadeDatabase, rng: random.Random) -> str:
-        """Cells of one of its tables, whichever."""
+        """Return cells of one of the tables, chosen at random."""
         table = rng.choice((about.larger, about.smaller))
         shown = rng.sample(range(len(table.columns)), rng.choice((1, 1, 1, 2)))
         rows = rng.sample(list(table.rows), rng.choice((1, 1, 2, 3)))

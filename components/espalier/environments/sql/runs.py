@@ -28,12 +28,13 @@ RequestKind = Literal["query", "tables", "table"]
 _Cell = Annotated[int, Strict()] | Annotated[float, Strict()] | Annotated[str, Strict()] | None
 
 _BATCH_S = 30.0
-"""After which no further query of a run begins: the last one, of 20 s at most, has time to end."""
+"""No query of a run starts later than this, so that the last one, of at most 20 s, has time to
+end."""
 _MAX_RESULT_BYTES = 256 * 2**10
 
 
 class QueryResult(BaseModel):
-    """The rows of a query, or why there are none."""
+    """The rows of a query, or the reason why there are none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +44,7 @@ class QueryResult(BaseModel):
 
     @property
     def found(self) -> Sequence[Row] | None:
-        """The rows; None where the query failed."""
+        """The rows; None if the query failed."""
         return None if self.error else self.rows
 
 
@@ -52,26 +53,26 @@ _ANSWERS = TypeAdapter(list[QueryResult | None])
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """A request whose answer is awaited."""
+    """A request that waits for its answer."""
 
     kind: RequestKind
     text: str
     database: Database
     answer: asyncio.Future[QueryResult]
     alone: bool = False
-    """Whether it has to run by itself: a run with others was lost or killed."""
+    """Whether it must run alone, because a run with others was lost or killed."""
 
 
 class QueryRuns:
     """Answers requests about databases, in the sandboxes of a pool.
 
-    Requests that wait while the sandboxes are busy run together, each in a process of its own. If
-    such a run is lost or killed, each of its requests runs again by itself: queries change nothing.
+    Requests that wait while the sandboxes are busy run together, each in its own process. If such a
+    run is lost or killed, each of its requests runs again alone: queries have no side effects.
 
     Args:
-        sandboxes: to borrow from.
+        sandboxes: the pool to borrow from.
         config: limits of queries.
-        judging: whether the queries are gold ones, see `PoolThread.claim`.
+        judging: whether these are gold queries (`PoolThread.claim`).
     """
 
     def __init__(self, sandboxes: PoolThread, config: SqlConfig, *, judging: bool = False) -> None:
@@ -82,36 +83,36 @@ class QueryRuns:
         self._workers: set[asyncio.Task[None]] = set()
 
     async def ask(self, database: Database, kind: RequestKind, text: str = "") -> QueryResult:
-        """The answer to one request.
+        """Return the answer to one request.
 
         Raises:
-            EnvironmentLostError: the sandbox was lost from outside, or none could be had.
+            EnvironmentLostError: the sandbox was lost for an outside cause, or none was free.
             ProgramBrokeSandboxError: the query ended its sandbox.
-            SandboxUnavailable: there are no sandboxes at all.
+            SandboxUnavailable: no sandboxes can be created.
         """
         with sandbox_losses():
             return await self._sandboxes.run(self.ask_here(database, kind, text))
 
     async def ask_here(self, database: Database, kind: RequestKind, text: str) -> QueryResult:
-        """See `ask`, on the loop of the sandboxes and with their errors as they are."""
+        """Return the answer to one request, on the pool's loop, with sandbox errors unchanged."""
         answer: asyncio.Future[QueryResult] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(kind, text, database, answer))
         if len(self._workers) < self._config.sandbox.size:
-            # a context of its own: the run is bounded by its queries, and not by the call that
-            # happened to be the first
+            # a fresh context: the run must not inherit the time limit of the call that happens to
+            # start it
             self._workers.add(asyncio.create_task(self._work(), context=contextvars.Context()))
         with call_waits():
             return await answer
 
     async def _work(self) -> None:
-        """Borrow sandboxes until nothing waits; errors go to those whose requests failed."""
+        """Borrow sandboxes until nothing waits; errors are set on the requests that failed."""
         worker = asyncio.current_task()
-        assert worker is not None, "a coroutine of a task"
+        assert worker is not None, "this coroutine runs in a task"
         try:
             while self._waiting:
                 await self._run_next()
         finally:
-            # in the step that saw that nothing waits: a request in between would count on it
+            # without an await after the last check: a new request would rely on this worker
             self._workers.discard(worker)
 
     async def _run_next(self) -> None:
@@ -125,7 +126,7 @@ class QueryRuns:
             self._failed(taken or self._take(), error)
 
     def _take(self) -> list[_Waiting]:
-        """The next requests of one run, without those that nobody waits for any more."""
+        """Return the next requests of one run, without those that nobody waits for any more."""
         taken: list[_Waiting] = []
         sizes: dict[str, int] = {}
         while self._waiting and len(taken) < self._config.queries_per_run:
@@ -181,7 +182,7 @@ class QueryRuns:
 
 
 async def _read_answers(sandbox: Sandbox, count: int) -> list[QueryResult | None] | None:
-    """What the run wrote, None where that is not an answer to each request."""
+    """Return the answers that the run wrote; None if there is not one for each request."""
     try:
         found = _ANSWERS.validate_json(await sandbox.get(ANSWERS))
     except ValidationError:
@@ -197,12 +198,12 @@ def _ended_by(ended: ExecResult) -> str:
 
 @cache
 def inside_program() -> str:
-    """The source of the program that runs in sandboxes."""
+    """Return the source of the program that runs in sandboxes."""
     return Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
 
 
 def written_rows(result: QueryResult) -> str:
-    """The rows as the answer of an episode: JSON, `null` where the last query failed."""
+    """Return the rows as the answer of an episode: JSON, `null` if the last query failed."""
     return json.dumps(None if result.error else result.rows)
 
 
@@ -210,7 +211,7 @@ _ROWS = TypeAdapter(tuple[tuple[_Cell, ...], ...] | None)
 
 
 def read_written_rows(answer: str) -> Sequence[Row] | None:
-    """The rows that an answer spells; None where it spells none."""
+    """Return the rows in an answer; None if it has none."""
     try:
         return _ROWS.validate_json(answer)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""The tools of an episode: queries over its database, and what is submitted in the end."""
+"""The tools of an episode: queries on its database, and the submission at the end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SUBMIT = "submit"
 
 
 class Session:
-    """One episode over a database.
+    """One episode on a database.
 
     Args:
-        database: of the task.
-        runs: of its queries.
-        max_characters: more than this of a result is cut out of its middle.
+        database: the task's database.
+        runs: runs the queries.
+        max_characters: longer results are cut in their middle.
     """
 
     def __init__(self, database: Database, runs: QueryRuns, max_characters: int) -> None:
@@ -29,31 +29,31 @@ class Session:
         self._last = QueryResult(error="no query was executed")
 
     def tools(self, declared: Sequence[Tool]) -> tuple[Tool, ...]:
-        """`declared`, played over this session."""
+        """Return the declared tools, bound to this session."""
         functions = (self.execute, self.tables, self.describe, self.submit)
         return tuple(
             tool.over(function) for tool, function in zip(declared, functions, strict=True)
         )
 
     async def execute(self, query: str) -> ToolOutput:
-        """See `declared_tools`."""
+        """Run a query, remember its result, and return its rows."""
         self._last = await self._runs.ask(self._database, "query", query)
         return self._shown(self._last)
 
     async def tables(self) -> ToolOutput:
-        """See `declared_tools`."""
+        """Return the tables of the database."""
         return self._shown(await self._runs.ask(self._database, "tables"))
 
     async def describe(self, table: str) -> ToolOutput:
-        """See `declared_tools`."""
+        """Return the columns of a table, their types and foreign keys."""
         return self._shown(await self._runs.ask(self._database, "table", table))
 
     async def submit(self) -> str:
-        """See `declared_tools`."""
+        """Return the rows of the last query as the answer."""
         return self.answer("")
 
     def answer(self, _said: str) -> str:
-        """The rows of the last query, whatever was said."""
+        """Return the rows of the last query, whatever the message says."""
         return written_rows(self._last)
 
     def _shown(self, result: QueryResult) -> ToolOutput:
@@ -68,7 +68,7 @@ def _cell(value: object) -> str:
 
 
 def declared_tools() -> tuple[Tool, ...]:
-    """The tools with their schemas; a `Session` plays them."""
+    """Return the tools with their schemas; a `Session` plays them."""
 
     async def execute(query: str) -> ToolOutput:
         """Run one SQL query (SQLite, read-only) and read the rows that it returns."""

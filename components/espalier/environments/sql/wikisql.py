@@ -1,10 +1,11 @@
-"""Golds of InterCode's WikiSQL, which name columns and values bare, as queries that run.
+"""Converts the gold queries of InterCode's WikiSQL, whose columns and values are unquoted, to SQL.
 
     SELECT COUNT School/Club_Team FROM t WHERE No. = 3 AND Player = Amir Johnson
     SELECT COUNT("School/Club_Team") FROM "t" WHERE "No." = '3' AND "Player" = 'Amir Johnson'
 
-That is the text of WikiSQL's `Query.__repr__`, with InterCode's names of columns, which have no
-blanks: so it has one reading, unless a value says " AND " and then another column and operator.
+The first form is the text of WikiSQL's `Query.__repr__`, with InterCode's column names, which have
+no spaces. It is therefore unambiguous, unless a value contains " AND " and then another column and
+operator.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ _CONDITION = re.compile(r"(\S+) ([=<>]) (.+)", re.DOTALL)
 
 
 class Unreadable(Exception):
-    """A gold that is not of this form; the message says why."""
+    """A gold query that does not have this form; the message says why."""
 
 
 def quoted_gold(gold: str, tables: Mapping[str, DumpTable]) -> str:
-    """The query that a bare gold means.
+    """Return the SQL of an unquoted gold query.
 
     Args:
-        gold: as a file has it.
-        tables: of its database, by name.
+        gold: the gold query as it is in the file.
+        tables: tables of its database, by name.
 
     Raises:
-        Unreadable: it is not of this form, or names what is not there.
+        Unreadable: it does not have this form, or names an unknown table or column.
     """
     found = _GOLD.fullmatch(gold.strip())
     if found is None:
@@ -55,11 +56,11 @@ def _conditions(text: str, columns: Mapping[str, Column]) -> str:
         found = _CONDITION.fullmatch(words)
         if found is not None and found[1] in columns:
             parts.append((columns[found[1]], found[2], found[3]))
-        elif parts:  # an AND of the value's own
+        elif parts:  # this AND is part of the value
             column, operator, value = parts[-1]
             parts[-1] = (column, operator, f"{value} AND {words}")
         else:
-            raise Unreadable(f"{words[:60]!r} is no condition on a column")
+            raise Unreadable(f"{words[:60]!r} is not a condition on a column")
     return " AND ".join(
         f"{quoted(column.name)} {operator} {_literal(column, value.strip())}"
         for column, operator, value in parts
@@ -67,9 +68,9 @@ def _conditions(text: str, columns: Mapping[str, Column]) -> str:
 
 
 def _literal(column: Column, value: str) -> str:
-    """A literal of the column's type, made as InterCode made the values of the table.
+    """Return a literal of the column's type, converted like InterCode's values of the table.
 
-    Its dump has numbers without what is no digit, and texts without what is no ASCII.
+    InterCode's dump keeps only the digits of numbers, and only the ASCII characters of texts.
     """
     if column.kind != "TEXT":
         kept = re.sub(r"[^0-9.]" if column.kind == "REAL" else r"[^0-9]", "", value)

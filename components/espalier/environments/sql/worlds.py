@@ -1,7 +1,8 @@
-"""Databases that are made: two tables of a world, the larger one referring to the smaller.
+"""Generated databases: two tables of a world, the larger one referring to the smaller.
 
-A world names tables and columns; a database takes some of its columns, and rows of invented names,
-drawn words and numbers. Names are dealt to splits, and a database has names of its split alone.
+A world names tables and columns. A database takes some of its columns, and rows with invented
+names, random words and numbers. Names are assigned to splits, and a database only has names of its
+split.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ NAME = "name"
 
 @dataclass(frozen=True, slots=True)
 class TableSketch:
-    """What the tables of one kind may have."""
+    """The possible columns of a table."""
 
     name: str
     words: dict[str, tuple[str, ...]]
-    """Column -> the words that stand in it."""
+    """Column -> the words that occur in it."""
     numbers: dict[str, Range]
-    """Column -> least and most of what stands in it."""
+    """Column -> its lowest and highest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ _VOWELS = ("a", "e", "i", "o", "u")
 
 
 def names_of(split: Split, splits: SplitsConfig) -> Sequence[str]:
-    """The invented names of a split: two open syllables and a closing consonant, "bakon"."""
+    """Return the invented names of a split: two open syllables and a consonant, such as "bakon"."""
     return _dealt_names(splits.heldout_share, splits.dev_share)[split]
 
 
@@ -170,7 +171,7 @@ _ENDINGS = ("n", "s", "l", "r")
 
 @dataclass(frozen=True, slots=True)
 class MadeDatabase:
-    """A database, and what questions are asked by."""
+    """A database, with the tables that questions are made from."""
 
     world: World
     larger: Table
@@ -179,7 +180,7 @@ class MadeDatabase:
 
     @property
     def schema(self) -> str:
-        """Tables and columns, as the prompt has them."""
+        """Tables and columns, as shown in the prompt."""
         return " ".join(
             f"{table.name} ( {' , '.join(column.name for column in table.columns)} )"
             for table in (self.larger, self.smaller)
@@ -189,7 +190,7 @@ class MadeDatabase:
 def made_databases(
     config: MadeDatabasesConfig, splits: SplitsConfig, split: Split
 ) -> list[MadeDatabase]:
-    """The databases of a split, the same ones under the same seed."""
+    """Return the databases of a split, the same ones for the same seed."""
     names = (f"made-{config.seed}-{number}" for number in range(config.databases))
     return [
         _made(name, config, names_of(split, splits))
@@ -199,7 +200,7 @@ def made_databases(
 
 
 def made_database(name: str, config: MadeDatabasesConfig, splits: SplitsConfig) -> MadeDatabase:
-    """The database of that name."""
+    """Return the database with that name."""
     return _made(name, config, names_of(dealt_split(name, splits), splits))
 
 
@@ -219,7 +220,7 @@ def _table(
     dice: random.Random,
     link: tuple[str, str, Sequence[str]] | None,
 ) -> Table:
-    """A table with one of the sketch's columns of words and two of numbers, in random order."""
+    """Return a table with one word column of the sketch and two number columns, in random order."""
     words = dice.sample(sorted(sketch.words), 1)
     numbers = dice.sample(sorted(sketch.numbers), min(2, len(sketch.numbers)))
     columns = [*(Column(word) for word in words), *(Column(one, "INTEGER") for one in numbers)]

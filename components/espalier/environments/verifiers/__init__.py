@@ -1,4 +1,4 @@
-"""Tasks of a taskset of verifiers (v1); its EnvServer plays them, see `rollout.env_server`."""
+"""Tasks of a verifiers (v1) taskset, played by its EnvServer through `rollout.env_server`."""
 
 from espalier.environments.verifiers.family import TasksetConfig, TasksetFamily
 

@@ -1,20 +1,20 @@
 # pyright: basic, reportMissingImports=false
-"""The process between a run and an EnvServer: verifiers and the standard library, nothing else.
+"""The process between a run and an EnvServer; it uses only verifiers and the standard library.
 
-It runs by an interpreter of its own, whose packages are not espalier's. Its one argument is JSON:
+It runs in its own interpreter, whose packages are not espalier's. Its only argument is JSON:
 
     {"socket": PATH, "taskset": ID, "env": {...}, "address": "", "start_timeout_s": 120.0}
 
 With an address it is a client of the server there; without one it serves the taskset itself, over
-the same protocol. Once runs are taken, it listens on the socket. A connection is a run: a line of
-JSON is sent, and one comes back; a connection that is closed before cancels the run.
+the same protocol. Once it can take runs, it listens on the socket. A connection is a run: it
+receives a line of JSON and sends one back; closing the connection earlier cancels the run.
 
     {"task_data": {...}, "base_url": URL, "model": NAME}
     {"rewards": {NAME: NUMBER or null}}    or    {"failed": REASON}
 
-With `{"tasks": COUNT}` as its argument in the place of the socket it prints the data of so many
-tasks, a line of JSON each. It ends with its standard input; what cannot be served is the last line
-of its standard error, and status 2.
+With `{"tasks": COUNT}` in its argument instead of the socket, it prints the data of that many
+tasks, one line of JSON each. It ends with its standard input. If it cannot serve, it prints the
+reason as the last line of standard error and exits with status 2.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from contextlib import suppress
 from typing import Any
 
 MAX_LINE_BYTES = 16 << 20
-"""Of a run's request."""
+"""Largest request of a run."""
 _KEY_VARIABLE = "ESPALIER_ENV_SERVER_KEY"
-"""Unset, so that no key of this machine is sent: the address of an attempt is the secret."""
+"""An unset variable, so that no key of this machine is sent: an episode's address is its secret."""
 CHECK_EVERY_S = 5.0
 _CHECK_TIMEOUT_S = 10.0
 _MOST_MISSED = 3
-"""So many checks in a row without an answer, and the server counts as away."""
+"""After this many checks in a row without an answer, the server counts as gone."""
 _TOLD_CHARACTERS = 600
 
 
@@ -43,10 +43,10 @@ class NotServableError(Exception):
 
 
 def environment(config: dict[str, Any]) -> Any:  # noqa: ANN401 (a class of verifiers)
-    """The checked configuration of verifiers' environment.
+    """Return the validated configuration of verifiers' environment.
 
     Raises:
-        NotServableError: the policy would be given a shell on this machine.
+        NotServableError: the policy would get a shell on this machine.
     """
     from verifiers.v1.configs.agent import AgentConfig
     from verifiers.v1.utils.loaders import env_config_type, harness_class, resolve_env_config
@@ -55,7 +55,7 @@ def environment(config: dict[str, Any]) -> Any:  # noqa: ANN401 (a class of veri
     asked["taskset"] = {**asked.get("taskset", {}), "id": config["taskset"]}
     for name, field in env_config_type(config["taskset"], asked.get("id", "")).model_fields.items():
         if isinstance(field.default, AgentConfig):
-            # theirs is a service of Prime
+            # the default runtime is a service of Prime
             asked[name] = {"runtime": {"type": "subprocess"}, **asked.get(name, {})}
     found = resolve_env_config(asked)
     seats = {name: seat for name, seat in found if hasattr(seat, "runtime")}
@@ -113,12 +113,12 @@ class Bridge:
         return await self._client.run(
             client=EvalClientConfig(base_url=request["base_url"], api_key_var=_KEY_VARIABLE),
             model=request["model"],
-            sampling=SamplingConfig(),  # how tokens are drawn is decided by the run
+            sampling=SamplingConfig(),  # the run decides how tokens are sampled
             task_data=request["task_data"],
         )
 
     def told(self, run: asyncio.Task[Any]) -> dict[str, Any]:
-        """What is answered of a run that is over."""
+        """Return the answer for a run that has ended."""
         if run.cancelled():
             return {"failed": self._ended}
         if (error := run.exception()) is not None:
@@ -126,7 +126,7 @@ class Bridge:
         return result_of(run.result())
 
     async def watch(self) -> None:
-        """End the runs of a server that answers no more."""
+        """End the runs of a server that no longer answers."""
         missed = 0
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
@@ -139,7 +139,7 @@ class Bridge:
 
 
 def result_of(episode: Any) -> dict[str, Any]:  # noqa: ANN401 (verifiers' WireEpisode)
-    """Rewards of an episode by name, weighted; or why it has none."""
+    """Return the weighted rewards of an episode by name, or why it has none."""
     faults = [*episode.errors, *(fault for trace in episode.traces for fault in trace.errors)]
     if not episode.ok or not all(trace.ok for trace in episode.traces):
         last = faults[-1] if faults else None
@@ -152,10 +152,10 @@ def result_of(episode: Any) -> dict[str, Any]:  # noqa: ANN401 (verifiers' WireE
 
 
 async def bridge(config: dict[str, Any]) -> None:
-    """Connect, or serve, until the standard input ends.
+    """Connect to a server, or serve, until standard input ends.
 
     Raises:
-        NotServableError: nobody answers at the address, or the server ended.
+        NotServableError: the server does not answer, or ended.
     """
     from verifiers.v1.serve.client import EnvClient
     from verifiers.v1.serve.server import EnvServer
@@ -180,14 +180,16 @@ async def bridge(config: dict[str, Any]) -> None:
         until.append(asyncio.create_task(between.watch()))
     beside = config["socket"] + ".new"
     await asyncio.start_unix_server(between.serve, beside, limit=MAX_LINE_BYTES)
-    os.rename(beside, config["socket"])  # whoever sees it can connect
+    os.rename(
+        beside, config["socket"]
+    )  # renamed when ready, so that the socket's existence means it accepts
     ended, _ = await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
     for one in ended:
         one.result()
 
 
 def _end_of_input() -> asyncio.Future[None]:
-    """Is done once the standard input ends, with the process that started this one."""
+    """Return a future that is done once standard input ends, with the parent process."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
 
@@ -201,7 +203,7 @@ def _end_of_input() -> asyncio.Future[None]:
 
 
 def main() -> None:
-    """Serve, or print tasks, as the argument says; what tasksets print goes to standard error."""
+    """Serve, or print tasks, as the argument says; output of tasksets goes to standard error."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.excepthook = _say_and_end
@@ -210,7 +212,7 @@ def main() -> None:
         print_tasks(config, out)
     else:
         asyncio.run(bridge(config))
-    os._exit(0)  # threads that still wait for a server hold nothing
+    os._exit(0)  # do not join threads that still wait for a server
 
 
 def _say_and_end(kind: type[BaseException], error: BaseException, _trace: object) -> None:

@@ -1,4 +1,4 @@
-"""Tasks of a taskset of verifiers, for families that show how one is solved."""
+"""Tasks of a verifiers taskset, for families that demonstrate how a task is solved."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from espalier.records import (
 from espalier.records.message import JsonObject
 
 _SPARE = 1.2
-"""So many times the tasks that are wanted are read, as shares of splits are met on average."""
+"""Factor on the number of tasks to read, as shares of splits are only met on average."""
 
 
 class TasksetConfig(EnvironmentConfig):
-    """The family's section; which taskset it is stands in `[agent.verifiers]`."""
+    """The family's section; `[agent.verifiers]` names the taskset."""
 
     name: str = "verifiers"
     most_tasks: int = Field(default=100_000, ge=1)
-    """Tasks that are read of the taskset at most, from its first on."""
+    """Most tasks that are read from the taskset, starting with its first."""
 
 
 class _Said(BaseModel):
@@ -43,7 +43,7 @@ class _Said(BaseModel):
 
 
 class _Data(BaseModel):
-    """What is read of a TaskData; the server is sent all of it."""
+    """The parts of a TaskData that are used; the server is sent all of it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -52,10 +52,10 @@ class _Data(BaseModel):
 
 
 class TasksetFamily(SimpleFamily[TasksetConfig]):
-    """A taskset's tasks, dealt to splits by `split_key`.
+    """A taskset's tasks, assigned to splits by `split_key`.
 
-    What derives from it shows how a task is solved (`tools`, `demonstrate`, and a `verify` of the
-    demonstrations); in roll-outs the taskset's EnvServer plays and rewards.
+    A derived class defines how a task is demonstrated (`tools`, `demonstrate`, and a `verify` for
+    demonstrations); in rollouts the taskset's EnvServer plays and rewards.
     """
 
     name = "verifiers"
@@ -63,7 +63,7 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """See `Family`."""
+        """Check that the profile names a taskset."""
         if profile.agent.verifiers is None:
             raise ValueError(
                 f'environment.name = "{profile.environment.name}" has the tasks of a taskset of '
@@ -71,15 +71,15 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
             )
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """The first `count` tasks that are dealt to a split."""
+        """Return the first `count` tasks assigned to a split."""
         return self._dealt[split][:count]
 
     def split_key(self, data: JsonObject, asked: str) -> str:
-        """A text that is equal for tasks which must not be in two splits: what is asked.
+        """Return a text that is equal for tasks that must be in the same split: the prompt.
 
         Args:
             data: the task's TaskData.
-            asked: roles and texts of its prompt.
+            asked: roles and texts of the prompt.
         """
         del data
         return asked
@@ -144,7 +144,7 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
             key = ".".join(str(part) for part in first["loc"])
             raise DataError(f"{where}: {key}: {first['msg']}; only texts can be played") from error
         except ValueError as error:
-            raise DataError(f"{where}: is no JSON ({error})") from error
+            raise DataError(f"{where}: is not JSON ({error})") from error
         asked = json.dumps([[one.role, one.content] for one in prompt])
         split = dealt_split(self.split_key(value, asked), self.profile.splits)
         return make_task(
@@ -154,7 +154,7 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
             split=split,
             source=self._server.taskset,
             key=asked,
-            kind="server",  # which alone knows what is right
+            kind="server",  # only the server knows the right answer
             arguments={"task_data": value},
             metadata={"extra": {"query": asked}},
         )

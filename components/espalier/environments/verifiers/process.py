@@ -1,4 +1,4 @@
-"""The command and variables of a `bridge`, and what is told of one that failed."""
+"""The command and variables of a `bridge`, and the error of one that failed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from espalier.records.message import JsonObject
 
 MAX_LINE_BYTES = bridge.MAX_LINE_BYTES
 _KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")
-"""Variables of this process that it gets; keys and addresses of ours are not among them."""
+"""Variables of this process that a bridge inherits; our keys and addresses are not among them."""
 
 
 def bridge_command(agent: AgentConfig, asked: Mapping[str, object]) -> list[str]:
-    """The command of a bridge for the agent's taskset.
+    """Return the command of a bridge for the agent's taskset.
 
     Args:
-        agent: names a taskset.
-        asked: what else is in its argument.
+        agent: settings that name a taskset.
+        asked: further entries of its argument.
 
     Raises:
-        ProfileError: there is no such interpreter.
+        ProfileError: the interpreter does not exist.
     """
     server = agent.verifiers
-    assert server is not None, "only a profile that names a taskset has it played"
+    assert server is not None, "the caller has checked that a taskset is named"
     if not server.python.is_file():
         raise ProfileError(
             f"agent.verifiers.python = {server.python}: no such interpreter. Make a virtual "
@@ -38,11 +38,11 @@ def bridge_command(agent: AgentConfig, asked: Mapping[str, object]) -> list[str]
 
 
 def bridge_variables(agent: AgentConfig) -> dict[str, str]:
-    """The environment variables of a bridge."""
+    """Return the environment variables of a bridge."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | agent.variables
 
 
 def last_line(said: bytes) -> str:
-    """The last line that a program wrote: a bridge says why it ends."""
+    """Return the last line of a program's output, in which a bridge says why it ended."""
     lines = said.decode(errors="replace").split("\n")
     return next((line for line in reversed(lines) if line.strip()), "it said nothing")

@@ -1,4 +1,4 @@
-"""The text web: pages and forms read as text, as WebArena has them."""
+"""The text web: pages and forms read as text, as in WebArena."""
 
 from espalier.environments.web.config import WebConfig
 from espalier.environments.web.family import Web

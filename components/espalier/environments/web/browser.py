@@ -1,7 +1,7 @@
-"""A browser without a screen: which request an action makes, and the page that is shown.
+"""A browser without a screen: the requests that actions make, and the page that is shown.
 
-It talks to nobody: `click` and the like return the request that they make, and `show` takes the
-reply. So a site in this process and one in a sandbox are browsed by the same code.
+It does no I/O: `click` and similar methods return the request that they make, and `show` takes the
+reply. The same code therefore browses a site in this process and one in a sandbox.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _CUT = " ..."
 
 
 class Request(NamedTuple):
-    """What a browser asks of a site."""
+    """A browser's request to a site."""
 
     method: str
     url: str
-    """Path and query."""
+    """Path and query of the address."""
     form: dict[str, str]
 
 
@@ -40,8 +40,8 @@ class Browser:
     """One visitor's browser, on one page at a time.
 
     Args:
-        form: in which pages are read.
-        max_characters: of an observation.
+        form: form of the observations.
+        max_characters: most characters of an observation.
     """
 
     def __init__(self, form: Observation, max_characters: int) -> None:
@@ -56,11 +56,11 @@ class Browser:
 
     @property
     def controls(self) -> list[Control]:
-        """What can be acted on."""
+        """Elements of the page that can be acted on."""
         return [line for line in self._lines if isinstance(line, Control)]
 
     def show(self, reply: Reply) -> str:
-        """Show a page; returns what the policy reads of it."""
+        """Show a page and return what the policy reads of it."""
         self.url = reply.url
         self.document = parse_html(reply.html)
         self._lines = page_lines(self.document)
@@ -68,17 +68,17 @@ class Browser:
         return self.read()
 
     def read(self) -> str:
-        """What the policy reads of the page."""
+        """Return what the policy reads of the page."""
         text = observation(title_of(self.document), self._lines, self._values, self._form)
         if len(text) <= self._max_characters:
             return text
         return text[: self._max_characters - len(_CUT)] + _CUT
 
     def click(self, number: str) -> Request:
-        """The request of a link or a button.
+        """Return the request of a link or a button.
 
         Raises:
-            ToolError: there is no such element, or nothing happens when it is clicked.
+            ToolError: the element does not exist, or a click on it does nothing.
         """
         control = self._control(number)
         if control.role == "link":
@@ -100,10 +100,10 @@ class Browser:
         return self._visit(f"{target.partition('?')[0]}?{urlencode(fields, errors='replace')}")
 
     def type(self, number: str, text: str) -> str:
-        """Replace the text of a field; returns the field as it is then.
+        """Replace the text of a field and return the field's new text line.
 
         Raises:
-            ToolError: there is no such field, or the text is too long.
+            ToolError: the field does not exist, or the text is too long.
         """
         control = self._control(number)
         if control.role != "textbox":
@@ -113,10 +113,10 @@ class Browser:
         return self._filled(control, text)
 
     def select(self, number: str, option: str) -> str:
-        """Select an option of a field; returns the field as it is then.
+        """Select an option of a field and return the field's new text line.
 
         Raises:
-            ToolError: there is no such field, or it has no such option.
+            ToolError: the field or the option does not exist.
         """
         control = self._control(number)
         if control.role != "combobox":
@@ -127,25 +127,25 @@ class Browser:
         return self._filled(control, chosen)
 
     def goto(self, path: str) -> Request:
-        """The request of an address that was typed.
+        """Return the request of an address that was entered.
 
         Raises:
-            ToolError: it leads to another site, or is too long.
+            ToolError: the address leads to another site, or is too long.
         """
         return self._visit(path.strip())
 
     def back(self) -> Request:
-        """The request of the page before this one.
+        """Return the request of the previous page.
 
         Raises:
-            ToolError: there is none.
+            ToolError: there is no previous page.
         """
         if not self._history:
             raise ToolError("there is no page before this one")
         return Request("GET", self._history.pop(), {})
 
     def leave(self) -> None:
-        """Remember the page that is shown, for `back`."""
+        """Remember the current page, for `back`."""
         self._history = [*self._history, self.url][-_MAX_HISTORY:]
 
     def _filled(self, control: Control, value: str) -> str:

@@ -1,4 +1,4 @@
-"""The records of made sites: names that belong to one split, and values drawn from a seed."""
+"""The records of generated sites: names that belong to one split, and values drawn from a seed."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _NAMES = {
 }
 
 TABLES: tuple[str, ...] = tuple(_NAMES)
-"""Records whose names belong to one split."""
+"""Tables of records whose names belong to one split."""
 
 
 def names_of_split(table: str, split: Split, splits: SplitsConfig) -> tuple[str, ...]:
-    """The names of a table's records that belong to a split, by the digest of the name."""
+    """Return the names of a table's records that belong to a split, by the digest of the name."""
     first, second = _NAMES[table]
     names = (f"{one} {other}" for one in first for other in second)
     return tuple(name for name in names if dealt_split(name, splits) == split)
@@ -66,13 +66,13 @@ def names_of_split(table: str, split: Split, splits: SplitsConfig) -> tuple[str,
 def made_site(
     config: SiteConfig, number: int, split: Split, splits: SplitsConfig
 ) -> dict[str, Any]:
-    """The records of one site; equal arguments give equal records.
+    """Return the records of one site; equal arguments give equal records.
 
     Args:
-        config: how large it is.
-        number: which of a split's sites.
-        split: whose names it has.
-        splits: shares by which names are dealt.
+        config: size of the site.
+        number: number of the site in its split.
+        split: split whose names it has.
+        splits: shares by which names are assigned to splits.
 
     Raises:
         DataError: the split has fewer names than the site has records.

@@ -1,7 +1,7 @@
-"""HTML as a tree of elements, and the selectors that WebArena's checks look into it with.
+"""HTML as a tree of elements, and the selectors that WebArena's checks use on it.
 
-Any text is read: what is not HTML is text. Elements below `MAX_DEPTH` are put beside each other,
-and what is behind `MAX_ELEMENTS` is left out.
+Every text can be parsed: what is not HTML is text. Elements deeper than `MAX_DEPTH` become
+siblings, and elements after the first `MAX_ELEMENTS` are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr")
 )  # fmt: skip
 _CLOSES_ITSELF = frozenset(("p", "li", "option", "tr", "td", "th", "dt", "dd"))
-"""Elements that end where the next of their name begins."""
+"""Elements that end where the next element with the same name begins."""
 _UNSEEN = frozenset(("script", "style", "template", "head"))
 
 
@@ -30,7 +30,7 @@ class Element:
     children: list[Element | str] = field(default_factory=list["Element | str"])
 
     def walk(self) -> Iterator[Element]:
-        """This element and those below it, in the order of the document."""
+        """Yield this element and those below it, in document order."""
         yield self
         for child in self.children:
             if isinstance(child, Element):
@@ -38,7 +38,7 @@ class Element:
 
     @property
     def text(self) -> str:
-        """Its texts that are seen, with single blanks."""
+        """Its visible text, with single spaces."""
         return " ".join(" ".join(self._texts()).split())
 
     def _texts(self) -> Iterator[str]:
@@ -50,7 +50,7 @@ class Element:
 
 
 def parse_html(html: str) -> Element:
-    """The root of a document; its children are what the text has at its outermost level."""
+    """Return the root of a document, whose children are the outermost elements and texts."""
     parser = _Parser()
     parser.feed(html)
     parser.close()
@@ -90,7 +90,7 @@ class _Parser(HTMLParser):
             self._open[-1].children.append(data)
 
     def parse_marked_section(self, i: int, report: int = 1) -> int:
-        """Read `<![...` as a comment, as browsers do; the library raises for most of them."""
+        """Parse `<![...` as a comment, as browsers do; the base class raises for most of them."""
         del report
         return self.parse_bogus_comment(i)
 
@@ -103,16 +103,16 @@ MAX_SELECTOR = 200
 
 
 class SelectorError(ValueError):
-    """A selector that is none of those which are known."""
+    """A selector of an unsupported kind."""
 
 
 def first_match(root: Element, selector: str) -> Element | None:
-    """The first element that a selector of tags, #ids, .classes and [attributes] finds.
+    """Return the first element that matches a selector of tags, #ids, .classes and [attributes].
 
-    A blank means "somewhere below"; there are no other combinators.
+    A space means "somewhere below"; there are no other combinators.
 
     Raises:
-        SelectorError: it is of another kind.
+        SelectorError: the selector is of an unsupported kind.
     """
     if len(selector) > MAX_SELECTOR:
         raise SelectorError(f"a selector of more than {MAX_SELECTOR} characters")
@@ -123,7 +123,7 @@ def first_match(root: Element, selector: str) -> Element | None:
 
 
 def _matches(root: Element, steps: list[list[re.Match[str]]]) -> Iterator[Element]:
-    """Elements below `root` that the last step fits, inside of those that the others fit."""
+    """Yield elements that match the last step, inside elements that match the steps before."""
     found = [root]
     for step in steps:
         below = {id(one): one for outer in found for one in outer.walk() if one is not outer}

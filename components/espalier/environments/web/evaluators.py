@@ -1,11 +1,11 @@
-"""The scores of an episode: WebArena's three evaluators, and two of our own tasks.
+"""The scores of an episode: WebArena's three evaluators, and two for our own tasks.
 
-WebArena's (Zhou et al. 2023, arXiv:2307.13854; evaluation_harness/evaluators.py) are as upstream
-has them: `must_include` looks for text anywhere in the answer, and a reference URL counts where it
-is part of the visitor's. Answers that a model would have to compare are refused when they are
-loaded.
-Of our own tasks are `final_state`, the records have to be as after the gold forms, and nothing else
-may have changed; and `open_page`, that page and none whose address has it inside.
+WebArena's evaluators (Zhou et al. 2023, arXiv:2307.13854; evaluation_harness/evaluators.py) work as
+upstream: `must_include` looks for text anywhere in the answer, and a reference URL matches if it is
+part of the visitor's URL. Answers that a model would have to compare are refused on loading.
+
+Our own evaluators are `final_state`, which requires exactly the records after the gold forms, and
+`open_page`, which requires exactly that page's path.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from espalier.environments.web.website import HOST, Website
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an episode ended."""
+    """The result of an episode."""
 
     answer: str
-    """The final answer; empty where there is none."""
+    """The final answer; empty if there is none."""
     url: str
-    """Of the page that was shown last; path and query."""
+    """Path and query of the last page shown."""
     state: str
-    """Of the site, as `Website.state` writes it."""
+    """State of the site, as written by `Website.state`."""
 
 
 def score(checks: dict[str, Any], ending: Ending, initial: str) -> float:
-    """The product of the evaluators that a task names: 0 or 1.
+    """Return the product of the evaluators that a task names: 0 or 1.
 
     Args:
-        checks: the key `eval` of a task in WebArena's format, or one of our own.
-        ending: of the episode.
-        initial: records that the episode began with, as JSON.
+        checks: the value of `eval` in a task, in WebArena's format or our own.
+        ending: the result of the episode.
+        initial: the initial records of the episode, as JSON.
     """
     for kind in checks["eval_types"]:
         match kind:
@@ -60,7 +60,7 @@ def score(checks: dict[str, Any], ending: Ending, initial: str) -> float:
 
 
 def state_after(initial: str, forms: Sequence[Sequence[Any]]) -> str:
-    """The state of a fresh site after these forms: pairs of path and fields."""
+    """Return the state of a fresh site after these forms, which are pairs of path and fields."""
     site = Website(json.loads(initial))
     for path, fields in forms:
         site.reply("POST", path, fields)
@@ -68,7 +68,7 @@ def state_after(initial: str, forms: Sequence[Sequence[Any]]) -> str:
 
 
 def clean_answer(answer: str) -> str:
-    """An answer without blanks around it and without one pair of quotes, in lower case."""
+    """Return an answer in lower case, without outer white space and one pair of quotes."""
     answer = answer.strip()
     for quote in ("'", '"'):
         if answer.startswith(quote) and answer.endswith(quote):
@@ -77,12 +77,12 @@ def clean_answer(answer: str) -> str:
 
 
 def is_exact_match(reference: str, answer: str) -> bool:
-    """Whether two answers are equal once they are clean."""
+    """Return whether two answers are equal once they are cleaned."""
     return clean_answer(answer) == clean_answer(reference)
 
 
 def includes(reference: str, answer: str, *, as_token: bool = False) -> bool:
-    """Whether the answer has the reference in it; a single character as a token of its own."""
+    """Return whether the answer contains the reference; a single character must be a token."""
     wanted, given = clean_answer(reference), clean_answer(answer)
     if as_token and len(wanted) == 1:
         return wanted in _TOKEN.findall(given)
@@ -90,12 +90,12 @@ def includes(reference: str, answer: str, *, as_token: bool = False) -> bool:
 
 
 _TOKEN = re.compile(r"\w+(?:[.,:]\d+)*|[^\w\s]")
-"""Words, numbers and signs. Upstream asks NLTK's tokenizer, of which single characters alone are
-looked for: it parts them from others at the same places."""
+"""Words, numbers and signs. Upstream uses NLTK's tokenizer, but only to look for single characters,
+which this pattern separates at the same places."""
 
 
 def is_string_match(references: dict[str, Any], answer: str) -> bool:
-    """Whether an answer is what each of the references asks for."""
+    """Return whether an answer satisfies all references."""
     said = clean_answer(answer)
     for approach, value in references.items():
         if approach == "must_include":
@@ -108,7 +108,7 @@ def is_string_match(references: dict[str, Any], answer: str) -> bool:
 
 
 def is_url_match(reference: str, url: str) -> bool:
-    """Whether one of the addresses, parted by " |OR| ", is in `url`, with its query."""
+    """Return whether `url` contains one of the addresses separated by " |OR| ", with its query."""
     base, query = _parsed(url)
     bases: list[str] = []
     wanted: dict[str, set[str]] = {}
@@ -131,11 +131,11 @@ LOCATOR = re.compile(
     r"""document\.querySelector\((?P<quote>["'`])(?P<selector>.+?)(?P=quote)\)"""
     r"""\??\.(?P<property>outerText|innerText|textContent|value|href)"""
 )
-"""What is understood of JavaScript: one element, and its text or an attribute."""
+"""The supported subset of JavaScript: one element, and its text or an attribute."""
 
 
 def is_program_match(targets: Sequence[dict[str, Any]], ending: Ending) -> bool:
-    """Whether each page has what it must have, where its locator points."""
+    """Return whether each page has the required content where its locator points."""
     site = Website(json.loads(ending.state))
     for target in targets:
         page = site.reply("GET", ending.url if target["url"] == "last" else target["url"])
@@ -153,7 +153,7 @@ def is_program_match(targets: Sequence[dict[str, Any]], ending: Ending) -> bool:
 
 
 def located(page: str, locator: str) -> str:
-    """The text that a locator finds in a page; empty where there is no such element."""
+    """Return the text that a locator finds in a page; empty if the element does not exist."""
     if not locator.strip():
         return page
     found = LOCATOR.fullmatch(locator.strip())

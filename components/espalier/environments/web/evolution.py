@@ -1,7 +1,7 @@
-"""How a failed instruction is varied: on another site, or about the same record.
+"""Variations of a failed instruction: on another site, or about the same record.
 
-The same kind of task on a site that training has not met, or another kind about the same record.
-Each has the checks that all made tasks have.
+A variation is the same kind of task on a site that training has not used, or another kind about the
+same record. Each has the checks of all generated tasks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from espalier.environments.web.tasks import site_tasks
 from espalier.records import Task
 
 _NEW_SITES = 100_000
-"""Sites beyond those of `environment.sites` that tasks are drawn from."""
+"""Number of sites beyond `environment.sites` from which tasks are drawn."""
 _OTHER_SITE_SHARE = 0.7
 
 
 class WebVariations:
-    """Varies tasks of made sites."""
+    """Varies tasks of generated sites."""
 
     def __init__(self, config: WebConfig, splits: SplitsConfig, family: str) -> None:
         self._config = config
@@ -29,7 +29,7 @@ class WebVariations:
         self._family = family
 
     def varied(self, failed: Task, dice: random.Random) -> Task | None:
-        """Another training task; None where the site has none that fits."""
+        """Return another training task; None if the site has none that fits."""
         kind, about = failed.metadata.pattern, failed.extra.get("entities")
         if dice.random() < _OTHER_SITE_SHARE:
             tasks = self._tasks(self._config.sites + dice.randrange(_NEW_SITES))

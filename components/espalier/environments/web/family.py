@@ -1,8 +1,8 @@
 """The text web (WebArena, Zhou et al. 2023, arXiv:2307.13854).
 
-The policy is on a page of a site, read as text. It clicks, types, selects, goes back or to an
-address, and ends with an answer. An episode is solved if the answer, the page that is open at the
-end and the state of the site are what the task's checks ask for.
+The policy is on a page of a site, shown as text. It clicks, types, selects, goes back or to an
+address, and ends with an answer. An episode is solved if the answer, the last open page and the
+state of the site satisfy the task's checks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ INSTRUCTIONS = (
 
 
 class Web(SimpleFamily[WebConfig]):
-    """See the module."""
+    """The family of tasks on text web sites."""
 
     name = "web"
     config = WebConfig
@@ -60,27 +60,27 @@ class Web(SimpleFamily[WebConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """Its failed tasks are varied by rule, and not by a teacher."""
+        """Check that no teacher varies failed tasks, which are varied by rule."""
         refuse_teacher_proposals(profile, "sites")
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self._initial: dict[tuple[int, Split], str] = {}
-        """Number and split of a site -> its records, as every episode finds them."""
+        """Number and split of a site -> its initial records."""
 
     def tools(self) -> Sequence[Tool]:
-        """The schemas of the browser's tools; `environments` binds them to an episode's page."""
+        """Return the schemas of the browser's tools; `environments` binds them to a page."""
         return WebTools.schemas()
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Questions and changes of the split's sites."""
+        """Return questions about, and changes to, the split's sites."""
         return all_tasks(self.settings, self.profile.splits, split, count, self.name)
 
     # ------------------------------------------------------------------------------ playing
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """See `Family`."""
+        """Open environments whose sites run in this process or in sandboxes."""
         del knowledge
         with ExitStack() as opened:
             sandboxes = None
@@ -93,7 +93,7 @@ class Web(SimpleFamily[WebConfig]):
             yield lambda _view: environments
 
     def _rules_of(self, task: Task, sandboxes: PoolThread | None) -> EpisodeRules:
-        """One episode: its site, and the browser on it."""
+        """Return the rules of one episode, with its own site and browser."""
         initial = self.initial_state(task)
         site: Site = (
             ProcessSite(initial)
@@ -110,7 +110,7 @@ class Web(SimpleFamily[WebConfig]):
         return replace(self.rules(tools.bound()), verify=judged, on_end=site.end)
 
     def initial_state(self, task: Task) -> str:
-        """The records that an episode begins with, as JSON."""
+        """Return the initial records of an episode, as JSON."""
         number = cast("int", task.arguments["site"])
         place = (number, task.metadata.split)
         if place not in self._initial:
@@ -121,23 +121,24 @@ class Web(SimpleFamily[WebConfig]):
     def _score(self, task: Task, answer: str | None, url: str, state: str) -> float:
         checks = cast("dict[str, Any]", task.arguments["eval"])
         if answer is None and "final_state" in checks["eval_types"]:
-            return 0.0  # WebArena judges an attempt that was cut off as one that said nothing
+            # Our tasks only: WebArena judges an episode that was cut off as an empty answer.
+            return 0.0
         return score(checks, Ending(answer or "", url, state), self.initial_state(task))
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """The score of an answer that is given at once, before anything is clicked."""
+        """Return the score of an answer that is given at once, before any click."""
         return self._score(task, answer, str(task.arguments["start"]), self.initial_state(task))
 
     # ------------------------------------------------------------------------------ teaching
 
     def demonstrate(self, task: Task) -> Script:
-        """Finds the record by its name, page by page, fills in the form, and answers."""
+        """Find the record by its name, page by page, fill in the form, and answer."""
         for action in self._walk(task):
             if not isinstance(action, str):
                 yield action
 
     def _walk(self, task: Task) -> list[ToolCalls | FinalAnswer | str]:
-        """The teacher's actions and what they show.
+        """Return the teacher's actions and what they show.
 
         Raises:
             GaveUp: the plan cannot be followed.
@@ -161,27 +162,27 @@ class Web(SimpleFamily[WebConfig]):
         return [*walk, FinalAnswer(str(said), self._thought(stated))]
 
     def _thought(self, words: str) -> str | None:
-        """What a page read as words says of what is used next: so a small policy finds it there.
+        """Return a thought about what is used next, for pages in the form "words", else None.
 
-        It copies what follows the words that it has just thought, and says it again in its call
-        or its answer.
+        A small policy copies what follows the words that it has just thought, and repeats it in its
+        call or its answer.
         """
         return words if self.settings.observation == "words" else None
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Walks over the pages of training sites, without questions."""
+        """Return walks over the pages of training sites, without questions."""
         del knowledge
         return BrowsingLogs(train, self._walk, words_share=0.0)
 
     def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
-        """WebRL's evolution of failed instructions."""
+        """Return WebRL's evolution of failed instructions."""
         if not isinstance(self.profile.self_play, WebRLConfig):
             return super().proposer(knowledge, accepted)
         variations = WebVariations(self.settings, self.profile.splits, self.name)
         return TaskEvolution(variations.varied)
 
     def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
-        """The fact that was said, or the form that was sent, becomes what is asked for."""
+        """Return what turns a stated fact, or a submitted form, into the task it solves."""
         del knowledge, accepted
         return WebHindsight(
             self.settings, self.profile.splits, self.initial_state, family=self.name
@@ -190,16 +191,16 @@ class Web(SimpleFamily[WebConfig]):
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """Tasks in WebArena's format, asked of the first held-out site."""
+        """Return tasks in WebArena's format, played on the first held-out site."""
         return read_webarena(path, self.settings, self.profile.splits, self.name)
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
-        """WebArena's success rate."""
+        """Return WebArena's success rate."""
         del task
         return {"success": float(trajectory.is_right)}
 
     def gold_script(self, task: Task) -> Script:
-        """The plan of a made task; of WebArena's, the reference URL and answers."""
+        """Yield the plan of a generated task; for WebArena's, the reference URL and answers."""
         if "steps" in task.extra:
             yield from self.demonstrate(task)
             return
@@ -211,7 +212,7 @@ class Web(SimpleFamily[WebConfig]):
 
 
 def _stated(fact: str, kind: str, *, page: str) -> str:
-    """The fact behind its label, as a line of the page has them behind a role."""
+    """Return the fact after its label, as on a line of the page."""
     lines = [line.split(maxsplit=1)[-1] for line in page.splitlines() if line.endswith(f" {fact}")]
     asked = [line for line in lines if line.startswith(f"{kind} ")]
     return (asked or lines or [fact])[-1]

@@ -1,4 +1,4 @@
-"""Which task an attempt solved on its site: the fact that was said, or the form that was sent.
+"""The task that a trajectory solved on its site: the stated fact, or the submitted form.
 
     asked     who sells the red lamp ?         opened blue desk, said ada (who sells it)
     solved    who sells the blue desk ?
@@ -6,8 +6,8 @@
     asked     vote for bike tips .             wrote the comment "i agree" there, said done
     solved    post the comment i agree on bike tips .
 
-The attempt is played again on a fresh site. A question needs a page that was opened and shows the
-answer; a change has to be the only one, as a task of that kind would make it.
+The trajectory is played again on a fresh site. For a question, a page that shows the answer must
+have been opened; a change must be the only one, and such that a task of its kind would ask for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FACTS: dict[str, tuple[TaskKind, ...]] = {
     "threads": ("author",),
     "issues": ("reporter", "assignee"),
 }
-"""Table -> kinds of questions about its records, which are called as the fields are."""
+"""Table -> kinds of questions about its records, whose names are those of the fields."""
 _RECORD_PAGE = re.compile(r"/(shop|forum|issues)/([0-9]+)")
 _SECTIONS = {"shop": "products", "forum": "threads", "issues": "issues"}
 
@@ -56,13 +56,13 @@ class WebHindsight:
         *,
         family: str,
     ) -> None:
-        """Store what attempts are read with.
+        """Store what trajectories are interpreted with.
 
         Args:
-            config: of the family.
-            splits: by which names are dealt.
-            initial_state: a task to the records that its episodes begin with, as JSON.
-            family: name in tasks.
+            config: settings of the family.
+            splits: shares by which names are assigned to splits.
+            initial_state: returns the initial records of a task's episodes, as JSON.
+            family: name of the family in tasks.
         """
         self._config = config
         self._splits = splits
@@ -80,7 +80,7 @@ class WebHindsight:
         )
 
     def achieved(self, task: Task, attempt: Trajectory) -> Achieved | Rejected:
-        """See `Hindsight`."""
+        """Return the task that a trajectory solved, or why there is none."""
         made = list(made_calls(attempt))
         if not all(one.result.succeeded for one in made):
             return Rejected("failed_call")
@@ -120,14 +120,14 @@ class WebHindsight:
 
 class _Walked(NamedTuple):
     opened: Sequence[str]
-    """Address of the page that was shown after each call."""
+    """Address of the page shown after each call."""
     after: Records
 
 
 def _reached(
     before: Records, walked: _Walked, answer: str, kinds: Sequence[TaskKind]
 ) -> Reached | Rejected:
-    """What was done, or why no task asks for it."""
+    """Return what was done, or why no task asks for it."""
     changed = tuple(table for table in before if before[table] != walked.after[table])
     if changed:
         if answer != DONE:
@@ -146,7 +146,7 @@ def _reached(
 
 
 def _record_pages(before: Records, opened: Sequence[str]) -> Iterator[tuple[str, Records]]:
-    """Table and record of each page of a record that was opened."""
+    """Yield table and record of each opened page of a record."""
     for url in opened:
         if found := _RECORD_PAGE.fullmatch(url.partition("?")[0]):
             table = _SECTIONS[found[1]]
@@ -156,7 +156,7 @@ def _record_pages(before: Records, opened: Sequence[str]) -> Iterator[tuple[str,
 
 
 def _changed(before: Records, after: Records, tables: tuple[str, ...]) -> Reached | None:
-    """The change of a site, where a kind of task makes it and nothing else."""
+    """Return the change of a site; None if no kind of task makes exactly this change."""
     match tables:
         case ("threads",) | ("issues",):
             return _of_record(before[tables[0]], after[tables[0]])

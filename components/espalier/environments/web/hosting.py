@@ -1,7 +1,7 @@
-"""Where an episode's site runs: in this process, or in a sandbox.
+"""The host of an episode's site: this process, or a sandbox.
 
-Both run `website.py`. The site is espalier's own code, and what a policy sends it are the fields of
-its forms; a sandbox beside that isolates it where nothing of a policy may come near the process.
+Both run `website.py`. The site is espalier's own code, and all that a policy sends it are form
+fields; a sandbox isolates it additionally, if nothing of a policy may come near this process.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from espalier.sandbox.protocol import SandboxLost
 
 
 class Site(Protocol):
-    """The site of one episode, as one visitor changes it."""
+    """The site of one episode, as changed by its visitor."""
 
     @property
     def state(self) -> str:
-        """The records as JSON, as `Website.state` writes them."""
+        """The records as JSON, as written by `Website.state`."""
         ...
 
     async def reply(self, request: Request) -> Reply:
-        """The page behind a request.
+        """Return the page for a request.
 
         Raises:
-            EnvironmentLostError: the site is gone.
+            EnvironmentLostError: the site was lost.
         """
         ...
 
     def end(self) -> None:
-        """The episode is over; `state` stays."""
+        """End the episode; `state` remains available."""
         ...
 
 
@@ -48,40 +48,40 @@ class ProcessSite:
 
     @property
     def state(self) -> str:
-        """See `Site`."""
+        """The records as JSON."""
         return self._website.state()
 
     async def reply(self, request: Request) -> Reply:
-        """See `Site`."""
+        """Return the page for a request."""
         return self._website.reply(*request)
 
     def end(self) -> None:
-        """See `Site`; nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 class SandboxSite:
     """A site in the Python session of a sandbox, which is borrowed for the episode.
 
-    Programs in sandboxes have no sockets of the internet, and a session stands still between two
-    calls: a request is a call of the session, and no server listens. With each page comes the state
-    of the site, so that an episode is scored without the sandbox.
+    Programs in sandboxes have no internet sockets, and a session is stopped between two calls, so
+    each request is a call of the session and no server listens. The site's state comes with each
+    page, so that an episode is scored without the sandbox.
     """
 
     def __init__(self, records: str, sandboxes: PoolThread, timeout_s: float) -> None:
-        """Store the records; the sandbox is borrowed when the first page is asked for."""
+        """Store the records; the sandbox is borrowed for the first page."""
         self.state = Website(json.loads(records)).state()
         self._timeout_s = timeout_s
         self._held = HeldSandbox(sandboxes, self._open)
 
     async def reply(self, request: Request) -> Reply:
-        """See `Site`."""
+        """Return the page for a request, and update `state`."""
         code = _ASKED.format(json.dumps(json.dumps(request)))
         written = await self._held.use(lambda sandbox: self._run(sandbox, code))
         (url, status, html), self.state = json.loads(written)
         return Reply(url, status, html)
 
     def end(self) -> None:
-        """See `Site`; the sandbox is given back."""
+        """Give the sandbox back."""
         self._held.end()
 
     async def _open(self, sandbox: Sandbox) -> None:
@@ -92,7 +92,7 @@ class SandboxSite:
     async def _run(self, sandbox: Sandbox, code: str) -> bytes:
         result = await sandbox.python(code, timeout_s=self._timeout_s)
         if not result.succeeded or result.truncated:
-            # the program is ours and fails at nothing that a visitor sends
+            # the program is ours and does not fail on any input, so the sandbox is to blame
             raise SandboxLost(f"{sandbox.name}: the site does not answer: {result.text[-300:]}")
         return result.stdout
 
@@ -104,4 +104,4 @@ import json, website
 with open("records.json") as file: site = website.Website(json.load(file))
 """
 _ASKED = "print(json.dumps([site.reply(*json.loads({})), site.state()]))"
-"""The request is a literal of text in the text of the program: none of its characters is code."""
+"""The request is inserted as a string literal, so that none of its characters is code."""

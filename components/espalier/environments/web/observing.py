@@ -1,14 +1,16 @@
-"""What the policy reads of a page, in four forms, and the elements that it can act on.
+"""The text of a page for the policy, in four forms, and the elements that it can act on.
 
 Elements that can be acted on are numbered from 1, in the order of the page.
 
     tree     page slow login              html   <title>slow login</title>
-              text status open                   <p>status open</p>
-              1 link edit                        <a id="1">edit</a>
-              2 textbox city salem               <input id="2" name="city" value="salem">
-              3 combobox label bug of bug , idea <select id="3" name="label"><option ...>
+             text status open                    <p>status open</p>
+             1 link edit                         <a id="1">edit</a>
+             2 textbox city salem                <input id="2" name="city" value="salem">
+             3 combobox label bug of bug , idea  <select id="3" name="label"><option ...>
+
     dom      [1]<a>edit</a>
-    words     link edit 1                    a small policy copies what follows the name it wants
+
+    words    link edit 1                   a small policy copies what follows the name it wants
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ class Control:
     name: str
     element: Element
     form: Element | None
-    """The form that it is part of."""
+    """The form that contains it."""
     options: tuple[str, ...] = ()
 
     @property
     def written(self) -> str:
-        """What a field holds as the page comes."""
+        """The initial value of a field."""
         if self.role == "combobox":
             chosen = [
                 one.text
@@ -59,7 +61,7 @@ Line = str | Control
 
 
 def page_lines(document: Element) -> list[Line]:
-    """Texts and controls in the order of the page."""
+    """Return texts and controls in the order of the page."""
     lines: list[Line] = []
     texts: list[str] = []
     number = 0
@@ -80,7 +82,7 @@ def page_lines(document: Element) -> list[Line]:
 
 
 def title_of(document: Element) -> str:
-    """The title of a page."""
+    """Return the title of a page."""
     return next((one.text for one in document.walk() if one.tag == "title"), "")
 
 
@@ -121,17 +123,17 @@ def _control(number: int, element: Element, form: Element | None) -> Control:
 
 
 Values = Mapping[int, str]
-"""Number of a field -> what was typed or selected; other fields hold what the page came with."""
+"""Number of a field -> what was typed or selected; other fields have their initial value."""
 
 
 def control_line(control: Control, values: Values, form: Observation) -> str:
-    """One element as the policy reads it."""
+    """Return one element as the policy reads it."""
     value = one_line(values.get(control.number, control.written))
     return _WRITERS[form](control, value)
 
 
 def observation(title: str, lines: list[Line], values: Values, form: Observation) -> str:
-    """A page as the policy reads it."""
+    """Return a page as the policy reads it."""
     shown = [
         control_line(line, values, form) if isinstance(line, Control) else _TEXTS[form](line)
         for line in lines
@@ -140,12 +142,12 @@ def observation(title: str, lines: list[Line], values: Values, form: Observation
 
 
 def one_line(text: str) -> str:
-    """Text that cannot pass for a line of its own."""
+    """Return text that cannot be mistaken for a separate line."""
     return " ".join(text.split())
 
 
 def _tree_line(control: Control, value: str) -> str:
-    # a blank before the number: the number is the same word here and as an argument
+    # a space before the number, so that it is the same token here and as an argument
     words = [f" {control.number} {control.role} {control.name}"]
     if control.role in ("textbox", "combobox"):
         words.append(value)

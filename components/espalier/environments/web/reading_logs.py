@@ -1,8 +1,8 @@
 """What the embedded policy learns to read from: walks over pages of training sites.
 
-A log has the plan of some task under a prompt of its names alone: what is to be found and what is
-to be filled in, in random order, and no word of what is asked. So links, fields and values are
-copied from pages and prompt, and what a question wants is left to be learned.
+A log has the plan of some task under a prompt of its names only: what to find and what to fill in,
+in random order, without the words of the question. A policy learns to copy links, fields and values
+from pages and prompt, but not what a question asks for.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, Task, ToolCalls
 
 Walk = Callable[[Task], Sequence[ToolCalls | FinalAnswer | str]]
-"""A task to the teacher's actions, with what they show."""
+"""Maps a task to the teacher's actions, with what they show."""
 
 
 class BrowsingLogs:
     """Logs of training tasks without their questions."""
 
     def __init__(self, tasks: Sequence[Task], walk: Walk, *, words_share: float) -> None:
-        """Keep the tasks that are drawn from.
+        """Store the tasks that logs are made from.
 
         Args:
             tasks: training tasks.
-            walk: plays one.
-            words_share: share of the words of a question, beside the names, that a prompt keeps.
+            walk: plays a task.
+            words_share: share of a question's other words that a prompt keeps besides the names.
         """
         self._tasks = tasks
         self._walk = walk
         self._words_share = words_share
 
     def write(self, rng: random.Random) -> Log:
-        """See `ReadingMaterial`."""
+        """Return one log; depends on the state of `rng` only."""
         task = rng.choice(self._tasks)
         words, _, page = task.question.partition("\n")
         named = self._named(task)
@@ -48,7 +48,7 @@ class BrowsingLogs:
         return Log(f"{' '.join(parts)}\n{page}", tuple(self._walk(task)))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """See `ReadingMaterial`."""
+        """Yield questions, pages, answers and arguments of calls."""
         for task in rng.sample(self._tasks, min(len(self._tasks), _READ_TASKS)):
             yield task.question
             for piece in self._walk(task):
@@ -61,10 +61,10 @@ class BrowsingLogs:
                         yield from (" ".join(map(str, call.arguments.values())) for call in calls)
 
     def _named(self, task: Task) -> list[str]:
-        """What a plan finds, and what it fills in."""
+        """Return the names that a plan finds, and the values that it fills in."""
         steps = cast("list[list[str]]", task.extra["steps"])
         return [step[-1] for step in steps if step[0] != "click"]
 
 
 _READ_TASKS = 400
-"""Tasks whose pages a tokenizer sees."""
+"""Number of tasks whose pages are used to train the tokenizer."""

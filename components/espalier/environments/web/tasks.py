@@ -1,6 +1,6 @@
-"""What is asked of made sites: words, checks, and the plan by which a teacher solves it.
+"""Tasks on generated sites: words, checks, and the plan by which a teacher solves them.
 
-A plan is a tuple of steps on what a page shows, and not on ids:
+A plan is a tuple of steps that refer to what a page shows, not to ids:
 
     ("find", "slow login")  ("click", "edit")  ("select", "assignee", "ada")  ("click", "save")
 """
@@ -22,9 +22,9 @@ from espalier.records import Split, Task
 
 Step = tuple[str, ...]
 Form = tuple[str, dict[str, str]]
-"""Path and fields of a form that is sent."""
+"""Path and fields of a submitted form."""
 DONE = "done"
-"""What is answered where nothing was asked."""
+"""Answer to a task that asks nothing."""
 COMMENTS = (
     "thank you", "i agree", "well said", "good idea", "me too", "no way", "tell us more",
     "see you there",
@@ -40,19 +40,19 @@ _STREETS = tuple(
 
 
 class Asked(NamedTuple):
-    """One thing that is asked of a site."""
+    """One request to a site."""
 
     words: str
     start: str
-    """Path of the page that the visitor is on."""
+    """Path of the visitor's first page."""
     about: tuple[str, ...]
     """Names that belong to the split."""
     steps: tuple[Step, ...]
     answer: str = ""
-    """What has to be said; empty where the site is to be changed or a page to be opened."""
+    """The required answer; empty if the site is to be changed or a page to be opened."""
     forms: tuple[Form, ...] = ()
     url: str = ""
-    """Path of the page to be left open; empty where any will do."""
+    """Path of the page that must be open at the end; empty if any page will do."""
 
 
 class _Chance(NamedTuple):
@@ -75,7 +75,7 @@ class _Chance(NamedTuple):
 def site_tasks(
     config: WebConfig, splits: SplitsConfig, split: Split, number: int, family: str
 ) -> list[Task]:
-    """Every task of one site: one for each record and kind that fits it."""
+    """Return all tasks of one site: one for each record and fitting kind."""
     site = made_site(config.site, number, split, splits)
     pages: dict[str, str] = {}
     tasks: list[Task] = []
@@ -95,7 +95,7 @@ def site_tasks(
 def all_tasks(
     config: WebConfig, splits: SplitsConfig, split: Split, count: int, family: str
 ) -> list[Task]:
-    """Up to `count` tasks of a split's sites, in random order."""
+    """Return up to `count` tasks of a split's sites, in random order."""
     found = [
         task
         for number in range(config.sites)
@@ -106,19 +106,19 @@ def all_tasks(
 
 
 class Reached(NamedTuple):
-    """What an attempt did on a site: what a task of that kind would have asked for."""
+    """What a trajectory did on a site, as a task of that kind would have asked for it."""
 
     kind: TaskKind
     record: dict[str, Any]
-    """What it was done to, as the site began with it."""
+    """The affected record in its initial state."""
     value: str = ""
-    """What was filled in; empty where a task of the kind leaves no choice."""
+    """What was filled in; empty if the kind leaves no choice."""
 
 
 def reached_task(
     reached: Reached, config: WebConfig, splits: SplitsConfig, number: int, family: str
 ) -> Task | None:
-    """The training task that asks for it, on the training site `number`; None where none does."""
+    """Return the task that asks for it on the training site `number`; None if there is none."""
     site = made_site(config.site, number, "train", splits)
     kind, record, value = reached
     dice = random.Random(f"hindsight {config.site.seed} {number} {kind} {record} {value}")
@@ -166,7 +166,7 @@ def _task(
 
 
 def opening_page(start: str, site: dict[str, Any], config: WebConfig) -> str:
-    """What the policy reads of the page that it is on at first."""
+    """Return the text of the policy's first page."""
     browser = Browser(config.observation, config.max_observation_characters)
     return browser.show(Website(site).reply("GET", start))
 
@@ -175,32 +175,32 @@ def opening_page(start: str, site: dict[str, Any], config: WebConfig) -> str:
 
 
 class PlanError(Exception):
-    """A plan meets a page that is not as it expects."""
+    """A page does not have what a plan expects."""
 
 
 class Planned(NamedTuple):
-    """A call that a plan has come to."""
+    """One call of a plan."""
 
     tool: str
     arguments: dict[str, str]
     element: str
-    """Name of what it acts on."""
+    """Name of the element that it acts on."""
     shown: str
 
 
 def planned_calls(
     steps: Sequence[Step], start: str, site: dict[str, Any], config: WebConfig
 ) -> Iterator[Planned]:
-    """The calls of a plan, with the ids that pages give their elements.
+    """Yield the calls of a plan, with the ids that pages give their elements.
 
     Args:
         steps: the plan.
-        start: page that it starts on.
-        site: records; they are changed.
-        config: how pages are read.
+        start: path of the first page.
+        site: records, which are changed.
+        config: form of the pages.
 
     Raises:
-        PlanError: a page has no such element.
+        PlanError: a page does not have the element.
     """
     website = Website(site)
     browser = Browser(config.observation, config.max_observation_characters)
@@ -235,7 +235,9 @@ def _has(browser: Browser, name: str) -> bool:
 
 
 def _number_of(browser: Browser, role: str, name: str) -> str:
-    for one in reversed(browser.controls):  # the menu, which may have the same name, comes first
+    for one in reversed(
+        browser.controls
+    ):  # reversed: the menu, which may have the same name, comes first
         if one.name == name and one.role.endswith(role):
             return str(one.number)
     raise PlanError(f"{browser.url} has no {role or 'element'} {name}")
@@ -245,7 +247,7 @@ def _number_of(browser: Browser, role: str, name: str) -> str:
 
 
 def _fact(section: str, key: str, *ways: str) -> Callable[[_Chance], Asked | None]:
-    """A question for one field of a record."""
+    """Return the maker of a question about one field of a record."""
 
     def ask(chance: _Chance) -> Asked | None:
         value = str(chance.record[key])
@@ -319,7 +321,7 @@ def _street(chance: _Chance) -> Asked | None:
 
 
 def street_names(split: Split, splits: SplitsConfig) -> list[str]:
-    """The names of streets, without a number, that belong to a split."""
+    """Return the names of streets, without a number, that belong to a split."""
     return [name for name in _STREETS if dealt_split(name, splits) == split]
 
 

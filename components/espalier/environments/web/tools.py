@@ -1,4 +1,4 @@
-"""The tools of the browser: typed functions over one episode's page."""
+"""The tools of the browser: typed functions on one episode's page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from espalier.environments.web.hosting import ProcessSite, Site
 
 
 def _written(number: object) -> object:
-    """Ids are written as numbers as well; 3 and "3" are the same element."""
+    """Return an id as text: 3 and "3" are the same element."""
     return str(number) if isinstance(number, int) and not isinstance(number, bool) else number
 
 
@@ -22,12 +22,12 @@ Text = StrictStr
 
 
 class WebTools:
-    """What a policy may do; the public methods are the tools.
+    """The actions of a policy: those of the public methods that `_NAMES` lists.
 
     Args:
-        browser: shows no page yet.
-        site: that it browses.
-        start: path of the page that the prompt shows; it is loaded with the first call.
+        browser: a browser that shows no page yet.
+        site: the site that it browses.
+        start: path of the page in the prompt; it is loaded with the first call.
     """
 
     def __init__(self, browser: Browser, site: Site, start: str) -> None:
@@ -73,18 +73,18 @@ class WebTools:
         return ToolOutput(self._browser.show(reply), succeeded=reply.status < _ERRORS)
 
     def bound(self) -> tuple[Tool, ...]:
-        """The tools over this episode's page."""
+        """Return the tools for this episode's page."""
         return tuple(tool.over(getattr(self, tool.spec.name)) for tool in self.schemas())
 
     @staticmethod
     @lru_cache(maxsize=1)
     def schemas() -> tuple[Tool, ...]:
-        """The tools with their schemas, over no page."""
+        """Return the tools with their schemas, bound to no page."""
         over = WebTools(Browser("tree", _ANY), ProcessSite("{}"), "/")
         return tuple(Tool(getattr(over, name)) for name in _NAMES)
 
 
 _NAMES = ("click", "type", "select", "back", "goto")
 _ERRORS = 400
-"""Least status of a page that says what was wrong."""
+"""Lowest status of an error page."""
 _ANY = 1000

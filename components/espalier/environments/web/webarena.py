@@ -1,9 +1,8 @@
-"""Tasks in WebArena's format (Zhou et al. 2023, arXiv:2307.13854), asked of the site that is made.
+"""Tasks in WebArena's format (Zhou et al. 2023, arXiv:2307.13854), played on a generated site.
 
 A file is a JSON array of {task_id, start_url, intent, eval: {eval_types, reference_answers,
 reference_url, program_html}, ...}. `__HOMEPAGE__`, `__SHOPPING__`, `__REDDIT__` and `__GITLAB__`
-are the sections of the site; other sites of WebArena's are not here, and a task of theirs is
-refused.
+are the sections of the site; tasks on other sites of WebArena are refused.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _SECTIONS = {
 _ELSEWHERE = re.compile("__[A-Z_]+__")
 _TYPES = ("string_match", "url_match", "program_html")
 WEBARENA_SITE = 0
-"""The site of the split `heldout` that its tasks are played on."""
+"""Number of the held-out site that the tasks are played on."""
 
 
 class _Checks(BenchmarkRow):
@@ -46,7 +45,7 @@ class _Checks(BenchmarkRow):
 
 
 class WebArenaRow(BenchmarkRow):
-    """A task as a file has it."""
+    """A task in the form of the file."""
 
     task_id: int
     start_url: str
@@ -55,11 +54,11 @@ class WebArenaRow(BenchmarkRow):
 
 
 def read_webarena(path: Path, config: WebConfig, splits: SplitsConfig, family: str) -> list[Task]:
-    """The tasks of a file, in its order.
+    """Return the tasks of a file, in order.
 
     Raises:
-        DataError: a row that is not of this format, asks of a site that is not here, or needs a
-            model or JavaScript to be judged.
+        DataError: a row is malformed, belongs to another site, or needs a model or JavaScript to
+            be judged.
     """
     site = made_site(config.site, WEBARENA_SITE, "heldout", splits)
     tasks = [
@@ -98,10 +97,10 @@ def _task(
 
 
 def _checked(checks: _Checks, where: str) -> dict[str, Any]:
-    """The checks with local addresses.
+    """Return the checks with local addresses.
 
     Raises:
-        DataError: one that cannot be made.
+        DataError: a check is not supported.
     """
     found: dict[str, Any] = {"eval_types": checks.eval_types}
     for kind in checks.eval_types:
@@ -176,7 +175,7 @@ def _is_located(locator: str) -> bool:
 
 
 def _local(url: str, where: str) -> str:
-    """Path and query of an address of the site; empty for its root."""
+    """Return path and query of an address of the site; empty for its root."""
     for name, section in _SECTIONS.items():
         if url.startswith(name):
             return _path(section + url.removeprefix(name), url, where)

@@ -1,8 +1,8 @@
-"""The website: a shop, a forum, an issue tracker and an account, over records that it changes.
+"""The website: a shop, a forum, an issue tracker and an account, with records that forms change.
 
-It imports the standard library alone, and its source is also what runs inside of a sandbox. A page
-is HTML without scripts. GET changes nothing; a form is sent by POST, and the reply is the page that
-a browser is led to. Text that is shown is escaped. Whatever is asked for, there is a reply.
+It imports only the standard library, and its source also runs inside sandboxes. A page is HTML
+without scripts. GET changes nothing; a form is sent by POST, and the reply is the page after the
+redirect. All shown text is escaped. Every request gets a reply.
 
     Website(records).reply("GET", "/issues?status=open&page=2")
     Website(records).reply("POST", "/issues/3/edit", {"assignee": "ada", "status": "closed"})
@@ -19,22 +19,22 @@ from urllib.parse import parse_qs, quote, urlsplit
 Record = dict[str, Any]
 HOST = "http://site.local"
 MAX_TEXT = 300
-"""Characters of a text that a form takes."""
+"""Most characters of a text in a form."""
 MAX_ENTRIES = 200
-"""Comments, lines or orders that one record may have: an episode cannot fill the memory."""
+"""Most comments, lines or orders of one record, so that an episode cannot fill the memory."""
 
 
 class Reply(NamedTuple):
-    """What the browser shows."""
+    """A page for the browser."""
 
     url: str
-    """Path and query of the page: of a form, the page behind it."""
+    """Path and query of the page; after a form, of the page it leads to."""
     status: int
     html: str
 
 
 class _Refused(Exception):
-    """A page that is not there (404), a form that is wrong (400), or somebody else's (403)."""
+    """A page that does not exist (404), a wrong form (400), or somebody else's entry (403)."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -46,21 +46,21 @@ NOBODY = "nobody"
 
 
 class Website:
-    """One visitor's site; `records` is changed by the forms that are sent.
+    """One visitor's site; submitted forms change `records`.
 
     Args:
-        records: as `catalogue.made_site` makes them; plain JSON.
+        records: records from `catalogue.made_site`, which are plain JSON.
     """
 
     def __init__(self, records: Record) -> None:
         self.records = records
 
     def state(self) -> str:
-        """The records as JSON, equal for equal states."""
+        """Return the records as JSON, which is equal for equal states."""
         return json.dumps(self.records, sort_keys=True)
 
     def reply(self, method: str, url: str, form: dict[str, str] | None = None) -> Reply:
-        """The page behind a link or a form; never raises for what a visitor may send."""
+        """Return the page for a link or a form; never raises, whatever a visitor sends."""
         try:
             parts = urlsplit(url)
             query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -103,13 +103,13 @@ class Website:
     # ------------------------------------------------------------------------------ pages
 
     def home(self, _query: dict[str, str]) -> tuple[str, str]:
-        """The sections, and the search of all of them."""
+        """Show the sections, and the search over all of them."""
         links = "".join(_link(path, name) for name, path in _SECTIONS if name != "home")
         field = '<input name="q" value="">'
         return "home", f"<ul>{links}</ul>{_form('/search', [field], 'search', method='get')}"
 
     def search(self, query: dict[str, str]) -> tuple[str, str]:
-        """Products, threads and issues whose name has every word of the query."""
+        """Show products, threads and issues whose names have every word of the query."""
         words = _clean(query.get("q", "")).lower().split()
         found = [
             (f"/{section}/{record['id']}", record["name"])
@@ -120,12 +120,12 @@ class Website:
         return "search", self._listed(found, "/search", query) or "<p>nothing found</p>"
 
     def products(self, query: dict[str, str]) -> tuple[str, str]:
-        """All products, or those of a kind."""
+        """Show all products, or those of a kind."""
         kinds = sorted({record["kind"] for record in self.records["products"]})
         return "shop", self._filtered("shop", "products", query, {"kind": kinds})
 
     def product(self, _query: dict[str, str], number: str) -> tuple[str, str]:
-        """One product with its reviews, and the form that puts it into the cart."""
+        """Show one product with its reviews, and the form that puts it into the cart."""
         product = self._record("products", number)
         facts = {name: product[name] for name in ("kind", "price", "stock", "seller")}
         reviews = [f"{one['author']} {one['stars']} stars" for one in product["reviews"]]
@@ -138,13 +138,13 @@ class Website:
         return product["name"], _facts(facts) + forms + more + _items(reviews)
 
     def review(self, _query: dict[str, str], number: str) -> tuple[str, str]:
-        """The form of a review."""
+        """Show the form for a review."""
         product = self._record("products", number)
         fields = [_select("stars", list("12345"), "3")]
         return product["name"], _form(f"/shop/{number}/review", fields, "send")
 
     def cart(self, _query: dict[str, str]) -> tuple[str, str]:
-        """What is in the cart, and the button that orders it."""
+        """Show the cart, and the button that orders it."""
         lines = self.records["cart"]
         shown = [f"{line['quantity']} {self._name(line['product'])}" for line in lines]
         buttons = (
@@ -153,24 +153,24 @@ class Website:
         return "cart", (_items(shown) or "<p>the cart is empty</p>") + buttons
 
     def orders(self, query: dict[str, str]) -> tuple[str, str]:
-        """The visitor's orders."""
+        """Show the visitor's orders."""
         links = [(f"/orders/{one['id']}", f"order {one['id']}") for one in self.records["orders"]]
         return "orders", self._listed(links, "/orders", query) or "<p>no orders</p>"
 
     def order(self, _query: dict[str, str], number: str) -> tuple[str, str]:
-        """One of the visitor's orders."""
+        """Show one of the visitor's orders."""
         order = self._record("orders", number)
         shown = [f"{line['quantity']} {self._name(line['product'])}" for line in order["lines"]]
         return f"order {number}", _items(shown) + _facts({"city": order["city"]})
 
     def threads(self, query: dict[str, str]) -> tuple[str, str]:
-        """All threads, or those of an author."""
+        """Show all threads, or those of an author."""
         authors = sorted({record["author"] for record in self.records["threads"]})
         more = _link("/forum/new", "new thread")
         return "forum", self._filtered("forum", "threads", query, {"author": authors}) + more
 
     def thread(self, _query: dict[str, str], number: str) -> tuple[str, str]:
-        """One thread with its comments; the visitor's own can be deleted."""
+        """Show one thread with its comments; the visitor's own can be deleted."""
         thread = self._record("threads", number)
         facts = {"author": thread["author"], "votes": thread["votes"]}
         vote = "" if thread["voted"] else _form(f"/forum/{number}/vote", [], "vote")
@@ -188,16 +188,16 @@ class Website:
         )
 
     def comment(self, _query: dict[str, str], number: str) -> tuple[str, str]:
-        """The form of a comment."""
+        """Show the form for a comment."""
         thread = self._record("threads", number)
         return thread["name"], _form(f"/forum/{number}/comment", [_text("text", "")], "post")
 
     def new_thread(self, _query: dict[str, str]) -> tuple[str, str]:
-        """The form of a thread."""
+        """Show the form for a thread."""
         return "new thread", _form("/forum/new", [_text("title", "")], "create")
 
     def issues(self, query: dict[str, str]) -> tuple[str, str]:
-        """All issues, or those of a status or an assignee."""
+        """Show all issues, or those with a status or an assignee."""
         choices: dict[str, list[str]] = {
             "status": list(STATUSES),
             "assignee": self._assignees,
@@ -206,13 +206,13 @@ class Website:
         return "issues", self._filtered("issues", "issues", query, choices) + more
 
     def issue(self, _query: dict[str, str], number: str) -> tuple[str, str]:
-        """One issue."""
+        """Show one issue."""
         issue = self._record("issues", number)
         facts = {name: issue[name] for name in ("reporter", "assignee", "status", "label")}
         return issue["name"], _facts(facts) + _link(f"/issues/{number}/edit", "edit")
 
     def edit_issue(self, _query: dict[str, str], number: str) -> tuple[str, str]:
-        """The form that changes an issue."""
+        """Show the form that changes an issue."""
         issue = self._record("issues", number)
         fields = [
             _select("assignee", self._assignees, issue["assignee"]),
@@ -221,32 +221,32 @@ class Website:
         return issue["name"], _form(f"/issues/{number}/edit", fields, "save")
 
     def new_issue(self, _query: dict[str, str]) -> tuple[str, str]:
-        """The form of an issue."""
+        """Show the form for an issue."""
         fields = [_text("title", ""), _select("label", self.records["labels"], "")]
         return "new issue", _form("/issues/new", fields, "create")
 
     def account(self, _query: dict[str, str]) -> tuple[str, str]:
-        """Who the visitor is."""
+        """Show the visitor's account."""
         account = self.records["account"]
         facts = {name: account[name] for name in ("user", "email", "street", "city")}
         more = _link("/orders", "orders") + _link("/cart", "cart")
         return "account", _facts(facts) + _link("/account/edit", "edit") + more
 
     def edit_account(self, _query: dict[str, str]) -> tuple[str, str]:
-        """The form that changes the visitor's address."""
+        """Show the form that changes the visitor's address."""
         account = self.records["account"]
         fields = [_text(name, account[name]) for name in ("email", "street", "city")]
         return "account", _form("/account/edit", fields, "save")
 
     def user(self, _query: dict[str, str], name: str) -> tuple[str, str]:
-        """What everybody may know of a user."""
+        """Show the public facts about a user."""
         for user in self.records["users"]:
             if user["name"] == name:
                 return name, _facts({"city": user["city"], "since": user["since"]})
         raise _Refused(404, "no such user")
 
     def users(self, query: dict[str, str]) -> tuple[str, str]:
-        """All users."""
+        """Show all users."""
         links = [(f"/users/{one['name']}", one["name"]) for one in self.records["users"]]
         return "users", self._listed(links, "/users", query)
 
@@ -272,10 +272,10 @@ class Website:
         return "/cart"
 
     def order_cart(self, _form: dict[str, str]) -> str:
-        """Order what is in the cart.
+        """Order the content of the cart.
 
         Raises:
-            _Refused: it is empty, or more than there is.
+            _Refused: the cart is empty, or exceeds the stock.
         """
         lines = self.records["cart"]
         if not lines:
@@ -311,10 +311,10 @@ class Website:
         return f"/forum/{number}"
 
     def delete_comment(self, _form: dict[str, str], number: str, place: str) -> str:
-        """Delete a comment of the visitor's.
+        """Delete one of the visitor's comments.
 
         Raises:
-            _Refused: it is somebody else's.
+            _Refused: the comment is somebody else's.
         """
         comments = self._record("threads", number)["comments"]
         if len(place) > _MAX_DIGITS or int(place) >= len(comments):
@@ -325,7 +325,7 @@ class Website:
         return f"/forum/{number}"
 
     def create_thread(self, form: dict[str, str]) -> str:
-        """Begin a thread."""
+        """Create a thread."""
         threads = self.records["threads"]
         number = max((thread["id"] for thread in threads), default=0) + 1
         thread = {"id": number, "name": _given(form, "title"), "author": self._visitor}
@@ -350,7 +350,7 @@ class Website:
         return f"/issues/{number}"
 
     def save_account(self, form: dict[str, str]) -> str:
-        """Change the visitor's address; their name stays."""
+        """Change the visitor's address; the name stays."""
         given = {name: _given(form, name) for name in ("email", "street", "city")}
         self.records["account"].update(given)
         return "/account"
@@ -378,7 +378,7 @@ class Website:
     def _filtered(
         self, section: str, table: str, query: dict[str, str], choices: dict[str, list[str]]
     ) -> str:
-        """A page of the records that the query asks for, and the form that narrows it."""
+        """Return a page of the records that match the query, and the form that narrows it."""
         chosen = {
             name: query[name] for name, values in choices.items() if query.get(name) in values
         }
@@ -397,7 +397,7 @@ class Website:
         return listed + _form(f"/{section}", fields, "filter", method="get")
 
     def _listed(self, links: list[tuple[str, str]], path: str, query: dict[str, str]) -> str:
-        """The links of one page, and those that lead to the pages before and behind it."""
+        """Return the links of one page, and the links to the previous and next pages."""
         size = self.records["page_size"]
         asked = query.get("page", "1")
         page = int(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 4 else 1
@@ -435,7 +435,7 @@ def _extend(entries: list[Record], entry: Record) -> None:
 
 
 def _clean(text: str) -> str:
-    """Text as it is stored: one line, of characters that can be written."""
+    """Return text as it is stored: one line of encodable characters."""
     return " ".join(text.encode(errors="replace").decode().split())
 
 

@@ -1,13 +1,13 @@
-"""Trajectories in the formats of others: JSON lines, one file, written whole or not at all.
+"""Trajectories in the formats of other libraries: one file of JSON lines, written atomically.
 
-    turns            what was read before each message of the policy, with call ids and tokens
+    turns            what the policy read before each of its messages, with call ids and tokens
     verifiers        episodes of verifiers' `traces.jsonl`, tokens and mask included
     trl              conversations for TRL's trainers, for any model
-    trl_tokens       TRL's tokenised rows, with a mask, for the policy that wrote them
-    atif             Harbor's Agent Trajectory Interchange Format, token ids of each step included
+    trl_tokens       TRL's tokenised rows with a mask, for the policy that wrote them
+    atif             Harbor's Agent Trajectory Interchange Format, with token ids of each step
     writing          reads an artifact row by row, and writes the file
 
-`espalier data export` does it.
+`espalier data export` writes these files.
 """
 
 from espalier.interchange.exports.writing import FORMATS, Exported, ExportFormat, export

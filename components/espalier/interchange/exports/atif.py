@@ -1,7 +1,8 @@
-"""Harbor's Agent Trajectory Interchange Format, version 1.7: a document a line.
+"""Harbor's Agent Trajectory Interchange Format, version 1.7: one document per line.
 
-A step of the agent carries the token ids of all that it read and of what it sampled, with
-log-probs: `prompt_token_ids` trains nothing, and `completion_token_ids` everything.
+A step of the agent has the token ids that the policy read and those that it sampled, with
+log-probs: no token of `prompt_token_ids` is trained on, and every token of `completion_token_ids`
+is.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ ATIF_VERSION = "ATIF-v1.7"
 
 
 def atif_rows(exported: ExportedTrajectory) -> list[JsonObject]:
-    """The document of a trajectory; nothing where it has no message."""
+    """Return the document of a trajectory; an empty list if it has no message."""
     steps = _Steps()
     for number, turn in enumerate(exported.turns):
         steps.read(turn.read)
         if turn.wrote is not None:
-            # the results of a turn's calls are what is read next
+            # the results of a turn's calls are what the next turn reads
             following = exported.turns[number + 1 : number + 2]
             steps.write(turn, turn.wrote, following[0].read if following else ())
     if not steps.steps:
@@ -58,12 +59,12 @@ class _Steps:
         self.steps: list[JsonObject] = []
 
     def read(self, messages: Sequence[Message]) -> None:
-        """Messages of the prompt and of a user; a tool's belong to the step that called it."""
+        """Add messages of the prompt and of a user; tool results belong to the step that called."""
         for message in messages:
             match message.role:
                 case "tool":
                     continue
-                case "assistant":  # an example of the prompt: no model was asked for it
+                case "assistant":  # an example in the prompt, which no model wrote
                     self._add({"source": "agent", "message": message.content, "llm_call_count": 0})
                 case role:
                     self._add({"source": role, "message": message.content})

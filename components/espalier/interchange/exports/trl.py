@@ -1,9 +1,9 @@
 """Rows for TRL's trainers: conversations for any model, or tokens for the policy that wrote them.
 
-Conversations have `prompt` and `completion`, `label` (whether the answer was right, which KTO
-reads), and `tools` as one JSON text, which TRL parses: as columns, the schemas of different tools
-would be merged into one. What tools answered is part of `completion`: train such rows with
-`assistant_only_loss=True`. The tokenised rows have one window each, and a mask that says so itself.
+A conversation has `prompt` and `completion`, `label` (whether the answer was right, which KTO
+reads), and `tools` as one JSON text, which TRL parses: as a column, the schemas of different tools
+would be merged into one. Tool results are part of `completion`: train such rows with
+`assistant_only_loss=True`. A tokenised row holds one window, and its mask marks the sampled tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from espalier.records import JsonObject, Message
 
 
 def trl_rows(exported: ExportedTrajectory) -> list[JsonObject]:
-    """The conversation of a trajectory; nothing where the policy never said a word."""
+    """Return the conversation of a trajectory; an empty list if the policy wrote no message."""
     turns = exported.turns
     if not turns or turns[0].wrote is None:
         return []
@@ -39,9 +39,9 @@ def trl_rows(exported: ExportedTrajectory) -> list[JsonObject]:
 
 
 def trl_token_rows(exported: ExportedTrajectory) -> list[JsonObject]:
-    """A row for each window, with the mask of what the policy sampled in it.
+    """Return a row per window, with a mask of the tokens the policy sampled in it.
 
-    `assistant_masks` is 1 on every sampled token, in one row alone, and on nothing else.
+    `assistant_masks` is 1 on sampled tokens only, and every sampled token is 1 in exactly one row.
     """
     trajectory = exported.trajectory
     rows: list[JsonObject] = []
@@ -60,7 +60,7 @@ def trl_token_rows(exported: ExportedTrajectory) -> list[JsonObject]:
 
 def _facts(exported: ExportedTrajectory) -> JsonObject:
     facts = task_facts(exported) | attempt_facts(exported)
-    # one JSON text, as the terms of two families are not the same columns
+    # one JSON text, because different families have different reward terms
     facts["reward_terms"] = json.dumps(facts.get("reward_terms"))
     return facts
 

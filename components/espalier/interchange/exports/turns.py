@@ -12,24 +12,24 @@ from espalier.records.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedTurn:
-    """What was read since the message before, and the message that was written then.
+    """One message of the policy, and what it read since its message before.
 
     token_ids   P P P A A O O A       turns   read (P P P) wrote (A A), read (O O) wrote (A)
     """
 
     window: int
-    """Number of the context that it was written in."""
+    """Number of the context window in which the message was written."""
     read: tuple[Message, ...]
     wrote: Message | None
-    """None in the last one, where something was read that the policy did not answer."""
+    """None in a last turn that the policy read and did not answer."""
     context_ids: tuple[int, ...] = ()
-    """All tokens that the policy saw when it wrote, from the beginning of its window."""
+    """All tokens that the policy saw when it wrote, from the start of its window."""
     read_ids: tuple[int, ...] = ()
-    """The end of `context_ids`: what is new since the last message of the same window."""
+    """The end of `context_ids`: the tokens since the last message in the same window."""
     wrote_ids: tuple[int, ...] = ()
-    """Sampled, every one of them; nothing else in the turn was."""
+    """The sampled tokens of the turn, all of them and no others."""
     logprobs: tuple[float, ...] = ()
-    """Of `wrote_ids`, in nats."""
+    """Log-probs of `wrote_ids`, in nats."""
     reward: float = 0.0
 
 
@@ -37,30 +37,30 @@ class ExportedTrajectory(NamedTuple):
     """A trajectory with what is known about its task."""
 
     row: int
-    """Its number in the artifact, from 0."""
+    """Row number in the artifact, from 0."""
     trajectory: Trajectory
     turns: tuple[ExportedTurn, ...]
     task: Task | None
-    """None where the artifact does not come with its tasks."""
+    """None if the artifact has no tasks beside it."""
     tools: tuple[ToolSpec, ...] | None
-    """None where nobody knows which tools were offered."""
+    """None if it is unknown which tools were offered."""
 
     @property
     def export_id(self) -> str:
-        """Its id in the file."""
+        """The trajectory's id in the exported file."""
         return f"{self.row:08d}-{self.trajectory.task_id}"
 
     @property
     def family(self) -> str:
-        """Name of its family; empty where it is not known."""
+        """Name of the task's family; empty if unknown."""
         return self.task.environment if self.task else ""
 
 
 def exported_turns(trajectory: Trajectory, task: Task | None) -> tuple[ExportedTurn, ...]:
-    """The turns of a trajectory, whose calls and tools' messages carry ids.
+    """Return the turns of a trajectory; all calls and tool messages in them have ids.
 
     Raises:
-        ArtifactError: it has more sampled messages than messages of the assistant.
+        ArtifactError: there are more sampled messages than assistant messages.
     """
     messages = _identified(trajectory.messages)
     if not trajectory.token_ids:
@@ -70,9 +70,9 @@ def exported_turns(trajectory: Trajectory, task: Task | None) -> tuple[ExportedT
     if len(wrote) < count:
         raise ArtifactError(
             f"trajectory of task {trajectory.task_id}: {count} messages were sampled, but "
-            f"{len(wrote)} are told. Write it anew, or drop the row"
+            f"it has only {len(wrote)} assistant messages. Write it again, or drop the row"
         )
-    # messages of the assistant that nobody sampled are examples, and stand before the first turn
+    # assistant messages that were not sampled are examples, and come before the first turn
     return tuple(_token_turns(trajectory, messages, wrote[len(wrote) - count :]))
 
 
@@ -137,14 +137,14 @@ def _unanswered(
 
 
 def _identified(messages: Sequence[Message]) -> list[Message]:
-    """The messages, each call with an id of its own, and each result with that of its call.
+    """Return the messages with a unique id for each call, and the same id for its result.
 
-    A tool's message that answers no call, as a request for a summary, becomes one of the user.
+    A tool message that answers no call, such as a request for a summary, becomes a user message.
     """
     found: list[Message] = []
     taken: set[str] = set()
     waiting: list[tuple[str, str]] = []
-    """Of the last message's calls that have no result yet: the id as it was, and as it is."""
+    """The last message's calls that have no result yet: their former id and their new id."""
     for message in messages:
         match message.role:
             case "assistant":
@@ -166,7 +166,7 @@ def _identified(messages: Sequence[Message]) -> list[Message]:
 
 
 def _with_own_id(call: ToolCall, taken: set[str]) -> ToolCall:
-    # nine letters and digits, which Mistral's chat template insists on
+    # nine letters and digits, as Mistral's chat template requires
     own = call.call_id if call.call_id and call.call_id not in taken else f"call{len(taken):05d}"
     while own in taken:
         own += "0"
@@ -175,14 +175,14 @@ def _with_own_id(call: ToolCall, taken: set[str]) -> ToolCall:
 
 
 def names_of_calls(turns: Sequence[ExportedTurn]) -> dict[str, str]:
-    """Name of the tool that each call was for, by the call's id."""
+    """Return the tool name of each call, by call id."""
     return {
         call.call_id: call.name for turn in turns if turn.wrote for call in turn.wrote.tool_calls
     }
 
 
 def task_facts(exported: ExportedTrajectory) -> JsonObject:
-    """What is told of the task beside its prompt: never its gold answer."""
+    """Return the facts about a task beside its prompt, without its gold answer."""
     if exported.task is None:
         return {}
     metadata = exported.task.metadata
@@ -195,7 +195,7 @@ def task_facts(exported: ExportedTrajectory) -> JsonObject:
 
 
 def attempt_facts(exported: ExportedTrajectory) -> JsonObject:
-    """How the attempt ended; a reward that is missing is left out, and never 0."""
+    """Return how the episode ended; a missing reward is left out, not written as 0."""
     trajectory = exported.trajectory
     facts: JsonObject = {
         "task_id": trajectory.task_id,
@@ -217,5 +217,5 @@ def attempt_facts(exported: ExportedTrajectory) -> JsonObject:
 
 
 def shortest(logprobs: Sequence[float]) -> list[float]:
-    """Numbers of 32 bits in the fewest digits that tell them apart."""
+    """Return 32-bit floats in the fewest digits that distinguish them."""
     return [float(f"{one:.9g}") for one in logprobs]

@@ -1,8 +1,9 @@
 """Episodes as verifiers 0.4 saves them in `traces.jsonl`: a graph of messages that carry tokens.
 
-A message of the policy is a node whose tokens are all in its mask. What it read before stands in
-the nodes of those messages: their tokens are on the last of them, since nothing says which message
-ends where. So the tokens of a path from a root are those that the policy saw, one path a window.
+A message of the policy is a node whose mask covers its sampled tokens. What it read before is in
+the nodes of those messages: the tokens are all on the last of them, since nothing records where one
+message ends. The tokens on a path from a root are therefore those that the policy saw, and each
+window is one path.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TRACE_VERSION = 1
 
 
 def verifiers_rows(exported: ExportedTrajectory) -> list[JsonObject]:
-    """The one episode of a trajectory, with its one trace."""
+    """Return the one episode of a trajectory, with its one trace."""
     trajectory = exported.trajectory
     task = _task(exported)
     errors: list[JsonObject] = []
@@ -97,24 +98,24 @@ class _Graph:
         self._parent: int | None = None
 
     def begin(self) -> None:
-        """What follows is a new path."""
+        """Start a new path."""
         self._parent = None
 
     def read(self, messages: Sequence[Message], ids: Sequence[int]) -> list[int]:
-        """Add what was read; the ids that no message could take are returned."""
+        """Add messages that were read; return the token ids if there is no message for them."""
         for place, message in enumerate(messages, start=1):
             on_it = [*ids] if place == len(messages) else []
             self._add(message, on_it, [False] * len(on_it))
         return [] if messages else [*ids]
 
     def write(self, turn: ExportedTurn, message: Message, scaffold: Sequence[int]) -> None:
-        """Add what was written, after `scaffold`, which was read."""
+        """Add a message that the policy wrote, after the read tokens in `scaffold`."""
         mask = [False] * len(scaffold) + [True] * len(turn.wrote_ids)
         self._add(message, [*scaffold, *turn.wrote_ids], mask)
         self.nodes[-1] |= {"sampled": True, "logprobs": [*shortest(turn.logprobs)]}
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Put what was read last on the last message."""
+        """Append read tokens to the last message."""
         last = self.nodes[-1]
         for key, more in (("token_ids", [*ids]), ("mask", [False] * len(ids))):
             before = last[key]
@@ -146,7 +147,7 @@ def _nodes(exported: ExportedTrajectory) -> list[JsonObject]:
         if turn.window != window:
             window = turn.window
             graph.begin()
-            # a window that goes on after an observation begins with the prompt all the same
+            # a window that continues after an observation still begins with the prompt
             if window and not (read and read[0].role in ("system", "user")):
                 read = (*prompt, *read)
         scaffold = graph.read(read, turn.read_ids)

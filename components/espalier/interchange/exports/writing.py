@@ -1,4 +1,4 @@
-"""Exports an artifact's trajectories: read row by row, written beside and renamed at the end."""
+"""Exports an artifact's trajectories: read row by row, written to a draft, renamed at the end."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _PROFILE = "profile.json"
 
 
 class Exported(NamedTuple):
-    """What an export came to."""
+    """The counts of an export."""
 
     rows: int
-    """Lines of the file."""
+    """Number of lines in the file."""
     trajectories: int
-    """Those that the lines come from."""
+    """Number of trajectories that the lines come from."""
     skipped: int
-    """Those that were left out: not right where only right ones were asked for, or with nothing
-    that the format could hold."""
+    """Number of trajectories left out: not right although only right ones were requested, or with
+    nothing that the format can hold."""
 
 
 def export(
@@ -64,10 +64,10 @@ def export(
     Args:
         source: artifact folder of a run, or a folder that `espalier record` filled. A run's knows
             its tasks and tools.
-        out: file of JSON lines; there with every row, or not touched.
+        out: file of JSON lines; written with every row, or not touched.
         chosen: name of the format.
-        only_right: leave out those that were lost or not right.
-        with_tools: write which tools were offered; a family that plays on a server asks it.
+        only_right: leave out trajectories that were lost or not right.
+        with_tools: write the offered tools; a family that plays on a server must query it.
 
     Raises:
         ArtifactError: `source` has no trajectories or is damaged, or `out` cannot be written.
@@ -98,7 +98,7 @@ def _line(source: Path, exported: ExportedTrajectory, row: JsonObject) -> str:
 
 
 class _Source(NamedTuple):
-    """Trajectories, and what the run that they come from knows."""
+    """Trajectories, and the tasks and family of the run that they come from."""
 
     path: Path
     """A parquet file, or a folder of them."""
@@ -129,9 +129,9 @@ class _Source(NamedTuple):
         return cls(path / _FILE, _tasks_beside(path), family)
 
     def exported(self) -> Iterator[ExportedTrajectory]:
-        """One row after the other."""
+        """Yield the trajectories row by row."""
 
-        @lru_cache(maxsize=1024)  # the attempts of a group follow each other
+        @lru_cache(maxsize=1024)  # the trajectories of a group are adjacent
         def tools_of(task_id: str) -> tuple[ToolSpec, ...] | None:
             if self.family is None:
                 return None
@@ -140,7 +140,7 @@ class _Source(NamedTuple):
                 return self.family.specs_of(task) if task else self.family.specs
             except EspalierError as error:
                 raise ArtifactError(
-                    f"which tools were offered cannot be said: {error}. Start what is missing, or "
+                    f"which tools were offered is unknown: {error}. Start what is missing, or "
                     "export without them: --without-tools"
                 ) from error
 
@@ -156,7 +156,7 @@ class _Source(NamedTuple):
 
 
 def _tasks_beside(path: Path) -> dict[str, Task]:
-    """The tasks of the run that an artifact belongs to, by id."""
+    """Return the tasks of the run that an artifact belongs to, by id."""
     for folder in (path, path.parent / "accepted", path.parent / "synthetic"):
         files = sorted((folder / "tasks").glob("*.jsonl"))
         if files:

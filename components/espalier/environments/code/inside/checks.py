@@ -1,8 +1,8 @@
-"""Runs tests that call a program in another process, and compares here.
+"""Runs tests that call a program in another process, and compares the results here.
 
-The program's functions are remote objects: a call sends its arguments over, and gets plain values
-back, built anew. What a program returns can so be no object that equals everything, and nothing of
-the tests is in its process: it sees the arguments of each call, when it is called.
+The program's functions are remote objects: a call sends its arguments and gets back plain values,
+which are rebuilt here. A program can therefore not return an object that equals everything, and its
+process holds nothing of the tests: it sees the arguments of each call at the time of the call.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PR_SET_DUMPABLE = 4
 
 
 class Gone(BaseException):
-    """The program ended, takes too long, or sends what cannot be read.
+    """The program ended, takes too long, or sends unreadable data.
 
-    No `Exception`: a test that expects one does not take it for it.
+    This is not an `Exception`, so that a test that expects an exception does not catch it.
     """
 
 
@@ -37,16 +37,16 @@ class Channel:
         self._to, self._from, self._deadline_s = to_program, from_program, deadline_s
         self._unread = b""
         self._over = ""
-        """Why nothing can be asked any more."""
+        """Why no further operation is possible; empty while they are."""
         self.raised: Exception | None = None
-        """The last exception that the program raised, as it was raised here."""
+        """The last exception of the program, in the form in which it was raised here."""
 
     def ask(self, operation: str, *parts: Any) -> Any:  # noqa: ANN401 (any value)
-        """The value that an operation gives.
+        """Return the result of an operation.
 
         Raises:
-            Gone: the program gives no answer.
-            Exception: what the program raised, as the built-in class of that name.
+            Gone: the program does not answer.
+            Exception: the program's exception, as the built-in class of that name.
         """
         sent = parts if operation == "name" else [encode(part, _number_of) for part in parts]
         self.send(json.dumps([operation, *sent]).encode())
@@ -74,7 +74,7 @@ class Channel:
             self._end()
 
     def receive(self) -> Any:  # noqa: ANN401 (whatever the program sends)
-        """The next line that the program sends, as JSON."""
+        """Return the next line that the program sends, as JSON."""
         while b"\n" not in self._unread:
             if len(self._unread) > _MOST_LINE_BYTES:
                 self._end()
@@ -107,7 +107,7 @@ class Channel:
 
 
 class Remote:
-    """An object of the program. It equals itself alone."""
+    """An object of the program; equal only to itself."""
 
     def __init__(self, channel: Channel, number: object, name: object) -> None:
         self.__dict__.update(_channel=channel, _number=number, _name=name)
@@ -116,7 +116,7 @@ class Remote:
         return self.__dict__["_channel"].ask(operation, self, *parts)
 
     def __call__(self, *positional: Any, **named: Any) -> Any:  # noqa: ANN401 (any value)
-        """What the program's function returns."""
+        """Call the program's function and return its result."""
         return self._ask("call", list(positional), named)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any value)
@@ -157,7 +157,7 @@ def _exception(name: str, message: str) -> Exception:
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
             return kind(message)
-        except TypeError:  # one that is made of more than a message
+        except TypeError:  # its constructor needs more than a message
             pass
     return RuntimeError(f"{name}: {message}")
 
@@ -165,17 +165,19 @@ def _exception(name: str, message: str) -> Exception:
 def run_checks(
     preamble: str, names: Mapping[str, str], tests: Sequence[str], folder: str, timeout_s: float
 ) -> NoReturn:
-    """Write [whether it compiles, [[verdict, message], ...]] on standard output.
+    """Write [whether it compiles, [[verdict, message], ...]] to standard output.
 
     Args:
-        preamble: source that the tests begin with.
+        preamble: source that is run before the tests.
         names: name in the tests -> name in the program.
-        tests: source of each test; it passes if it ends.
-        folder: of the pipes.
-        timeout_s: for all of them together.
+        tests: source of each test, which passes if it runs to its end.
+        folder: folder of the pipes.
+        timeout_s: time limit of all tests together.
     """
     output = Silence()
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody of this user reads our memory
+    ctypes.CDLL(None).prctl(
+        _PR_SET_DUMPABLE, 0, 0, 0, 0
+    )  # other processes of this user cannot read our memory
     from_program, to_program = open_pipes(folder, is_program=False)
     program = Channel(to_program, from_program, time.monotonic() + timeout_s)
     compiled, fault = False, "it does not run"
@@ -211,7 +213,7 @@ class _Tests:
         self._verdict = ["passed", ""]
 
     def verdicts(self, preamble: str, tests: Sequence[str]) -> list[list[str]]:
-        """The verdict and message of each test."""
+        """Return the verdict and message of each test."""
         began = self._verdict_of(preamble)
         if began[0] != "passed":
             return [["error", began[1]] for _ in tests]
@@ -227,10 +229,10 @@ class _Tests:
         return self._verdict
 
     def __enter__(self) -> None:
-        """A test begins."""
+        """Begin a test."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> bool:
-        """It ends, whatever it or the program raised."""
+        """End a test and record the exception that it or the program raised."""
         if error is not None and kind is not None:
             own = isinstance(error, AssertionError) and error is not self._program.raised
             told = str(error) if own else f"{kind.__name__}: {error}"

@@ -1,7 +1,7 @@
-"""Runs the program that is judged, and answers calls of its functions.
+"""Runs the judged program, and answers calls of its functions.
 
-Everything here may be overwritten by the program. That harms nobody but itself: expected values are
-nowhere in this process, and what it answers is compared elsewhere.
+The program may overwrite everything in this process. That only harms the program itself: expected
+values are not in this process, and its answers are compared elsewhere.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 def composed(prompt: str, answer: str, name: str) -> types.CodeType:
-    """The program of an answer; see `completed`.
+    """Compile the program that an answer gives; texts are composed as in `completed`.
 
     Raises:
-        SyntaxError: none of its texts compiles.
+        SyntaxError: no way of composing it compiles.
     """
     return completed(prompt, answer, name, _compiled, _parsed)
 
@@ -36,17 +36,17 @@ def completed(
     read: Callable[[str], T],
     parse: Callable[[str], ast.Module],
 ) -> T:
-    """What `read` makes of the prompt completed by an answer, or of the answer with its head.
+    """Return `read` of the prompt completed by the answer, or of the answer after its head.
 
     Args:
-        prompt: beginning of the program; empty where the answer is all of it.
+        prompt: beginning of the program; empty if the answer is all of it.
         answer: what the policy wrote.
-        name: function that the prompt begins and the answer may define anew.
-        read: takes the text of a program; a SyntaxError of it says that it is none.
-        parse: the tree of the answer alone, or a SyntaxError.
+        name: function that the prompt begins and the answer may redefine.
+        read: takes the text of a program; raises SyntaxError if it is not one.
+        parse: returns the tree of the answer alone, or raises SyntaxError.
 
     Raises:
-        SyntaxError: no such text is a program.
+        SyntaxError: no way of composing the text is a program.
     """
     if not prompt:
         return read(answer)
@@ -55,12 +55,12 @@ def completed(
     try:
         return read(prompt + answer)
     except SyntaxError:
-        # whoever parsed the answer stripped the blanks that its first line began with
+        # the indentation of the answer's first line may have been stripped
         return read(f"{prompt}    {answer.lstrip()}")
 
 
 def head_of(prompt: str, name: str) -> str:
-    """What stands before the definition of a function: imports, and functions that it may call."""
+    """Return the prompt before the definition of a function: imports and helper functions."""
     return f"\n{prompt}"[1 : max(1, f"\n{prompt}".rfind(f"\ndef {name}(") + 1)]
 
 
@@ -88,9 +88,9 @@ def _defines(text: str, name: str, parse: Callable[[str], ast.Module]) -> bool:
 
 
 class _Caught:
-    """A block in which the program runs: whatever it raises ends the block and is kept.
+    """A context that ends the block at any exception of the program, and keeps it.
 
-    SystemExit and KeyboardInterrupt as well: a program does not end whoever runs it by an error.
+    This includes SystemExit and KeyboardInterrupt: a program must not end its runner by raising.
     """
 
     error: BaseException | None = None
@@ -104,15 +104,15 @@ class _Caught:
 
     @property
     def told(self) -> list[str]:
-        """The error on the wire."""
+        """The error in wire form."""
         message = ""
-        with contextlib.suppress(BaseException):  # of a class of the program
+        with contextlib.suppress(BaseException):  # str() of the program's own class may raise
             message = str(self.error)[:200]
         return ["e", type(self.error).__name__, message]
 
 
 class Program:
-    """The names of a running program, and the objects that others hold by number."""
+    """The names of a running program, and the objects that the tests hold by number."""
 
     def __init__(self) -> None:
         self._module = types.ModuleType("program")
@@ -120,13 +120,13 @@ class Program:
         self._objects: list[Any] = []
 
     def run(self, code: types.CodeType) -> list[Any]:
-        """Execute the program's text: ["v", None], or ["e", name, message]."""
+        """Execute the program's text; return ["v", None], or ["e", name, message]."""
         with _Caught() as caught:
             exec(code, self._module.__dict__)
         return ["v", None] if caught.error is None else caught.told
 
     def answer(self, asked: Sequence[Any]) -> list[Any]:
-        """The wire form of what an operation gives: ["v", value] or ["e", name, message]."""
+        """Return the result of an operation: ["v", value] or ["e", name, message]."""
         found: list[Any] = []
         with _Caught() as caught:
             found = ["v", encode(self._result(*asked), self._hold)]
@@ -164,9 +164,9 @@ _MEASURES = {"truth": bool, "length": len, "text": str, "show": repr}
 
 
 class Silence:
-    """Empties standard input and drops what is printed from now on, by whatever way.
+    """Empties standard input and drops all output from now on, however it is written.
 
-    `write` goes on to reach the former standard output.
+    Only `write` still reaches the former standard output.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Silence:
             os.dup2(nothing, descriptor)
 
     def write(self, value: object) -> None:
-        """One line of JSON."""
+        """Write one line of JSON to the former standard output."""
         write_line(self._output, value)
 
 
@@ -189,7 +189,7 @@ def write_line(descriptor: int, value: object) -> None:
 
 
 def run_cases(prompt: str, answer: str, name: str) -> NoReturn:
-    """Call the program for each case on standard input, and write a line of output each.
+    """Call the program for each case on standard input, and write a line of output for each.
 
     The first line says whether it compiles, the second whether it runs.
     """
@@ -215,12 +215,12 @@ def run_cases(prompt: str, answer: str, name: str) -> NoReturn:
 def serve(prompt: str, answer: str, name: str, folder: str) -> NoReturn:
     """Answer the operations that come through the pipes of a folder, until they are closed.
 
-    The first two replies are as the first lines of `run_cases`.
+    The first two replies are the same as the first two lines of `run_cases`.
     """
     Silence()
     asking, answering = open_pipes(folder, is_program=True)
     lines = os.fdopen(asking, "rb")
-    lines.readline()  # until whoever compares is ready, nothing of the program runs
+    lines.readline()  # the program runs only once the tests' process is ready
     try:
         code = composed(prompt, answer, name)
     except SyntaxError as error:
@@ -235,13 +235,13 @@ def serve(prompt: str, answer: str, name: str, folder: str) -> NoReturn:
 
 
 def open_pipes(folder: str, *, is_program: bool) -> tuple[int, int]:
-    """The pipes between a program and its tests: one to read from, one to write to."""
+    """Return the pipes between a program and its tests: one to read from, one to write to."""
     asking, answering = os.path.join(folder, "asking"), os.path.join(folder, "answering")
     os.makedirs(folder, exist_ok=True)
     for path in (asking, answering):
         with contextlib.suppress(FileExistsError):
             os.mkfifo(path)
-    if is_program:  # both open them in one order, and each waits for the other
+    if is_program:  # both sides open in the same order, as opening a pipe waits for the other side
         return os.open(asking, os.O_RDONLY), os.open(answering, os.O_WRONLY)
     to_program = os.open(asking, os.O_WRONLY)
     return os.open(answering, os.O_RDONLY), to_program

@@ -1,4 +1,4 @@
-"""Values between the process that runs a program and whoever compares what it returns.
+"""Wire form of values between the process of a program and the process that compares them.
 
     None True "text"        as in JSON
     7  1.5  1j  b"a"        ["i", "7"] ["f", "0x1.8p+0"] ["c", "0x0.0p+0", "0x1.0p+0"] ["b", "61"]
@@ -6,8 +6,8 @@
     int                     ["y", "int"]
     anything else           ["o", 3, "Node"], an object that stays where it is, by its number
 
-Numbers are hexadecimal: exact, and quick however long. What is decoded are genuine built-in values,
-whatever class they had over there: no object of a program is ever compared.
+Numbers are hexadecimal: exact, and fast however long. Decoding yields genuine built-in values,
+whatever class they had in the program: no object of a program is ever compared.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ PLAIN_TYPES = ("int", "float", "str", "bool", "list", "tuple", "dict", "set", "b
 
 
 class Unreadable(Exception):
-    """What was sent spells no value."""
+    """The wire form is invalid."""
 
 
 def encode(value: Any, hold: Callable[[Any], int]) -> Any:  # noqa: ANN401 (any value, and its JSON)
-    """The wire form of a value.
+    """Return the wire form of a value.
 
     Args:
         value: any object.
-        hold: object -> its number, for what is no plain value.
+        hold: object -> its number, for objects that are not plain values.
     """
     match value:
         case None | True | False:
@@ -57,14 +57,14 @@ def encode(value: Any, hold: Callable[[Any], int]) -> Any:  # noqa: ANN401 (any 
 
 
 def decode(wire: Any, held: Callable[[Any, Any], Any]) -> Any:  # noqa: ANN401 (whatever was sent)
-    """The value of a wire form.
+    """Return the value of a wire form.
 
     Args:
-        wire: whatever `json.loads` gave.
-        held: number and name of a type -> the object, for what is no plain value.
+        wire: any result of `json.loads`.
+        held: number and type name -> the object, for objects that are not plain values.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: the wire form is invalid.
         RecursionError: it is nested too deeply.
     """
     if wire is None or isinstance(wire, bool | str):

@@ -1,4 +1,4 @@
-"""The eight services that BFCL's conversations are held over, one module each."""
+"""The eight services that BFCL's conversations use, one module each."""
 
 from espalier.environments.function_calling.states.api import (
     Api,
@@ -37,7 +37,7 @@ DOCUMENTS = {
     "TwitterAPI": "posting_api.json",
     "VehicleControlAPI": "vehicle_control.json",
 }
-"""Name in a task -> the file that describes its tools, in `multi_turn_func_doc`."""
+"""Name in a task -> the file in `multi_turn_func_doc` that describes its tools."""
 
 __all__ = [
     "APIS",

@@ -1,9 +1,10 @@
-"""What the simulated services have in common: how one is begun, played, written and compared.
+"""The base of the simulated services: initial state, calls, results, and comparison of states.
 
-They are written after the documents and the behaviour of BFCL's classes (ShishirPatil/gorilla,
-6ea5797, `multi_turn_eval/func_source_code`): what a call leaves behind is the same, and so is
-whether it fails; the wording of errors is ours. Attributes without an underscore are the state
-that is compared, and public methods of a service are its tools.
+The services follow the documents and the behaviour of BFCL's classes (ShishirPatil/gorilla,
+6ea5797, `multi_turn_eval/func_source_code`): a call has the same effect on the state and fails in
+the same cases; only the error texts are ours. Attributes without an underscore are the state that
+is compared. The public methods of a service are its tools, and their docstrings the tools'
+descriptions.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from espalier.environments.tools import ToolError
 from espalier.records import DataError, JsonObject
 
 Reply = dict[str, Any]
-"""What a tool answers; `error` says what was wrong."""
+"""Result of a tool; the key `error` says what was wrong."""
 
 Fields = Mapping[str, tuple[type, ...]]
 """Key of a configuration -> the types that its value may have."""
 
 FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What arguments of a wrong type raise in a service: it refuses the call, and goes on."""
+"""Exceptions that arguments of a wrong type raise in a service, which then refuses the call."""
 
 
 class Api:
     """Base class of the services; an instance belongs to one episode."""
 
     _FIELDS: ClassVar[Fields] = {}
-    """What is checked of a configuration."""
+    """The checked keys of a configuration."""
 
     def __init__(self, config: JsonObject) -> None:
-        """Begin in a state.
+        """Set the initial state from a configuration.
 
         Raises:
-            DataError: the configuration has a value of another type.
+            DataError: a value in the configuration has the wrong type.
         """
         for name, kinds in self._FIELDS.items():
             if name in config and not isinstance(config[name], kinds):
@@ -52,7 +53,7 @@ class Api:
         del config
 
     def snapshot(self) -> dict[str, Any]:
-        """The state that is compared, as it is now."""
+        """Return a copy of the state that is compared."""
         return copy.deepcopy(
             {name: value for name, value in vars(self).items() if not name.startswith("_")}
         )
@@ -60,20 +61,20 @@ class Api:
 
 @lru_cache(maxsize=64)
 def tool_names(kind: type[Api]) -> tuple[str, ...]:
-    """Names of a service's tools."""
+    """Return the names of a service's tools."""
     methods = inspect.getmembers(kind, inspect.isfunction)
     return tuple(name for name, _ in methods if name[0] != "_" and not hasattr(Api, name))
 
 
 @lru_cache(maxsize=512)
 def parameter_names(kind: type[Api], tool: str) -> tuple[str, ...]:
-    """Names of a tool's parameters, in order."""
+    """Return the names of a tool's parameters, in order."""
     return tuple(inspect.signature(getattr(kind, tool)).parameters)[1:]
 
 
 @lru_cache(maxsize=512)
 def document_of(kind: type[Api], tool: str) -> JsonObject:
-    """What a policy reads of a tool, in the form of BFCL's documents."""
+    """Return a tool's description for the policy, in the form of BFCL's documents."""
     method = getattr(kind, tool)
     hints = get_type_hints(method)
     signature = list(inspect.signature(method).parameters.values())[1:]
@@ -89,7 +90,7 @@ def document_of(kind: type[Api], tool: str) -> JsonObject:
 
 
 def _described(hint: Any) -> JsonObject:  # noqa: ANN401 (a type, or an alias of one)
-    """The type of a parameter in BFCL's words; of a union with None the other one."""
+    """Return the type of a parameter in BFCL's terms; for a union with None the other type."""
     kinds = [one for one in get_args(hint) if one is not type(None)]
     if get_origin(hint) in (Union, UnionType):
         return _described(kinds[0])
@@ -104,13 +105,13 @@ _BFCL_TYPES: dict[Any, str] = {
 
 
 def play(api: Api, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Call a tool; the text of its result.
+    """Call a tool and return the text of its result.
 
     Raises:
-        ToolError: it refuses the arguments. What it had changed before stays changed, as upstream.
+        ToolError: it refuses the arguments; changes made before are kept, as upstream.
     """
     try:
-        # arguments that become part of the state are not those of the recorded call
+        # copied, so that the state never shares objects with the recorded call
         answered = getattr(api, tool)(**copy.deepcopy(dict(arguments)))
         return _text(answered)
     except FAULTS as error:
@@ -118,7 +119,7 @@ def play(api: Api, tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _text(answered: object) -> str:
-    """A result as upstream writes it: objects as JSON, and anything else as Python's text."""
+    """Return a result as upstream writes it: objects as JSON, anything else with `str`."""
     if isinstance(answered, str):
         return answered
     if isinstance(answered, dict):

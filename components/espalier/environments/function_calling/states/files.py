@@ -1,7 +1,8 @@
 """GorillaFileSystem: folders and files, and one of the folders as the current one.
 
-A copied folder shares its files with the original, and a moved one keeps the old parent of its
-folders, as upstream. A folder is not copied or moved into itself: upstream makes a cycle of it.
+As upstream, a copied folder shares its files with the original, and the subfolders of a moved
+folder keep their old parent. A folder cannot be copied or moved into itself: upstream would make a
+cycle.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from espalier.records import DataError
 _FORBIDDEN = frozenset('|/\\?%*:"><')
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 _MAX_DEPTH = 32
-"""Of folders in a configuration."""
+"""Deepest nesting of folders in a configuration."""
 
 
 class File:
@@ -26,7 +27,7 @@ class File:
 
 
 class Folder:
-    """A folder, and the one it was made in."""
+    """A folder, and the folder it was created in."""
 
     def __init__(self, name: str, parent: Folder | None) -> None:
         self.name = name
@@ -34,17 +35,17 @@ class Folder:
         self.contents: dict[str, File | Folder] = {}
 
     def add(self, name: str, entry: File | Folder) -> None:
-        """Put a new entry.
+        """Add a new entry.
 
         Raises:
-            ValueError: there is one of that name.
+            ValueError: the name exists.
         """
         if name in self.contents:
             raise ValueError(f"{name} exists in {self.name}")
         self.contents[name] = entry
 
     def frozen(self) -> dict[str, Any]:
-        """Name and contents, by which folders are compared."""
+        """Return name and contents, by which folders are compared."""
         return {
             "name": self.name,
             "contents": {
@@ -55,7 +56,7 @@ class Folder:
 
 
 class GorillaFileSystem(Api):
-    """See the module."""
+    """BFCL's simulated file system."""
 
     _FIELDS: ClassVar[Fields] = {"root": (dict,)}
 
@@ -71,7 +72,7 @@ class GorillaFileSystem(Api):
         self._current = self._root
 
     def snapshot(self) -> dict[str, Any]:
-        """See `Api`."""
+        """Return a copy of the whole tree."""
         return {"root": self._root.frozen()}
 
     def pwd(self) -> Reply:
@@ -205,7 +206,7 @@ class GorillaFileSystem(Api):
         one, other = self._file(file_name1), self._file(file_name2)
         if one is None or other is None:
             return {"error": f"diff: {file_name1}, {file_name2}: no such file"}
-        # as far as the shorter one goes, as upstream
+        # only up to the end of the shorter file, as upstream
         pairs = zip(one.content.splitlines(), other.content.splitlines(), strict=False)
         return {"diff_lines": "\n".join(f"- {a}\n+ {b}" for a, b in pairs if a != b)}
 
@@ -271,7 +272,7 @@ class GorillaFileSystem(Api):
     def _put(
         self, entry: File | Folder, name: str, folder: Folder, *, copied: bool = False
     ) -> None:
-        """A new entry with the content of `entry`; of a folder, its entries themselves."""
+        """Add an entry with the content of `entry`; entries inside a folder are shared."""
         if isinstance(entry, File):
             folder.add(name, File(entry.content))
             return
@@ -313,7 +314,7 @@ def _is_forbidden(name: str) -> bool:
 
 
 def _below(folder: Folder, path: str) -> Iterator[tuple[str, str]]:
-    """Path and name of everything in a folder, each folder before what is in it."""
+    """Yield path and name of everything below a folder, each folder before its content."""
     for name, entry in folder.contents.items():
         yield f"{path}/{name}", name
         if isinstance(entry, Folder):
@@ -321,7 +322,7 @@ def _below(folder: Folder, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _size(folder: Folder) -> int:
-    """Bytes of all files."""
+    """Return the bytes of all files below a folder."""
     return sum(
         _size(entry) if isinstance(entry, Folder) else len(entry.content.encode())
         for entry in folder.contents.values()
@@ -329,10 +330,10 @@ def _size(folder: Folder) -> int:
 
 
 def _fill(folder: Folder, described: object, *, depth: int) -> None:
-    """Make what a configuration describes.
+    """Create the content that a configuration describes.
 
     Raises:
-        DataError: it is no folder, or one with too many folders inside each other.
+        DataError: it is not a folder, or nested too deeply.
     """
     contents = _object(_object(described).get("contents"))
     if depth > _MAX_DEPTH or "contents" not in _object(described):
@@ -350,5 +351,5 @@ def _fill(folder: Folder, described: object, *, depth: int) -> None:
 
 
 def _object(value: object) -> dict[str, Any]:
-    """An object of a configuration; empty for anything else."""
+    """Return an object of a configuration; empty for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
-"""MathAPI: calculation without a state.
+"""MathAPI: stateless calculation.
 
-Numbers that upstream computes for hours, or fills the memory with, are refused here: powers of
-more digits than Python writes, and more than 1,000 digits of precision.
+Calculations that would take upstream hours, or fill the memory, are refused here: powers with more
+digits than Python writes, and a precision of more than 1,000 digits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from espalier.environments.function_calling.states.api import Api, Reply
 
 _MAX_DIGITS = 1_000
-"""Of a precision, and of the places that a number is rounded to."""
+"""Highest precision, and most decimal places of rounding."""
 _MAX_BITS = 14_284
-"""Of an integer: 4,300 digits, the most that Python writes."""
+"""Most bits of an integer: 4,300 digits, the most that Python writes."""
 _METRES = {"km": 1000, "m": 1, "cm": 0.01, "mm": 0.001, "um": 1e-6, "nm": 1e-9}
 _FACTORS = {
     ("cm", "in"): 0.393701, ("in", "cm"): 2.54, ("m", "ft"): 3.28084, ("ft", "m"): 0.3048,
@@ -28,11 +28,11 @@ _NO_NUMBER = {"error": "a number is needed"}
 
 
 class MathAPI(Api):
-    """See the module."""
+    """BFCL's simulated calculator."""
 
     def logarithm(self, value: float, base: float, precision: int) -> Reply:
         """Logarithm to a base, with so many digits."""
-        value, base, precision = float(value), float(base), int(precision)  # of text too
+        value, base, precision = float(value), float(base), int(precision)  # text is accepted too
         if not _is_precision(precision):
             return _NO_NUMBER
         if not 0 < value < math.inf or not 0 < base < math.inf or base == 1:

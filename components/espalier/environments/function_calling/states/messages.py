@@ -13,12 +13,12 @@ _INBOX = (
     ("USR003", "Could you upload the file?"),
     ("USR004", "Could you upload the file?"),
 )
-"""Initial state of a workspace that configures none (DEFAULT_STATE of `message_api.py`)."""
+"""Inbox of a workspace without a configured one (DEFAULT_STATE of `message_api.py`)."""
 _NOBODY = {"error": "nobody is logged in"}
 
 
 class MessageAPI(Api):
-    """See the module."""
+    """BFCL's simulated message service."""
 
     _FIELDS: ClassVar[Fields] = {
         "random_seed": (int,), "generated_ids": (list,), "user_count": (int,), "user_map": (dict,),
@@ -64,7 +64,7 @@ class MessageAPI(Api):
         number = self._random.randint(10_000, 99_999)
         while number in self.generated_ids:
             number = self._random.randint(10_000, 99_999)
-        self.generated_ids.add(number)  # a list of ids in a configuration refuses it, as upstream
+        self.generated_ids.add(number)  # fails if the configuration gave a list, as upstream
         self.inbox.append({receiver_id: message})
         self.message_count += 1
         return {
@@ -79,7 +79,7 @@ class MessageAPI(Api):
             return _NOBODY
         for message in reversed(self.inbox):
             if _receiver_and_text(message)[0] == receiver_id:
-                self.inbox.remove(message)  # the first that is equal, as upstream
+                self.inbox.remove(message)  # removes the first equal message, as upstream
                 return {
                     "deleted_status": True,
                     "receiver_id": receiver_id,
@@ -126,15 +126,15 @@ class MessageAPI(Api):
         return {"stats": {"received_count": len(receivers), "total_contacts": len(set(receivers))}}
 
     def _messages(self) -> list[tuple[str, str]]:
-        """Receiver and text of each message."""
+        """Return receiver and text of each message."""
         return [_receiver_and_text(message) for message in self.inbox]
 
 
 def _receiver_and_text(message: dict[str, str]) -> tuple[str, str]:
-    """The one entry of a message.
+    """Return the receiver and text of a message.
 
     Raises:
-        LookupError: a configuration has a message without one.
+        LookupError: the message, from a configuration, is empty.
     """
     for entry in message.items():
         return entry

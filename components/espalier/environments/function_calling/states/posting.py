@@ -1,4 +1,4 @@
-"""TwitterAPI: one user's posts, comments, reposts, and whom they follow."""
+"""TwitterAPI: one user's posts, comments, reposts, and followed users."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from espalier.environments.function_calling.states.api import Api, Fields, Reply
 
 _NOT_LOGGED_IN = {"error": "authenticate first"}
 _LEFT_OUT: list[str] = []
-"""Stands for a list that a call does not have; never changed."""
+"""Default for a list argument that a call leaves out; never changed."""
 
 
 class TwitterAPI(Api):
-    """See the module."""
+    """BFCL's simulated posting service."""
 
     _FIELDS: ClassVar[Fields] = {
         "tweets": (dict,), "comments": (dict,), "retweets": (dict,), "following_list": (list,),
@@ -29,7 +29,7 @@ class TwitterAPI(Api):
         self.retweets: dict[str, list[Any]] = config.get("retweets", {})
         self.following_list: list[str] = config.get("following_list", ["alice", "bob"])
         self.tweet_counter: int = config.get("tweet_counter", 0)
-        # posts without mentions share one list, so that a mention in one is in all, as upstream
+        # as upstream, posts without mentions share one list: a mention added to one is added to all
         self._no_tags: list[str] = []
         self._no_mentions: list[str] = []
 

@@ -10,7 +10,7 @@ _EDITABLE = {"title", "description", "status", "priority"}
 
 
 class TicketAPI(Api):
-    """See the module."""
+    """BFCL's simulated ticket service."""
 
     _FIELDS: ClassVar[Fields] = {"ticket_queue": (list,), "ticket_counter": (int,)}
 

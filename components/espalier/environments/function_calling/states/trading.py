@@ -24,7 +24,7 @@ _QUOTES = {
     "ZETA": (22.09, -0.05, 0.789, 22.12, 22.34),
 }
 _QUOTE_KEYS = ("price", "percent_change", "volume", "MA(5)", "MA(20)")
-"""Prices where none are configured (DEFAULT_STATE of `trading_bot.py`)."""
+"""Keys of `_QUOTES`, the default prices (DEFAULT_STATE of `trading_bot.py`)."""
 _SYMBOLS = {
     "Apple": "AAPL", "Google": "GOOG", "Tesla": "TSLA", "Microsoft": "MSFT", "Nvidia": "NVDA",
     "Zeta Corp": "ZETA", "Alpha Tech": "ALPH", "Omega Industries": "OMEG", "Quasar Ltd.": "QUAS",
@@ -44,7 +44,7 @@ def _first_orders() -> dict[int, dict[str, Any]]:
 
 
 class TradingBot(Api):
-    """See the module."""
+    """BFCL's simulated trading service."""
 
     _FIELDS: ClassVar[Fields] = {
         "orders": (dict,), "account_info": (dict,), "market_status": (str,),
@@ -118,7 +118,7 @@ class TradingBot(Api):
         order = {"order_type": order_type, "price": price, "amount": amount}
         self.orders[order_id] = {"id": order_id, "symbol": symbol, **order, "status": "Open"}
         self.order_counter += 1
-        # placed and not yet executed; asked for later, it is open
+        # the reply says Pending although the stored order is Open
         return {
             "order_id": order_id,
             "order_type": order_type,

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from espalier.environments.function_calling.states.api import Api, Fields, Reply
 
 _TODAY = date(2024, 9, 1)
-"""For the age of travellers; upstream asks the clock, which no score should depend on."""
+"""Reference date for the age of travellers; upstream uses the clock, on which no score should
+depend."""
 _ADULT_YEARS = 18
 _FARES_TEXT = {
     "SFO": (
@@ -48,7 +49,7 @@ _FARES_TEXT = {
     "PHV": "GFD 220",
     "LHR": "CDG 100",
 }
-"""From -> to and fare in economy, USD (`get_flight_cost` of `travel_booking.py`)."""
+"""From -> to and economy fare, in USD (`get_flight_cost` of `travel_booking.py`)."""
 _FARES = {
     (start, end): int(fare)
     for start, text in _FARES_TEXT.items()
@@ -74,7 +75,7 @@ _PER_DOLLAR = {
 
 
 class TravelAPI(Api):
-    """See the module."""
+    """BFCL's simulated travel service."""
 
     _FIELDS: ClassVar[Fields] = {
         "random_seed": (int,), "credit_card_list": (dict,), "booking_record": (dict,),
@@ -126,7 +127,7 @@ class TravelAPI(Api):
         includeRemoved: str | None = None,
     ) -> Reply:
         """The fiscal year of the budget."""
-        del lastModifiedAfter, includeRemoved  # there is one year alone
+        del lastModifiedAfter, includeRemoved  # there is only one year
         return {"budget_fiscal_year": "2018"}
 
     def register_credit_card(
@@ -216,7 +217,7 @@ class TravelAPI(Api):
         self, access_token: str, booking_id: str | None = None, insurance_id: str | None = None
     ) -> Reply:
         """Invoice of a booking."""
-        del insurance_id  # an invoice is of a booking
+        del insurance_id  # invoices are only for bookings
         if fault := self._token_fault(access_token):
             return {"error": fault}
         if booking_id not in self.booking_record:
@@ -347,10 +348,10 @@ def _flight_fault(start: str, end: str, day: str, cabin: str) -> str:
 
 
 def _fare(start: str, end: str, day: str, cabin: str) -> float:
-    """The fare: twice as much on days whose digits have an even sum.
+    """Return the fare, which doubles on days whose digits have an even sum.
 
     Raises:
-        ValueError: there is no such flight, or no such class.
+        ValueError: the flight or the class does not exist.
     """
     if (start, end) not in _FARES:
         raise ValueError(f"no flight from {start} to {end}")

@@ -29,7 +29,7 @@ _ZIP_CODES = {
 
 
 class VehicleControlAPI(Api):
-    """See the module."""
+    """BFCL's simulated car."""
 
     _FIELDS: ClassVar[Fields] = {
         "random_seed": (int,), "fuelLevel": (int, float), "batteryVoltage": (int, float),
@@ -242,7 +242,7 @@ class VehicleControlAPI(Api):
 
     def get_zipcode_based_on_city(self, city: str) -> Reply:
         """Zip code of a city."""
-        # compared one after the other, so that a list is a city that is not known, as upstream
+        # compared one by one, so that an unhashable argument is an unknown city, as upstream
         return {"zipcode": next((_ZIP_CODES[one] for one in _ZIP_CODES if one == city), "00000")}
 
     def set_navigation(self, destination: str) -> Reply:

@@ -2,5 +2,5 @@
 
 programs     calculations drawn as programs; the screening of a model's programs
 teacher      programs that a model proposes
-proposer     runs them in a sandbox and words the tasks, for a phase of training
+proposer     runs programs in a sandbox and writes the tasks, for a phase of training
 """

@@ -6,8 +6,8 @@
         return x
 
 Screening parses a proposed program before it runs in a sandbox, and never executes it here. The
-sandbox contains it; screening refuses what would not return the same twice, or would read more than
-its arguments.
+sandbox isolates the program; screening refuses programs that are not deterministic, or that read
+more than their arguments.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ class Proposal(NamedTuple):
     inputs: tuple[str, ...]
     """Source text of each call's arguments; a task with one case takes the first."""
     expression: str
-    """What f returns, in its parameters; empty where that is no single expression."""
+    """The return value of f as an expression in its parameters; empty if it is not a single
+    expression."""
     steps: int
     kind: str
-    """Programs with the same operations share it, such as "add > times"."""
+    """A name that programs with the same operations share, such as "add > times"."""
 
 
 def chain_proposals(steps: int, num_inputs: int, rng: random.Random) -> Iterator[Proposal]:
-    """Distinct calculations of the training split with `steps` operations, until few are left.
+    """Yield distinct calculations of the training split with `steps` operations.
 
-    The calculation of each input is of the training split too, so that no dev or held-out story is
-    computed.
+    The calculation for each input belongs to the training split too, so that no dev or held-out
+    story is computed.
     """
     weights = [0.0] * MAX_STEPS
     weights[steps - 1] = 1.0
@@ -68,7 +69,7 @@ def chain_proposals(steps: int, num_inputs: int, rng: random.Random) -> Iterator
 
 
 def _starts(calculation: Calculation, count: int, rng: random.Random) -> list[int]:
-    """Start values, the calculation's own first, that keep it in the training split."""
+    """Return start values, the calculation's own first, that keep it in the training split."""
     others = rng.sample(range(*_INPUTS), _INPUTS[1] - _INPUTS[0])
     found = [calculation.start]
     for start in others:
@@ -89,7 +90,7 @@ def _program(calculation: Calculation) -> str:
 
 
 def _expression(calculation: Calculation) -> str:
-    """`x += 14`, `x *= 3` as `(x + 14) * 3`."""
+    """Return one expression: `x += 14`, `x *= 3` becomes `((x) + (14)) * (3)`."""
     text = VARIABLE
     for change in calculation.changes:
         _, operator, operand = change.line.split(" ", 2)
@@ -107,7 +108,7 @@ ALLOWED_MODULES = frozenset(
         """,
     )
 )
-"""Modules of the standard library that compute from their arguments alone."""
+"""Modules of the standard library that compute from their arguments only."""
 FORBIDDEN_NAMES = frozenset(
     re.findall(
         r"\w+",
@@ -117,28 +118,29 @@ FORBIDDEN_NAMES = frozenset(
         """,
     )
 )
-"""Besides those that begin with two underscores. Modules lead to others: `typing.sys.modules`."""
+"""Forbidden besides names that begin with two underscores. Modules lead to others, for example
+`typing.sys.modules`."""
 _MAX_PARAMETERS = 4
 
 
 class Screened(NamedTuple):
-    """A program in one spelling: without comments, docstrings and odd blanks."""
+    """A program in normalized form: without comments, docstrings and irregular white space."""
 
     program: str
     parameters: str
     expression: str
-    """Of a function that is one return statement, else empty."""
+    """The expression of a function that is a single return statement, else empty."""
     steps: int
-    """Statements inside the function."""
+    """Number of statements inside the function."""
 
 
 def screened(text: str) -> Screened | str:
-    """The program in one spelling, or the reason to refuse it; never raises."""
+    """Return the program in normalized form, or the reason to refuse it; never raises."""
     if len(text) > MAX_PROGRAM_CHARACTERS:
         return "program_too_long"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a model's escape sequences
+            warnings.simplefilter("ignore")  # invalid escape sequences in the model's text
             tree = ast.parse(text)
         fault = _fault(tree)
         if fault:
@@ -151,7 +153,7 @@ def screened(text: str) -> Screened | str:
 
 
 def _screened(tree: ast.Module, function: ast.stmt) -> Screened:
-    assert isinstance(function, ast.FunctionDef), "the one that the screening let through"
+    assert isinstance(function, ast.FunctionDef), "screening has checked this"
     only = function.body[0]
     expression = ""
     if len(tree.body) == len(function.body) == 1 and isinstance(only, ast.Return) and only.value:
@@ -177,7 +179,7 @@ def _fault(tree: ast.Module) -> str:
 
 
 def _forbidden(node: ast.AST) -> str:
-    """Reason to refuse a program with this node; empty to accept."""
+    """Return the reason to refuse a program with this node; empty to accept."""
     match node:
         case ast.Import(names):
             modules = [name.name.partition(".")[0] for name in names]
@@ -185,7 +187,7 @@ def _forbidden(node: ast.AST) -> str:
         case ast.ImportFrom(module=module, level=level):
             known = level == 0 and (module or "").partition(".")[0] in ALLOWED_MODULES
             return "" if known else "forbidden_module"
-        case ast.alias(name):  # of the imports, which are visited before their names
+        case ast.alias(name):  # an imported name; the module was checked above
             return "forbidden_name" if _is_hidden(name) else ""
         case ast.Name(identifier) | ast.Attribute(attr=identifier):
             return "forbidden_name" if _is_hidden(identifier) else ""
@@ -204,8 +206,8 @@ def _is_function(node: ast.stmt) -> bool:
 
 
 def _is_plain(node: ast.stmt) -> bool:
-    """One to four parameters by position, nothing else, and no decorator."""
-    assert isinstance(node, ast.FunctionDef), "functions alone are asked about"
+    """Return whether a function has one to four positional parameters and no decorator."""
+    assert isinstance(node, ast.FunctionDef), "the caller passes functions only"
     found = node.args
     others = (found.posonlyargs, found.kwonlyargs, found.defaults, node.decorator_list)
     has_others = any(others) or found.vararg is not None or found.kwarg is not None

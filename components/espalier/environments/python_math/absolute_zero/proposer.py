@@ -1,4 +1,4 @@
-"""Proposes deductions, abductions and inductions whose answers a sandbox has proven.
+"""Proposes deductions, abductions and inductions whose answers were proven in a sandbox.
 
 Each task is made of a program and its cases, with one of program, input and output left out.
 """
@@ -32,7 +32,7 @@ KINDS: dict[Asked, str] = {
     "program": "induction",
 }
 SHOWN_CASES = 3
-"""Cases an induction shows; as many again prove the answer."""
+"""Number of cases that an induction shows; as many again prove the answer."""
 
 
 _TOOL = ToolSpec(name="python", call_tag="code", result_tag="interpreter")
@@ -40,18 +40,18 @@ _CONTROLS = tuple(
     text
     for syntax in SYNTAXES.values()
     for text in syntax.markers([_TOOL])
-    if not text.isspace()  # a program has lines
+    if not text.isspace()  # a program contains line breaks
 )
 """Markers of every dialect, none of which a question may contain."""
 
 
 def num_inputs(asked: Asked) -> int:
-    """Number of cases that a task of this kind needs."""
+    """Return the number of cases that a task of this kind needs."""
     return 2 * SHOWN_CASES if asked == "program" else 1
 
 
 def triple_task(proposal: Proposal, cases: Sequence[Case], asked: Asked) -> Task | str:
-    """The task, or why the cases make none."""
+    """Return the task, or why the cases cannot make one."""
     first, kind = cases[0], KINDS[asked]
     if any(case.output == case.arguments for case in cases):
         return "output_is_input"
@@ -92,26 +92,26 @@ def triple_task(proposal: Proposal, cases: Sequence[Case], asked: Asked) -> Task
 
 
 _PROPOSALS_PER_TASK = 2
-"""Programs run per requested task: some repeat, or return their input."""
+"""Programs run per requested task: some repeat others, or return their input."""
 
 
 Found = list[Case] | str
-"""Cases of a draft that ran, or the reason why it has none."""
+"""The cases of a draft that ran, or the reason why there are none."""
 
 
 class TaskDraft(NamedTuple):
-    """A proposal, and what its task leaves out."""
+    """A proposal, and the part that its task leaves out."""
 
     proposal: Proposal
     asked: Asked
 
 
 Drafts = Callable[[ProposalRequest], list[TaskDraft | str]]
-"""Proposes programs; a text in the place of a draft says why it was refused."""
+"""Proposes programs; a text in place of a draft says why it was refused."""
 
 
 class TripleProposer:
-    """Runs proposed programs in sandboxes of its own and makes tasks of them."""
+    """Runs proposed programs in its own sandboxes and makes tasks from them."""
 
     def __init__(
         self, drafts: Drafts, environment: PythonMathConfig, cluster: KubernetesConfig
@@ -121,18 +121,18 @@ class TripleProposer:
         Args:
             drafts: proposes programs.
             environment: settings of the sandboxes, the same as for the policy's programs.
-            cluster: where sandboxes are, if they are pods.
+            cluster: the cluster of the sandboxes, if they are pods.
         """
         self._drafts = drafts
         self._environment = environment
         self._cluster = cluster
 
     def propose(self, order: ProposalRequest) -> ProposedTasks:
-        """See `TaskProposer`.
+        """Return new tasks, and counts of what was refused.
 
         Raises:
-            EngineError: a model proposes, and it cannot be asked.
-            SandboxError: there are no sandboxes.
+            EngineError: the proposing model cannot be used.
+            SandboxError: no sandbox can be created.
         """
         drafts = self._drafts(order)
         with sandbox_pool(self._environment.sandbox, self._cluster) as sandboxes:
@@ -141,7 +141,7 @@ class TripleProposer:
 
 
 class ChainDrafts:
-    """Drafts programs of calculations; kinds that earned more are drawn more often."""
+    """Drafts programs from calculations; kinds with higher rewards are drawn more often."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
         self._kinds: list[tuple[Asked, int]] = [
@@ -149,7 +149,7 @@ class ChainDrafts:
         ]
 
     def __call__(self, order: ProposalRequest) -> list[TaskDraft | str]:
-        """See `Drafts`."""
+        """Return drafts for the requested number of tasks, with some spare."""
         rng = random.Random(order.seed)
         weights = _weights(order, self._kinds)
         sources: dict[tuple[Asked, int], Iterator[Proposal]] = {}
@@ -165,7 +165,7 @@ class ChainDrafts:
 
 
 async def all_executed(drafts: Sequence[TaskDraft | str], runs: PythonRuns) -> list[Found]:
-    """The cases of every draft, or why it has none; concurrency is the number of sandboxes."""
+    """Return the cases of every draft, or why it has none; as concurrent as the sandboxes allow."""
 
     async def found(draft: TaskDraft | str) -> Found:
         if isinstance(draft, str):
@@ -178,7 +178,7 @@ async def all_executed(drafts: Sequence[TaskDraft | str], runs: PythonRuns) -> l
 def tasks_from(
     drafts: Sequence[TaskDraft | str], results: Sequence[Found], order: ProposalRequest
 ) -> ProposedTasks:
-    """Tasks of the drafts that ran, in order, at most `order.num_tasks`; refusals are counted."""
+    """Return at most `order.num_tasks` tasks of the drafts that ran, in order; count refusals."""
     refused: Counter[str] = Counter()
     asked_before = {str(task.extra.get("query", "")) for task in order.known}
     tasks: list[Task] = []
@@ -203,7 +203,7 @@ def _task(draft: TaskDraft | str, cases: Found) -> Task | str:
 
 
 def _weights(order: ProposalRequest, kinds: Sequence[tuple[Asked, int]]) -> list[float]:
-    """Sampling weight of each kind, from the rewards that its tasks earned."""
+    """Return the sampling weight of each kind, from the rewards that its tasks earned."""
     earned: dict[tuple[str, int], list[float]] = defaultdict(list)
     for signature, reward in order.earned.items():
         kind, *steps = signature.split(" > ")

@@ -32,7 +32,7 @@ INSTRUCTIONS = (
     'with each, as the arguments stand in a call, such as "3, [1, 2]".'
 )
 _PROPOSALS = 4
-"""Programs that one request asks for."""
+"""Number of programs that one request asks for."""
 _REFERENCES = 6
 _MAX_INPUT_CHARACTERS = 200
 
@@ -64,14 +64,14 @@ class ProposedPrograms(_RequestPart):
 
 
 class TeacherDrafts:
-    """Has the model behind an endpoint propose programs."""
+    """Drafts of programs proposed by the model behind an endpoint."""
 
     def __init__(self, asked: Sequence[Asked], endpoint: EndpointConfig) -> None:
         self._asked = asked
         self._endpoint = endpoint
 
     def __call__(self, order: ProposalRequest) -> list[TaskDraft | str]:
-        """See `Drafts`.
+        """Return drafts for the requested number of tasks, or reasons for refusal.
 
         Raises:
             EngineError: the server cannot be used.
@@ -102,7 +102,7 @@ def _requests(order: ProposalRequest) -> Iterator[Request[ProposedPrograms]]:
 
 
 def draft_of(proposed: ProposedProgram, asked: Asked) -> TaskDraft | str:
-    """The draft that leaves `asked` out, or why the proposal makes none."""
+    """Return the draft that leaves `asked` out, or why the proposal cannot make one."""
     found = screened(proposed.program)
     if isinstance(found, str):
         return found
