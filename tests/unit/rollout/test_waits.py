@@ -34,7 +34,7 @@ def test_the_longest_waits_are_named_first():
         with waits.wait("d", "z"):
             said = hang_message(9.0, reversed(waits.open), also=["loading of weights, version 3"])
     assert said.startswith(
-        "sampling hangs: nothing that episodes wait for has come for 9 s: loading of weights, "
+        "sampling hangs: no episode has made progress for 9 s: loading of weights, "
         "version 3; "
         "task a has waited 0 s for the tool search; "
     )
@@ -140,7 +140,7 @@ def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
         asyncio.run(play())
     assert statuses[0] == 1
     assert (
-        "error: sampling hangs: nothing that episodes wait for has come for 0.1 s: task lyon-0"
+        "error: sampling hangs: no episode has made progress for 0.1 s: task lyon-0"
         in (caplog.text)
     )
     assert "for the tool search" in caplog.text

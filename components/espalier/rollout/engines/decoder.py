@@ -1,4 +1,4 @@
-"""What the lock-step engine needs of a model, and the decoder that works for every model.
+"""The interface of decoders for the lock-step engine, and the decoder that works for every model.
 
 `RowwiseDecoder` uses the model's own cache, one row after the other: slow, and exact for whatever
 an architecture keeps (windows, convolutions, recurrent states). Siblings: `hf_decoder.py` and
@@ -27,16 +27,16 @@ class Decoder(Protocol):
     """
 
     def begin(self) -> None:
-        """Forget every context, and use the current weights from now on."""
+        """Discard every context, and use the current weights from now on."""
         ...
 
     def end(self) -> None:
-        """Forget every context, and free their memory."""
+        """Discard every context, and free their memory."""
         ...
 
     @property
     def rewinds(self) -> bool:
-        """Whether it can `rewind`; where a state only grows, as a window's does, it cannot."""
+        """Whether `rewind` works; it cannot where a state is overwritten, as a window's is."""
         ...
 
     def advance(
@@ -46,10 +46,9 @@ class Decoder(Protocol):
 
         Args:
             slots_R: distinct slots; one that is not in use begins with an empty context.
-            counts_R: how many tokens each appends, in ascending order.
+            counts_R: number of tokens to append to each slot, in ascending order.
             token_ids_M: the tokens, row after row.
-            lasts_R: of how many of a row's last tokens the hidden states are asked for; None asks
-                for one of each row.
+            lasts_R: how many of a row's last tokens need hidden states; None needs one per row.
 
         Returns:
             [sum of `lasts_R`, H] hidden states, row after row.
@@ -66,15 +65,15 @@ class Decoder(Protocol):
         ...
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """[N, V] logits of the next token; the caller may overwrite them."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         ...
 
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """Give unused slots a copy of the context of `source`."""
+        """Copy the context of `source` to unused slots."""
         ...
 
     def release(self, slot: int) -> None:
-        """Forget the context of `slot`; it may be used again."""
+        """Discard the context of `slot`, which may then be used again."""
         ...
 
 
@@ -87,7 +86,7 @@ class RowwiseDecoder:
         self._caches: dict[int, DynamicCache] = {}
 
     def begin(self) -> None:
-        """See `Decoder.begin`; the weights are read in place."""
+        """Discard every context; the weights are read in place."""
         self.end()
 
     def end(self) -> None:
@@ -96,7 +95,7 @@ class RowwiseDecoder:
 
     @property
     def rewinds(self) -> bool:
-        """See `Decoder.rewinds`: where every layer keeps all keys and values, and nothing else."""
+        """Whether every layer keeps all keys and values, and nothing else."""
         layers = DynamicCache(config=self._model.config).layers
         return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 

@@ -1,7 +1,7 @@
 """A decoder for LFM2 and for the Llama family: few, large operations per step.
 
-Same arithmetic as transformers' models (`lockstep.decoder_for` compares both before it is used).
-Holds a second, rearranged copy of all layers' weights (`fused_layers.py`).
+The arithmetic is that of transformers' models (`lockstep.decoder_for` compares both before this
+decoder is used). It holds a second, rearranged copy of all layers' weights (`fused_layers.py`).
 
 Axes: M tokens of a step, R rows, H width, N heads, D head width.
 """
@@ -43,7 +43,7 @@ _FAMILY = (
     Qwen3ForCausalLM,
 )
 _FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
-"""Kinds whose angles depend only on the position, not on the length of the context."""
+"""Rotary embeddings whose angles depend only on the position, not on the context's length."""
 
 
 class FusedDecoder:
@@ -160,7 +160,7 @@ class FusedDecoder:
     def _project(
         self, mixer: AttentionWeights, normed_MH: Tensor, rotations_M1D: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, [M, N, D] each; queries scaled, queries and keys rotated."""
+        """Return queries, keys, values: [M, N, D]; queries scaled, queries and keys rotated."""
         heads, both, width = self._heads, self._heads + self._key_heads, self._head_width
         qkv = F.linear(normed_MH, mixer.project, mixer.project_bias)
         qkv = qkv.view(len(normed_MH), -1, width)
@@ -172,16 +172,17 @@ class FusedDecoder:
         return rotated[:, :heads], rotated[:, heads:], qkv[:, both:]
 
     def _rotations(self, tokens: int) -> Tensor:
-        """[at least `tokens`, D / 2] complex."""
+        """Return [at least `tokens`, D / 2] complex rotations."""
         if tokens > len(self._rotations_TD):
             self._rotations_TD = _rotations(self._model, 2 * tokens)
         return self._rotations_TD
 
 
 def is_fusible(model: PreTrainedModel) -> bool:
-    """Whether `model` is of a known architecture, with SiLU gates and wholly rotated heads.
+    """Whether `model` has a known architecture, SiLU gates and fully rotated heads.
 
-    Other options of its config show in `lockstep.decoder_for`, which compares both decodings.
+    Other options of its configuration are not checked here: `lockstep.decoder_for` compares both
+    decoders' logits.
     """
     config = model.config
     rope = getattr(config, "rope_parameters", None) or {}
@@ -213,6 +214,6 @@ def _rotations(model: PreTrainedModel, tokens: int) -> Tensor:
 
 
 def _scaled_to_unit_rms(hidden: Tensor, eps: float) -> Tensor:
-    """RMS norm without its weight, which is folded into the projection that follows."""
+    """Return the RMS norm without its weight, which is folded into the next projection."""
     length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
     return hidden * length.square_().div_(hidden.shape[-1]).add_(eps).rsqrt_()

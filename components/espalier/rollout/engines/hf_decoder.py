@@ -28,7 +28,7 @@ _IMPLEMENTATION = "espalier_paged"
 
 
 class _AttentionStep:
-    """What attention layers need to know of the current step."""
+    """The data of the current step that attention layers need."""
 
     def __init__(
         self, pools: dict[int, PagePool], plan: StepPlan, rounded: torch.dtype | None
@@ -36,7 +36,7 @@ class _AttentionStep:
         self.pools = pools
         self.plan = plan
         self.rounded = rounded
-        """Format that queries, keys and values have the digits of; None leaves them."""
+        """Number format to which queries, keys and values are rounded; None leaves them."""
 
 
 class HfDecoder:
@@ -49,9 +49,9 @@ class HfDecoder:
 
         Args:
             model: may be trained between rollouts.
-            autocast: format of matrix products. Digits are dropped where the trainer's autocast
-                drops them, so that both agree; attention is computed in float32. Between `begin`
-                and `end` the projections are held in this format as well: to convert them in each
+            autocast: format of matrix products. Values are rounded where the trainer's autocast
+                rounds them, so that both agree; attention is computed in float32. Between `begin`
+                and `end` the projections are held in this format as well: converting them in each
                 step takes longer than the step.
         """
         self._device = model.device
@@ -146,14 +146,14 @@ def _attend(
         query: [1, H, M, D], already rotated.
         key: [1, K, M, D], already rotated.
         value: [1, K, M, D]
-        mask: None, as for every custom implementation; the step's plan says what tokens see.
-        asked: the `scaling` of products, the `paged_step`, and options of other implementations.
+        mask: None, as for every custom implementation; the step's plan defines the mask.
+        asked: the `scaling` of products, the `paged_step`, and unused options.
 
     Returns:
         [1, M, H, D], and no weights.
 
     Raises:
-        NotPlainAttentionError: the layer asks for more than causal attention.
+        NotPlainAttentionError: the layer needs more than causal attention.
     """
     del mask
     require_plain_attention(asked)

@@ -23,8 +23,8 @@ from espalier.wire.requests import (
 
 class _Function(OfferedFunction):
     strict: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Agents' libraries ask for it by default; a call that breaks the schema is theirs to refuse,
-    as it is with every model that cannot promise it."""
+    """Agents' libraries set it by default; the agent has to refuse a call that breaks the schema,
+    as with every model that cannot guarantee it."""
 
 
 class _Tool(RequestedTool):
@@ -38,7 +38,7 @@ class _Request(ChatRequest):
 
 
 class ChatFormat:
-    """See `WireFormat`."""
+    """OpenAI's chat completions."""
 
     name: WireName = "chat"
 
@@ -68,14 +68,14 @@ class ChatFormat:
 
     @staticmethod
     def _unsupported(given: _Request) -> tuple[str, str] | None:
-        """A field that is not supported here, and why; None where there is none."""
+        """Return an unsupported field and the reason; None if there is none."""
         told: dict[str, tuple[bool, str]] = {
             "n": (given.n > 1, "one answer a call is recorded; ask again for another"),
             "stop": (
                 bool(given.stop or given.stop_token_ids),
                 "an answer ends where the policy ends it; cut the text where you read it",
             ),
-            "logprobs": (given.logprobs, "they are recorded, and not sent"),
+            "logprobs": (given.logprobs, "log-probs are recorded, and not sent"),
             "ignore_eos": (given.ignore_eos, "an answer ends where the policy ends it"),
         }
         return next(((name, why) for name, (found, why) in told.items() if found), None)

@@ -84,7 +84,7 @@ class _Tool(_Part):
     description: str = ""
     input_schema: dict[str, Any]
     strict: bool = False
-    """See `formats.chat`."""
+    """Agents' libraries set it by default, as in `formats.chat`."""
 
     @field_validator("input_schema")
     @classmethod
@@ -126,7 +126,7 @@ class _Request(_Part):
 
 
 class MessagesFormat:
-    """See `WireFormat`."""
+    """Anthropic's messages."""
 
     name: WireName = "messages"
 
@@ -188,7 +188,7 @@ class MessagesFormat:
 
 
 def _messages(said: _Said) -> Iterator[Message]:
-    """The messages that one of theirs is: results stand in a message of the user."""
+    """Yield the messages of one Anthropic message; tool results are in a user message."""
     if said.role == "assistant":
         yield _assistant(said.content)
         return
@@ -249,7 +249,7 @@ def _blocks(answer: Answer) -> list[Json]:
 
 
 def _block_events(block: Json) -> Iterator[Json]:
-    """The events of one block, without its place."""
+    """Yield the events of one block, without its index."""
     match block["type"]:
         case "tool_use":
             empty, delta = {"input": {}}, {"type": "input_json_delta"}
