@@ -25,12 +25,10 @@ T = TypeVar("T")
 
 _POLL_S = 1.0
 _LOOP_ANSWERS_WITHIN_S = 10.0
-"""Extra time beyond the limit: an event loop that still runs has raised the error by then. D
-(ENGINE_PLACE, ENGINE_ACTION): Waits for the engine. While a tool blocks the event loop, all other
-episodes wait like this, and longer than the tool: an error therefore names tools first."""
+"""Extra time beyond the limit: an event loop that still runs has raised the error by then."""
 ENGINE_PLACE, ENGINE_ACTION = "a place in the engine", "the policy's next message"
-"""What episodes wait for whose environment has answered. While a tool keeps the event loop from
-running all others do, and for longer: it is named before them."""
+"""Waits for the engine. While a tool blocks the event loop, all other episodes wait like this, and
+longer than the tool: an error therefore names tools first."""
 _NAMED = 3
 """Number of waits that an error names: tools first, then the longest waits."""
 
@@ -172,9 +170,9 @@ def hang_message(limit_s: float, waits: Iterable[Wait], also: Sequence[str] = ()
     return (
         f"sampling hangs: no episode has made progress for {limit_s:g} s: "
         f"{'; '.join(named) or 'no episode waits for its environment or the policy'}{others}. "
-        "Remove the cause, and the same command goes on from the last checkpoint; or raise rollout.deadline_s. With "
-        "rollout.tool_workers above 0 a call that takes longer than rollout.tool_timeout_s ends "
-        "its own episode alone"
+        "Remove the cause, and the same command goes on from the last checkpoint; or raise "
+        "rollout.deadline_s. With rollout.tool_workers above 0 a call that takes longer than "
+        "rollout.tool_timeout_s ends only its own episode"
     )
 
 

@@ -62,19 +62,19 @@ def test_a_rank_that_does_not_come_is_named():
     said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
     assert said.startswith(
         "rank 0 of 3 processes that train together has waited 5 s in a sum (collective operation "
-        "7): rank 2 has not come to it: it is at work after a broadcast by rank 0. The same "
+        "7): rank 2 has not reached it: it is at work after a broadcast by rank 0. The same "
     )
 
 
 def test_a_rank_that_is_stopped_is_named():
     store = Store({"at/1": b"9/7/in a sum", "at/2": b"9/6/at work after a sum"})
     said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
-    assert "rank 2 has not been heard of: it is stopped, or its machine is gone, and was" in said
+    assert "rank 2 has not reported: it is stopped, or its machine is gone, and was" in said
 
 
 def test_a_rank_that_never_said_anything_is_named():
     said = RankWatch(at(0, 7, inside_for_s=5.0), Beating({"at/1": (7, "in")}), 4.0).look()
-    assert "rank 2 has not been heard of" in said
+    assert "rank 2 has not reported" in said
     assert "rank 1" not in said
 
 
@@ -83,7 +83,7 @@ def test_a_silent_rank_is_named_while_rank_zero_works():
     ranks = RankWatch(at(0, 7, count=2), store, 0.05)
     assert ranks.look() is None
     time.sleep(0.1)
-    assert "rank 1 has not been heard of" in ranks.look()
+    assert "rank 1 has not reported" in ranks.look()
 
 
 def test_beats_keep_the_watch_quiet():

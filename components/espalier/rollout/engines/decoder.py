@@ -90,7 +90,7 @@ class RowwiseDecoder:
         self.end()
 
     def end(self) -> None:
-        """See `Decoder.end`."""
+        """Discard every context, and free their memory."""
         self._caches.clear()
 
     @property
@@ -103,32 +103,32 @@ class RowwiseDecoder:
     def advance(
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
-        """See `Decoder.advance`."""
+        """Append tokens to some of the contexts; the others do not change."""
         parts = torch.from_numpy(token_ids_M).to(self._device).split(counts_R.tolist())
         lasts = [1] * len(parts) if lasts_R is None else lasts_R.tolist()
         rows = zip(slots_R.tolist(), parts, lasts, strict=True)
         return torch.cat([self._read(slot, part)[-last:] for slot, part, last in rows])
 
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
-        """See `Decoder.rewind`."""
+        """Take back the last tokens of contexts that the last `advance` appended to."""
         for slot, count in zip(slots_R.tolist(), counts_R.tolist(), strict=True):
             self._caches[slot].crop(-count)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """See `Decoder.logits`."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         projection = self._model.get_output_embeddings()
         assert projection is not None, "a causal LM has an output projection"
         return projection(hidden_NH)
 
     @torch.inference_mode()
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """See `Decoder.fork`."""
+        """Copy the context of `source` to unused slots."""
         for target in targets:
             self._caches[target] = copy.deepcopy(self._caches[source])
 
     def release(self, slot: int) -> None:
-        """See `Decoder.release`."""
+        """Discard the context of `slot`, which may then be used again."""
         self._caches.pop(slot, None)
 
     def _read(self, slot: int, token_ids_T: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def begin(self) -> None:
-        """See `Decoder.begin`."""
+        """Discard every context, and use the current weights from now on."""
         self._layers = take_layers(self._model)
         self._pools = [PagePool() for _ in self._layers]
         mixers = (layer.mixer for layer in self._layers)
@@ -80,7 +80,7 @@ class FusedDecoder:
         self._table = PageTable()
 
     def end(self) -> None:
-        """See `Decoder.end`."""
+        """Discard every context, and free their memory."""
         self._layers, self._pools, self._convolutions = [], [], []
         self._table = PageTable()
 
@@ -88,7 +88,7 @@ class FusedDecoder:
     def advance(
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
-        """See `Decoder.advance`."""
+        """Append tokens to some of the contexts; the others do not change."""
         taps = self._convolutions[0].taps if self._convolutions else 1
         planned = (
             plan_step(self._table, slots_R, counts_R, lasts_R),
@@ -119,7 +119,7 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
-        """See `Decoder.rewind`."""
+        """Take back the last tokens of contexts that the last `advance` appended to."""
         self._table.rewind(slots_R, counts_R)
         if self._convolutions:
             assert self._revocable is not None, "tokens are taken back after they were appended"
@@ -130,12 +130,12 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """See `Decoder.logits`."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         return F.linear(hidden_NH, self._head_VH)
 
     @torch.inference_mode()
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """See `Decoder.fork`."""
+        """Copy the context of `source` to unused slots."""
         self._copy_pages(self._table.fork(source, targets))
         slots = torch.tensor(targets, device=self._device)
         for convolution in self._convolutions:
@@ -143,7 +143,7 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def release(self, slot: int) -> None:
-        """See `Decoder.release`."""
+        """Discard the context of `slot`, which may then be used again."""
         self._table.release(slot)
         for convolution in self._convolutions:
             convolution.release(slot)

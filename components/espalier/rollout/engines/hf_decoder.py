@@ -67,14 +67,17 @@ class HfDecoder:
         self._pools: dict[int, PagePool] = defaultdict(PagePool)
 
     def begin(self) -> None:
-        """See `Decoder.begin`; without autocast the weights are read in place."""
+        """Discard every context, and use the current weights from now on.
+
+        Without autocast the weights are read in place.
+        """
         self.end()
         for trained, own in self._projections:
             weight = trained.weight.detach().to(self._autocast)
             own.weight = nn.Parameter(weight, requires_grad=False)
 
     def end(self) -> None:
-        """See `Decoder.end`."""
+        """Discard every context, and free their memory."""
         self._table = PageTable()
         self._pools.clear()
         for trained, own in self._projections:
@@ -84,7 +87,7 @@ class HfDecoder:
     def advance(
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
-        """See `Decoder.advance`."""
+        """Append tokens to some of the contexts; the others do not change."""
         planned = (
             plan_step(self._table, slots_R, counts_R, lasts_R),
             torch.from_numpy(token_ids_M),
@@ -100,12 +103,12 @@ class HfDecoder:
         return output.last_hidden_state[0].index_select(0, plan.lasts)
 
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
-        """See `Decoder.rewind`."""
+        """Take back the last tokens of contexts that the last `advance` appended to."""
         self._table.rewind(slots_R, counts_R)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """See `Decoder.logits`."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         projection = self._model.get_output_embeddings()
         assert projection is not None, "a causal LM has an output projection"
         with self._hardware.precision():
@@ -113,12 +116,12 @@ class HfDecoder:
 
     @torch.inference_mode()
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """See `Decoder.fork`."""
+        """Copy the context of `source` to unused slots."""
         self._copy_pages(self._table.fork(source, targets))
 
     @torch.inference_mode()
     def release(self, slot: int) -> None:
-        """See `Decoder.release`."""
+        """Discard the context of `slot`, which may then be used again."""
         self._table.release(slot)
         moved = self._table.compact()
         if moved is not None:

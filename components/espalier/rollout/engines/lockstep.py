@@ -49,15 +49,15 @@ class LockstepSession:
         self._is_open = True
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """See `Session.observe`."""
+        """Append tokens that the policy did not sample; they are read before the next sample."""
         self._engine.observe(self._slot, token_ids)
 
     async def sample(self, *, max_tokens: int) -> Completion:
-        """See `Session.sample`."""
+        """Sample one action of at least one token, until the stop rule or `max_tokens`."""
         return await self._engine.sample(self._slot, max_tokens)
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """Free the slot for the next waiting `open`; a second call does nothing."""
         if self._is_open:
             self._is_open = False
             self._engine.close(self._slot)
@@ -106,7 +106,7 @@ class LockstepEngine:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """See `Engine.serving`."""
+        """Return the context manager of one rollout in one event loop."""
         self._slots = Slots(self._max_rows)
         self._begin()
         self._work = asyncio.Event()
@@ -119,7 +119,7 @@ class LockstepEngine:
             self._decoder.end()
 
     async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> LockstepSession:
-        """See `Engine.open`."""
+        """Begin a session; wait for a free slot, first come, first served."""
         prompt = tuple(prompt_ids)
         assert prompt, "a context begins with at least one token"
         slot = await self._slots.take(prompt)

@@ -37,10 +37,9 @@ _LONGEST = 64
 """Most tokens of a draft."""
 _PAYS = 0.45
 """Chance of being kept from which a token is worth reading. A kept one saves about 45 us and a
-rejected one costs 35 us in the embedded policy, with 200 rows on one core. D (_PROBE_EVERY,
-_PROBE): Where drafts do not pay, one in `_PROBE_EVERY` is still made, `_PROBE` tokens long."""
+rejected one costs 35 us in the embedded policy, with 200 rows on one core."""
 _PROBE_EVERY, _PROBE = 32, 4
-"""Where drafts do not pay, every so many-th is made all the same, of so many tokens."""
+"""Where drafts do not pay, one in `_PROBE_EVERY` is still made, `_PROBE` tokens long."""
 _FORGETS = 0.995
 """Weight of the kept-token count so far when the next draft is counted."""
 _TRIES_AGAIN = 3

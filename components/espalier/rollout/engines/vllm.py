@@ -92,13 +92,13 @@ class VllmSession:
         serving.count_prompt(prompt_ids)
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """See `Session.observe`."""
+        """Append tokens that the policy did not sample; they are read before the next sample."""
         self._context.extend(token_ids)
         self._serving.counters.unique += len(token_ids)
         self._sampled_last = self._sampled_last and not token_ids
 
     async def sample(self, *, max_tokens: int) -> Completion:
-        """See `Session.sample`."""
+        """Sample one action of at least one token, until the stop rule or `max_tokens`."""
         action: list[int] = []
         logprobs: list[float] = []
         stopped = False
@@ -111,7 +111,7 @@ class VllmSession:
         return Completion(tuple(action), tuple(logprobs), stopped)
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """Free the slot for the next waiting `open`; a second call does nothing."""
         if self._open:
             self._open = False
             self._serving.slots.release()
@@ -210,7 +210,7 @@ class VllmServerEngine:
 
     @property
     def counters(self) -> EngineCounters:
-        """See `Engine.counters`."""
+        """Running totals; never reset."""
         return self._counters
 
     @asynccontextmanager
@@ -242,7 +242,7 @@ class VllmServerEngine:
                 self._serving = None
 
     async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> VllmSession:
-        """See `Engine.open`."""
+        """Begin a session; wait for a free slot, first come, first served."""
         assert self._serving is not None, "sessions are opened inside `serving`"
         await self._serving.slots.acquire()
         return VllmSession(self._serving, prompt_ids, sampling)

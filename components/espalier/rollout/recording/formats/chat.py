@@ -43,7 +43,7 @@ class ChatFormat:
     name: WireName = "chat"
 
     def read(self, body: bytes, remembered: Remembered) -> Asked:
-        """See `WireFormat`."""
+        """Read a request."""
         del remembered  # the whole conversation is in every request
         given = parse(body, _Request)
         if unsupported := self._unsupported(given):
@@ -81,7 +81,7 @@ class ChatFormat:
         return next(((name, why) for name, (found, why) in told.items() if found), None)
 
     def whole(self, asked: Asked, answer: Answer) -> Json:
-        """See `WireFormat`."""
+        """Return the answer as one object."""
         choice: Json = {
             "index": 0,
             "message": {"role": "assistant", **_said(answer.said), "refusal": None},
@@ -96,7 +96,7 @@ class ChatFormat:
         return {**whole, "choices": [choice], **told, "usage": _usage(answer)}
 
     def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
-        """See `WireFormat`."""
+        """Return the answer as server-sent events."""
         said = _said(answer.said)
         for place, call in enumerate(said.get("tool_calls", ())):
             call["index"] = place
@@ -111,7 +111,7 @@ class ChatFormat:
         yield b"data: [DONE]\n\n"
 
     def refused(self, refusal: Refusal) -> Json:
-        """See `WireFormat`."""
+        """Return an error, as clients of this format read it."""
         return refusal.body()
 
     def _chunk(self, asked: Asked, answer: Answer, choices: list[Json], **told: Any) -> bytes:  # noqa: ANN401 (JSON)

@@ -131,7 +131,7 @@ class MessagesFormat:
     name: WireName = "messages"
 
     def read(self, body: bytes, remembered: Remembered) -> Asked:
-        """See `WireFormat`."""
+        """Read a request."""
         del remembered  # the whole conversation is in every request
         given = parse(body, _Request)
         system = "".join(part.text for part in given.system)
@@ -154,7 +154,7 @@ class MessagesFormat:
         )
 
     def whole(self, asked: Asked, answer: Answer) -> Json:
-        """See `WireFormat`."""
+        """Return the answer as one object."""
         return {
             **_opened(asked, answer),
             "content": _blocks(answer),
@@ -163,7 +163,7 @@ class MessagesFormat:
         }
 
     def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
-        """See `WireFormat`."""
+        """Return the answer as server-sent events."""
         begun = {**_opened(asked, answer), "content": [], "usage": _usage(answer, 0)}
         told: list[Json] = [{"type": "message_start", "message": begun}]
         for place, block in enumerate(_blocks(answer)):
@@ -180,7 +180,7 @@ class MessagesFormat:
             yield event(one, named=one["type"])
 
     def refused(self, refusal: Refusal) -> Json:
-        """See `WireFormat`."""
+        """Return an error, as clients of this format read it."""
         kind = _ERROR_TYPES.get(
             refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error"
         )

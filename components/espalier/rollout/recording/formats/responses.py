@@ -148,7 +148,7 @@ class ResponsesFormat:
     name: WireName = "responses"
 
     def read(self, body: bytes, remembered: Remembered) -> Asked:
-        """See `WireFormat`."""
+        """Read a request."""
         given = parse(body, _Request)
         earlier: tuple[Message, ...] = ()
         if given.previous_response_id is not None:
@@ -174,11 +174,11 @@ class ResponsesFormat:
         )
 
     def whole(self, asked: Asked, answer: Answer) -> Json:
-        """See `WireFormat`."""
+        """Return the answer as one object."""
         return _response(asked, answer, _items(answer), is_over=True)
 
     def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
-        """See `WireFormat`."""
+        """Return the answer as server-sent events."""
         items = _items(answer)
         begun = _response(asked, answer, [], is_over=False)
         told: list[Json] = [
@@ -193,7 +193,7 @@ class ResponsesFormat:
             yield event({**one, "sequence_number": number}, named=one["type"])
 
     def refused(self, refusal: Refusal) -> Json:
-        """See `WireFormat`."""
+        """Return an error, as clients of this format read it."""
         return refusal.body()
 
 
