@@ -1,7 +1,7 @@
-"""`material`: which trajectories of a group the loss learns from.
+"""`material`: which trajectories of a group the loss is trained on.
 
-Policy gradients learn from everything that was admitted, or from the attempts whose rewards differ
-most; other losses from pairs, or from the successes. The rules see a trajectory only by its
+Policy gradients train on everything that was admitted, or on the attempts whose rewards differ
+most; other losses train on pairs, or on the successes. The rules see a trajectory only by its
 `AttemptSummary`.
 """
 
@@ -19,7 +19,7 @@ from espalier.algorithms.batch import AlgorithmRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSummary:
-    """The figures of one trajectory that decide whether it is learned from."""
+    """The figures of one trajectory that decide whether it is trained on."""
 
     reward: float
     is_success: bool
@@ -27,7 +27,7 @@ class AttemptSummary:
     turns: int
     action_tokens: int
     token_ids: tuple[int, ...]
-    """Prompt, actions and observations: equal ones are the same trajectory."""
+    """Prompt, actions and observations: trajectories with equal ids are the same."""
 
 
 class Everything(AlgorithmRule):
@@ -39,22 +39,22 @@ class Everything(AlgorithmRule):
 class MostVaried(AlgorithmRule):
     """The attempts of a group whose rewards have the largest variance: some best and some worst.
 
-    Max-variance down-sampling (PODS, Xu et al. 2025, arXiv:2504.13818, thm. 1). An attempt costs
-    less to sample than to learn from: many are sampled, so that one succeeds and one fails, and few
-    of them are learned from. Advantages are those of the attempts that are left.
+    Max-variance down-sampling (PODS, Xu et al. 2025, arXiv:2504.13818, thm. 1). Sampling an attempt
+    costs less than training on it: many are sampled, so that some succeed and some fail, and few
+    are trained on. Advantages are computed from the attempts that are kept.
     """
 
     name: Literal["max_variance"] = "max_variance"
     keep: int | None = Field(default=None, ge=2)
-    """Attempts of each group that are learned from, or all of a smaller one; unset, a quarter of
-    the group and at least two."""
+    """Number of attempts of each group that are trained on, or all of a smaller group; unset, a
+    quarter of the group and at least two."""
 
     def learned(self, group_size: int) -> int:
-        """How many attempts of a group are learned from."""
+        """Return how many attempts of a group are trained on."""
         return min(group_size, self.keep or max(2, group_size // 4))
 
     def kept(self, attempts_G: Sequence[AttemptSummary]) -> list[int]:
-        """Indices of the attempts to learn from, ascending."""
+        """Return the indices of the attempts to train on, ascending."""
         ranked = sorted(range(len(attempts_G)), key=lambda g: attempts_G[g].reward)
         keep = self.learned(len(ranked))
         if len(ranked) <= keep:
@@ -69,24 +69,24 @@ class MostVaried(AlgorithmRule):
 
 
 def _ends(ranked: Sequence[int], lowest: int, keep: int) -> list[int]:
-    """The first `lowest` of `ranked`, and of its last as many as make `keep`."""
+    """Return the first `lowest` of `ranked`, and from its end as many as make `keep` in all."""
     return [*ranked[:lowest], *ranked[len(ranked) - (keep - lowest) :]]
 
 
 class PreferencePairs(AlgorithmRule):
     """Preference pairs for DPO (Rafailov et al. 2023, arXiv:2305.18290) from one group.
 
-    The attempt with the highest verified reward against that with the lowest, the second highest
-    against the second lowest, and so on, as in online DPO (Guo et al. 2024, arXiv:2402.04792) and
+    The attempt with the highest verified reward is paired with the lowest, the second highest with
+    the second lowest, and so on, as in online DPO (Guo et al. 2024, arXiv:2402.04792) and
     Agent Q (Putta et al. 2024, arXiv:2408.07199). Among equal rewards, fewer turns rank higher,
     then fewer action tokens: DPO by itself does not prefer short answers.
     """
 
     name: Literal["pairs"] = "pairs"
     per_group: int = Field(default=1, ge=1)
-    """Maximum number of pairs of one group; no attempt is in two of them."""
+    """Maximum number of pairs from one group; no attempt is in two of them."""
     min_gap: float = Field(default=0.5, gt=0)
-    """Minimum difference of the two rewards; below it a pair would teach only length."""
+    """Minimum difference of the two rewards; a pair with a smaller one would teach only length."""
 
     def pairs(self, attempts_G: Sequence[AttemptSummary]) -> list[tuple[int, int]]:
         """(chosen, rejected) as indices into the group; [] if all rewards are too close."""
@@ -114,7 +114,7 @@ class Successes(AlgorithmRule):
 
     name: Literal["successes"] = "successes"
     per_task: int = Field(default=4, ge=1)
-    """Most successes of one task that a step learns from."""
+    """Maximum number of successes of one task that a step trains on."""
 
     def kept(self, attempts_G: Sequence[AttemptSummary]) -> list[int]:
         """Indices of the attempts to imitate, ascending."""
