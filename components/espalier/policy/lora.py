@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) by peft, inside an ordinary model.
 
-The adapter's layers replace the model's linear ones, and the model keeps its class: it is forwarded,
+The adapter's layers replace the model's linear ones, and the model keeps its class: it is run,
 decoded and scored like any other. Only the adapter is trained. The saved directory holds the merged
 weights, as of a model without an adapter, and the adapter beside them:
 

@@ -1,4 +1,4 @@
-"""Groups of questions in results.json: which there are, in which order, and how they read.
+"""Groups of questions in results.json: their names, order and labels.
 
 A policy's figures hold one table for each group, as `by_hops` = {"1": {...}, "2": {...}}.
 """
@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 _PREFIX = "by_"
 _MATH_KINDS_0_1 = frozenset({"story", "own"})
-"""Search questions of the kind "own" had one hop each: a group of one, which is not shown."""
+"""Search questions of the kind "own" all had one hop: a group of one value, which is not shown."""
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _LEAST_QUESTIONS = 10
-"""A smaller group is not said to have fallen: a bootstrap of so few has too narrow an interval."""
+"""A smaller group is not reported as fallen: a bootstrap of so few has too narrow an interval."""
 
 
 def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Group name -> its values in reading order, numbers by size.
+    """Return the values of each group by its name, in reading order, numbers by size.
 
-    A group of one value is left out: its figures are those of all questions.
+    A group with one value is left out: its figures are those of all questions.
 
     Args:
         policies: the figures of each policy; a policy may lack groups or values.
@@ -33,10 +33,12 @@ def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]
 
 
 def shown_group(policies: Iterable[Mapping[str, Any]]) -> tuple[str, list[str]] | None:
-    """The one group that a chart or a line has room for: the first with numbers, which is how hard.
+    """Return the group for a chart or line with room for only one: the first with numbers.
+
+    Numbers measure difficulty.
 
     Returns:
-        Its name and values; the first group where none has numbers, None where there is none.
+        Its name and values; the first group if none has numbers, None without groups.
     """
     groups = report_groups(policies)
     numbered = (name for name, values in groups.items() if _NUMBER.fullmatch(values[0]))
@@ -45,7 +47,7 @@ def shown_group(policies: Iterable[Mapping[str, Any]]) -> tuple[str, list[str]] 
 
 
 def group_of(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Value -> figures of one group of a policy; empty where the policy has none."""
+    """Return the figures by value of one group of a policy; empty if the policy has none."""
     return _groups_of(figures).get(name) or {}
 
 
@@ -64,7 +66,7 @@ class GroupChange(NamedTuple):
         return self.high < 0 and self.questions >= _LEAST_QUESTIONS
 
     def __str__(self) -> str:
-        """One line, in points."""
+        """Return one line, in points."""
         return (
             f"{self.label} {100 * self.change:+.1f} points "
             f"[{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
@@ -72,9 +74,9 @@ class GroupChange(NamedTuple):
 
 
 def group_changes(gain: Mapping[str, Any]) -> dict[tuple[str, str], GroupChange]:
-    """Group name and value -> what the `gain` of results.json says of it, in reading order.
+    """Return the changes in the `gain` of results.json, by group name and value, in reading order.
 
-    Empty where an earlier release wrote it.
+    Empty if an earlier release wrote the file.
     """
     return {
         (name, value): _change(name, value, group_of(gain, name)[value])
@@ -89,7 +91,7 @@ def _change(name: str, value: str, found: Mapping[str, Any]) -> GroupChange:
 
 
 def group_label(name: str, value: str) -> str:
-    """A value as words: "2 hops", "1 step", "level 3", "intersection"."""
+    """Return a value as words: "2 hops", "1 step", "level 3", "intersection"."""
     if not _NUMBER.fullmatch(value):
         return value.replace("_", " ")
     if not name.endswith("s"):
@@ -98,7 +100,7 @@ def group_label(name: str, value: str) -> str:
 
 
 def _groups_of(figures: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Group name -> its table of figures by value.
+    """Return each group's table of figures by value, by group name.
 
     Version 0.1 counted the steps of mathematics as hops and wrote kinds as `by_family`.
     """
