@@ -1,4 +1,4 @@
-"""Aggregation: how the losses of tokens become one number. Axes: B trajectories, T tokens."""
+"""Aggregation: how the tokens' losses become one number. Axes: B trajectories, T tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Aggregation = Literal[
     "constant",
     "token_sum_norm",
 ]
-"""Names, with whose they are. A row is a trajectory; a sequence is one that has a loss token.
+"""Names and sources of the aggregations. A row is a trajectory, a sequence one with loss tokens.
 
     token_mean           DAPO (arXiv:2503.14476, eq. 8); verl token-mean; TRL dapo and bnpo;
                          prime-rl, whose losses are sums that its trainer divides by the tokens

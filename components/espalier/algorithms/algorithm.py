@@ -23,7 +23,7 @@ from espalier.algorithms.presets import DEFAULT_PRESET, expand_preset
 from espalier.algorithms.regularizers import KlPenalty, entropy_bonus
 
 _SCORED_BEFORE = frozenset({"proximal_logprobs_BT", "sum_pi_squared_BT"})
-"""Fields that the trainer must compute with the weights that an update starts from."""
+"""Fields that the trainer must compute with the weights from before the update."""
 
 
 class Algorithm(AlgorithmRule):
@@ -40,10 +40,10 @@ class Algorithm(AlgorithmRule):
     """Name of the combination that fills what is not set."""
     material: MaterialRule = Everything()
     advantage: AdvantageRule | None = None
-    """None where the material already says what is good: successes, pairs."""
+    """None where the material itself decides what is good: successes, pairs."""
     loss: LossRule
     aggregation: Aggregation | None = None
-    """None is the loss's own aggregation if its formula fixes one, else `token_mean`."""
+    """None uses the loss's own aggregation if its formula fixes one, else `token_mean`."""
     kl: KlPenalty | None = None
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the policy's entropy in the loss."""
@@ -76,7 +76,7 @@ class Algorithm(AlgorithmRule):
 
     @property
     def credit_source(self) -> str:
-        """What says which trajectories were good, for messages."""
+        """The part that decides which trajectories were good, for error messages."""
         rule = self.advantage
         named = f'material "{self.material.name}"' if rule is None else f'advantage "{rule.name}"'
         return f'{named} (preset "{self.preset}")'
@@ -91,7 +91,7 @@ class Algorithm(AlgorithmRule):
 
     @property
     def corrects_stale_data(self) -> bool:
-        """Whether trajectories of an older policy version may be learned from."""
+        """Whether trajectories of an older policy version may be trained on."""
         has_ratio = not isinstance(self.loss, Reinforce)
         imitates = isinstance(self.material, Successes)
         return has_ratio or imitates or bool(self.off_policy) or isinstance(self.advantage, VTrace)
@@ -110,7 +110,7 @@ class Algorithm(AlgorithmRule):
 
     @property
     def predicts_rewards(self) -> bool:
-        """Whether advantages compare with what the curriculum predicts of a task."""
+        """Whether advantages compare with the curriculum's prediction for a task."""
         return "expected_rewards_B" in self.needs
 
     @property
@@ -128,7 +128,7 @@ class Algorithm(AlgorithmRule):
 
         Args:
             batch: one micro-batch.
-            kl_coefficient: of a penalty in the loss; the trainer keeps an adaptive one.
+            kl_coefficient: coefficient of a penalty in the loss; the trainer keeps an adaptive one.
         """
         mean = self.loss.fixed_aggregation or self.aggregation or "token_mean"
         terms = [self.loss.loss(batch, mean), self._bonus(batch, mean)]
@@ -148,14 +148,14 @@ class Algorithm(AlgorithmRule):
 _KNOWN_WHEN_SAMPLED = frozenset(
     {"turns_BT", "total_tokens_B", "reward_terms_BK", "baseline_rewards_B", "expected_rewards_B"}
 )
-"""Fields of a `CreditBatch` that are known without scoring rows by a model."""
+"""Fields of a `CreditBatch` that are known before a model scores the rows."""
 
 
 def refuse_impossible(algorithm: Algorithm) -> None:
     """Refuse an algorithm whose parts contradict each other.
 
     Raises:
-        ValueError: every contradiction, with its reason and a way out.
+        ValueError: lists every contradiction, with its reason and a remedy.
     """
     faults = [
         *_credit_faults(algorithm),

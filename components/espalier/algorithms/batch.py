@@ -42,8 +42,8 @@ class CreditBatch:
     """All admitted trajectories of a step, as the advantage rules see them."""
 
     rewards_BT: Tensor
-    """Float, penalties in the reward (KL) included. NaN: the trajectory could not be scored; rules
-    of outcomes leave it out, others must not be given it."""
+    """Float, including KL penalties in the reward. NaN: the trajectory could not be scored; rules
+    of outcomes leave it out, others must not get it."""
     action_mask_BT: Tensor
     """Bool."""
     groups_B: Tensor
@@ -55,13 +55,13 @@ class CreditBatch:
     baseline_rewards_B: Tensor | None = None
     """ReMax: reward of the greedy trajectory of the same task."""
     expected_rewards_B: Tensor | None = None
-    """SPO: outcome that was predicted of the task without the group, reward units."""
+    """SPO: outcome that was predicted for the task without this group, reward units."""
     behavior_logprobs_BT: Tensor | None = None
     """Log-probs of the sampled tokens under the policy that sampled them, nats."""
     reference_logprobs_BT: Tensor | None = None
-    """Under the frozen model of the KL term, nats."""
+    """Log-probs under the frozen model of the KL term, nats."""
     proximal_logprobs_BT: Tensor | None = None
-    """Under the weights that the update starts from, for V-trace; nats."""
+    """Log-probs under the weights that the update starts from, for V-trace; nats."""
     sum_pi_squared_BT: Tensor | None = None
     """Sum over the vocabulary of squared probabilities, for the optimal token baseline."""
     total_tokens_B: Tensor | None = None
@@ -77,14 +77,14 @@ class CreditBatch:
         return kept(self.rewards_BT, self.action_mask_BT).sum(dim=1)
 
     def rows(self, chosen: Tensor) -> CreditBatch:
-        """The batch of some trajectories: row numbers in their order, or a bool for every row."""
+        """Return the batch of some trajectories: their row numbers, or a bool for every row."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
         names = present.pop("reward_names")
         rows = {name: value[chosen] for name, value in present.items() if value is not None}
         return replace(self, reward_names=names, **rows)
 
     def spread(self, advantages_B: Tensor) -> Tensor:
-        """[B, T]: one number for every action token of a trajectory, 0 elsewhere."""
+        """Return [B, T]: one number for every action token of a trajectory, 0 elsewhere."""
         return advantages_B[:, None] * self.action_mask_BT
 
 
@@ -98,18 +98,18 @@ class Credit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Sizes of the whole minibatch, so that losses of micro-batches add up to that of one batch."""
+    """Sizes of the whole minibatch, by which the losses of its micro-batches add up."""
 
     tokens: float
-    """Tokens in the loss."""
+    """Number of tokens in the loss."""
     sequences: float
-    """Trajectories with at least one token in the loss."""
+    """Number of trajectories with at least one token in the loss."""
     rows: float
-    """All trajectories."""
+    """Number of all trajectories."""
     max_tokens: float
     """Normaliser of Dr. GRPO: the longest possible action sequence."""
     pairs: float = 0.0
-    """Preference pairs, for DPO."""
+    """Number of preference pairs, for DPO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +117,12 @@ class LossBatch:
     """A micro-batch, as the losses see it."""
 
     policy_logprobs_BT: Tensor
-    """With gradient, nats."""
+    """Log-probs under the weights being trained, with gradient, nats."""
     proximal_logprobs_BT: Tensor
     """Denominator of the importance ratio: behaviour log-probs, or recomputed by the trainer."""
     advantages_BT: Tensor
     loss_mask_BT: Tensor
-    """Bool: the action mask without what filters and corrections dropped."""
+    """Bool: the action mask without the tokens that filters and corrections dropped."""
     totals: Totals
     behavior_logprobs_BT: Tensor | None = None
     reference_logprobs_BT: Tensor | None = None
@@ -138,7 +138,7 @@ class LossBatch:
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """A scalar to minimise, and figures about it (see the rule)."""
+    """A scalar to minimise, and figures about it that the rule describes."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`material`: which trajectories of a group the loss learns from.
+"""`material`: which trajectories of a group the loss is trained on.
 
 Policy gradients learn from everything that was admitted; other losses from pairs, or from the
 successes. The rules see a trajectory only by its
@@ -18,7 +18,7 @@ from espalier.algorithms.batch import AlgorithmRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSummary:
-    """The figures of one trajectory that decide whether it is learned from."""
+    """The figures of one trajectory that decide whether it is trained on."""
 
     reward: float
     is_success: bool
@@ -26,7 +26,7 @@ class AttemptSummary:
     turns: int
     action_tokens: int
     token_ids: tuple[int, ...]
-    """Prompt, actions and observations: equal ones are the same trajectory."""
+    """Prompt, actions and observations: trajectories with equal ids are the same."""
 
 
 class Everything(AlgorithmRule):
@@ -38,17 +38,17 @@ class Everything(AlgorithmRule):
 class PreferencePairs(AlgorithmRule):
     """Preference pairs for DPO (Rafailov et al. 2023, arXiv:2305.18290) from one group.
 
-    The attempt with the highest verified reward against that with the lowest, the second highest
-    against the second lowest, and so on, as in online DPO (Guo et al. 2024, arXiv:2402.04792) and
+    The attempt with the highest verified reward is paired with the lowest, the second highest with
+    the second lowest, and so on, as in online DPO (Guo et al. 2024, arXiv:2402.04792) and
     Agent Q (Putta et al. 2024, arXiv:2408.07199). Among equal rewards, fewer turns rank higher,
     then fewer action tokens: DPO by itself does not prefer short answers.
     """
 
     name: Literal["pairs"] = "pairs"
     per_group: int = Field(default=1, ge=1)
-    """Maximum number of pairs of one group; no attempt is in two of them."""
+    """Maximum number of pairs from one group; no attempt is in two of them."""
     min_gap: float = Field(default=0.5, gt=0)
-    """Minimum difference of the two rewards; below it a pair would teach only length."""
+    """Minimum difference of the two rewards; a pair with a smaller one would teach only length."""
 
     def pairs(self, attempts_G: Sequence[AttemptSummary]) -> list[tuple[int, int]]:
         """(chosen, rejected) as indices into the group; [] if all rewards are too close."""
@@ -76,7 +76,7 @@ class Successes(AlgorithmRule):
 
     name: Literal["successes"] = "successes"
     per_task: int = Field(default=4, ge=1)
-    """Most successes of one task that a step learns from."""
+    """Maximum number of successes of one task that a step trains on."""
 
     def kept(self, attempts_G: Sequence[AttemptSummary]) -> list[int]:
         """Indices of the attempts to imitate, ascending."""

@@ -1,4 +1,4 @@
-"""Presets: combinations of rules, by the name of the paper that they come from.
+"""Presets: combinations of rules, named after the paper that they come from.
 
 Where a paper leaves a number open, the rule's own default is used, which names its source.
 """
@@ -17,8 +17,8 @@ class Preset(NamedTuple):
     settings: Mapping[str, Any]
     """Keys of [training.algorithm]."""
     elsewhere: Mapping[str, Any] = {}
-    """Keys of other sections, dotted: what the rules need to learn. They hold where the profile
-    does not state the key."""
+    """Dotted keys of other sections that the rules need. They apply where the profile does not set
+    the key."""
 
 
 _GRPO = {"name": "grpo"}
@@ -43,7 +43,7 @@ _DYNAMIC_SAMPLING = (
 )
 _OVERLONG = {"reward.terms": ({"name": "overlong"},)}
 _ONE_UPDATE = {"training.minibatches": 1}
-"""Of a step's trajectories: a loss without a ratio learns half as much, or less, from two."""
+"""One update per step: a loss without a ratio learns half as much, or less, from two."""
 _SKIP = ({"name": "zero_variance", "action": "skip"},)
 
 CRITIC_FREE: Mapping[str, Preset] = {
@@ -306,10 +306,10 @@ _RULES = ("material", "advantage", "loss", "kl", "critic")
 
 
 def fill_elsewhere(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """A profile's tables with the keys of its preset's `elsewhere` that they do not state.
+    """Return a profile's tables, completed by the keys of its preset's `elsewhere`.
 
     Args:
-        tables: sections as they were written; left as they are.
+        tables: sections as they were written; not changed.
     """
     filled = dict(tables)
     for key, value in _preset_of(tables).elsewhere.items():
@@ -317,7 +317,7 @@ def fill_elsewhere(tables: Mapping[str, Any]) -> dict[str, Any]:
         table = filled
         for parent in parents:
             child = table.get(parent, {})
-            if not isinstance(child, Mapping):  # parsed already, or no section: not for us to fill
+            if not isinstance(child, Mapping):  # parsed already, or no section: left unchanged
                 break
             table[parent] = table = dict(cast("Mapping[str, Any]", child))
         else:
@@ -326,7 +326,7 @@ def fill_elsewhere(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preset_of(tables: Mapping[str, Any]) -> Preset:
-    """The preset that the tables of a profile name; an empty one where that is no preset."""
+    """Return the preset that a profile's tables name; an empty one if they name none."""
     table: object = tables
     for key in ("training", "algorithm", "preset"):
         table = cast("Mapping[str, Any]", table).get(key) if isinstance(table, Mapping) else None
@@ -335,13 +335,13 @@ def _preset_of(tables: Mapping[str, Any]) -> Preset:
 
 
 def expand_preset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of an algorithm: those of its preset, overridden by `values`.
+    """Return all settings of an algorithm: those of its preset, overridden by `values`.
 
     A table without a `name` changes parameters of the preset's rule; one with another name replaces
     the rule, and inherits no parameter. `"none"` removes a part.
 
     Raises:
-        ValueError: no such preset; the message names the nearest.
+        ValueError: there is no such preset; the message names similar ones.
     """
     name = values.get("preset", DEFAULT_PRESET)
     if name not in PRESETS:
@@ -367,7 +367,7 @@ def expand_preset(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replaces(preset_rule: Mapping[str, Any] | None, rule: object) -> bool:
-    """Whether `rule` names another rule than the preset's."""
+    """Return whether `rule` names another rule than the preset's."""
     if not isinstance(rule, Mapping) or preset_rule is None:
         return False
     return "name" in rule and rule["name"] != preset_rule.get("name")

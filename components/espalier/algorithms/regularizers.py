@@ -1,7 +1,7 @@
 """Regularisation of the policy: KL(policy || reference) from sampled tokens, and the entropy bonus.
 
 KL estimators after Schulman 2020, "Approximating KL divergence" (joschu.net/blog/kl-approx.html),
-with d = policy less reference log-prob of a token that the policy sampled:
+with d = policy minus reference log-prob of a token that the policy sampled:
 
     k1   d                  unbiased; in a loss its gradient has mean 0, so use it in the reward
     abs  |d|
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KlEstimator = Literal["k1", "abs", "k2", "k3"]
 KlConvention = Literal["verl", "trl"]
-"""verl clamps inside k3, at which a token loses its gradient; TRL and prime-rl do not."""
+"""verl clamps inside k3, and a clamped token loses its gradient; TRL and prime-rl do not clamp."""
 
 VERL_LOG_RATIO_BOUND = 20.0
 VERL_K3_BOUND = 10.0
@@ -68,12 +68,13 @@ class AdaptiveKl(AlgorithmRule):
     """
 
     target: float = Field(default=6.0, gt=0)
-    """Nats per trajectory or per token, whichever is observed."""
+    """Target of the KL, in nats per trajectory or per token, whichever is observed."""
     horizon: float = Field(default=10_000, gt=0)
-    """Trajectories in which an error of 20% or more moves the coefficient by about a fifth."""
+    """Number of trajectories in which an error of 20% or more moves the coefficient by about a
+    fifth."""
 
     def next_coefficient(self, coefficient: float, observed: float, trajectories: int) -> float:
-        """The coefficient after `trajectories` more were seen to have the KL `observed`."""
+        """Return the coefficient after `trajectories` more, whose KL was `observed`."""
         error = min(max(observed / self.target - 1, -0.2), 0.2)
         return coefficient * (1 + error * trajectories / self.horizon)
 
@@ -82,20 +83,20 @@ class KlPenalty(AlgorithmRule):
     """KL penalty on each token, in the loss or in the reward."""
 
     place: Literal["loss", "reward"] = "loss"
-    """A term of the loss, or taken off the reward of each token."""
+    """Whether the penalty is a term of the loss, or subtracted from each token's reward."""
     coefficient: float = Field(default=1e-3, gt=0)
-    """The first one, when it is adaptive."""
+    """The coefficient; if it is adaptive, its first value."""
     estimator: KlEstimator = "k3"
     """k1, abs, k2 or k3 of Schulman's note: how the KL is estimated from sampled tokens."""
     convention: KlConvention = "trl"
-    """"verl" clamps inside k3, at which a token loses its gradient; "trl" does not."""
+    """"verl" clamps inside k3, and a clamped token loses its gradient; "trl" does not clamp."""
     importance_corrected: bool = False
     """Multiplies a token's estimate by its policy / proximal ratio, gradient included, so that it
     is unbiased after the first inner step (DeepSeek-V3.2, arXiv:2512.02556, sec. 3.1; TRL)."""
     adaptive: AdaptiveKl | None = None
 
     def loss(self, batch: LossBatch, aggregation: Aggregation, *, coefficient: float) -> PolicyLoss:
-        """The minibatch share of `coefficient` * KL; `kl` is the share of the mean over tokens."""
+        """Return the minibatch share of `coefficient` * KL; `kl` is that of the token mean."""
         assert batch.reference_logprobs_BT is not None
         mask_BT = batch.loss_mask_BT
         log_ratio_BT = kept(batch.policy_logprobs_BT - batch.reference_logprobs_BT, mask_BT)
@@ -110,11 +111,11 @@ class KlPenalty(AlgorithmRule):
     def penalized(
         self, rewards_BT: Tensor, log_ratio_BT: Tensor, mask_BT: Tensor, *, coefficient: float
     ) -> Tensor:
-        """[B, T] rewards, less `coefficient` * KL on each token of the mask.
+        """Return [B, T] rewards, minus `coefficient` * KL on each token of the mask.
 
         Args:
             rewards_BT: [B, T] reward units.
-            log_ratio_BT: [B, T] sampling (or proximal) less reference log-prob.
+            log_ratio_BT: [B, T] sampling (or proximal) minus reference log-prob.
             mask_BT: [B, T] bool.
             coefficient: reward units per nat.
         """
@@ -126,7 +127,7 @@ class KlPenalty(AlgorithmRule):
 def token_logprobs(logits_BTV: Tensor, token_ids_BT: Tensor, *, temperature: float) -> Tensor:
     """[B, T] log-prob of each token under the softmax of logits / temperature.
 
-    The temperature of the sampler belongs here: without it the ratio to the sampler is off.
+    `temperature` must be the sampler's, as otherwise the ratio to the sampler is wrong.
     """
     chosen_BT = logits_BTV.gather(-1, token_ids_BT.unsqueeze(-1)).squeeze(-1)
     return chosen_BT / temperature - (logits_BTV / temperature).logsumexp(dim=-1)

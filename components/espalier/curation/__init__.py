@@ -1,8 +1,8 @@
-"""Curation: which rows of text are fit to be trained on, each refusal with its reason.
+"""Curation: which rows of text may be trained on, and the reason for each refusal.
 
 Near-duplicates, contamination by benchmarks, quality, personal data and secrets, the mix of kinds,
-and the card that says what a dataset is made of. Rows are texts with an id; nothing here knows
-tasks or trajectories.
+and the card that describes a dataset. Rows are texts with an id; nothing here depends on tasks or
+trajectories.
 """
 
 from espalier.curation.dataset import dataset_card, diversity, mixed

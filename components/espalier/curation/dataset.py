@@ -16,9 +16,9 @@ ItemT = TypeVar("ItemT")
 def mixed(
     by_kind: Mapping[str, Sequence[ItemT]], weights: Mapping[str, float], seed: int
 ) -> dict[str, list[ItemT]]:
-    """The largest mix whose weighted kinds stand in the proportion of their weights.
+    """Return the largest mix whose weighted kinds are in the proportion of their weights.
 
-    Kinds without a weight keep every row; a weighted kind that has none is left out of the
+    Kinds without a weight keep every row; a weighted kind without rows is left out of the
     proportion. Rows stay in their order.
     """
     weighted = {kind: weights[kind] for kind in by_kind if weights.get(kind) and by_kind[kind]}
@@ -52,11 +52,11 @@ Made by `validate` from synthetic tasks and texts. Every row leads back to its d
 
 
 def dataset_card(report: Mapping[str, Mapping[str, object]], attribution: str) -> str:
-    """The card of a curated artifact as Markdown.
+    """Return the card of a curated artifact as Markdown.
 
     Args:
-        report: heading -> figure -> value, as in curation.json.
-        attribution: whom the knowledge comes from, under which licence.
+        report: values by heading and figure, as in curation.json.
+        attribution: source and licence of the knowledge.
     """
     parts = [_HEAD]
     for heading, figures in report.items():

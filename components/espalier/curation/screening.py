@@ -21,7 +21,7 @@ from espalier.records import DataError
 from espalier.records.task import read_json_values
 
 RUN_WORDS = 3
-"""Words in the runs that repetition and near-duplicates are measured by."""
+"""Length, in words, of the runs that measure repetition and near-duplicates."""
 
 _SHAPES = {
     "private_key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
@@ -41,7 +41,7 @@ _CARD = re.compile(r"(?<![\d.,])(?:\d[ -]?){12,18}\d(?![\d.,])")
 
 
 def secret_in(text: str) -> str:
-    """The kind of the first match that looks like personal data or a secret; "" for none."""
+    """Return the kind of the first match that looks like personal data or a secret, or ""."""
     for kind, shape in _SHAPES.items():
         if shape.search(text):
             return kind
@@ -51,7 +51,7 @@ def secret_in(text: str) -> str:
 
 
 def _is_card(digits: str) -> bool:
-    """Luhn's check: every second digit from the right doubled, the sum a multiple of ten."""
+    """Return Luhn's check: every second digit from the right doubled, the sum a multiple of ten."""
     doubled = [
         int(digit) if place % 2 == 0 else sum(divmod(2 * int(digit), 10))
         for place, digit in enumerate(reversed(digits))
@@ -60,7 +60,7 @@ def _is_card(digits: str) -> bool:
 
 
 _MIN_WORDS = 5
-"""Shorter texts of a benchmark ("Paris", "yes or no") count only if a row consists of them."""
+"""Shorter texts of a benchmark ("Paris", "yes or no") count only if they are the whole row."""
 
 
 class Contamination:
@@ -76,7 +76,7 @@ class Contamination:
                 self._add(name, words(text))
 
     def found_in(self, text: str) -> str:
-        """`NAME: exact` or `NAME: 13 words in a row`; "" if nothing is shared."""
+        """Return `NAME: exact` or `NAME: 13 words in a row`; "" if nothing is shared."""
         found = words(text)
         if name := self._whole.get(" ".join(found), ""):
             return f"{name}: exact"
@@ -99,10 +99,10 @@ class Contamination:
 
 
 def benchmark_texts(path: Path) -> Iterator[str]:
-    """The texts of a benchmark's file: lines of a .txt, every string of a .jsonl.
+    """Yield the texts of a benchmark's file: lines of a .txt, every string of a .jsonl.
 
     Raises:
-        DataError: the file is missing, of another kind, or a line is no JSON.
+        DataError: the file is missing or of another kind, or a line is no JSON.
     """
     if path.suffix not in (".txt", ".jsonl"):
         raise DataError(f"{path}: a benchmark is a .txt (a text a line) or a .jsonl file")
@@ -159,10 +159,10 @@ Signature = NDArray[np.uint64]
 
 
 def near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, int]:
-    """Row -> the earlier, kept row that it repeats; a row that repeats none is not in it.
+    """Return, for each row that repeats an earlier, kept row, the index of that row.
 
     Args:
-        texts: in the order in which they are kept.
+        texts: texts in the order in which they are kept.
         threshold: least Jaccard overlap of 3-word runs that makes a repetition.
     """
     multipliers, offsets = _hash_family()
@@ -184,14 +184,14 @@ def near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, int]:
 
 
 def word_runs(text: str) -> frozenset[int]:
-    """Hashes of all runs of three folded words, or of the whole text if it is shorter."""
+    """Return hashes of all runs of three folded words, or of the whole text if it is shorter."""
     found = words(text)
     count = max(1, len(found) - RUN_WORDS + 1)
     return frozenset(_hash(" ".join(found[i : i + RUN_WORDS])) for i in range(count))
 
 
 def overlap(one: frozenset[int], other: frozenset[int]) -> float:
-    """Jaccard overlap of two sets, 0-1."""
+    """Return the Jaccard overlap of two sets, 0-1."""
     return len(one & other) / len(one | other)
 
 
@@ -200,7 +200,7 @@ def _hash(text: str) -> int:
 
 
 def _hash_family() -> tuple[Signature, Signature]:
-    """Multiply-shift functions: odd multipliers and offsets of 64 bits."""
+    """Return multiply-shift functions: odd multipliers and offsets of 64 bits."""
     rng = np.random.default_rng(_SEED)
     drawn = rng.integers(0, 2**64, size=(2, _BANDS * _ROWS), dtype=np.uint64)
     return drawn[0] | np.uint64(1), drawn[1]
@@ -208,7 +208,7 @@ def _hash_family() -> tuple[Signature, Signature]:
 
 def _signature(runs: frozenset[int], multipliers: Signature, offsets: Signature) -> Signature:
     hashes = np.fromiter(runs, dtype=np.uint64, count=len(runs))
-    return (hashes[:, None] * multipliers + offsets).min(axis=0)  # wraps around, as it should
+    return (hashes[:, None] * multipliers + offsets).min(axis=0)  # the overflow is intended
 
 
 def _band_keys(signature: Signature) -> list[tuple[int, bytes]]:
@@ -224,7 +224,7 @@ class TextRow(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A row left out, and why."""
+    """A row that is left out, and the reason."""
 
     row_id: str
     reason: str
@@ -234,7 +234,7 @@ class Dropped(NamedTuple):
 def screened(
     rows: Sequence[TextRow], config: CurationConfig, contamination: Contamination
 ) -> list[Dropped]:
-    """The rows to leave out, in order; duplicates are counted against rows that stay only."""
+    """Return the rows to leave out, in order; only repeats of kept rows are duplicates."""
     dropped: dict[int, Dropped] = {}
     for place, row in enumerate(rows):
         if fault := _fault(row, config, contamination):
@@ -249,7 +249,9 @@ def screened(
 
 def _fault(row: TextRow, config: CurationConfig, contamination: Contamination) -> Dropped | None:
     if found := secret_in(row.text):
-        return Dropped(row.row_id, "secret", found)  # the kind alone: a report must not repeat it
+        return Dropped(
+            row.row_id, "secret", found
+        )  # only the kind: a report must not repeat the secret
     if found := contamination.found_in(row.text):
         return Dropped(row.row_id, "contaminated", found)
     if found := quality_fault(row.text, config):

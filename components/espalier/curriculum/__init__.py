@@ -1,1 +1,1 @@
-"""Which tasks are worth sampling now, and self-play, which adds new ones."""
+"""The choice of tasks that are worth sampling now, and self-play, which adds new ones."""

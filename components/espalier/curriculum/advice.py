@@ -1,4 +1,4 @@
-"""What to change where the curriculum finds too few tasks to learn from."""
+"""Advice on what to change if the curriculum has too few tasks to learn from."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HARDER = (
 
 
 def advice_line(pass_rates: Sequence[float], profile: Profile) -> str:
-    """A warning on tasks that teach too little, with what to change; empty where there is none.
+    """Return a warning on tasks that teach too little, with what to change; or an empty text.
 
     Args:
-        pass_rates: of every candidate, 0-1.
-        profile: of the run; a step of its training draws `training.tasks_per_step` tasks.
+        pass_rates: pass rate of every candidate, 0-1.
+        profile: profile of the run; a training step draws `training.tasks_per_step` tasks.
     """
     if not pass_rates or profile.curriculum.draw not in ("band", "kinds"):
         return ""  # the other draws choose among all tasks
@@ -47,7 +47,7 @@ def _remedy(too_easy: int, too_hard: int, candidates: int, wanted: int) -> str:
     if candidates < wanted:
         return (
             f"The tasks are too few: {wanted} or more are needed. Add documents, question/answer "
-            "pairs or triples, or raise curriculum.candidates where it is what limits them"
+            "pairs or triples, or raise curriculum.candidates if it is the limit"
         )
     outside = too_easy + too_hard
     if too_easy >= _MOSTLY * outside:

@@ -1,7 +1,7 @@
 """How a step's tasks are chosen from the pool: one function for each value of `curriculum.draw`.
 
-Each gives a `Choose`, which proposes tasks until enough unused ones are found. A choice is a
-function of the generator and of what was observed, so that a resumed run draws as an unbroken one.
+Each returns a `Choose`, which proposes tasks until enough unused ones are chosen. A choice depends
+only on the generator and on what was observed, so that a resumed run draws as an unbroken one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from espalier.curriculum.prediction import FloatArray, PassRatePredictor, mixed_chance
 
 _SHARPNESS = 6.0
-"""Exponent of the chance in a task's weight. 6 told 8 % more by the rollout than 2 in simulation
-(tests.benchmarks.curriculum_simulation)."""
+"""Exponent of the chance in a task's weight. In simulation, rollouts at 6 were 8 % more informative
+than at 2 (tests.benchmarks.curriculum_simulation)."""
 _FRONTIER = (0.2, 0.8)
 """Pass rates between which a pattern is neither out of reach nor learned."""
 
 Choose = Callable[[random.Random, Set[str]], str]
-"""Generator and used ids -> an id, which may be one of the used; then it is asked again. Some task
-is unused."""
+"""Returns an id, given the generator and the used ids; if the id is used, it is called again. At
+least one task is unused."""
 
 
 def uniform(task_ids: Sequence[str]) -> Choose:
-    """All tasks alike."""
+    """Return a choice with equal weights for all tasks."""
     return lambda rng, _: task_ids[rng.randrange(len(task_ids))]
 
 
@@ -43,7 +43,7 @@ def over_patterns(ids_by_pattern: Mapping[str, Sequence[str]]) -> Choose:
 
 
 class Band(NamedTuple):
-    """A pool's tasks by whether their pass rate is inside the band."""
+    """A pool's tasks, inside and outside the pass-rate band."""
 
     kept: Sequence[str]
     others: Sequence[str]
@@ -51,12 +51,12 @@ class Band(NamedTuple):
 
 
 def from_band(band: Band, explore_share: float, weights: Mapping[str, float]) -> Choose:
-    """The tasks inside the band, and a share of those outside.
+    """Return a choice of tasks inside the band, and of a share of those outside.
 
     Args:
-        band: of the pool.
-        explore_share: how often a task from outside is proposed.
-        weights: of the kept tasks; empty where all weigh the same.
+        band: the pool's tasks by the band.
+        explore_share: share of proposals from outside the band.
+        weights: weights of the kept tasks; empty if all are equal.
     """
 
     def choose(rng: random.Random, used: Set[str]) -> str:
@@ -74,26 +74,26 @@ def from_band(band: Band, explore_share: float, weights: Mapping[str, float]) ->
 def by_prediction(
     predictor: PassRatePredictor, *, rollouts: int, explore_share: float, rng: random.Random
 ) -> Choose:
-    """Tasks in proportion to a power of the chance that their next rollouts hold both outcomes.
+    """Return a choice weighted by a power of the chance that a task's rollouts are mixed.
 
     Args:
-        predictor: of the pool's tasks.
-        rollouts: of a task before it is dropped: the screening's, or the group's without one.
-        explore_share: how often any task is proposed.
-        rng: draws what the regression's weights may be.
+        predictor: predictor of the pool's tasks.
+        rollouts: rollouts of a task before it may be dropped: the screening's, or else the group's.
+        explore_share: share of proposals from all tasks.
+        rng: samples the regression's weights.
     """
     chances_N = mixed_chance(*predictor.posteriors(rng), rollouts)
     return _weighted(predictor.task_ids, chances_N**_SHARPNESS, explore_share)
 
 
 def from_frontier(predictor: PassRatePredictor, explore_share: float) -> Choose:
-    """Tasks never tried before, of the patterns that are solved now and then.
+    """Return a choice of untried tasks, of the patterns that are sometimes solved.
 
-    Where none is left, tried ones of those patterns; where there is no such pattern, all tasks.
+    If none is left, tried tasks of those patterns are chosen; without such a pattern, all tasks.
 
     Args:
-        predictor: of the pool's tasks.
-        explore_share: how often any task is proposed.
+        predictor: predictor of the pool's tasks.
+        explore_share: share of proposals from all tasks.
     """
     wins_N, losses_N = predictor.posteriors()
     pattern_N = predictor.patterns
@@ -106,7 +106,7 @@ def from_frontier(predictor: PassRatePredictor, explore_share: float) -> Choose:
 
 
 def _weighted(task_ids: Sequence[str], weights_N: FloatArray, explore_share: float) -> Choose:
-    """Unused tasks by weight; all alike for a share of the proposals, or if no weight is left."""
+    """Return a choice by weight; uniform for a share of proposals, or if no weight is left."""
     places = {task_id: place for place, task_id in enumerate(task_ids)}
     left_N = weights_N.copy()
     removed: set[str] = set()

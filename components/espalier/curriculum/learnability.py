@@ -1,6 +1,6 @@
 """How much a task teaches at its pass rate: the band worth sampling, and weights inside it.
 
-Papers and public code differ, so every name says whose rule it is. R-Zero's code pays
+Papers and public code differ, so every name tells the source of the rule. R-Zero's code gives
 min(p, 1 - p), half of the paper's reward, which is the same preference.
 """
 
@@ -15,7 +15,7 @@ from espalier.records import Task
 def keep_learnable(
     tasks: Sequence[Task], pass_rates: Mapping[str, float], band: tuple[float, float]
 ) -> list[Task]:
-    """Tasks whose pass rate lies inside `band` (both ends included), in their order.
+    """Return the tasks whose pass rate lies inside `band` (ends included), in their order.
 
     A task that is always solved, or never, gives every member of its group the same reward.
     """
@@ -32,17 +32,17 @@ def r_zero(pass_rate: float) -> float:
 
 
 def r_zero_code(pass_rate: float) -> float:
-    """min(p, 1 - p): half of the paper's reward (`compute_score` of the public code)."""
+    """Return min(p, 1 - p): half of the paper's reward (`compute_score` of the public code)."""
     return min(pass_rate, 1 - pass_rate)
 
 
 def absolute_zero(pass_rate: float) -> float:
-    """1 - p: the harder the better (arXiv:2505.03335, eq. 4)."""
+    """Return 1 - p: the harder the task, the larger (arXiv:2505.03335, eq. 4)."""
     return 1 - pass_rate
 
 
 def absolute_zero_code(pass_rate: float) -> float:
-    """1 - p, and 0 for a task that was never solved (`one_minus` of the public code)."""
+    """Return 1 - p, and 0 for a task that was never solved (`one_minus` of the public code)."""
     return 1 - pass_rate if pass_rate > 0 else 0.0
 
 
@@ -52,4 +52,4 @@ LEARNABILITY: Mapping[Preference, Callable[[float], float]] = {
     "absolute_zero": absolute_zero,
     "absolute_zero_code": absolute_zero_code,
 }
-"""Name in the profile -> weight of a task at its pass rate."""
+"""Weight of a task at its pass rate, by the rule's name in the profile."""

@@ -23,14 +23,14 @@ from espalier.curriculum.prediction import Describe, PassRatePredictor, undescri
 from espalier.records import Task
 
 _PRIOR_ATTEMPTS = 2.0
-"""Weight, in attempts, of the mean over tasks of the same signature: one group is noisy."""
+"""Weight, in attempts, of the mean over tasks of the same signature: a single group is noisy."""
 
 _MEMORY = 0.5
 """Discount of earlier attempts with each new group, since the policy has changed."""
 
 _LEAST_SHARE = 0.05
-"""A kind with a smaller share of the tasks is drawn as if it had so many: else the one task of a
-kind would be in every step."""
+"""Least share with which a kind is drawn: otherwise the only task of a kind would be in every
+step."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class TaskRecord:
 
 
 class TaskPool:
-    """Draws the tasks of a step by the rule of the profile, from what is known of pass rates."""
+    """Draws the tasks of a step by the rule of the profile, from the known pass rates."""
 
     def __init__(
         self,
@@ -57,14 +57,12 @@ class TaskPool:
         """Begin without any attempt.
 
         Args:
-            tasks: of the pool.
+            tasks: tasks of the pool.
             config: how they are drawn.
-            group_size: rollouts of a task where there is no screening; predictions take 1 for 2.
-            reward_span: of an outcome, wrong and right, where rewards are predicted, however tasks
-                are drawn.
-            describe: what the family says of a task; predictions learn from it, and kinds are drawn
-                by it.
-            rename: gives a drawn task other names, and leaves its id as it is.
+            group_size: rollouts of a task without screening; predictions use at least 2.
+            reward_span: rewards of a wrong and a right outcome; set if rewards are predicted.
+            describe: the family's description of a task, for predictions and for drawing by kind.
+            rename: gives a drawn task other names, and keeps its id.
         """
         self._tasks = {task.task_id: task for task in tasks}
         self._config = config
@@ -85,16 +83,16 @@ class TaskPool:
 
     @property
     def num_kept(self) -> int:
-        """Tasks inside the band at the last refresh."""
+        """Number of tasks inside the band at the last refresh."""
         return len(self._kept)
 
     @property
     def tasks(self) -> list[Task]:
-        """All of them, inside the band or not."""
+        """Return all tasks, inside and outside the band."""
         return list(self._tasks.values())
 
     def task(self, task_id: str) -> Task:
-        """The task of that id."""
+        """Return the task with that id."""
         return self._tasks[task_id]
 
     def add(self, tasks: Sequence[Task]) -> None:
@@ -115,7 +113,7 @@ class TaskPool:
             self._predictor.observe(task_id, attempts=attempts, successes=successes)
 
     def refresh(self) -> None:
-        """Decide anew which tasks are inside the band; unchanged if none would be."""
+        """Recompute which tasks are inside the band; unchanged if none would be."""
         if not self._config.enabled:
             return
         low, high = self._config.pass_rate_band
@@ -127,7 +125,7 @@ class TaskPool:
             self._others = [task_id for task_id in self._tasks if task_id not in chosen]
 
     def estimates(self) -> dict[str, float]:
-        """Pass rate of every task: predicted, or shrunk towards the mean of its signature."""
+        """Return every task's pass rate: predicted, or shrunk towards its signature's mean."""
         if self._predictor is not None and self._draws_by_prediction:
             return self._predictor.rates()
         attempts: dict[str, float] = defaultdict(float)
@@ -148,7 +146,7 @@ class TaskPool:
         return rates
 
     def predicted_reward(self, task_id: str) -> float:
-        """Outcome to be expected of a task, in a pool with a `reward_span`."""
+        """Return the expected outcome of a task, in a pool with a `reward_span`."""
         assert self._predictor is not None, "a pool with a span predicts"
         assert self._reward_span is not None, "the pool was made to predict rewards"
         low, high = self._reward_span
@@ -189,10 +187,10 @@ class TaskPool:
         return from_band(band, config.explore_share, self._weights())
 
     def _weights(self) -> dict[str, float]:
-        """Weights of the kept tasks by the profile's preference; {} if all weigh the same.
+        """Return the kept tasks' weights by the profile's preference; {} if all are equal.
 
-        Where kinds are drawn alike, those of a kind are shared among its tasks. A function of the
-        current estimates only: a resumed run draws the tasks of an unbroken one.
+        Where kinds have equal weights, each kind's weight is shared among its tasks. The weights
+        depend only on the current estimates: a resumed run draws the tasks of an unbroken one.
         """
         weights: dict[str, float] = {}
         if self._config.preference != "even":
@@ -210,7 +208,7 @@ class TaskPool:
         }
 
     def _kind(self, task_id: str) -> tuple[str, ...]:
-        """The groups that reports show the task in: its kind of question, its steps."""
+        """Return the groups of reports that contain the task: its kind of question, its steps."""
         kind = self._kinds.get(task_id)
         if kind is None:
             groups = self._describe(self._tasks[task_id]).groups
@@ -218,7 +216,7 @@ class TaskPool:
         return kind
 
     def state(self) -> dict[str, Any]:
-        """Records for a checkpoint, with what predictions learned; `restore` takes them back."""
+        """Return records for a checkpoint, with the predictor's state, for `restore`."""
         records = {tid: [r.attempts, r.successes] for tid, r in self._records.items()}
         if self._predictor is None:
             return records
@@ -239,5 +237,5 @@ class TaskPool:
         self._others = [task_id for task_id in self._tasks if task_id not in chosen]
 
     def kept_ids(self) -> list[str]:
-        """Ids of the tasks inside the band."""
+        """Return the ids of the tasks inside the band."""
         return list(self._kept)

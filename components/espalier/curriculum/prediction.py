@@ -1,16 +1,16 @@
-"""What the next rollouts of a task will show: its pass rate, and whether both outcomes occur.
+"""Predicts the next rollouts of a task: its pass rate, and whether both outcomes occur.
 
     observed groups -> logistic regression over features -> prior of every task, tried or not
     prior + the task's own discounted attempts           -> Beta posterior
     posterior                                            -> chance of a mixed group of n rollouts
 
-The regression is followed on line by an extended Kalman filter with a diagonal covariance (West and
+The regression is updated online by an extended Kalman filter with a diagonal covariance (West and
 Harrison 1997, ch. 14): one update for each group, in which older groups count less and less, since
-the policy moves. Tasks of one description differ by far more than chance (`_TASK_SPREAD`), so that
-a group of 16 tells hardly more of the features than one of 4. How fast the policy moves is counted
-in attempts, whatever the size of the groups that they come in.
+the policy changes. Tasks with the same description differ by far more than chance
+(`_TASK_SPREAD`), so a group of 16 tells hardly more about the features than one of 4. The policy's
+change is measured in attempts, whatever the size of their groups.
 
-All is a function of the observed groups in their order.
+All results depend only on the observed groups and their order.
 """
 
 from __future__ import annotations
@@ -31,52 +31,55 @@ FloatArray = NDArray[np.float64]
 # axis suffixes: N tasks, F features of a task, D features of all tasks
 
 _TASK_SPREAD = 4.0
-"""Variance between tasks of one description, logits squared. This, the prior's weight and variances
-were chosen by tests.benchmarks.curriculum_prediction on two runs of the demo."""
+"""Variance between tasks of one description, logits squared. This value, the prior's weight and the
+variances were chosen by tests.benchmarks.curriculum_prediction on two runs of the demo."""
 _PRIOR_ATTEMPTS = 3.0
-"""Weight of the regression in a task's posterior, in attempts; that spread, as a Beta's."""
+"""Weight of the regression in a task's posterior, in attempts; `_TASK_SPREAD` as a Beta's
+parameter."""
 _OWN_HALF_LIFE = 16
-"""New attempts at a task after which its earlier ones count half: a group of the profiles."""
+"""Number of new attempts at a task after which its earlier ones count half: a group of the
+profiles."""
 _HALF_LIFE = 6_400
-"""Attempts at any tasks after which a task's own count half: 25 steps of 256 rollouts."""
+"""Number of attempts at any tasks after which a task's own count half: 25 steps of 256 rollouts."""
 _FORGETTING = 6e-5
-"""Share of the way back to its prior that a weight's variance goes with each attempt."""
+"""Share of the distance to its prior by which a weight's variance returns with each attempt."""
 _LEAST_VARIANCE = 0.02
-"""Of one outcome, as at a rate of 0.02: closer to 0 and 1 an odd one would move too much."""
+"""Variance of one outcome, as at a rate of 0.02: closer to 0 and 1 a rare outcome would have too
+much effect."""
 _MOST_SURPRISE = 8.0
-"""Logits by which a group is at most held to differ from what was expected: far from it the
-logistic curve is flat, and its tangent promises too much. One attempt may differ by more: cutting
-off its rarer outcome alone would draw low rates to 0 and high ones to 1."""
+"""Largest difference, in logits, of a group from its prediction: far from it the logistic curve is
+flat, and its tangent overestimates. One attempt may differ by more: cutting off only its rarer
+outcome would draw low rates to 0 and high ones to 1."""
 
 _VARIANCES = {"all": 4.0, "group": 0.5, "pattern": 0.3, "part": 0.3, "number": 0.3}
 """Prior variance of a weight by the kind of its feature, logits squared."""
 
 
 class Description(NamedTuple):
-    """What a family says of a task, beside what every task has."""
+    """What a family tells about a task, besides what every task has."""
 
     groups: Mapping[str, str]
-    """As in reports: the kind of question, its steps."""
+    """Groups as in reports: the kind of question, its steps."""
     names: Sequence[str]
-    """Of the entities that it is about."""
+    """Names of the entities in it."""
 
 
 Describe = Callable[[Task], Description]
 
 
 def undescribed(task: Task) -> Description:
-    """What every task has."""
+    """Return the description that every task has."""
     steps = task.metadata.difficulty
     return Description({} if steps is None else {"steps": f"{steps:g}"}, ())
 
 
 def mixed_chance(wins_N: FloatArray, losses_N: FloatArray, rollouts: int) -> FloatArray:
-    """[N]: the chance that `rollouts` attempts hold both outcomes, 1 - E p^n - E (1-p)^n.
+    """Return [N]: the chance that `rollouts` attempts hold both outcomes, 1 - E p^n - E (1-p)^n.
 
     Args:
-        wins_N: [N], first parameter of each task's Beta.
-        losses_N: [N], the second.
-        rollouts: n.
+        wins_N: [N], first parameter of each task's Beta distribution.
+        losses_N: [N], its second parameter.
+        rollouts: n in the formula.
     """
     total_N = wins_N + losses_N
     all_win_N, none_wins_N = np.ones_like(total_N), np.ones_like(total_N)
@@ -87,7 +90,7 @@ def mixed_chance(wins_N: FloatArray, losses_N: FloatArray, rollouts: int) -> Flo
 
 
 class PassRatePredictor:
-    """Predicts every task of a pool from the groups that were observed."""
+    """Predicts every task of a pool from the observed groups."""
 
     def __init__(self, tasks: Sequence[Task], describe: Describe = undescribed) -> None:
         self._describe = describe
@@ -152,13 +155,13 @@ class PassRatePredictor:
         self._own_N3[place, 2] = self._attempts
 
     def rates(self) -> dict[str, float]:
-        """Expected pass rate of every task."""
+        """Return the expected pass rate of every task."""
         wins_N, losses_N = self.posteriors()
         rates_N = wins_N / (wins_N + losses_N)
         return dict(zip(self._places, rates_N.tolist(), strict=True))
 
     def rate(self, task_id: str) -> float:
-        """Expected pass rate of one task."""
+        """Return the expected pass rate of one task."""
         place = self._places[task_id]
         columns, values = self._rows[place]
         rate = _sigmoid(float(self._mean_D[columns] @ np.array(values)))
@@ -166,11 +169,11 @@ class PassRatePredictor:
         return float(wins / (wins + losses))
 
     def posteriors(self, rng: random.Random | None = None) -> tuple[FloatArray, FloatArray]:
-        """[N] each: the parameters of every task's Beta, in the order in which they were added.
+        """Return [N] each: the parameters of the tasks' Beta distributions, in order of addition.
 
         Args:
-            rng: draws the weights of the regression from what they may be (Thompson 1933), so that
-                what little is known of is tried; None takes their means.
+            rng: samples the weights of the regression from their distribution (Thompson 1933), so
+                that uncertain tasks are tried; None takes their means.
         """
         weights_D = self._mean_D
         if rng is not None:
@@ -180,7 +183,7 @@ class PassRatePredictor:
         return self._posteriors(rates_N, self._own_N3)
 
     def _posteriors(self, rates_N: FloatArray, own_N3: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """[N] each: Beta parameters of tasks of these predicted rates and own attempts."""
+        """Return [N] each: Beta parameters for these predicted rates and own attempts."""
         wins_N = _PRIOR_ATTEMPTS * np.clip(rates_N, 1e-3, 1 - 1e-3)
         losses_N = _PRIOR_ATTEMPTS - wins_N
         attempts_N, successes_N, counted_N = own_N3.T
@@ -191,13 +194,13 @@ class PassRatePredictor:
         )
 
     def logits(self, weights_D: FloatArray) -> FloatArray:
-        """[N]: what the regression says of each task under `weights_D`, in the state's order."""
+        """Return [N]: the regression's logit for each task under `weights_D`."""
         if len(self._values_NF) < len(self._rows):
             self._pad_rows()
         return (weights_D[self._columns_NF] * self._values_NF).sum(axis=1)
 
     def _pad_rows(self) -> None:
-        """[N, F] of columns and values; a value of 0 behind a task's last feature."""
+        """Build [N, F] of columns and values; the value after a task's last feature is 0."""
         most = max((len(columns) for columns, _ in self._rows), default=0)
         self._columns_NF = np.zeros((len(self._rows), most), dtype=np.int64)
         self._values_NF = np.zeros((len(self._rows), most))
@@ -207,20 +210,20 @@ class PassRatePredictor:
 
     @property
     def task_ids(self) -> list[str]:
-        """Of the N tasks, in their order."""
+        """Ids of the N tasks, in their order."""
         return list(self._places)
 
     @property
     def patterns(self) -> NDArray[np.int64]:
-        """[N]: the number of each task's pattern, from 0."""
+        """Return [N]: the number of each task's pattern, from 0."""
         return np.array(self._pattern_of)
 
     def untried(self) -> NDArray[np.bool_]:
-        """[N]: the tasks without an attempt."""
+        """Return [N] bool: the tasks without an attempt."""
         return self._own_N3[:, 2] == 0
 
     def state(self) -> dict[str, Any]:
-        """What was learned, as plain data; `restore` takes it back."""
+        """Return what was learned as plain data, for `restore`."""
         return {
             "weights": {
                 name: [float(self._mean_D[column]), float(self._variance_D[column])]
@@ -257,11 +260,12 @@ class PassRatePredictor:
 
 
 _MOST_PARTS = 12
-"""Words of a pattern that are features of their own: patterns that share relations are alike."""
+"""Most words of a pattern that are features of their own: patterns that share relations are
+similar."""
 
 
 class _Numbers:
-    """Lengths and frequencies, standardised over the tasks that a pool begins with."""
+    """Lengths and frequencies, standardised over the first tasks of a pool."""
 
     def __init__(self, tasks: Sequence[Task], describe: Describe) -> None:
         self._describe = describe

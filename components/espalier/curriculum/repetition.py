@@ -1,4 +1,4 @@
-"""How much a batch of questions repeats itself: clusters by BLEU, as R-Zero penalises them.
+"""The repetition in a batch of questions: clusters by BLEU, as R-Zero penalises them.
 
 Huang et al. 2025 (arXiv:2508.05004), sec. 3.1: distances 1 - BLEU, agglomerative clustering by
 average linkage, and for each question the share of the batch that its cluster holds.
@@ -22,10 +22,10 @@ Counts = tuple[Counter[tuple[str, ...]], ...]
 
 
 def cluster_shares(questions: Sequence[str], max_distance: float) -> list[float]:
-    """For each question, the share of all questions that are in its cluster.
+    """Return for each question the share of all questions that are in its cluster.
 
     Args:
-        questions: with words separated by spaces.
+        questions: texts with words separated by spaces.
         max_distance: clusters are merged while their mean distance, 1 - BLEU, is below this.
 
     Returns:
@@ -36,7 +36,7 @@ def cluster_shares(questions: Sequence[str], max_distance: float) -> list[float]
 
 
 def bleu_distances(questions: Sequence[str]) -> NDArray[np.float64]:
-    """[N, N], symmetric, 0 on the diagonal: 1 - BLEU of the earlier against the later question."""
+    """Return [N, N]: 1 - BLEU of the earlier against the later question; 0 on the diagonal."""
     counts = [_counts(question.split()) for question in questions]
     distances_NN = np.zeros((len(questions), len(questions)))
     for row, hypothesis in enumerate(counts):
@@ -47,12 +47,12 @@ def bleu_distances(questions: Sequence[str]) -> NDArray[np.float64]:
 
 
 def bleu(hypothesis: str, reference: str) -> float:
-    """Sentence BLEU of four orders with one reference (Papineni et al. 2002), smoothed."""
+    """Return sentence BLEU of four orders with one reference (Papineni et al. 2002), smoothed."""
     return _bleu(_counts(hypothesis.split()), _counts(reference.split()))
 
 
 def clusters(distances_NN: NDArray[np.float64], max_distance: float) -> list[int]:
-    """Agglomerative clustering by average linkage, stopped at `max_distance`; N labels.
+    """Return N labels of agglomerative clustering by average linkage, up to `max_distance`.
 
     Args:
         distances_NN: [N, N], symmetric.
@@ -75,7 +75,7 @@ def clusters(distances_NN: NDArray[np.float64], max_distance: float) -> list[int
 
 
 def _counts(words: Sequence[str]) -> Counts:
-    """Counts of the phrases of one to four words."""
+    """Return the counts of the phrases of one to four words."""
     return tuple(
         Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
         for order in range(1, _ORDER + 1)

@@ -25,9 +25,9 @@ class TrialVerdict(NamedTuple):
     """Verdict on one proposed task."""
 
     fault: str
-    """Why it is refused; empty if it is kept."""
+    """Why the task is refused; empty if it is kept."""
     reward: float | None = None
-    """The proposer's reward; None where the rule has none."""
+    """The proposer's reward; None if the rule has none."""
 
 
 def judge_trials(trials: Sequence[Trial], config: PosingConfig) -> list[TrialVerdict]:
@@ -47,10 +47,10 @@ def judge_trials(trials: Sequence[Trial], config: PosingConfig) -> list[TrialVer
 
 
 def challenger_rewards(trials: Sequence[Trial], config: RZeroConfig) -> list[float]:
-    """Rewards of a proposer: the policy's uncertainty on each task, less the task's repetition.
+    """Return a proposer's rewards: the policy's uncertainty on a task minus its repetition.
 
     max(0, 1 - 2 |p - 1/2| - w s), with s the share of the task's cluster (arXiv:2508.05004, sec.
-    3.1). The public code pays min(p, 1 - p) - w s, which may fall below 0 (`compute_score`).
+    3.1). The public code gives min(p, 1 - p) - w s, which may fall below 0 (`compute_score`).
     """
     questions = [trial.task.question for trial in trials]
     shares = [0.0] * len(questions)
@@ -65,7 +65,7 @@ def challenger_rewards(trials: Sequence[Trial], config: RZeroConfig) -> list[flo
 
 
 def _by_value(trial: Trial, config: WebRLConfig) -> TrialVerdict:
-    """WebRL's filter: neither too hard nor too easy (arXiv:2411.02337, sec. 3.2)."""
+    """Judge by WebRL's filter: neither too hard nor too easy (arXiv:2411.02337, sec. 3.2)."""
     value = trial.pass_rate if config.value == "pass_rate" else trial.value
     low, high = config.value_band
     if math.isnan(value):
@@ -80,7 +80,7 @@ def _by_distance(trial: Trial, config: RZeroConfig) -> str:
 
 
 def _by_extreme(trial: Trial, config: AbsoluteZeroConfig) -> str:
-    """Absolute Zero's filter of the public code."""
+    """Return the fault by Absolute Zero's filter in its public code; empty if there is none."""
     if config.kept != "all" and trial.pass_rate == 1:
         return "too_easy"
     return "too_hard" if config.kept == "non_extremes" and trial.pass_rate == 0 else ""
@@ -91,18 +91,18 @@ class Phase:
     """Figures of one phase; `posed` counts the proposed tasks, kept and refused."""
 
     step: int
-    """Optimizer steps done at its end."""
+    """Number of optimizer steps done at its end."""
     failed: int
-    """Tasks that the phase tried and never solved."""
+    """Number of tasks that the phase tried and never solved."""
     posed: int
     refused: Mapping[str, int]
-    """Reason -> number of tasks, most frequent first."""
+    """Number of tasks by reason of refusal, most frequent first."""
     kept: int
     reward: float | None = None
     """The proposer's mean reward over the tried tasks, under rules that have one."""
 
     def line(self) -> str:
-        """One line for the log."""
+        """Return one line for the log."""
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
         refused = f"refused {sum(self.refused.values())}" + (f" ({reasons})" if reasons else "")
         earned = "" if self.reward is None else f", mean reward {self.reward:.2f}"
@@ -128,10 +128,10 @@ class SelfPlay:
 
         Args:
             config: how many tasks to propose, and which to keep.
-            proposer: of the tasks.
-            pool: that training draws from.
+            proposer: proposes the tasks.
+            pool: pool that training draws from.
             try_tasks: has the current policy attempt them.
-            seed: of the run.
+            seed: seed of the run.
         """
         self.tasks: list[Task] = []
         """All tasks kept so far."""
@@ -144,10 +144,10 @@ class SelfPlay:
         self._failed: dict[str, None] = {}
         self._solved: set[str] = set()
         self._earned: dict[str, tuple[int, float]] = {}
-        """Signature -> number of tried tasks of that kind, and the sum of their rewards."""
+        """Number of tried tasks of a kind, and the sum of their rewards, by signature."""
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
-        """Note which tasks a step's trajectories solved or failed."""
+        """Record which tasks a step's trajectories solved or failed."""
         for trajectory in trajectories:
             if trajectory.reward["outcome"] > 0:
                 self._solved.add(trajectory.task_id)
@@ -213,7 +213,7 @@ class SelfPlay:
         self._earned[kind] = (tried + 1, total + reward)
 
     def kept_ids(self) -> list[str]:
-        """See `TaskPool.kept_ids`."""
+        """Return the ids of the tasks inside the band."""
         return self._pool.kept_ids()
 
     def state(self) -> dict[str, Any]:

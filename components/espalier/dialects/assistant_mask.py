@@ -1,6 +1,6 @@
-r"""What the assistant wrote in a conversation, as its chat template marks it.
+r"""The assistant's part of a conversation, as its chat template marks it.
 
-A template puts `{% generation %}` around what the policy is to write itself, end-of-turn token
+A template puts `{% generation %}` around the text that the policy is to write, end-of-turn token
 included; the rest is read and never trained on:
 
     text     <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n  Hello there.<|im_end|>\n
@@ -23,15 +23,15 @@ _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class Segment(NamedTuple):
-    """A run of rendered text that is all of one kind."""
+    """A part of the rendered text that is either all written by the assistant or all read."""
 
     text: str
     written: bool
-    """Whether the assistant is to write it."""
+    """Whether the assistant writes it."""
 
 
 class EncodedConversation(NamedTuple):
-    """Token ids of a conversation; `assistant_mask` is 1 on what the assistant is to write."""
+    """Token ids of a conversation; `assistant_mask` is 1 on the assistant's part."""
 
     token_ids: tuple[int, ...]
     assistant_mask: tuple[int, ...]
@@ -45,9 +45,9 @@ def encode_conversation(
     """Render a conversation in the tokenizer's chat template, and encode it as one text.
 
     Args:
-        tokenizer: a fast one, because the mask needs the place of each token in the text.
-        messages: in the Hugging Face shape: role, content, and tool calls where there are any.
-        tools: their JSON schemas.
+        tokenizer: a fast tokenizer, because the mask needs each token's position in the text.
+        messages: messages in the Hugging Face format: role, content, and any tool calls.
+        tools: JSON schemas of the tools.
 
     Raises:
         PolicyError: the template marks nothing, so that there is no mask.
@@ -67,7 +67,7 @@ def assistant_segments(
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None = None,
 ) -> tuple[Segment, ...]:
-    """The rendered conversation, cut where the template's marks begin and end; see above."""
+    """Return the rendered conversation, cut where the template's marks begin and end."""
     template = tokenizer.get_chat_template(tools=tools)
     if not _MARKER.search(template):
         raise PolicyError(
@@ -91,7 +91,7 @@ def assistant_segments(
 
 
 def token_mask(offsets: Iterable[tuple[int, int]], segments: Iterable[Segment]) -> tuple[int, ...]:
-    """1 for each token that has a character of a written segment.
+    """Return 1 for each token that has a character of a written segment, else 0.
 
     Args:
         offsets: for each token, where its text begins and ends among all characters.

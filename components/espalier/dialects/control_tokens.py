@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CUT = "\ufdd0"
-"""A noncharacter of Unicode, which no text that is exchanged has; one that is there is replaced."""
+"""A Unicode noncharacter, which exchanged text never contains; if it does, it is replaced."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _RESERVED = re.compile(r"<.+>|\[[A-Z/_ ]+\]|\uff5c.+\uff5c", re.DOTALL)
-"""How a reserved token looks that the tokenizer does not call special."""
+"""Form of reserved tokens that the tokenizer does not list as special."""
 _HTML = re.compile(
     r"</?(a|b|blockquote|br|caption|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|s|span|strong|sub|sup|"
     r"table|tbody|td|tfoot|th|thead|tr|u|ul)>"
 )
-"""Elements of pages, which some tokenizers (Gemma's) know as tokens and which are ordinary text."""
+"""HTML elements, which some tokenizers (Gemma's) have as tokens and which are ordinary text."""
 
 Value = TypeVar("Value")
 
 
 class _Normaliser(NamedTuple):
-    """A tokenizer's normalisation, and the control tokens that it looks for behind it."""
+    """A tokenizer's normalisation, and the control tokens that it matches after normalising."""
 
     normalise: Callable[[str], str] | None
     pattern: re.Pattern[str]
@@ -51,23 +51,23 @@ class ControlTokens:
         self._anchor = self._found_anchor()
 
     def as_text(self, content: str, *, but: frozenset[str] = frozenset()) -> str:
-        """The content, cut wherever it spells a control token; those of `but` are left whole."""
+        """Return the content, cut wherever it spells a control token, except those of `but`."""
         if CUT in content:
             content = content.replace(CUT, _REPLACEMENT)
         if self._normalise is not None:
             normalised = self._normalise(content)
-            if self._normalised_pattern.search(normalised):  # a token once it is normalised
+            if self._normalised_pattern.search(normalised):  # spells a token once it is normalised
                 content = _cut(self._normalised_pattern, normalised, but)
         return _cut(self._pattern, content, but)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, in which control tokens are those that were not cut."""
+        """Return token ids; control tokens are those that were not cut."""
         if CUT not in text:
             return self._encoded(text)
         first, *others = text.split(CUT)
         ids = self._encoded(first)
         for part in others:
-            # behind another token, so that it gets no blank as the beginning of a text does
+            # after another token, so that it gets no leading blank like the beginning of a text
             ids += self._encoded(self._anchor + part)[bool(self._anchor) :]
         return ids
 
@@ -75,7 +75,7 @@ class ControlTokens:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _found_anchor(self) -> str:
-        """A control token that is one id and eats no blanks; "" where there is none."""
+        """Return a control token that is one id and strips no blanks; "" without one."""
         for token_id, token in self._tokenizer.added_tokens_decoder.items():
             is_plain = token.special and not (token.rstrip or token.lstrip or token.single_word)
             if is_plain and self._encoded(f"{token.content}|")[:1] == [token_id]:
@@ -84,11 +84,11 @@ class ControlTokens:
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase, marks: Iterable[str] = ()) -> ControlTokens:
-    """The control tokens of a tokenizer: what only templates and dialects may write.
+    """Return the control tokens of a tokenizer, which only templates and dialects may write.
 
-    These are its special tokens; of its other added tokens those that its chat template has, that
+    These are its special tokens, and those other added tokens that its chat template contains, that
     look reserved (`<|...|>`, `[INST]`), or that are among `marks`, which a dialect writes. Blanks,
-    words and elements of HTML that a tokenizer knows as one token each stay ordinary text.
+    words and HTML elements that are single tokens stay ordinary text.
     """
     return _collected(tokenizer, _added_texts(tokenizer).intersection(marks))
 
@@ -111,7 +111,7 @@ def _collected(tokenizer: PreTrainedTokenizerBase, marks: frozenset[str]) -> Con
 
 
 def map_texts(value: Value, change: Callable[[str], str]) -> Value:
-    """A JSON value with `change` of every text in it, keys included."""
+    """Return a JSON value with `change` applied to every text in it, keys included."""
     if isinstance(value, str):
         return cast("Value", change(value))
     if isinstance(value, Mapping):
@@ -134,7 +134,7 @@ def _cut(pattern: re.Pattern[str], text: str, but: frozenset[str]) -> str:
 
 
 def _normaliser(tokenizer: PreTrainedTokenizerBase, plain: re.Pattern[str]) -> _Normaliser:
-    """How the tokenizer normalises a text, where it finds some tokens only then."""
+    """Return how the tokenizer normalises a text; it matches some tokens only after that."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     normaliser: Any = getattr(backend, "normalizer", None)
     if normaliser is None:
@@ -148,17 +148,17 @@ def _normaliser(tokenizer: PreTrainedTokenizerBase, plain: re.Pattern[str]) -> _
 
 
 def _one_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of the longest of the texts, which never matches where there is none.
+    """Return a pattern that matches the longest of the texts; without texts it never matches.
 
-    Written as a tree of prefixes: some tokenizers reserve thousands of tokens that begin alike, and
-    an alternative for each would be tried at every angle bracket.
+    It is a tree of prefixes: some tokenizers reserve thousands of tokens with a common beginning,
+    and separate alternatives would all be tried at every angle bracket.
     """
     sorted_texts = sorted({text for text in texts if text})
     return re.compile(_branches(sorted_texts, 0) if sorted_texts else r"(?!)")
 
 
 def _branches(texts: Sequence[str], depth: int) -> str:
-    """The pattern of what follows the first `depth` characters, which sorted texts share."""
+    """Return the pattern of the rest after the first `depth` characters, which all texts share."""
     is_whole = len(texts[0]) == depth
     rest = texts[1:] if is_whole else texts
     if not rest:

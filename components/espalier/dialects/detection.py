@@ -1,4 +1,4 @@
-"""The dialects by name, and which of them a model's chat template teaches."""
+"""The dialects by name, and the detection of the one that a model's chat template teaches."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _SIGNS: tuple[tuple[str, DialectName], ...] = (
     ("[func_name1(", "pythonic"),
     ("<|python_start|>", "pythonic"),
 )
-"""Texts in the chat templates of each dialect; the first that is found decides."""
+"""Texts in the chat templates of each dialect; the first match decides."""
 
 
 def detected_dialect(chat_template: str) -> DialectName:
-    """The dialect that a chat template teaches; tags where it teaches no calls."""
+    """Return the dialect that a chat template teaches; tags if it teaches no calls."""
     for sign, name in _SIGNS:
         if sign in chat_template:
             return name
@@ -50,11 +50,11 @@ def detected_dialect(chat_template: str) -> DialectName:
 
 
 def chosen_dialect(setting: DialectName | Literal["auto"], model: Path | None) -> DialectName:
-    """The dialect of a profile's policy.
+    """Return the dialect of a profile's policy.
 
     Args:
-        setting: of the profile; "auto" reads the chat template of `model`.
-        model: model directory; None is the embedded policy, which is taught tags.
+        setting: the profile's setting; "auto" reads the chat template of `model`.
+        model: model directory; None is the embedded policy, which learns tags.
     """
     if setting != "auto":
         return setting
@@ -62,7 +62,7 @@ def chosen_dialect(setting: DialectName | Literal["auto"], model: Path | None) -
 
 
 def _chat_template(directory: Path) -> str:
-    """The template of a model directory; empty where there is none, which loading it reports."""
+    """Return a model directory's template; empty without one, which loading the model reports."""
     for name, read in (("chat_template.jinja", str), ("tokenizer_config.json", _named_template)):
         path = directory / name
         if path.is_file():

@@ -1,12 +1,12 @@
-"""Between messages and token ids: the only place where text of an episode is tokenised.
+"""Converts messages to token ids and back: the only place where an episode's text is tokenised.
 
-Every message is encoded once, when it enters the context; what the policy sampled is never encoded
-again. The chat template frames the messages: the text between two messages of the policy is cut out
-of a rendering in which a sentinel stands for each. `drifted_turns` compares
-a finished episode with the template's rendering of the whole conversation.
+Every message is encoded once, when it enters the context; sampled tokens are never encoded again.
+The chat template frames the messages: the text between two messages of the policy is cut out of a
+rendering in which a sentinel stands for each of them. `drifted_turns` compares a finished episode
+with the template's rendering of the whole conversation.
 
-Control tokens are what the template and the dialect's syntax write. In the words of users, tools
-and schemas, and in the arguments of calls, they are encoded as text (`control_tokens`).
+Only the template and the dialect's syntax write control tokens. In the text of users, tools and
+schemas, and in the arguments of calls, they are encoded as ordinary text (`control_tokens`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _TAIL_TOKENS = 16
-"""Tokens that are decoded to find a closing tag that is several tokens."""
+"""Number of last tokens that are decoded to find a closing tag of several tokens."""
 _SENTINEL = "\ue000"
 """A private-use character that stands for a message of the policy in a rendering."""
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _CALL_ENDS = ("<|eom_id|>", "<|eom|>")
-"""With one of these Llama ends a message that waits for a tool's result, and with its usual end of
-turn any other; a tokenizer names the latter alone."""
+"""Tokens that end a Llama message which waits for a tool's result; the usual end of turn ends any
+other message. A tokenizer names only the latter."""
 _CUT_IN_PYTHON = ascii(CUT)[1:-1]
 _ESCAPED_CUT = re.compile(rf"(?<!\\)((?:\\\\)*){re.escape(_CUT_IN_PYTHON)}")
 """A cut in a Python literal, whose other backslashes are doubled."""
@@ -62,15 +62,15 @@ _PROBE = (
 
 
 class TurnPieces(NamedTuple):
-    """What an episode read behind one message of the policy."""
+    """What an episode read after one message of the policy."""
 
     messages: tuple[Message, ...]
     read_ids: tuple[int, ...]
-    """Token ids as they stand in the context."""
+    """Token ids as they are in the context."""
 
 
 class _Tools:
-    """Tools as a key: equal if what a policy reads of them is."""
+    """Tools as a key: equal if they look the same to a policy."""
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self.specs = tuple(specs)
@@ -84,10 +84,10 @@ class _Tools:
 
 
 class Dialect:
-    """A syntax with a tokenizer: parses what a policy wrote, encodes what it reads.
+    """A syntax with a tokenizer: parses what a policy writes, and encodes what it reads.
 
     It is the `StopRule` of an engine: `stop_ids` end a message wherever they are sampled, and
-    `stop_texts`, empty for a tokenizer that knows the tags, once several tokens spell them.
+    `stop_texts` once several tokens spell them (none if the tags are tokens).
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Dialect:
         """Bind a dialect.
 
         Args:
-            tokenizer: of the policy; its chat template frames the messages.
-            tools: that the policy may call.
+            tokenizer: the policy's tokenizer; its chat template frames the messages.
+            tools: tools that the policy may call.
             name: "auto" takes the dialect that the chat template teaches.
-            instructions: of the family, prefixed to the question for a policy that was not trained
-                from scratch here.
-            texts: what was encoded lately, where others encode them too.
+            instructions: the family's instructions, put before the question for a policy that was
+                not trained from scratch here.
+            texts: cache of recently encoded texts, where several dialects share one.
 
         Raises:
             PolicyError: the tokenizer has no chat template.
@@ -143,14 +143,14 @@ class Dialect:
             self.stop_ids |= {self._end_id, *(added[end] for end in _CALL_ENDS if end in added)}
         ends = () if self.syntax.inline_results else [self.text([i]) for i in self.stop_ids]
         self._own_marks = frozenset(marks.difference(ends))
-        """What a message of the policy has as control tokens, beside its end."""
+        """Control tokens in the policy's own messages, besides their end."""
         self._texts = texts or KnownTexts()
         self.result_ids = self._texts.remembering(self._result_ids)
         self.prompt_ids = self._texts.remembering(self._prompt_ids)
         self._others = lru_cache(maxsize=256)(self._with_tools)
 
     def with_tools(self, tools: Sequence[ToolSpec]) -> Dialect:
-        """The same dialect for an episode with tools of its own; itself for the tools it has.
+        """Return the same dialect for other tools; this object if they are its own.
 
         Raises:
             PolicyError: the tag dialect, whose tags an engine stops at, is bound to its tools.
@@ -174,13 +174,13 @@ class Dialect:
         )
 
     def action_ids(self, action: ToolCalls | FinalAnswer) -> tuple[int, ...]:
-        """Ids of an action that a teacher wrote, end of turn included."""
+        """Return the ids of an action that a teacher wrote, end of turn included."""
         return self._message_ids(self._written(action))
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Ids of a message of the policy that is given as text, end of turn included.
+        """Return the ids of a policy's message that is given as text, end of turn included.
 
-        Where the chat template begins the thought, the ids begin behind that.
+        If the chat template begins the thought, the ids begin after that beginning.
         """
         return self._message_ids(self._controls.as_text(text, but=self._own_marks))
 
@@ -192,9 +192,9 @@ class Dialect:
         return (*self._encode(text), self._end_id)
 
     def bare_prompt_ids(self, prompt: Sequence[Message]) -> tuple[int, ...]:
-        """Ids of a prompt that does not say how actions are written, up to where the policy writes.
+        """Return the ids of a prompt without explanation of actions, up to the policy's text.
 
-        Of a dialect without tools it is a question as any user asks it, and the instructions stand
+        In a dialect without tools it is a question as any user asks it; the instructions come
         before the first message of a user.
         """
         shown = [self._shown(message) for message in prompt]
@@ -204,18 +204,18 @@ class Dialect:
         return tuple(self._encode(self._generation_prompt(shown)))
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        """The action that the policy's message spells; never raises."""
+        """Return the action that the policy's message spells; never raises."""
         return self.parse_text(self.message_text(token_ids))
 
     def message_text(self, token_ids: Sequence[int]) -> str:
-        """The text of the policy's message, without its end of turn."""
+        """Return the text of the policy's message, without its end of turn."""
         written = list(token_ids)
         while written and not self.syntax.inline_results and written[-1] in self.stop_ids:
             written.pop()
         return self.text(written)
 
     def parse_text(self, text: str) -> Action:
-        """The action that a message spells, as `message_text` returns it; never raises."""
+        """Return the action in a message, given as `message_text` returns it; never raises."""
         if self.syntax.inline_results or not self._opened_thought:
             return self.syntax.parse(text, self.tools)
         if not text.lstrip().startswith(THINK[0]):
@@ -226,13 +226,13 @@ class Dialect:
         return action
 
     def conversation_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Ids of a conversation that others recorded, up to where the policy is to write.
+        """Return the ids of an external conversation, up to where the policy is to write.
 
-        An episode is encoded message by message, see `prompt_ids` and `result_ids`; this encodes
-        the whole anew, so that its ids are those of an episode only where the tokenizer agrees.
+        An episode is encoded message by message, by `prompt_ids` and `result_ids`; this encodes
+        the whole conversation at once, so the ids may differ from those of an episode.
 
         Args:
-            messages: at least one; those of the assistant are spelled in the dialect.
+            messages: at least one; those of the assistant are written in the dialect.
 
         Raises:
             PolicyError: the chat template refuses the conversation, or the dialect has no way to
@@ -250,11 +250,11 @@ class Dialect:
         return tuple(self._encode(self._rendered(shown, generate=False).partition(_SENTINEL)[0]))
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The text that `token_ids` spell, tags included."""
+        """Return the text that `token_ids` spell, tags included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def marker_id(self, text: str) -> int | None:
-        """The id of a text that is one token, or None."""
+        """Return the id of a text that is one token, or None."""
         piece = self._encode(text)
         return piece[0] if len(piece) == 1 else None
 
@@ -269,33 +269,33 @@ class Dialect:
 
     @property
     def kind_markers(self) -> tuple[str, ...]:
-        """Texts that may follow a thought and separate calls from answers; () if there are none."""
+        """Texts one of which may follow a thought and tells calls from answers; () if none."""
         return self.syntax.kind_markers(self.tools)
 
     @property
     def answer_opening(self) -> str:
-        """The tag or label that a final answer stands behind; "" where it stands behind none."""
+        """The tag or label before a final answer; "" without one."""
         return self.kind_markers[-1] if self.kind_markers else ""
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """What ends a message of the policy that was cut off, so that the conversation goes on."""
+        """The ids that end a policy's message which was cut off, so that the episode can go on."""
         return () if self.syntax.inline_results else (self._end_id,)
 
     @cached_property
     def rewrites_history(self) -> bool:
         """Whether the template drops thoughts of turns before the last user message (Qwen3 does).
 
-        Incremental rendering keeps them, as they were sampled; drift is then looked for up to the
-        last user message alone.
+        Incremental rendering keeps them as they were sampled; drift is then checked only from the
+        last user message on.
         """
         return "thought" not in self._rendered(list(_PROBE), generate=False)
 
     def drifted_turns(self, prompt: tuple[Message, ...], turns: Sequence[TurnPieces]) -> int:
-        """Turns whose read tokens differ from those of the template's whole rendering.
+        """Return how many turns' read tokens differ from the template's whole rendering.
 
         Args:
-            prompt: what the environment opened with.
+            prompt: first messages of the environment.
             turns: what followed each message of the policy, in order; the prompt's ids are those
                 of `prompt_ids`.
 
@@ -321,7 +321,7 @@ class Dialect:
     def _whole_pieces(
         self, prompt: tuple[Message, ...], observed: Sequence[tuple[Message, ...]]
     ) -> list[tuple[int, ...]]:
-        """Ids of what the policy reads, cut out of one rendering of the whole conversation."""
+        """Return the ids that the policy reads, cut out of one rendering of the conversation."""
         messages = self._prompt_messages(prompt)
         if self.syntax.inline_results and not self._is_embedded:
             read = ["".join(map(self._inline_result, turn)) for turn in observed]
@@ -334,7 +334,7 @@ class Dialect:
             for turn in observed:
                 messages.append(written)
                 messages += [self._shown(message) for message in turn]
-            # behind a last message of the policy's, so that no template treats that as the end
+            # a last message after the policy's, which no template then treats as the end
             messages.append(written)
             messages.append(self._shown(Message(role="tool", content="")))
         pieces = self._rendered(messages, generate=False).split(_SENTINEL)[: len(observed) + 1]
@@ -348,10 +348,10 @@ class Dialect:
         return tuple(self._encode(self._generation_prompt(self._prompt_messages(prompt))))
 
     def _generation_prompt(self, messages: list[dict[str, Any]]) -> str:
-        """The rendering up to where the policy writes.
+        """Return the rendering up to where the policy writes.
 
-        With inline results it writes its thoughts' tags itself: only the first of a message could
-        be begun for it, and every turn is to look alike.
+        With inline results the policy writes its thoughts' tags itself: the template could begin
+        only the first thought of a message, and all turns should look alike.
         """
         rendered = self._rendered(messages, generate=True)
         if self.syntax.inline_results:
@@ -359,7 +359,7 @@ class Dialect:
         return rendered
 
     def _spelled_conversation(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages for the chat template; with inline results, a run of turns is one message."""
+        """Return messages for the template; with inline results, a run of turns is one message."""
         shown: list[dict[str, Any]] = []
         for message in messages:
             joins = self.syntax.inline_results and not self._is_embedded
@@ -388,7 +388,7 @@ class Dialect:
         return messages
 
     def _result_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Ids of what the environment returns, up to where the policy writes again."""
+        """Return the ids of the environment's results, up to where the policy writes again."""
         if self.syntax.inline_results:
             texts = map(self._inline_result, messages)
             return tuple(token_id for text in texts for token_id in self._encode(text))
@@ -404,14 +404,14 @@ class Dialect:
         return self.syntax.write_result(self._observed(message), self.tools)
 
     def _observed(self, message: Message) -> str:
-        """What a tool returned, as text alone."""
+        """Return a tool's result as text without control tokens."""
         return self._read(self.syntax.defused(message.content))
 
     def _read(self, content: str) -> str:
         return self._controls.as_text(_without_sentinel(content))
 
     def _written(self, action: ToolCalls | FinalAnswer) -> str:
-        """The message that spells an action, in whose words no control token is spelled."""
+        """Return the message that spells an action; its words spell no control token."""
         escaped = frozenset(self.syntax.escaped)
 
         def as_text(words: str) -> str:
@@ -429,7 +429,7 @@ class Dialect:
         return _ESCAPED_CUT.sub(rf"\g<1>{CUT}", spelled) if _CUT_IN_PYTHON in spelled else spelled
 
     def _tool_as_text(self, tool: ToolSpec) -> ToolSpec:
-        """A tool for templates and instructions."""
+        """Return a tool for templates and instructions."""
         return replace(
             tool,
             name=self._read(tool.name),
@@ -439,7 +439,7 @@ class Dialect:
         )
 
     def _shown(self, message: Message) -> dict[str, Any]:
-        """A message for the chat template."""
+        """Return a message for the chat template."""
         match message.role:
             case "tool":
                 content = self._observed(message)
@@ -451,7 +451,7 @@ class Dialect:
         shown: dict[str, Any] = {"role": message.role, "content": content}
         call_id = self._read(message.call_id)
         if message.role == "tool" and isinstance(self.syntax, Mistral):
-            # its templates refuse a result without nine letters and digits, which policies forget
+            # its templates refuse a call id without nine letters and digits, which policies omit
             call_id = call_id if _MISTRAL_ID.fullmatch(call_id) else _NO_ID
         return shown | ({"tool_call_id": call_id} if call_id else {})
 
@@ -467,14 +467,14 @@ class Dialect:
 
     @cached_property
     def _opened_thought(self) -> str:
-        """What the chat template writes of the policy's thought before it; "" where nothing."""
+        """Return what the chat template writes of the policy's thought; "" if nothing."""
         rendered = self._rendered([{"role": "user", "content": "."}], generate=True)
         match = _OPENED_THOUGHT.search(rendered)
         return match[0] if match else ""
 
     @cached_property
     def _end_id(self) -> int:
-        """The token that the template puts behind a message of the policy."""
+        """Return the token that the template puts after a message of the policy."""
         messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
         behind = self._rendered(messages, generate=False).rpartition(_SENTINEL)[2]
         ids = self._encode(behind)
@@ -499,7 +499,7 @@ class Dialect:
         except TemplateError as error:
             raise PolicyError(
                 f"{self.tokenizer.name_or_path}: its chat template refuses a conversation with "
-                f'tools ({error}). Mend the template, or set policy.dialect = "tags"'
+                f'tools ({error}). Correct the template, or set policy.dialect = "tags"'
             ) from error
 
     def _encode(self, text: str) -> list[int]:
@@ -507,12 +507,12 @@ class Dialect:
 
 
 def _behind_opened_thought(text: str, opened: str) -> str:
-    """A message whose thought was begun already; without a thought it ends that at once."""
+    """Return a message whose thought was already begun; without a thought, close it at once."""
     if text.startswith(THINK[0]):
         return text.removeprefix(opened if text.startswith(opened) else THINK[0])
     return f"\n{THINK[1]}\n\n{text}"
 
 
 def _without_sentinel(content: str) -> str:
-    """The content without the sentinel: a rendering is cut at messages of the policy alone."""
+    """Return the content without the sentinel: a rendering is cut only at the policy's messages."""
     return content.replace(_SENTINEL, "\ufffd")

@@ -21,7 +21,7 @@ from espalier.records.message import ToolSpec
 
 
 class Hermes(TaggedCalls):
-    """See the module."""
+    """The dialect of Hermes and Qwen."""
 
     name = "hermes"
     escaped = ("</tool_call>",)
@@ -38,11 +38,11 @@ class Hermes(TaggedCalls):
         )
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return the texts around the arguments of a call, as `write` spells them."""
         return json_frames(tools, arguments_key="arguments")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
         opening, closing = self.call_markers
         example = '{"name": <function-name>, "arguments": <args-json-object>}'
         return (

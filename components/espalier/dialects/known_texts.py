@@ -1,8 +1,8 @@
-"""Token ids of the texts that were encoded lately.
+"""A cache of the token ids of recently encoded texts.
 
-Attempts at one task read the same prompts and results, and an endpoint is sent a whole history at
-every call. What is remembered is bounded by tokens, and not by texts: an endpoint meets new ones
-for as long as it runs, and long ones.
+Attempts at one task read the same prompts and results, and an endpoint gets a whole history with
+every call. The cache is bounded by tokens, not by texts: an endpoint gets new and long texts for as
+long as it runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cachetools.keys import hashkey
 from espalier.records import Message
 
 _KNOWN_TOKENS = 1 << 20
-"""Most tokens of the texts that are remembered, about 50 MB: what 64 conversations of 16,000 tokens
-read, whose turns are encoded one by one at every call."""
+"""Most tokens of the cached texts, about 50 MB: 64 conversations of 16,000 tokens, whose turns are
+encoded one by one at every call."""
 _TOKENS_OF_A_KEY = 64
 _Encode: TypeAlias = Callable[[tuple[Message, ...]], tuple[int, ...]]
 
 
 class KnownTexts:
-    """Remembers token ids; dialects with different tools may share it."""
+    """A cache of token ids; dialects with different tools may share it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -34,6 +34,6 @@ class KnownTexts:
         )
 
     def remembering(self, encode: _Encode) -> _Encode:
-        """`encode`, once for each text that is met again."""
-        whose = object()  # of equal messages another dialect, and the prompt, have other ids
+        """Return `encode` with a cache: a repeated text is encoded once."""
+        whose = object()  # equal messages have other ids in another dialect, and as a prompt
         return cached(self._ids, key=partial(hashkey, whose), lock=self._lock)(encode)

@@ -28,7 +28,7 @@ _SEPARATOR = re.compile(r"\s*(?:;\s*|$)")
 
 
 class Llama3(TurnSyntax):
-    """See the module."""
+    """The dialect of Llama 3."""
 
     name = "llama3"
     call_markers = (PYTHON_TAG,)
@@ -53,11 +53,11 @@ class Llama3(TurnSyntax):
         )
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return the texts around the arguments of a call, as `write` spells them."""
         return json_frames(tools, arguments_key="parameters")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
         return (
             f"You may call these functions:\n{listed_tools(tools)}\nTo call one, answer with "
             '{"name": function name, "parameters": dictionary of argument names and values} and '
@@ -66,10 +66,10 @@ class Llama3(TurnSyntax):
 
 
 def _objects(body: str) -> list[object]:
-    """The JSON values of a message, separated by semicolons.
+    """Return the JSON values of a message, separated by semicolons.
 
     Raises:
-        ValueError: something else stands in it.
+        ValueError: the message contains something else.
     """
     found: list[object] = []
     place = 0

@@ -29,7 +29,7 @@ _NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?\[ARGS\](.*)", r
 
 
 class Mistral(TurnSyntax):
-    """See the module."""
+    """The dialect of Mistral's models."""
 
     name = "mistral"
     call_markers = (TOOL_CALLS,)
@@ -56,11 +56,11 @@ class Mistral(TurnSyntax):
         return f"{TOOL_CALLS} {compact_json(written)}"
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return the texts around the arguments of a call, as `write` spells them."""
         return json_frames(tools, arguments_key="arguments")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
         example = f'{TOOL_CALLS} [{{"name": function name, "arguments": {{...}}}}]'
         return (
             f"You may call these functions:\n{listed_tools(tools)}\nTo call some, write {example}. "

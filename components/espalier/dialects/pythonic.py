@@ -25,11 +25,11 @@ from espalier.records import Action, JsonObject, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
 _MARKERS = ("<|python_start|>", "<|python_end|>")
-"""Llama 4 may write them around its calls."""
+"""Markers that Llama 4 may write around its calls."""
 
 
 class Pythonic(TurnSyntax):
-    """See the module."""
+    """The dialect of Llama 4, and of Llama 3.2's small models."""
 
     name = "pythonic"
     max_characters = 20_000  # Python's own parser reads this, and its cost must stay bounded
@@ -42,7 +42,7 @@ class Pythonic(TurnSyntax):
         if not (rest.startswith("[") and rest.endswith(")]")):
             return answer_or_fault(rest, thought, text)
         try:
-            with warnings.catch_warnings():  # "\d" in a policy's text is no news for a terminal
+            with warnings.catch_warnings():  # a "\d" in a policy's text must print no warning
                 warnings.simplefilter("ignore")
                 expression = ast.parse(rest, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -55,12 +55,12 @@ class Pythonic(TurnSyntax):
         return f"[{', '.join(map(_written, calls))}]"
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return the texts around the arguments of a call, as `write` spells them."""
         texts = [f"{name}='" for name in text_argument_names(tools)]
         return (*(f"[{tool.name}(" for tool in tools), *texts, "')]")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
         return (
             f"You may call these functions:\n{listed_tools(tools)}\nTo call some, answer with "
             "[name(argument=value, ...), ...] and nothing else. Any other message is your final "
@@ -86,7 +86,10 @@ def _call(node: ast.expr) -> ToolCall | Malformed:
 
 
 def _dotted_name(node: ast.expr) -> str:
-    """`a.b.c` as it is written, empty for another expression; a loop, as it may be long."""
+    """Return `a.b.c` as it is written, empty for another expression.
+
+    A loop and no recursion, as the name may be long.
+    """
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

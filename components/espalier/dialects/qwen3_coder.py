@@ -37,7 +37,7 @@ _CLOSING = ("</parameter>", "</function>")
 
 
 class Qwen3Coder(TaggedCalls):
-    """See the module. There are no escapes: an argument with a closing tag cannot be written."""
+    """The dialect of Qwen3-Coder, without escapes: no argument can contain a closing tag."""
 
     name = "qwen3_coder"
     stray_tags = ("<function=",)
@@ -53,12 +53,12 @@ class Qwen3Coder(TaggedCalls):
         return "\n".join(f"{opening}\n{_element(call)}\n{closing}" for call in calls)
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return the texts around the arguments of a call, as `write` spells them."""
         calls = [f"<function={tool.name}>" for tool in tools]
         return (*calls, *(f"<parameter={name}>" for name in argument_names(tools)), *_CLOSING)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
         example = self._spelled([ToolCall(name="NAME", arguments={"PARAMETER": "VALUE"})])
         return (
             f"You may call these tools:\n{listed_tools(tools)}\nTo call one, write\n{example}\nA "

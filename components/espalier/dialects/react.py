@@ -1,4 +1,4 @@
-r"""A line a turn, thought and call or answer behind labels in words (ReAct, arXiv:2210.03629).
+r"""One line per turn: thought, and call or answer, after labels in words (ReAct, arXiv:2210.03629).
 
     Thought: country; search: lyon country            thought and call
     Result: lyon | country: france                    a result, in the same message
@@ -6,8 +6,8 @@ r"""A line a turn, thought and call or answer behind labels in words (ReAct, arX
 
 A line break ends the policy's turn, and the result is the next line. Where tags are no tokens of
 the vocabulary, a turn takes half as many tokens as in the tag dialect. A tool with one text
-argument takes the rest of the line, any other a JSON object; text that a line cannot hold as it is
-(a program) is a JSON string.
+argument takes the rest of the line, any other a JSON object; text that does not fit into a line (a
+program) is a JSON string.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _END = "\n"
 
 
 class ReAct(Syntax):
-    """See the module."""
+    """The ReAct dialect."""
 
     name = "react"
     inline_results = True
@@ -61,10 +61,12 @@ class ReAct(Syntax):
         return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
 
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`. Only the first of several calls is written: a line break ends the turn.
+        """Return the message that `parse` reads as `action`.
+
+        Only the first of several calls is written: a line break ends the turn.
 
         Raises:
-            PolicyError: a call of what is no tool.
+            PolicyError: a call of an unknown tool.
         """
         if isinstance(action, FinalAnswer):
             said = f"{_ANSWER} {_one_line(action.text)}"
@@ -74,32 +76,35 @@ class ReAct(Syntax):
             said = f"{_label(tool)} {_body(tool, call.arguments)}"
         if action.thought is None:
             return f"{said}{_END}"
-        # the first label behind a semicolon ends the thought
+        # the first label after a semicolon ends the thought
         thought = re.sub(rf";(?= ?(?:{_alternatives(tools)}))", ",", _one_line(action.thought))
         return f"{_THOUGHT} {thought}; {said}{_END}"
 
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return texts that are single tokens of an embedded policy's tokenizer."""
         return (_THOUGHT, *self.kind_markers(tools), _RESULT, _END)
 
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return texts that end a message; () where the end-of-turn token does."""
         return (_END,)
 
     def kind_markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return the texts of which one follows a thought and tells the kind of the action."""
         return (*map(_label, tools), _ANSWER)
 
     def defused(self, content: str) -> str:
-        """See `Syntax`; on one line it stands behind its label."""
+        """Return a tool's result without text that a policy could take for a turn of its own.
+
+        On one line it stands behind its label.
+        """
         return _one_line(content)
 
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return a tool's result as an embedded policy reads it."""
         return f"{_RESULT} {self.defused(content)}{_END}"
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
         ways = [
             f'"{_label(tool)} {tool.text_argument or "arguments as a JSON object"}" '
             f"({tool.description})"
@@ -122,7 +127,7 @@ def _label(tool: ToolSpec) -> str:
 
 
 def _alternatives(tools: Sequence[ToolSpec]) -> str:
-    """Regular expression of all labels that open a call or an answer."""
+    """Return a regular expression of all labels that open a call or an answer."""
     return "|".join(map(re.escape, (*map(_label, tools), _ANSWER)))
 
 
@@ -135,7 +140,7 @@ def _body(tool: ToolSpec, arguments: JsonObject) -> str:
 
 
 def _text(body: str) -> str:
-    """The text argument that `body` spells: a JSON string, or else `body` as it is."""
+    """Return the text argument in `body`: a JSON string, or else `body` itself."""
     if body[0] != '"':
         return body
     try:

@@ -20,11 +20,11 @@ from espalier.records.message import ToolSpec
 
 THINK = ("<think>", "</think>")
 MAX_PARSED_CHARACTERS = 100_000
-"""Longer messages are malformed: the parsers' cost stays bounded."""
+"""Longer messages are malformed: this bounds the cost of parsing."""
 WRITES_RESULT = "writes what the tool would say itself"
 MAX_CALLS = 64
-"""Calls of one message; more are malformed. Each is run, and its result read: a message may spell
-thousands in a few characters ("f(),"), and no task needs as many side by side."""
+"""Most calls of one message; more are malformed. Each is run and its result read: a message may
+spell thousands in a few characters ("f(),"), and no task needs as many at one time."""
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 
@@ -33,67 +33,67 @@ class Syntax(ABC):
     """The spelling of one dialect."""
 
     name: ClassVar[str]
-    """As profiles spell it."""
+    """The name in profiles."""
     inline_results: ClassVar[bool]
-    """Whether results stand inside the policy's own message, between tags."""
+    """Whether results are inside the policy's own message, between tags."""
     stops_inside_tokens: ClassVar[bool] = False
-    """Whether the text that ends a message may be part of a longer token: tokenizers have tokens of
-    two line breaks."""
+    """Whether the text that ends a message may be part of a longer token: some tokenizers have
+    tokens of two line breaks."""
     max_characters: ClassVar[int] = MAX_PARSED_CHARACTERS
     own_marks: ClassVar[tuple[str, ...]] = ()
-    """Beside `markers` and `frames`: what a policy of this dialect writes as control tokens."""
+    """Control tokens that a policy of this dialect writes, besides `markers` and `frames`."""
     escaped: ClassVar[tuple[str, ...]] = ()
-    """Control texts that `write` escapes where an argument has them."""
+    """Control texts that `write` escapes inside an argument."""
 
     def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
-        """Read one message, without its end-of-turn token; never raises."""
+        """Parse one message, without its end-of-turn token; never raises."""
         if len(text) > self.max_characters:
             return Malformed("too long", text)
         return self._parsed(text, tools)
 
     @abstractmethod
     def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
-        """`parse`, for a message that is not too long."""
+        """Parse a message that is not too long."""
 
     @abstractmethod
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """The message that `parse` reads as `action`."""
+        """Return the message that `parse` reads as `action`."""
 
     @abstractmethod
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Texts that an embedded policy's tokenizer knows as single tokens."""
+        """Return texts that are single tokens of an embedded policy's tokenizer."""
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Texts around the arguments of a call, as `write` spells them.
+        """Return the texts around the arguments of a call, as `write` spells them.
 
-        An embedded policy's tokenizer knows each as a single token. Behind a quote a word would be
-        other tokens than behind a blank, and a small policy does not learn to copy a name from
-        tokens that it reads into tokens that it writes.
+        An embedded policy's tokenizer has each as a single token. Otherwise a word after a quote
+        would have other tokens than after a blank, and a small policy does not learn to copy a
+        name between the two.
         """
         return ()
 
     @abstractmethod
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Texts that end a message once they are written; () where the end-of-turn token does."""
+        """Return texts that end a message; () where the end-of-turn token does."""
 
     def kind_markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Texts one of which follows a thought and says what kind of action it is.
+        """Return the texts of which one follows a thought and tells the kind of the action.
 
-        The last opens an answer. () where the beginning of an action says nothing of its kind.
+        The last one opens an answer. () if the beginning of an action does not tell its kind.
         """
         return ()
 
     def defused(self, content: str) -> str:
-        """A tool's result without what a policy could take for a turn of its own."""
+        """Return a tool's result without text that a policy could take for a turn of its own."""
         return content
 
     @abstractmethod
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """A tool's result as an embedded policy reads it."""
+        """Return a tool's result as an embedded policy reads it."""
 
     @abstractmethod
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """How to write calls, for a policy whose chat template does not teach it."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
 
 
 class TurnSyntax(Syntax):
@@ -103,7 +103,7 @@ class TurnSyntax(Syntax):
     call_markers: ClassVar[tuple[str, ...]] = ()
     result_markers: ClassVar[tuple[str, str]]
     result_layout: ClassVar[str] = "{}{}{}"
-    """Of the first result marker, the result, and the second marker."""
+    """Layout of the first result marker, the result, and the second marker."""
 
     def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
         thought, rest = split_thought(text)
@@ -111,40 +111,40 @@ class TurnSyntax(Syntax):
 
     @abstractmethod
     def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
-        """Read what follows the thought; `text` is the whole message, for what is malformed."""
+        """Parse the part after the thought; `text` is the whole message, for malformed ones."""
 
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return the message that `parse` reads as `action`."""
         if isinstance(action, FinalAnswer):
             return with_thought(action.thought, action.text)
         return with_thought(action.thought, self._spelled(action.calls))
 
     @abstractmethod
     def _spelled(self, calls: Sequence[ToolCall]) -> str:
-        """All calls of a message."""
+        """Return all calls of a message as text."""
 
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return texts that are single tokens of an embedded policy's tokenizer."""
         return (*THINK, *self.call_markers, *self.result_markers)
 
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return texts that end a message; () where the end-of-turn token does."""
         return ()
 
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return a tool's result as an embedded policy reads it."""
         opening, closing = self.result_markers
         return self.result_layout.format(opening, content, closing)
 
 
 class TaggedCalls(TurnSyntax):
-    """Each call between tags (Hermes, Qwen), and each result as well."""
+    """A syntax with each call, and each result, between tags (Hermes, Qwen)."""
 
     call_markers = ("<tool_call>", "</tool_call>")
     result_markers = ("<tool_response>", "</tool_response>")
     result_layout = "{}\n{}\n{}"
     stray_tags: ClassVar[tuple[str, ...]] = THINK
-    """Beside those of calls: tags that are malformed outside of a call."""
+    """Tags, besides those of calls, that are malformed outside a call."""
 
     def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
         opening, closing = self.call_markers
@@ -160,18 +160,18 @@ class TaggedCalls(TurnSyntax):
 
     @abstractmethod
     def _call(self, block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
-        """The call that stands between two tags."""
+        """Return the call between two tags."""
 
 
 class Thoughtful(NamedTuple):
-    """A message in two parts."""
+    """A message, split into its thought and the rest."""
 
     thought: str | None
     rest: str
 
 
 def split_thought(text: str) -> Thoughtful:
-    """Cut a message behind its thought."""
+    """Split a message after its thought."""
     match = _THOUGHT.match(text)
     if match is None:
         return Thoughtful(None, text.strip())
@@ -179,12 +179,12 @@ def split_thought(text: str) -> Thoughtful:
 
 
 def with_thought(thought: str | None, rest: str) -> str:
-    """The message that `split_thought` cuts."""
+    """Return the message that `split_thought` splits."""
     return rest if thought is None else f"<think>\n{thought}\n</think>\n\n{rest}"
 
 
 class Blocks(NamedTuple):
-    """A message in the parts between pairs of tags, and the rest."""
+    """A message, split into the parts between pairs of tags, and the rest."""
 
     inside: tuple[str, ...]
     outside: str
@@ -193,8 +193,8 @@ class Blocks(NamedTuple):
 def split_blocks(text: str, opening: str, closing: str) -> Blocks:
     """Cut a text at each opening tag and the next closing one.
 
-    Linear in the text, whatever a policy writes: a pattern that is tried again at every tag that is
-    never closed takes 20 s for 100,000 characters.
+    The time is linear in the text, whatever a policy writes: a regular expression that is tried
+    again at every unclosed tag takes 20 s for 100,000 characters.
     """
     inside: list[str] = []
     outside: list[str] = []
@@ -211,18 +211,18 @@ def split_blocks(text: str, opening: str, closing: str) -> Blocks:
 
 
 class DecodedJson(NamedTuple):
-    """A JSON value, and where its text ends."""
+    """A JSON value, and the end of its text."""
 
     value: Any
     end: int
 
 
 def json_at(text: str, place: int) -> DecodedJson:
-    """The JSON value whose text begins at `place`.
+    """Return the JSON value whose text begins at `place`.
 
     Raises:
-        ValueError: there is none, or one that cannot be stored: NaN, a number beyond a float, half
-            of a surrogate pair, more than 64 levels.
+        ValueError: there is none, or one that cannot be stored: NaN, a number too large for a
+            float, half of a surrogate pair, more than 64 levels.
     """
     try:
         value, end = _DECODER.raw_decode(text, place)
@@ -243,10 +243,10 @@ def json_at(text: str, place: int) -> DecodedJson:
 
 
 def parsed_json(text: str) -> Any:  # noqa: ANN401 (any JSON)
-    """The value that the whole of `text` spells.
+    """Return the value that the whole of `text` spells.
 
     Raises:
-        ValueError: see `json_at`.
+        ValueError: there is none, or one that `json_at` refuses.
     """
     stripped = text.strip()
     value, end = json_at(stripped, 0)
@@ -256,7 +256,7 @@ def parsed_json(text: str) -> Any:  # noqa: ANN401 (any JSON)
 
 
 _MAX_LEVELS = 64
-"""Nesting of a value; pydantic refuses to read back what is nested some 250 levels deep."""
+"""Most nesting of a value; pydantic refuses to read back values nested about 250 levels deep."""
 
 
 def _entries(value: object) -> Iterable[object]:
@@ -280,7 +280,7 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant
 
 
 def json_call(text: str, *, arguments_key: str = "arguments") -> ToolCall | Malformed:
-    """A call written as {"name": ..., "arguments": {...}}; arguments may be JSON in a string."""
+    """Return a call written as {"name": ..., "arguments": {...}}; arguments may be a JSON text."""
     try:
         found = parsed_json(text)
     except ValueError as error:
@@ -292,10 +292,10 @@ _OTHER_KEY = {"arguments": "parameters", "parameters": "arguments"}
 
 
 def call_of_object(found: object, *, arguments_key: str) -> ToolCall | Malformed:
-    """The call that a parsed JSON object describes."""
+    """Return the call that a parsed JSON object describes."""
     if not isinstance(found, dict) or not isinstance(found.get("name"), str) or not found["name"]:
         return Malformed('a call without "name"')
-    # the other dialects' key says the same; with none of them the call has no arguments
+    # other dialects' keys are accepted; without any of them the call has no arguments
     other = _OTHER_KEY[arguments_key]
     arguments = found.get(arguments_key, found.get(other, {}))
     if isinstance(arguments, str):
@@ -314,7 +314,7 @@ def call_of_object(found: object, *, arguments_key: str) -> ToolCall | Malformed
 def calls_or_fault(
     found: Sequence[ToolCall | Malformed], thought: str | None, text: str
 ) -> ToolCalls | Malformed:
-    """All calls of a message, or the first thing that is wrong with one."""
+    """Return all calls of a message, or the first fault of one."""
     if len(found) > MAX_CALLS:
         return Malformed(f"{len(found)} calls in one message, of at most {MAX_CALLS}", text)
     calls: list[ToolCall] = []
@@ -326,17 +326,17 @@ def calls_or_fault(
 
 
 def answer_or_fault(rest: str, thought: str | None, text: str) -> FinalAnswer | Malformed:
-    """A message without calls is the final answer, unless it says nothing."""
+    """Return a message without calls as the final answer, unless it is empty."""
     return FinalAnswer(rest, thought) if rest else Malformed("an empty message", text)
 
 
 def compact_json(value: object) -> str:
-    """JSON as chat templates write it (`tojson`)."""
+    """Return JSON as chat templates write it (`tojson`)."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def json_frames(tools: Sequence[ToolSpec], *, arguments_key: str) -> tuple[str, ...]:
-    """`Syntax.frames` of JSON calls: the beginnings of calls and of text arguments, and the end."""
+    """Return `Syntax.frames` of JSON calls: the beginnings of calls and text arguments, the end."""
     calls = [
         compact_json({"name": tool.name, arguments_key: {}}).removesuffix("}}") for tool in tools
     ]
@@ -345,12 +345,12 @@ def json_frames(tools: Sequence[ToolSpec], *, arguments_key: str) -> tuple[str, 
 
 
 def argument_names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-    """Names of all arguments of the tools, each once."""
+    """Return the names of all arguments of the tools, each once."""
     return tuple(dict.fromkeys(name for name, _ in _arguments(tools)))
 
 
 def text_argument_names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-    """Names of the arguments that are text, each once."""
+    """Return the names of the text arguments, each once."""
     return tuple(dict.fromkeys(name for name, is_text in _arguments(tools) if is_text))
 
 
@@ -362,15 +362,15 @@ def _arguments(tools: Sequence[ToolSpec]) -> Iterable[tuple[str, bool]]:
 
 
 def listed_tools(tools: Sequence[ToolSpec]) -> str:
-    """One JSON schema a line."""
+    """Return the tools' JSON schemas, one per line."""
     return "\n".join(compact_json(tool.as_function()) for tool in tools)
 
 
 def typed_argument(text: str, name: str, tool: ToolSpec | None) -> object:
-    """An argument that was written as plain text, read as its schema says.
+    """Return an argument that was written as plain text, parsed by its schema.
 
-    Text stays text, and what is neither JSON nor Python's spelling of the same is left as text, for
-    the tool to refuse.
+    Text stays text. Anything that is neither JSON nor its Python equivalent stays text as well, and
+    the tool refuses it.
     """
     properties: object = tool.parameters.get("properties") if tool else None
     schema: object = properties.get(name) if isinstance(properties, dict) else None
@@ -387,15 +387,15 @@ def typed_argument(text: str, name: str, tool: ToolSpec | None) -> object:
 
 _BOOLEANS = {"True": True, "False": False}
 _MAX_LITERAL = 20_000
-"""Characters of a Python literal: its parser's cost must stay bounded."""
+"""Characters of a Python literal: this bounds the cost of its parser."""
 NOT_LITERAL = (
     ArithmeticError, ValueError, TypeError, SyntaxError, MemoryError, RecursionError,
 )  # fmt: skip
-"""What `ast.literal_eval`, and JSON of its result, raise for hostile text."""
+"""Errors of `ast.literal_eval`, and of JSON made of its result, for hostile text."""
 
 
 def literal_as_json(literal: str | ast.expr) -> object:
-    """A Python literal as JSON has it: a tuple is a list, and a set is refused.
+    """Return a Python literal as JSON: a tuple becomes a list, a set is refused.
 
     Raises:
         one of `NOT_LITERAL`: it is no literal, or none that JSON can hold.
@@ -404,7 +404,7 @@ def literal_as_json(literal: str | ast.expr) -> object:
 
 
 def _kinds(schema: object, definitions: object, depth: int = 0) -> set[str]:
-    """The JSON types that a schema allows, those of its alternatives and references included."""
+    """Return the JSON types that a schema allows, including its alternatives and references."""
     if not isinstance(schema, dict) or depth > _MAX_SCHEMA_DEPTH:
         return set()
     described = cast("dict[str, object]", schema)
@@ -425,7 +425,7 @@ _MAX_SCHEMA_DEPTH = 8
 
 
 def _python_literal(text: str) -> object:
-    """A list or object as Python spells it, where JSON differs; the text where it is none."""
+    """Return a list or object in Python's spelling as JSON; the text itself if it is none."""
     if len(text) > _MAX_LITERAL:
         return text
     try:
@@ -438,18 +438,18 @@ def _python_literal(text: str) -> object:
 
 
 def named_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
-    """The tool of that name, where there is one."""
+    """Return the tool of that name, or None."""
     return next((tool for tool in tools if tool.name == name), None)
 
 
 def json_called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
-    """The call of a tool whose arguments stand in `body` as a JSON object.
+    """Return the call of a tool whose arguments are in `body` as a JSON object.
 
     Args:
-        tool: that is called.
+        tool: the called tool.
         body: the arguments.
-        thought: before the call.
-        text: the whole message, for what is malformed.
+        thought: thought before the call.
+        text: the whole message, for malformed ones.
     """
     try:
         arguments = parsed_json(body)
@@ -461,10 +461,10 @@ def json_called(tool: ToolSpec, body: str, thought: str | None, text: str) -> To
 
 
 def required_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec:
-    """The tool of that name, where a dialect spells calls by it.
+    """Return the tool of that name, for a dialect that spells calls by it.
 
     Raises:
-        PolicyError: there is none.
+        PolicyError: there is no such tool.
     """
     tool = named_tool(name, tools)
     if tool is None:

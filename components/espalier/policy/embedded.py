@@ -56,9 +56,9 @@ _TURN_TEMPLATE = _INLINE_TEMPLATE.replace(
 
 
 def chat_template(syntax: Syntax, tools: Sequence[ToolSpec]) -> str:
-    """The chat template of an embedded policy in a dialect."""
+    """Return the chat template of an embedded policy in a dialect."""
     template = _INLINE_TEMPLATE if syntax.inline_results else _TURN_TEMPLATE
-    if syntax.name != "tags":  # as which a template that names no dialect is read
+    if syntax.name != "tags":  # a template that names no dialect is read as tags
         template = "{#- dialect: NAME -#}" + template
     result = syntax.write_result("CONTENT", tools).replace("CONTENT", "{{ message.content }}")
     if result.endswith("\n"):  # Jinja drops what is blank before the next block
@@ -77,10 +77,10 @@ def train_tokenizer(
     """Train the tokenizer on `texts`; frequent words become single tokens, rare names pieces.
 
     Args:
-        texts: of training documents and questions.
-        vocab_size: of the whole vocabulary, the dialect's markers included.
-        syntax: of the dialect that the policy is to write.
-        tools: that it may call.
+        texts: texts of training documents and questions.
+        vocab_size: size of the whole vocabulary, the dialect's markers included.
+        syntax: syntax of the policy's dialect.
+        tools: tools that the policy may call.
         splits_digits: makes each digit a token, for policies that must copy unseen numbers.
 
     Case and accents are removed, so decoded text differs from the original: answers are compared,
@@ -109,7 +109,7 @@ def train_tokenizer(
         [AddedToken(text, lstrip=True, rstrip=rstrip, normalized=False) for text in markers]
     )
     if frames:
-        # the blank that every word begins with is none of the argument's
+        # the blank that every word begins with does not belong to the argument
         behind = "|".join(re.escape(frame) for frame in frames)
         tokenizer.decoder = decoders.Sequence(
             [decoders.ByteLevel(), decoders.Replace(Regex(f"(?<={behind}) "), "")]
@@ -149,7 +149,7 @@ def build_policy(
         tokenizer: from `train_tokenizer`.
         stop_texts: markers that end a message of the policy; empty if the end token does.
         max_tokens: longest context.
-        seed: of the weights.
+        seed: seed of the weights.
     """
     torch.manual_seed(seed)
     stop_ids = tokenizer.convert_tokens_to_ids(list(stop_texts) or [END])

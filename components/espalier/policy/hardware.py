@@ -19,13 +19,13 @@ class Hardware(NamedTuple):
 
     device: torch.device
     autocast: torch.dtype | None
-    """None computes in float32 throughout."""
+    """Number format of matrix products; None computes in float32 throughout."""
     checkpoints_activations: bool = False
-    """Whether the backward pass computes them again."""
+    """Whether the backward pass recomputes activations."""
 
     @classmethod
     def from_config(cls, config: HardwareConfig) -> Hardware:
-        """The profile's choice; `auto` is the accelerator if there is one, with bfloat16."""
+        """Return the profile's device; `auto` is an accelerator, with bfloat16, if there is one."""
         device = torch.device(config.device) if config.device != "auto" else _best_device()
         autocast = None
         if config.precision == "bfloat16" or (config.precision == "auto" and _has_bf16(device)):
@@ -34,10 +34,10 @@ class Hardware(NamedTuple):
 
     @classmethod
     def for_sampling(cls, config: HardwareConfig) -> Hardware:
-        """Where the engine of this process samples: on the profile's GPU, else on the CPU.
+        """Return the device on which this process samples: the profile's GPU, or the CPU.
 
-        It is the CPU where this machine has no such GPU: who only samples can do without. Other
-        accelerators lack the double precision that tokens are drawn in.
+        It is the CPU if this machine has no such GPU, as sampling works without one. Other
+        accelerators lack the double precision in which tokens are drawn.
         """
         chosen = cls.from_config(config)
         if chosen.device.type == "cuda" and torch.cuda.is_available():
@@ -45,17 +45,17 @@ class Hardware(NamedTuple):
         return cls(torch.device("cpu"), None)
 
     def precision(self) -> AbstractContextManager[object]:
-        """Context in which matrix products are computed in the chosen format."""
+        """Return a context in which matrix products use the chosen format."""
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
 
     def autocast_on(self, device: torch.device) -> torch.dtype | None:
-        """The format in which the engine computes there: on the CPU it is float32."""
+        """Return the engine's number format on `device`: on the CPU it is float32."""
         return None if device.type == "cpu" else self.autocast
 
     def place(self, model: PreTrainedModel) -> PreTrainedModel:
-        """The model itself if it is on this device, else a copy on it."""
+        """Return the model itself if it is on this device, else a copy on it."""
         if self.checkpoints_activations:
             model.activation_checkpointing_enable({"use_reentrant": False})
         if self._has(model):
@@ -65,7 +65,7 @@ class Hardware(NamedTuple):
         return placed
 
     def move(self, model: PreTrainedModel) -> None:
-        """Move the weights of `model` here, in place."""
+        """Move the weights of `model` to this device, in place."""
         nn.Module.to(model, self.device)  # PreTrainedModel.to has no usable type
 
     def _has(self, model: PreTrainedModel) -> bool:
@@ -77,7 +77,7 @@ class Hardware(NamedTuple):
 
 @torch.no_grad()
 def copy_weights(trained: nn.Module, sampling: nn.Module) -> None:
-    """Copy the weights of `trained` to `sampling`, unless they are one model."""
+    """Copy the weights of `trained` to `sampling`, unless both are one model."""
     if trained is sampling:
         return
     for target, source in zip(sampling.parameters(), trained.parameters(), strict=True):
@@ -89,5 +89,5 @@ def _best_device() -> torch.device:
 
 
 def _has_bf16(device: torch.device) -> bool:
-    # some CPUs have it too, but runs there are short, and float32 is reproducible bit for bit
+    # some CPUs have bfloat16 too, but runs there are short, and float32 is bit-reproducible
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -28,7 +28,7 @@ from espalier.records import PolicyError
 from espalier.records.adapter import ADAPTER_FOLDER, AdapterBase, read_base
 
 _NAMED_TENSORS = 5
-"""Tensors of each kind of fault that an error names; a damaged shard may lack hundreds."""
+"""Number of tensors that an error names per kind of fault; a damaged shard may lack hundreds."""
 
 
 class Policy(NamedTuple):
@@ -37,16 +37,16 @@ class Policy(NamedTuple):
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     base: AdapterBase | None = None
-    """What its adapter is an adapter of; None where all weights are trained."""
+    """The base model of its adapter; None if all weights are trained."""
 
 
 def load_policy(directory: Path) -> Policy:
     """Load a policy directory in float32 on the CPU, without touching the network.
 
     Raises:
-        PolicyError: no such directory, not a causal language model with a tokenizer, or weights
-            that do not fit its config: a tensor is missing, has another shape, or is unknown to
-            the model.
+        PolicyError: there is no such directory, it holds no causal language model with a tokenizer,
+            or the weights do not fit its config: a tensor is missing, has another shape, or is
+            unknown to the model.
     """
     tokenizer = load_tokenizer(directory)
     try:
@@ -69,8 +69,8 @@ def load_policy_for_sampling(directory: Path, config: HardwareConfig) -> Policy:
     """Load a policy directory onto the device that this process samples on.
 
     Args:
-        directory: of the policy.
-        config: the profile's hardware, see `Hardware.for_sampling`.
+        directory: directory of the policy.
+        config: the profile's hardware, used as in `Hardware.for_sampling`.
 
     Raises:
         PolicyError: as `load_policy` does.
@@ -83,17 +83,17 @@ def load_policy_for_sampling(directory: Path, config: HardwareConfig) -> Policy:
 def load_policy_to_train(directory: Path, profile: Profile, *, digest: str) -> Policy:
     """Load a policy directory onto the device that this process samples on, to be trained there.
 
-    With `policy.lora` it has an adapter: that of the directory, if it is of the same shape, or else
-    a fresh one, of which the directory is the base.
+    With `policy.lora` it has an adapter: the directory's own, if it has the same shape, or else a
+    new one, of which the directory is the base.
 
     Args:
-        directory: of the policy.
+        directory: directory of the policy.
         profile: hardware, adapter and seed.
-        digest: of the directory, by which a fresh adapter names its base.
+        digest: digest of the directory, by which a new adapter names its base.
 
     Raises:
-        PolicyError: the policy cannot be loaded (see `load_policy`), its adapter is damaged or of
-            another model, or the model lacks the layers of `policy.lora.target`.
+        PolicyError: `load_policy` fails, the adapter is damaged or belongs to another model, or the
+            model lacks the layers of `policy.lora.target`.
     """
     policy, config = load_policy(directory), profile.policy.lora
     base = None
@@ -111,8 +111,8 @@ def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> 
     """Refuse weights that differ from what the config describes.
 
     transformers fills a missing or misshapen tensor with random numbers, and drops a tensor that
-    the model lacks: of an adapter, the scales of a quantised model, a model of another class. Tied
-    weights, and those that the model's class lists as ignorable, are in none of its lists.
+    the model lacks: one of an adapter, the scales of a quantised model, one of another model class.
+    Tied weights, and those that the model's class may ignore, are in none of its lists.
 
     Raises:
         PolicyError: names the tensors of each kind.
@@ -144,7 +144,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a policy directory, without touching the network.
 
     Raises:
-        PolicyError: no such directory, or none with a tokenizer.
+        PolicyError: there is no such directory, or it has no tokenizer.
     """
     if not (directory / "config.json").is_file():
         raise PolicyError(
@@ -161,7 +161,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 def save_policy(policy: Policy, directory: Path) -> None:
     """Write a directory that `load_policy` (and plain transformers) reads.
 
-    Of a policy with an adapter: its merged weights, and the adapter beside them.
+    For a policy with an adapter it holds the merged weights, and the adapter beside them.
     """
     if policy.base is None:
         policy.model.save_pretrained(directory)
@@ -175,7 +175,7 @@ def load_weights_into(model: PreTrainedModel, directory: Path) -> None:
     """Load the weights of a policy directory of the same architecture into `model`, in place.
 
     Raises:
-        PolicyError: no such policy, or one of another shape.
+        PolicyError: there is no such policy, or it has another shape.
     """
     weights = load_policy(directory).model.state_dict()
     try:

@@ -1,12 +1,12 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) by peft, inside an ordinary model.
 
-The adapter's layers take the place of the model's linear ones, and the model keeps its class: it is
-forwarded, decoded and scored like any other. Only the adapter is trained. Its merged weights are
-those of a model directory that knows nothing of adapters, and beside them lies the adapter:
+The adapter's layers replace the model's linear ones, and the model keeps its class: it is run,
+decoded and scored like any other. Only the adapter is trained. The saved directory holds the merged
+weights, as of a model without an adapter, and the adapter beside them:
 
     policy/config.json, model.safetensors, ...    merged, for every reader
     policy/adapter/adapter_config.json, adapter_model.safetensors    as peft and vLLM read it
-    policy/adapter/base.json    name and digest of the model that it is an adapter of
+    policy/adapter/base.json    name and digest of its base model
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from espalier.records import PolicyError
 from espalier.records.adapter import ADAPTER_FOLDER, AdapterBase, write_base
 
 _ADAPTER = "default"
-"""peft's name of the one adapter that a model has here."""
+"""peft's name for the only adapter of a model here."""
 _PREFIX = "base_model.model."
-"""Before every tensor's name in a file that peft reads."""
+"""Prefix of every tensor's name in a file that peft reads."""
 _WEIGHTS = "adapter_model.safetensors"
 
 
 def add_adapter(model: PreTrainedModel, config: LoraConfig, *, seed: int) -> None:
-    """Give `model` an adapter that changes nothing yet, and leave nothing else to train.
+    """Give `model` an adapter that changes nothing yet, and make everything else untrained.
 
     Args:
-        model: without an adapter.
+        model: a model without an adapter.
         config: rank, scale and the layers that get one.
-        seed: of the first of its two factors; the second begins at zero.
+        seed: seed of the first of its two factors; the second begins at zero.
 
     Raises:
         PolicyError: the model lacks layers of these names.
@@ -66,7 +66,7 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def merged_weight(layer: nn.Module) -> Tensor:
-    """[out, in]: the weight of a linear layer, its adapter added where it has one."""
+    """Return [out, in], the weight of a linear layer with its adapter, if any, added."""
     if isinstance(layer, LoraLinear):
         base: Any = layer.get_base_layer()
         return base.weight.detach() + layer.get_delta_weight(_ADAPTER)
@@ -75,7 +75,7 @@ def merged_weight(layer: nn.Module) -> Tensor:
 
 
 def merged_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights of `model` as those of its class without adapters."""
+    """Return the weights of `model` as those of its class without adapters."""
     merged = {f"{name}.weight": merged_weight(layer) for name, layer in _adapted(model)}
     for name, tensor in model.state_dict().items():
         plain = name.replace(".base_layer.", ".")
@@ -86,7 +86,7 @@ def merged_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @contextmanager
 def adapter_off(model: nn.Module) -> Generator[None]:
-    """Inside, `model` computes as its base does."""
+    """Within the block, `model` computes as its base does."""
     layers = [layer for _, layer in _adapted(model)]
     for layer in layers:
         layer._disable_adapters = True  # `enable_adapters` would also stop their training
@@ -98,7 +98,7 @@ def adapter_off(model: nn.Module) -> Generator[None]:
 
 
 def save_adapter(model: PreTrainedModel, directory: Path, base: AdapterBase) -> None:
-    """Write the adapter of `model` as peft reads it, and what it is an adapter of."""
+    """Write the adapter of `model` as peft reads it, and a note of its base model."""
     directory.mkdir(parents=True)
     known: Any = model
     settings = known.peft_config[_ADAPTER]
@@ -106,7 +106,7 @@ def save_adapter(model: PreTrainedModel, directory: Path, base: AdapterBase) -> 
     settings.inference_mode = True
     settings.save_pretrained(directory)
     settings.inference_mode = False
-    # it would look for the base on the Hub to see whether its vocabulary had changed
+    # peft would look up the base on the Hub to see whether its vocabulary has changed
     tensors = peft.get_peft_model_state_dict(
         model, adapter_name=_ADAPTER, save_embedding_layers=False
     )
@@ -120,16 +120,15 @@ def continue_adapter(model: PreTrainedModel, directory: Path, config: LoraConfig
     """Take the adapter of a policy directory out of its merged weights, to train it further.
 
     Args:
-        model: with the merged weights of `directory`, and no adapter.
-        directory: of a policy.
-        config: as `add_adapter` takes it.
+        model: a model with the merged weights of `directory`, and no adapter.
+        directory: directory of a policy.
+        config: rank, scale and layers, as for `add_adapter`.
 
     Returns:
-        False where the directory has no adapter of this rank, scale and target: `model` is as it
-        was.
+        False if the directory has no adapter of this rank, scale and target; `model` is unchanged.
 
     Raises:
-        PolicyError: the adapter is damaged, or of another model.
+        PolicyError: the adapter is damaged, or belongs to another model.
     """
     folder = directory / ADAPTER_FOLDER
     if not (folder / _WEIGHTS).is_file():

@@ -1,7 +1,7 @@
-"""Models whose tokens meet in causal attention alone, so that it can be computed in another way.
+"""Models whose tokens interact only in causal attention, so that it can be computed differently.
 
 The engine reads keys and values from pages, and the update from a tree of prefixes; both register
-an attention with transformers, and take such models for everything else as they are.
+an attention function with transformers, and use the rest of such models unchanged.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _MORE_THAN_PLAIN = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
 class NotPlainAttentionError(Exception):
-    """A layer asks for more than causal attention."""
+    """A layer needs more than causal attention."""
 
 
 def has_plain_attention(model: PreTrainedModel) -> bool:
-    """Whether tokens of `model` meet only in causal attention, as far as its config says.
+    """Whether tokens of `model` interact only in causal attention, as far as its config tells.
 
-    What a config does not say shows where both ways are compared on a short text.
+    What a config does not tell is found by comparing both ways on a short text.
     """
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -31,10 +31,10 @@ def has_plain_attention(model: PreTrainedModel) -> bool:
 
 
 def require_plain_attention(asked: Mapping[str, object]) -> None:
-    """Check what a layer asks of its attention function, beside queries, keys and values.
+    """Check the options with which a layer calls its attention function.
 
     Raises:
-        NotPlainAttentionError: more than plain attention.
+        NotPlainAttentionError: they need more than plain attention.
     """
     more = [name for name in _MORE_THAN_PLAIN if asked.get(name) is not None]
     if more:

@@ -1,4 +1,4 @@
-"""Where a policy directory keeps its adapter, and what that is an adapter of."""
+"""The place of an adapter in a policy directory, and the record of its base model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ADAPTER_FOLDER = "adapter"
-"""Of a policy directory: the files that peft and vLLM read, and the one of `write_base`."""
+"""Folder in a policy directory: the files that peft and vLLM read, and that of `write_base`."""
 _BASE = "base.json"
 
 
@@ -16,16 +16,16 @@ class AdapterBase(NamedTuple):
 
     name: str
     digest: str
-    """Of its directory's files."""
+    """Digest of its directory's files."""
 
 
 def write_base(adapter: Path, base: AdapterBase) -> None:
-    """Write what the adapter in a folder is an adapter of."""
+    """Write the adapter's base model into the adapter's folder."""
     text = json.dumps(base._asdict(), indent=1) + "\n"
     (adapter / _BASE).write_text(text, encoding="utf-8")
 
 
 def read_base(policy: Path) -> AdapterBase | None:
-    """What the adapter of a policy directory is an adapter of; None where it has none."""
+    """Return the base of a policy directory's adapter; None if it has no adapter."""
     path = policy / ADAPTER_FOLDER / _BASE
     return AdapterBase(**json.loads(path.read_bytes())) if path.is_file() else None

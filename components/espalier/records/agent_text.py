@@ -12,14 +12,14 @@ from espalier.records.message import Message
 from espalier.records.task import read_records, write_records
 
 TextKind = Literal["planning", "reasoning", "decision", "negative"]
-"""First action planned (FAS); knowledge reasoned over (FAS); choices and their outcome (HAS); a
-call that must not be made (Agent-FLAN)."""
+"""Planning of a first action (FAS); reasoning over knowledge (FAS); choices and their outcome
+(HAS); a call that must not be made (Agent-FLAN)."""
 
 
 class AgentText(BaseModel, frozen=True, extra="forbid"):
-    """One text: what is asked, and what follows it.
+    """One text: a prompt, and what follows it.
 
-    A planning text is an action that nothing answered; a decision goes on to the outcome:
+    A planning text ends with an action without a result; a decision continues to the outcome:
 
         prompt   user       Name the time zone used in Duaca.
         pieces   assistant  <think> time zone </think> <search> Duaca time zone </search>
@@ -33,13 +33,13 @@ class AgentText(BaseModel, frozen=True, extra="forbid"):
     pieces: tuple[Message, ...] = Field(min_length=1)
     """What the policy writes (assistant) and reads (tool) after the prompt."""
     task_id: str = ""
-    """The task that it is about; empty where it has a question of its own."""
+    """Id of the task that it belongs to; empty if it has a question of its own."""
     sources: tuple[str, ...] = ()
     """Ids of its source documents."""
 
     @property
     def words(self) -> str:
-        """All its text, in order."""
+        """Return all its text, in order."""
         return " ".join(message.content for message in (*self.prompt, *self.pieces))
 
 
@@ -49,9 +49,9 @@ def write_agent_texts(path: Path, texts: Iterable[AgentText]) -> int:
 
 
 def read_agent_texts(path: Path) -> list[AgentText]:
-    """Read what `write_agent_texts` wrote; none where the file is not there.
+    """Read what `write_agent_texts` wrote; return nothing if there is no file.
 
     Raises:
-        DataError: naming the file and the line that is no such text.
+        DataError: a line is no such text; the message names file and line.
     """
     return read_records(path, AgentText) if path.exists() else []

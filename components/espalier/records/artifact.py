@@ -23,13 +23,13 @@ from espalier import __version__
 from espalier.records.errors import ArtifactError
 
 UNTRACKED_BY_CONTENT = frozenset({"manifest.json", "run.json", "timings.parquet"})
-"""Files that hold measured times, hosts and dates: covered by `integrity`, not by `content`."""
+"""Files with measured times, hosts and dates: `integrity` covers them, `content` does not."""
 
 _CHUNK_BYTES = 1 << 20
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of the file's bytes, in hex."""
+    """Return the SHA-256 of the file's bytes, in hex."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
@@ -38,7 +38,7 @@ def file_digest(path: Path) -> str:
 
 
 def tree_digest(path: Path) -> str:
-    """One digest over a file, or over every file below a folder (names and bytes)."""
+    """Return one digest over a file, or over every file below a folder (names and bytes)."""
     if path.is_file():
         return file_digest(path)
     files = sorted(entry for entry in path.rglob("*") if entry.is_file())
@@ -46,19 +46,19 @@ def tree_digest(path: Path) -> str:
 
 
 def json_digest(value: object) -> str:
-    """SHA-256 of the value's canonical JSON (sorted keys, no spaces), in hex."""
+    """Return the SHA-256 of the value's canonical JSON (sorted keys, no spaces), in hex."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def payload_files(directory: Path) -> list[Path]:
-    """Every file below `directory` but its manifest, as sorted relative paths."""
+    """Return every file below `directory` except its manifest, as sorted relative paths."""
     found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     return sorted(path for path in found if path.as_posix() != "manifest.json")
 
 
 def content_digest(file_digests: Mapping[str, str]) -> str:
-    """One digest over the files that are deterministic under the seed (names and bytes)."""
+    """Return one digest over the files that the seed determines (names and bytes)."""
     return _tree_digest(
         (name, digest)
         for name, digest in file_digests.items()
@@ -67,7 +67,7 @@ def content_digest(file_digests: Mapping[str, str]) -> str:
 
 
 def integrity_digest(file_digests: Mapping[str, str]) -> str:
-    """One digest over every payload file."""
+    """Return one digest over every payload file."""
     return _tree_digest(file_digests.items())
 
 
@@ -84,27 +84,27 @@ _RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "bm25s", "pyarrow")
 class Manifest(BaseModel, frozen=True, extra="forbid"):
     """One artifact directory, as written by the stage that made it.
 
-    `integrity` covers every payload file and is checked on reading; `content` covers what is
-    deterministic under the seed and is what two runs compare.
+    `integrity` covers every payload file and is checked on reading; `content` covers only the files
+    that the seed determines, and is compared between runs.
     """
 
     schema_version: int = SCHEMA_VERSION
     producer: str
     config_digest: str
     inputs: dict[str, str] = Field(default_factory=dict)
-    """Input name -> content digest of the artifact that was read."""
+    """Content digest of each input artifact, by input name."""
     rows: dict[str, int] = Field(default_factory=dict)
     seed: int
     files: dict[str, str]
-    """Path below the directory, with "/" -> SHA-256 of the file, in hex."""
+    """SHA-256 of each file, in hex, by its path below the directory, with "/"."""
     sizes: dict[str, int] = Field(default_factory=dict)
-    """Bytes of each file, by which a lost or cut one is noticed without reading it. Empty in
-    manifests of before this key."""
+    """Bytes of each file, by which a lost or cut file is noticed without reading it. Empty in
+    manifests written before this key existed."""
     integrity: str
     content: str
     packages: dict[str, str]
     created: str
-    """UTC, ISO 8601; the one field of a manifest that two equal runs do not share."""
+    """UTC, ISO 8601; the only field that differs between two equal runs."""
 
 
 class Provenance(BaseModel, frozen=True, extra="forbid"):
@@ -119,7 +119,7 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
 def describe(
     directory: Path, provenance: Provenance, rows: Mapping[str, int], created: str
 ) -> Manifest:
-    """Digest every payload file below `directory` and return the manifest for it."""
+    """Digest every payload file below `directory` and return its manifest."""
     names = [path.as_posix() for path in payload_files(directory)]
     files = {name: file_digest(directory / name) for name in names}
     return Manifest(
@@ -138,7 +138,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Read `directory`'s manifest without touching its payload.
 
     Raises:
-        ArtifactError: no manifest (never published), or one that does not parse.
+        ArtifactError: there is no manifest (never published), or it does not parse.
     """
     path = directory / MANIFEST_NAME
     if not path.is_file():
@@ -156,7 +156,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of espalier and of the packages that decide what an artifact holds."""
+    """Return the versions of espalier and of the packages that affect an artifact's content."""
     versions = {"espalier": __version__}
     for name in _RECORDED_PACKAGES:
         try:
@@ -168,7 +168,7 @@ def package_versions() -> dict[str, str]:
 
 @dataclass(slots=True)
 class Draft:
-    """An artifact being written: fill `path`, count `rows`; the manifest follows on publishing."""
+    """An artifact being written: fill `path` and count `rows`; publishing adds the manifest."""
 
     path: Path
     rows: dict[str, int] = field(default_factory=dict[str, int])
@@ -176,14 +176,14 @@ class Draft:
 
     @property
     def published(self) -> Manifest:
-        """The manifest, once the `publishing` block has been left without an error."""
+        """Return the manifest, once the `publishing` block has ended without an error."""
         if self.manifest is None:
             raise ArtifactError(f"{self.path} is a draft: it has not been published yet")
         return self.manifest
 
 
 def work_dir(output_dir: Path) -> Path:
-    """Where a stage keeps checkpoints while `output_dir` is not yet published (kept over kills)."""
+    """Return where a stage keeps checkpoints until `output_dir` is published; it survives kills."""
     return output_dir.with_name(f".{output_dir.name}.work")
 
 
@@ -232,12 +232,12 @@ def only_writer(output_dir: Path, *, wait_s: float = 0.0) -> Generator[None]:
     The lock is the kernel's and dies with the process; `.NAME.lock` beside the folder is its file.
 
     Args:
-        output_dir: the artifact's folder, there or not.
+        output_dir: the artifact's folder, which need not exist.
         wait_s: seconds to wait for another writer.
 
     Raises:
         ArtifactError: another process is writing there.
-        OSError: the folder that it lies in cannot be written.
+        OSError: its parent folder cannot be written.
     """
     path = output_dir.with_name(f".{output_dir.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -253,7 +253,7 @@ def only_writer(output_dir: Path, *, wait_s: float = 0.0) -> Generator[None]:
         _bring_back(output_dir)
         yield
     finally:
-        path.unlink(missing_ok=True)  # before it is unlocked: see `_locked`
+        path.unlink(missing_ok=True)  # removed before it is unlocked, which `_locked` relies on
         os.close(descriptor)
 
 
@@ -261,7 +261,7 @@ _LOCK_POLL_S = 0.05
 
 
 def _locked(path: Path) -> int | None:
-    """Open and lock the file; None where another process has, or has just removed it."""
+    """Open and lock the file; None if another process holds it, or has just removed it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -280,18 +280,18 @@ def open_artifact(directory: Path, *, digest: Callable[[Path], str] = file_diges
     """Read an artifact's manifest and check every payload file against it.
 
     Args:
-        directory: of the artifact.
-        digest: SHA-256 of a file, called once for each; one that copies or sums besides saves a
-            second reading.
+        directory: directory of the artifact.
+        digest: returns the SHA-256 of a file, and is called once for each; it may also copy the
+            file, which saves reading it twice.
 
     Raises:
-        ArtifactError: naming the first file that is missing, added, or has other bytes.
+        ArtifactError: a file is missing, added, or has other bytes; the message names the first.
     """
     manifest = read_manifest(directory)
     present = {path.as_posix() for path in payload_files(directory)}
     for name, expected in manifest.files.items():
         if name not in present:
-            raise ArtifactError(f"{directory / name}: in the manifest, but not there. {_MEND}")
+            raise ArtifactError(f"{directory / name}: in the manifest, but missing. {_MEND}")
         if digest(directory / name) != expected:
             raise ArtifactError(
                 f"{directory / name}: its bytes are not those that were published "
@@ -320,10 +320,10 @@ def _write_durably(path: Path, text: str) -> None:
 def replace_directory(draft_dir: Path, output_dir: Path) -> None:
     """Put a finished draft in its place; a former artifact there is deleted afterwards.
 
-    On Linux's own file systems both change places in one step, so that whoever looks finds the
-    former artifact or the new one. Where the file system cannot (NFS), the former one steps aside
-    first; a process killed between these two renames leaves it beside, and `only_writer` brings it
-    back.
+    On Linux's own file systems both swap places in one step, so that a reader always sees the former
+    artifact or the new one. If the file system cannot swap (NFS), the former one is renamed first; a
+    process killed between these two renames leaves it under that name, and `only_writer` restores
+    it.
     """
     former = output_dir.with_name(f".{output_dir.name}.former")
     if not output_dir.exists():
@@ -343,7 +343,7 @@ def replace_directory(draft_dir: Path, output_dir: Path) -> None:
 
 
 def _bring_back(output_dir: Path) -> None:
-    """Undo the first rename of `replace_directory` where a killed process made no second one."""
+    """Undo the first rename of `replace_directory` if a killed process did not make the second."""
     former = output_dir.with_name(f".{output_dir.name}.former")
     if not output_dir.exists() and (former / MANIFEST_NAME).is_file():
         former.rename(output_dir)
@@ -351,12 +351,12 @@ def _bring_back(output_dir: Path) -> None:
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-"""Of renameat2(2)."""
+"""Flag of renameat2(2)."""
 _CANNOT_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change places in one step; False where system or file system cannot."""
+    """Swap two folders in one step; return False if the system or file system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

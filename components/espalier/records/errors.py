@@ -49,7 +49,7 @@ class RefusedRowsError(DataError):
     """Validation refused the rows of a run, and published a report instead of them."""
 
     def __init__(self, message: str, *, faults: Sequence[str], report: Path) -> None:
-        """Keep what a step needs to hand the report on.
+        """Keep what a step needs to publish the report.
 
         Args:
             message: faults, place of the report, and what to do.
@@ -66,19 +66,19 @@ class PolicyError(EspalierError):
 
 
 class TrainingError(EspalierError):
-    """Training that cannot go on: a process that does not start or is lost, broken gradients."""
+    """Training that cannot continue: a process that does not start or is lost, broken gradients."""
 
 
 class EngineError(EspalierError):
-    """An inference server is away, serves another policy, or answers what it should not."""
+    """An inference server is unreachable, serves another policy, or gives a wrong answer."""
 
 
 class HungError(EspalierError):
-    """What a run waits for has not come by its deadline; the message names it."""
+    """Something that a run waits for has not come by its deadline; the message names it."""
 
 
 class RegistryError(EspalierError):
-    """The tracking server refuses what was asked, or cannot be reached."""
+    """The tracking server refuses a request, or cannot be reached."""
 
 
 class RegistryAwayError(RegistryError):
@@ -90,11 +90,11 @@ class ManifestError(EspalierError):
 
 
 class ClusterError(EspalierError):
-    """The API of a cluster, or of Kubeflow on it, is away, or refuses what was asked."""
+    """The API of a cluster, or of Kubeflow on it, is unreachable or refuses a request."""
 
 
 class StorageError(EspalierError):
-    """A place for artifacts that refuses what was asked, or cannot be one."""
+    """A place for artifacts that refuses a request, or cannot be used as one."""
 
 
 class StorageAwayError(StorageError):

@@ -18,14 +18,14 @@ class ToolCall(BaseModel, frozen=True, extra="forbid"):
     name: str
     arguments: JsonObject = Field(default_factory=dict)
     call_id: str = Field(default="", exclude_if=lambda it: not it)
-    """Tells the calls of one message apart; empty where the dialect has no ids."""
+    """Distinguishes the calls of one message; empty if the dialect has no ids."""
 
 
 class Message(BaseModel, frozen=True, extra="forbid"):
     """One chat message.
 
-    A policy's message that could be parsed is stored by its parts, whatever dialect it was written
-    in; one that could not keeps its raw text in `content`:
+    A policy's message that could be parsed is stored by its parts, in whatever dialect it was
+    written; otherwise `content` holds its raw text:
 
         role assistant   thought "country"   tool_calls search({"query": "lyon country"})
         role tool        content "lyon | country: france"
@@ -35,38 +35,38 @@ class Message(BaseModel, frozen=True, extra="forbid"):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thought: str | None = Field(default=None, exclude_if=lambda it: it is None)
-    """Reasoning before the call or the answer; None where there was none."""
+    """Reasoning before the call or the answer; None without reasoning."""
     tool_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda it: not it)
     call_id: str = Field(default="", exclude_if=lambda it: not it)
-    """Of a tool's message: the call that it answers."""
+    """In a tool's message, the id of the call that it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """The policy calls one tool or several."""
+    """An action with one or more tool calls."""
 
     calls: tuple[ToolCall, ...]
     thought: str | None = None
 
     @classmethod
     def one(cls, name: str, arguments: Mapping[str, JsonValue], thought: str | None = None) -> Self:
-        """A single call, as a demonstration writes it."""
+        """Return a single call, as a demonstration writes it."""
         return cls((ToolCall(name=name, arguments=dict(arguments)),), thought)
 
     def message(self) -> Message:
-        """As a chat message."""
+        """Return it as a chat message."""
         return Message(role="assistant", thought=self.thought, tool_calls=self.calls)
 
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
-    """The policy ends the episode with an answer."""
+    """An action that ends the episode with an answer."""
 
     text: str
     thought: str | None = None
 
     def message(self) -> Message:
-        """As a chat message."""
+        """Return it as a chat message."""
         return Message(role="assistant", thought=self.thought, content=self.text)
 
 
@@ -78,16 +78,16 @@ class Malformed:
     text: str = ""
 
     def message(self) -> Message:
-        """As a chat message: the raw text."""
+        """Return it as a chat message: the raw text."""
         return Message(role="assistant", content=self.text.strip())
 
 
 Action: TypeAlias = ToolCalls | FinalAnswer | Malformed
-"""Argument of `Environment.step`; parsing text into one never raises."""
+"""An argument of `Environment.step`; parsing text into one never raises."""
 
 
 def action_of(message: Message) -> ToolCalls | FinalAnswer:
-    """The action that a well-formed message of the assistant is."""
+    """Return the action of a well-formed message of the assistant."""
     if message.tool_calls:
         return ToolCalls(message.tool_calls, message.thought)
     return FinalAnswer(message.content, message.thought)
@@ -98,7 +98,7 @@ class ToolSpec:
     """A tool as its environment offers it.
 
     The tag dialect writes a call of `search(query: str)` as `<search> QUERY </search>`; the other
-    dialects take name and JSON schema alone.
+    dialects use only name and JSON schema.
     """
 
     name: str
@@ -106,11 +106,11 @@ class ToolSpec:
     parameters: JsonObject = field(default_factory=dict[str, JsonValue])
     """JSON schema of the arguments: an object with its properties."""
     call_tag: str = ""
-    """Tag of a call in the tag dialect; empty takes the tool's name."""
+    """Tag of a call in the tag dialect; empty means the tool's name."""
     result_tag: str = "result"
     """Tag of a result in the tag dialect."""
     takes_code: bool = False
-    """Its one argument is a program, whose line breaks and angle brackets are kept."""
+    """Whether its only argument is a program, whose line breaks and angle brackets are kept."""
 
     @property
     def tag(self) -> str:
@@ -119,7 +119,7 @@ class ToolSpec:
 
     @property
     def text_argument(self) -> str | None:
-        """Name of the argument where there is one alone, and it is text."""
+        """Name of its argument if there is only one, and it is text."""
         properties = self.parameters.get("properties")
         if isinstance(properties, dict) and len(properties) == 1:
             ((name, schema),) = properties.items()
@@ -128,7 +128,7 @@ class ToolSpec:
         return None
 
     def as_function(self) -> JsonObject:
-        """An entry of `tools` in OpenAI's chat API and in Hugging Face's chat templates."""
+        """Return its entry of `tools` in OpenAI's chat API and in Hugging Face's chat templates."""
         return {
             "type": "function",
             "function": {

@@ -1,9 +1,8 @@
-"""Waiting for a server that is away, where nobody else would try again.
+"""Waits for an unreachable server, where no scheduler would retry.
 
-A step of Kubeflow has nobody: its launcher turns every exit code into 1, so that the back end
-cannot tell "try again" from "refused". The step therefore says how long it waits (`patient`), and
-whoever talks to a server asks through `patiently`. Elsewhere a server that is away ends the command
-at once.
+Kubeflow does not retry a step: its launcher turns every exit code into 1, so the back end cannot
+tell "try again" from "refused". The step therefore sets how long it waits (`patient`), and requests
+to servers are made through `patiently`. Elsewhere an unreachable server ends the command at once.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import TypeVar
 from espalier.records.errors import EspalierError, RegistryAwayError, StorageAwayError
 
 AWAY = (RegistryAwayError, StorageAwayError)
-"""A server did not answer; the same request may succeed later."""
+"""Errors of a server that did not answer; the same request may succeed later."""
 
 STEP_PATIENCE_S = 600.0
-"""How long a step of Kubeflow waits: a lost server's pod runs on another node in less."""
+"""How long a step of Kubeflow waits: a lost server's pod runs on another node sooner."""
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -30,12 +29,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a server may be away, and who hears of it."""
+    """How long a server may be unreachable, and who is informed."""
 
     total_s: float
-    """From the first failure of a request to its last try."""
+    """Time from the first failure of a request to its last retry."""
     say: Callable[[str], None]
-    """Takes a line for each try that failed."""
+    """Called with a line for each failed try."""
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
@@ -45,7 +44,7 @@ _patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
 
 @contextmanager
 def patient(patience: Patience) -> Generator[None]:
-    """Within the block, `patiently` waits for servers that are away; in this thread only."""
+    """Within the block, `patiently` waits for unreachable servers, in this thread only."""
     token = _patience.set(patience)
     try:
         yield
@@ -54,14 +53,14 @@ def patient(patience: Patience) -> Generator[None]:
 
 
 def patiently(request: Callable[[], Answer]) -> Answer:
-    """The result of `request`, asked again with growing pauses while a server is away.
+    """Return the result of `request`, retried with growing pauses while a server is unreachable.
 
     Args:
-        request: called once a try; it may be repeated although it had an effect.
+        request: called once per try; a repeated call may come after one that had an effect.
 
     Raises:
-        RegistryAwayError: or StorageAwayError: still away after `Patience.total_s`, or at once
-            outside of a `patient` block.
+        RegistryAwayError: or StorageAwayError: still unreachable after `Patience.total_s`, or at
+            once outside a `patient` block.
     """
     patience, pause_s = _patience.get(), _FIRST_PAUSE_S
     deadline = 0.0

@@ -1,4 +1,4 @@
-"""Groups of questions in results.json: which there are, in which order, and how they read.
+"""Groups of questions in results.json: their names, order and labels.
 
 A policy's figures hold one table for each group, as `by_hops` = {"1": {...}, "2": {...}}.
 """
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 _PREFIX = "by_"
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _LEAST_QUESTIONS = 10
-"""A smaller group is not said to have fallen: a bootstrap of so few has too narrow an interval."""
+"""A smaller group is not reported as fallen: a bootstrap of so few has too narrow an interval."""
 
 
 def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Group name -> its values in reading order, numbers by size.
+    """Return the values of each group by its name, in reading order, numbers by size.
 
-    A group of one value is left out: its figures are those of all questions.
+    A group with one value is left out: its figures are those of all questions.
 
     Args:
         policies: the figures of each policy; a policy may lack groups or values.
@@ -31,10 +31,12 @@ def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]
 
 
 def shown_group(policies: Iterable[Mapping[str, Any]]) -> tuple[str, list[str]] | None:
-    """The one group that a chart or a line has room for: the first with numbers, which is how hard.
+    """Return the group for a chart or line with room for only one: the first with numbers.
+
+    Numbers measure difficulty.
 
     Returns:
-        Its name and values; the first group where none has numbers, None where there is none.
+        Its name and values; the first group if none has numbers, None without groups.
     """
     groups = report_groups(policies)
     numbered = (name for name, values in groups.items() if _NUMBER.fullmatch(values[0]))
@@ -43,7 +45,7 @@ def shown_group(policies: Iterable[Mapping[str, Any]]) -> tuple[str, list[str]] 
 
 
 def group_of(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Value -> figures of one group of a policy; empty where the policy has none."""
+    """Return the figures by value of one group of a policy; empty if the policy has none."""
     return _groups_of(figures).get(name) or {}
 
 
@@ -62,7 +64,7 @@ class GroupChange(NamedTuple):
         return self.high < 0 and self.questions >= _LEAST_QUESTIONS
 
     def __str__(self) -> str:
-        """One line, in points."""
+        """Return one line, in points."""
         return (
             f"{self.label} {100 * self.change:+.1f} points "
             f"[{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
@@ -84,7 +86,7 @@ def _change(name: str, value: str, found: Mapping[str, Any]) -> GroupChange:
 
 
 def group_label(name: str, value: str) -> str:
-    """A value as words: "2 hops", "1 step", "level 3", "intersection"."""
+    """Return a value as words: "2 hops", "1 step", "level 3", "intersection"."""
     if not _NUMBER.fullmatch(value):
         return value.replace("_", " ")
     if not name.endswith("s"):

@@ -1,4 +1,4 @@
-"""A task: what is asked, where it is played, how an answer is verified; and files of JSON lines."""
+"""A task: its prompt, its environment, its verifier; and files of JSON lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 def write_records(path: Path, records: Iterable[BaseModel]) -> int:
-    """Write one record a line and return how many there were."""
+    """Write one record per line and return how many there were."""
     count = 0
     with path.open("w", encoding="utf-8") as stream:
         for record in records:
@@ -30,7 +30,7 @@ def read_records(path: Path, kind: type[RecordT]) -> list[RecordT]:
     """Read what `write_records` wrote.
 
     Raises:
-        DataError: naming the file and the line that is no record of this kind.
+        DataError: a line is no record of this kind; the message names file and line.
     """
     records: list[RecordT] = []
     with path.open(encoding="utf-8") as stream:
@@ -45,7 +45,7 @@ def read_records(path: Path, kind: type[RecordT]) -> list[RecordT]:
 
 
 def read_json_values(path: Path) -> Iterator[tuple[int, object]]:
-    """The JSON value of each line that is not blank, with its line number, from 1.
+    """Yield the JSON value of each line that is not blank, with its line number, from 1.
 
     Raises:
         DataError: the file cannot be read, or a line is not JSON.
@@ -80,17 +80,17 @@ class Verifier(BaseModel, frozen=True, extra="forbid"):
 
 
 class TaskMetadata(BaseModel, frozen=True, extra="forbid"):
-    """Fields that stages read, and `extra` for the family alone."""
+    """Fields that stages read, and `extra`, which only the family reads."""
 
     split: Split
     source: str
-    """Which generator or file the task comes from."""
+    """The generator or file of the task."""
     pattern: str = ""
-    """Tasks that differ only in names and numbers share it; empty where nothing is alike."""
+    """Shared by tasks that differ only in names and numbers; empty if there are none."""
     difficulty: float | None = None
-    """Grows with the steps that a solution takes, where the family can tell."""
+    """Grows with the steps of a solution, where the family can tell."""
     extra: JsonObject = Field(default_factory=dict)
-    """The family's own data: stages store it and never read it."""
+    """The family's own data, which stages store and never read."""
 
 
 class Task(BaseModel, frozen=True, extra="forbid"):
@@ -107,7 +107,7 @@ class Task(BaseModel, frozen=True, extra="forbid"):
     task_id: str = Field(min_length=1)
     prompt: tuple[Message, ...] = Field(min_length=1)
     environment: str
-    """Name of the family that it belongs to."""
+    """Name of the task's family."""
     arguments: JsonObject = Field(default_factory=dict)
     """Arguments of its environment."""
     verifier: Verifier
@@ -125,7 +125,7 @@ class Task(BaseModel, frozen=True, extra="forbid"):
 
 
 def task_id_of(split: Split, key: str) -> str:
-    """The id of a task; equal keys of a split are the same task."""
+    """Return the id of a task; equal keys of a split are the same task."""
     digest = hashlib.sha256(f"{split}\t{key}".encode()).hexdigest()
     return f"{split}-{digest[:12]}"
 
@@ -139,7 +139,7 @@ def read_tasks(path: Path) -> list[Task]:
     """Read a task file.
 
     Raises:
-        DataError: naming the file and the line that is not a task, or an empty file.
+        DataError: a line is no task (the message names file and line), or the file is empty.
     """
     tasks = read_records(path, Task)
     if not tasks:

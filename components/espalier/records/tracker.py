@@ -1,4 +1,4 @@
-"""What a stage reports while it runs; MLflow and the terminal implement it."""
+"""The interface for reports of a running stage; MLflow and the terminal implement it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Progress(Protocol):
     """A counted piece of work in progress."""
 
     def advance(self, count: int = 1, **shown: float) -> None:
-        """`count` more units are done; `shown` are figures to print beside the bar."""
+        """Count `count` more units as done; `shown` are figures to print beside the bar."""
         ...
 
 
@@ -24,7 +24,7 @@ class Tracker(Protocol):
         ...
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """Record figures, at an optimizer step where there is one."""
+        """Record figures, optionally at an optimizer step."""
         ...
 
     def artifact(self, path: Path) -> None:
@@ -34,8 +34,8 @@ class Tracker(Protocol):
     def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
         """Record some trajectories, each a mapping.
 
-        `task_id`; `messages` in OpenAI's shape; `reward`, a number or named terms; `finish_reason`;
-        `tools`, the name of the tool behind each message of the role tool.
+        Its keys are `task_id`; `messages` in OpenAI's format; `reward`, a number or named terms;
+        `finish_reason`; `tools`, the tool's name for each message of the role tool.
         """
         ...
 
@@ -44,7 +44,7 @@ class Tracker(Protocol):
         ...
 
     def progress(self, description: str, total: int) -> AbstractContextManager[Progress]:
-        """A bar (or plain lines, where there is no terminal) of `total` units."""
+        """Return a bar (or plain lines, without a terminal) of `total` units."""
         ...
 
 
@@ -110,7 +110,7 @@ class CompositeTracker:
 
     @contextmanager
     def progress(self, description: str, total: int) -> Generator[Progress]:
-        """A progress that advances that of every tracker."""
+        """Yield a progress that advances those of all trackers."""
         with ExitStack() as stack:
             parts = [
                 stack.enter_context(tracker.progress(description, total))

@@ -27,26 +27,27 @@ class FinishReason(enum.StrEnum):
     PROGRAM_BROKE_SANDBOX = "program_broke_sandbox"
     """A program of the policy ended its own sandbox: a wrong answer."""
     TIMEOUT = "timeout"
-    """Lost: a call of the environment took longer than it may, and no program was to blame; an
-    agent was not done by its deadline; or its group was closed without it."""
+    """Lost: a call of the environment took too long, and no program was to blame; an agent was not
+    done by its deadline; or its group was closed without it."""
     SANDBOX_LOST = "sandbox_lost"
-    """Lost: the environment crashed, no sandbox was free in time, or one was lost from outside."""
+    """Lost: the environment crashed, no sandbox was free in time, or one was lost to
+    infrastructure."""
     LOST_CALL = "lost_call"
-    """Lost: an agent's call got no answer: its client left, the engine failed, or it took too
-    long."""
+    """Lost: an agent's call got no answer: its client disconnected, the engine failed, or it took
+    too long."""
     DRIFTED = "drifted"
-    """Lost: an agent changed what the policy had written, so that it continues another context."""
+    """Lost: an agent changed a message of the policy, so that it continues another context."""
     NO_REWARD = "no_reward"
-    """Lost: an agent ended without the reward that it was to post."""
+    """Lost: an agent ended without posting its reward."""
     AGENT_FAILED = "agent_failed"
-    """Lost: an agent's program failed, or it never asked the policy."""
+    """Lost: an agent's program failed, or it never called the policy."""
 
 
 RewardBreakdown = dict[str, float]
 """The named terms of a reward; their sum is the scalar."""
 
 TURNS_TERM = "turns"
-"""Name of the reward term that fell turn by turn."""
+"""Name of the reward term that was given turn by turn."""
 
 _LOST = frozenset(
     {
@@ -62,24 +63,24 @@ _LOST = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One policy message and the observation it provoked, as spans of `token_ids`."""
+    """One policy message and the observation after it, as spans of `token_ids`."""
 
     action_start: int
     action_end: int
     observation_end: int
-    """Equal to `action_end` where nothing was observed."""
+    """Equal to `action_end` without an observation."""
     reward: float = 0.0
-    """What the environment paid for this action by itself; the trajectory's term `turns` is the sum
-    over its turns."""
+    """The environment's reward for this action alone; the trajectory's term `turns` is the sum over
+    its turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """A tool call and what came of it, failures included."""
+    """A tool call and its result, failures included."""
 
     call: ToolCall
     content: str
-    """What the policy reads."""
+    """The text that the policy reads."""
     succeeded: bool
     exists: bool = True
     """Whether the episode offers a tool of that name."""
@@ -96,7 +97,7 @@ class Trajectory:
     P is the prompt, O an observation; log-probs are those of the policy that sampled.
 
     An episode that outgrew its context has several windows, each a context of its own: the later
-    ones begin with what was kept of the earlier (K, read again and not sampled again).
+    ones begin with what was kept of the earlier ones (K, read again and not sampled again).
 
         token_ids          P P P A A O O A | P P P K K K O O A      window_starts (0, 8)
 
@@ -108,10 +109,10 @@ class Trajectory:
     group_id: str
     messages: tuple[Message, ...]
     tool_results: tuple[ToolResult, ...]
-    """One for each call, in order."""
+    """One result for each call, in order."""
     reward: RewardBreakdown
-    """`outcome` is one of the terms, other than where the environment was lost (`is_lost`): such an
-    attempt was not judged, and has no terms."""
+    """`outcome` is one of the terms, unless the environment was lost (`is_lost`): such an attempt
+    was not scored, and has no terms."""
     answer: str | None
     finish_reason: FinishReason
     policy_version: int
@@ -120,12 +121,12 @@ class Trajectory:
     behavior_logprobs: tuple[float, ...] = ()
     turns: tuple[Turn, ...] = ()
     window_starts: tuple[int, ...] = (0,)
-    """Where in `token_ids` a context begins: no token sees one before its window."""
+    """Positions in `token_ids` where a window begins: no token sees a token before its window."""
     attempts: int = 1
-    """Attempts of the episode (`episode.retry`): the reward is that of the last one, each of them
-    began in a window of its own, and `turns` has the reflections between them."""
+    """Number of attempts of the episode (`episode.retry`): the reward is that of the last one, each
+    began in a window of its own, and `turns` contains the reflections between them."""
     detour: str = ""
-    """Kind of detour that a teacher took on the way; empty where it took none."""
+    """Kind of detour in a teacher's demonstration; empty without one."""
 
     @property
     def total_reward(self) -> float:
@@ -134,22 +135,22 @@ class Trajectory:
 
     @property
     def is_right(self) -> bool:
-        """Whether the family's verifier accepted the answer; False where nothing was judged."""
+        """Whether the family's verifier accepted the answer; False if it was not scored."""
         return self.reward.get("outcome", 0.0) > 0
 
     @property
     def is_lost(self) -> bool:
-        """Whether the environment failed by no doing of the policy: there is no reward."""
+        """Whether the attempt failed without fault of the policy: it has no reward."""
         return self.finish_reason in _LOST
 
     @property
     def broke_sandbox(self) -> bool:
-        """Whether a program of the policy ended its own sandbox: judged as a wrong answer."""
+        """Whether a program of the policy ended its own sandbox: scored as a wrong answer."""
         return self.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
 
     @property
     def windows(self) -> tuple[slice, ...]:
-        """The windows as spans of `token_ids`; more than one where history was cut."""
+        """The windows as spans of `token_ids`; more than one if history was cut."""
         ends = (*self.window_starts[1:], len(self.token_ids))
         return tuple(slice(*span) for span in zip(self.window_starts, ends, strict=True))
 
@@ -177,7 +178,7 @@ _SCHEMA = pa.schema(
 
 
 def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> int:
-    """Write one row a trajectory and return how many there were."""
+    """Write one row per trajectory and return how many there were."""
     pq.write_table(pa.Table.from_pylist([_row(t) for t in trajectories], schema=_SCHEMA), path)
     return len(trajectories)
 
@@ -186,7 +187,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     """Read a trajectory file, or a folder of them, whole.
 
     Raises:
-        ArtifactError: see `iterate_trajectories`.
+        ArtifactError: as `iterate_trajectories`.
     """
     return list(iterate_trajectories(path))
 
@@ -195,11 +196,11 @@ _BATCH_ROWS = 256
 
 
 def iterate_trajectories(path: Path) -> Iterator[Trajectory]:
-    """The trajectories of a file, or of a folder of them; some hundred rows are read at a time.
+    """Yield the trajectories of a file or folder; a few hundred rows are read at a time.
 
     Raises:
-        ArtifactError: a file that is not parquet, is truncated, or has a row whose mask and
-            log-probs are not as long as its tokens.
+        ArtifactError: a file is not parquet or truncated, or the mask or log-probs of a row are not
+            as long as its tokens.
     """
     number = 0
     try:

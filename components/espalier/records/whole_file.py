@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, put there by one rename."""
+"""Files that are complete or absent: written under another name, then put in place by one rename."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from espalier.records.errors import ArtifactError
 
 @contextmanager
 def whole_file(path: Path) -> Generator[Path]:
-    """A draft that takes the place of `path` once the block has ended without an error.
+    """Yield a draft that replaces `path` once the block has ended without an error.
 
-    Whoever reads meanwhile, or comes after a kill, has the former file or this one.
+    A reader meanwhile, or after a kill, sees the former file or this one.
 
     Raises:
         ArtifactError: the folder cannot be written, or the disk is full.
@@ -36,7 +36,7 @@ def whole_file(path: Path) -> Generator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text as a `whole_file`, and the folder that it lies in; errors as of that."""
+    """Write a text as a `whole_file`, and make its folder; raises the same errors."""
     with whole_file(path) as draft:
         draft.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text, encoding="utf-8")

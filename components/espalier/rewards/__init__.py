@@ -1,4 +1,4 @@
-"""Rewards: verifiers of answers and patches, verdicts, and ReTool's reward of a verdict."""
+"""Rewards: verifiers of answers and patches, verdicts, and ReTool's reward for a verdict."""
 
 from espalier.rewards.answers import (
     exact_match,

@@ -18,25 +18,25 @@ _PUNCTUATION = frozenset(string.punctuation)
 
 
 def fold_accents(text: str) -> str:
-    """Compatibility-decompose `text` and drop its combining marks."""
+    """Decompose `text` by compatibility and drop its combining marks."""
     decomposed = unicodedata.normalize("NFKD", text)
     return "".join(char for char in decomposed if not unicodedata.combining(char))
 
 
 def normalize_answer(text: str) -> str:
-    """The form in which two answers are compared; may be empty."""
+    """Return the form in which answers are compared; may be empty."""
     return squad_form(fold_accents(text))
 
 
 def squad_form(text: str) -> str:
-    """SQuAD's normalisation alone, accents kept; may be empty."""
+    """Return SQuAD's normalisation only, with accents; may be empty."""
     lowered = text.lower()
     unpunctuated = "".join(char for char in lowered if char not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", unpunctuated).split())
 
 
 def exact_match(answer: str | None, gold: Iterable[str]) -> bool:
-    """Whether `answer` equals one of the accepted answers; no answer never does."""
+    """Whether `answer` equals one of the accepted answers; a missing answer never does."""
     if answer is None:
         return False
     normalized = normalize_answer(answer)
@@ -44,16 +44,16 @@ def exact_match(answer: str | None, gold: Iterable[str]) -> bool:
 
 
 def occurs_in(answer: str, text: str) -> bool:
-    """Whether the words of `answer` stand in a row in `text`, both normalised.
+    """Whether the words of `answer` occur consecutively in `text`, both normalised.
 
-    An answer of which nothing is left occurs nowhere.
+    An answer that normalises to nothing never occurs.
     """
     words = normalize_answer(answer)
     return bool(words) and f" {words} " in f" {normalize_answer(text)} "
 
 
 def token_f1(answer: str | None, gold: Iterable[str]) -> float:
-    """Best word-overlap F1 of `answer` against the accepted answers, 0-1."""
+    """Return the best word-overlap F1 of `answer` against the accepted answers, 0-1."""
     if answer is None:
         return 0.0
     return max((_pair_f1(answer, accepted) for accepted in gold), default=0.0)

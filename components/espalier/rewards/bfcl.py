@@ -21,14 +21,14 @@ PYTHON_TYPES: Mapping[str, type] = {
     "string": str, "integer": int, "float": float, "boolean": bool, "array": list, "tuple": list,
     "dict": dict, "any": str,
 }  # fmt: skip
-"""Type in a function's document -> that of a value; "any" is text, as upstream has it."""
+"""Maps a type in a function's document to Python's type; "any" is text, as upstream."""
 _NESTED = ("array", "tuple")
 _LEFT_OUT = re.compile(r"[ ,./\-_*^]")
 
 Document = Mapping[str, Any]
 """A function as BFCL describes it: `name`, and `parameters` with `properties` and `required`."""
 GoldCall = Mapping[str, Mapping[str, Sequence[Any]]]
-"""One function's name -> parameter -> accepted values."""
+"""Maps one function's name to its parameters and their accepted values."""
 
 
 class WrittenCall(NamedTuple):
@@ -41,11 +41,11 @@ class WrittenCall(NamedTuple):
 def calls_fault(
     documents: Sequence[Document], calls: Sequence[WrittenCall], gold: Sequence[GoldCall]
 ) -> str:
-    """What is wrong with `calls`, or "" where they are what `gold` accepts.
+    """Return what is wrong with `calls`, or "" if `gold` accepts them.
 
     Args:
-        documents: of the functions that are offered, those of the gold calls among them.
-        calls: of one message, in any order.
+        documents: documents of the offered functions, including those of the gold calls.
+        calls: calls of one message, in any order.
         gold: one entry for each call that has to be made.
     """
     if len(calls) != len(gold):
@@ -90,7 +90,7 @@ def _call_fault(
 
 
 class _Typed(NamedTuple):
-    """Whether a value has a fitting type, and whether it is of the gold's type instead."""
+    """Whether a value has a fitting type, and whether it has the gold's type instead."""
 
     fits: bool
     is_variable: bool
@@ -124,7 +124,7 @@ def _is_accepted(value: Any, accepted: Sequence[Any], described: Mapping[str, An
 def _as_float(value: int) -> float | int:
     try:
         return float(value)
-    except OverflowError:  # an integer of hundreds of digits, which is no float's
+    except OverflowError:  # an integer of hundreds of digits, which is too large for a float
         return value
 
 
@@ -136,7 +136,7 @@ def _typed(value: object, accepted: Sequence[Any], expected: type, inner: type |
         if inner is None:
             return _Typed(fits=True, is_variable=is_other)
         for one in accepted:
-            # what is no list, as the "" of a parameter that may be left out, fits every list
+            # a value that is no list, like the "" of an optional parameter, fits every list
             if type(one) is not list or all(
                 _typed(part, cast("list[Any]", one), inner, None).fits for part in parts
             ):
@@ -146,12 +146,12 @@ def _typed(value: object, accepted: Sequence[Any], expected: type, inner: type |
 
 
 def standard_text(text: str) -> str:
-    """Text as it is compared."""
+    """Return text in the form in which it is compared."""
     return _LEFT_OUT.sub("", text).lower().replace("'", '"')
 
 
 def _standard(value: object) -> object:
-    """A list with its texts as they are compared; of "" the empty list, as upstream has it."""
+    """Return a list with its texts as they are compared; [] for "", as upstream."""
     if not isinstance(value, list | str):
         return value
     parts = cast("Sequence[Any]", value)

@@ -1,4 +1,4 @@
-"""How much of a reference program's syntax and data flow another program has: 0 to 1 each.
+"""The share of a reference program's syntax and data flow that a program has, 0 to 1 each.
 
 PPOCoder adds them as terms to the outcome of tests (Shojaee et al. 2023, arXiv:2301.13816, sec. 3),
 as CodeBLEU defines them (Ren et al. 2020, arXiv:2009.10297, sec. 3.2 and 3.3):
@@ -12,10 +12,10 @@ as CodeBLEU defines them (Ren et al. 2020, arXiv:2009.10297, sec. 3.2 and 3.3):
         y = x + 1         edges       x -> x (used)   {x} -> y (computed)   y -> y (used)
         return y
 
-Both count each match once (clipped), and neither minds what the program has besides. They look at
-trees of Python's own `ast`, where upstream has tree-sitter: kinds of nodes differ in name and
-number, so that scores of the two are near each other and not equal. A flow is followed in the
-order of the text, as upstream.
+Both count each match once (clipped), and neither penalises additional parts of the program. They
+use trees of Python's own `ast`, where upstream uses tree-sitter: kinds of nodes differ in name and
+number, so that the two scores are similar but not equal. The data flow follows the order of the
+text, as upstream.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 _LEFT_OUT = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
-"""Tokens without a name in a syntax tree of upstream's."""
+"""Tokens that have no name in upstream's syntax trees."""
 
 
 _MAX_SOURCES = 32
-"""Of an edge: thousands of targets that share thousands of sources would fill the memory."""
+"""Most sources of an edge: thousands of targets that share thousands of sources would fill the
+memory."""
 
 
 class CodeMatch(NamedTuple):
-    """What a match counted: the evidence of its score."""
+    """The counts behind a score."""
 
     matched: int
-    """Parts of the reference that the program has."""
+    """Number of the reference's parts that the program has."""
     total: int
-    """Parts of the reference."""
+    """Number of the reference's parts."""
 
     @property
     def score(self) -> float:
-        """0 to 1; 1 for a reference without any, of which nothing can be missing."""
+        """The score, 0 to 1; 1 for a reference without parts."""
         return self.matched / self.total if self.total else 1.0
 
 
 class CodeParts(NamedTuple):
-    """What of a program is compared."""
+    """The parts of a program that are compared."""
 
     subtrees: Counter[str]
     flows: Counter[Edge]
@@ -65,12 +66,12 @@ class Edge(NamedTuple):
 
 
 def syntax_match(program: CodeParts, reference: CodeParts) -> CodeMatch:
-    """CodeBLEU's match of syntax trees."""
+    """Return CodeBLEU's match of syntax trees."""
     return _clipped(program.subtrees, reference.subtrees)
 
 
 def data_flow_match(program: CodeParts, reference: CodeParts) -> CodeMatch:
-    """CodeBLEU's match of data flows."""
+    """Return CodeBLEU's match of data flows."""
     return _clipped(program.flows, reference.flows)
 
 
@@ -82,9 +83,9 @@ def _clipped(
 
 
 def code_parts(tree: ast.Module) -> CodeParts:
-    """The parts of a program, whose tree is not too deep to be walked by calls.
+    """Return the parts of a program whose tree is not too deep for recursion.
 
-    Time and memory are in proportion to the nodes of the tree, times its depth.
+    Time and memory are proportional to the nodes of the tree times its depth.
     """
     subtrees: Counter[str] = Counter()
     _shape(tree, subtrees)
@@ -94,9 +95,9 @@ def code_parts(tree: ast.Module) -> CodeParts:
 
 
 def _shape(node: ast.AST, found: Counter[str]) -> str:
-    """A digest of the sub-tree, equal for equal ones; those with something below are counted."""
+    """Return a digest of the sub-tree, equal for equal ones; collect it unless it is a leaf."""
     parts = [_shape(child, found) for child in _below(node)]
-    # a digest of digests: texts of texts would grow with every level
+    # a digest of digests: nested texts would grow with every level
     text = f"{type(node).__name__} {' '.join(parts)}"
     digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
     if parts:
@@ -134,63 +135,63 @@ class _Flow(ast.NodeVisitor):
     def __init__(self) -> None:
         self.edges: list[_NamedEdge] = []
         self._known: set[str] = set()
-        """Variables that have a value; builtins and modules have none here."""
+        """Variables that have a value; builtins and modules are not among them."""
 
     def visit_Name(self, node: ast.Name) -> None:
-        """A variable that is read comes from where it got its value."""
+        """Add an edge from the source of a variable that is read."""
         if isinstance(node.ctx, ast.Load) and node.id in self._known:
             self.edges.append(_NamedEdge(node.id, "used", (node.id,)))
 
     def visit_arg(self, node: ast.arg) -> None:
-        """A parameter has a value."""
+        """Give a parameter a value."""
         self._known.add(node.arg)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Targets are computed from the variables of the value."""
+        """Add edges from the variables of the value to the targets."""
         self._computed(node.targets, node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """As an assignment; without a value it is none."""
+        """Treat it as an assignment, if it has a value."""
         if node.value is not None:
             self._computed([node.target], node.value)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        """The target is computed from itself as well."""
+        """Add edges to the target from itself and from the value."""
         self._computed([node.target], node.value, also=list(_stored(node.target)))
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        """As an assignment."""
+        """Treat it as an assignment."""
         self._computed([node.target], node.value)
 
     def visit_For(self, node: ast.For) -> None:
-        """Targets are computed from what is looped over."""
+        """Add edges from the iterated value to the targets."""
         self._loop(node)
 
     def visit_AsyncFor(self, node: ast.AsyncFor) -> None:
-        """As `for`."""
+        """Treat it as `for`."""
         self._loop(node)
 
     def visit_withitem(self, node: ast.withitem) -> None:
-        """The name is computed from the context."""
+        """Add edges from the context to the name."""
         if node.optional_vars is None:
             self.visit(node.context_expr)
         else:
             self._computed([node.optional_vars], node.context_expr)
 
     def visit_ListComp(self, node: ast.ListComp) -> None:
-        """Its loops come before its element, which stands first in the text."""
+        """Visit the loops before the element, which comes first in the text."""
         self._comprehended(node.generators, [node.elt])
 
     def visit_SetComp(self, node: ast.SetComp) -> None:
-        """As a list."""
+        """Treat it as a list."""
         self._comprehended(node.generators, [node.elt])
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
-        """As a list."""
+        """Treat it as a list."""
         self._comprehended(node.generators, [node.elt])
 
     def visit_DictComp(self, node: ast.DictComp) -> None:
-        """As a list, of keys and values."""
+        """Treat it as a list of keys and values."""
         self._comprehended(node.generators, [node.key, node.value])
 
     def _loop(self, node: ast.For | ast.AsyncFor) -> None:
@@ -214,14 +215,14 @@ class _Flow(ast.NodeVisitor):
         known = [name for name in dict.fromkeys((*also, *names)) if name in self._known]
         sources = known[:_MAX_SOURCES]
         for target in targets:
-            self.visit(target)  # a subscript reads what it is a part of
+            self.visit(target)  # assigning to a subscript reads its container
             for name in _stored(target):
                 self.edges.append(_NamedEdge(name, "computed", tuple(sources)))
                 self._known.add(name)
 
 
 def _stored(target: ast.expr) -> Iterator[str]:
-    """Variables that an assignment to `target` gives a value."""
+    """Yield the variables that an assignment to `target` gives a value."""
     for node in ast.walk(target):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id

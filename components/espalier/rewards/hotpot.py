@@ -1,7 +1,7 @@
 """HotpotQA's own scores of an answer, and of the sentences that support it.
 
 `hotpot_evaluate_v1.py` of hotpotqa/hotpot, functions `exact_match_score` and `f1_score`: SQuAD's
-normalisation as it is, accents kept; yes, no and noanswer share no words with anything else.
+normalisation unchanged, accents kept; yes, no and noanswer share no words with anything else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class HotpotScores(NamedTuple):
 
 
 def hotpot_scores(answer: str | None, gold: str) -> HotpotScores:
-    """The scores of `answer` against one accepted answer; no answer scores 0."""
+    """Return the scores of `answer` against one accepted answer; a missing answer scores 0."""
     if answer is None:
         return HotpotScores(0.0, 0.0)
     said, wanted = squad_form(answer), squad_form(gold)
@@ -50,7 +50,7 @@ class SupportScores(NamedTuple):
 def supporting_facts(said: Collection[Hashable], gold: Collection[Hashable]) -> SupportScores:
     """Compare sentences, each a pair of title and number; one that is named twice counts once.
 
-    `update_sp` of the same script.
+    This is `update_sp` of the same script.
     """
     named, wanted = set(said), set(gold)
     shared = len(named & wanted)

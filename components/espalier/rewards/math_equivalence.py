@@ -1,11 +1,11 @@
 r"""Whether two mathematical answers mean the same, decided within a bounded time.
 
-The final answer of a text is what stands in its last \boxed{...}; without one, in its last line
-`ANSWER: ...` (as Inspect's tasks and simple-evals ask for it) or `#### 72` (GSM8K's), or the text
+The final answer of a text is the content of its last \boxed{...}; without one, of its last line
+`ANSWER: ...` (the form of Inspect's tasks and simple-evals) or `#### 72` (GSM8K's), or the text
 itself. Plain numbers are compared here, exactly. Everything else goes to math-verify (Kydlicek
-2025, with latex2sympy2-extended) in a process of its own, which may use so much processor time and
-no more: an answer such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it. On a machine
-that is busy a comparison takes longer, and says the same.
+2025, with latex2sympy2-extended) in a separate process with a limit on processor time: an answer
+such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it. On a busy machine a comparison
+takes longer, with the same result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ANSWER_LINE = re.compile(
 
 
 def final_answer(text: str) -> str:
-    """The content of the last whole box, else of the last answer line, else `text`; stripped."""
+    """Return the last closed box's content, else the last answer line's, else `text`; stripped."""
     boxed = last_boxed(text)
     if boxed:
         return boxed.strip()
@@ -44,7 +44,7 @@ def final_answer(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last closed `\boxed{...}`, nested braces included; None without one."""
+    r"""Return the content of the last closed `\boxed{...}`, nested braces included, or None."""
     start = text.rfind(_OPENING)
     while start >= 0:
         content = _balanced(text, start + len(_OPENING))
@@ -55,7 +55,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _balanced(text: str, start: int) -> str | None:
-    """From `start` up to the brace that closes what was opened before it."""
+    """Return the text from `start` to the brace that closes the one opened before it."""
     depth = 1
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -65,10 +65,10 @@ def _balanced(text: str, start: int) -> str | None:
 
 
 MAX_ANSWER_CHARACTERS = 400
-"""A longer one is wrong: no gold answer of the known sets comes near it."""
+"""A longer answer is wrong: no gold answer of the known data sets comes near it."""
 
 _COMPARE_WITHIN_S = 5
-"""Processor seconds, and up to one more."""
+"""Limit of processor time; the kernel may allow up to one second more."""
 _REPLY_WITHIN_S = 300.0
 _START_WITHIN_S = 300.0
 """Importing sympy takes about a second on an idle machine, over a minute on a busy one."""
@@ -83,14 +83,14 @@ _IS_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
 
 class MathJudgeError(EspalierError):
-    """The comparing process cannot be used at all: nothing can be scored."""
+    """The comparing process cannot be used at all, so no answer can be scored."""
 
 
 def math_equivalent(answer: str | None, gold: Iterable[str]) -> bool:
-    r"""Whether `answer` means the same as one of the accepted answers; no answer never does.
+    r"""Whether `answer` means the same as one of the accepted answers.
 
     Args:
-        answer: LaTeX or plain text; of several `\boxed{...}` the last one counts.
+        answer: LaTeX or plain text, of whose `\boxed{...}` the last one counts; None is wrong.
         gold: accepted answers, in the same forms.
 
     Raises:
@@ -109,7 +109,7 @@ def _same(answer: str, gold: str) -> bool:
     if _names_another_unknown(answer, gold):
         numbers = None, None
     if numbers[1] is not None and _BOUND.match(answer):
-        return False  # math-verify would read the 72 of >= 72
+        return False  # math-verify would read `>= 72` as 72
     if numbers[0] is not None and numbers[1] is not None:
         if numbers[0] == numbers[1]:
             return True
@@ -119,7 +119,7 @@ def _same(answer: str, gold: str) -> bool:
 
 
 def _names_another_unknown(answer: str, gold: str) -> bool:
-    """Whether one says `y = ...` and the other `x = ...`."""
+    """Whether one answer is `y = ...` and the other `x = ...`."""
     said, wanted = (_UNKNOWN.match(_bare(text)) for text in (answer, gold))
     return said is not None and wanted is not None and said[1] != wanted[1]
 
@@ -140,7 +140,7 @@ def _plain_number(text: str) -> Fraction | None:
 
 @lru_cache(maxsize=4096)
 def _compared(answer: str, gold: str) -> bool:
-    """The verdict of the process, cached: trajectories of a group repeat answers."""
+    """Return the process's verdict, cached, as trajectories of a group repeat answers."""
     return _judge().compare(_as_latex(answer), _as_latex(gold))
 
 
@@ -150,7 +150,7 @@ def _as_latex(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _judge() -> MathJudge:
-    """The comparing process of this Python process."""
+    """Return the comparing process of this Python process."""
     judge = MathJudge()
     atexit.register(judge.close)
     return judge
@@ -160,8 +160,8 @@ class MathJudge:
     """Client of the comparing process: one pair at a time; restarted after a kill.
 
     Args:
-        within_s: seconds of processor time that a comparison may take.
-        reply_within_s: seconds until its reply is given up.
+        within_s: limit of a comparison's processor time, seconds.
+        reply_within_s: longest wait for its reply, seconds.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class MathJudge:
         self._turn = threading.Lock()
 
     def compare(self, answer: str, gold: str) -> bool:
-        """Whether math-verify takes the two for the same; False where it does not say in time.
+        """Whether math-verify takes the two as equal; False if it does not decide in time.
 
         Raises:
             MathJudgeError: the process does not start, or is not given its processor time.
@@ -225,10 +225,10 @@ class MathJudge:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, within_s: float) -> bytes | None:
-    """Send a request and read the reply line; None of a process that has ended.
+    """Send a request and return the reply line; None if the process has ended.
 
     Raises:
-        TimeoutError: it is alive and has not replied.
+        TimeoutError: the process is alive and has not replied.
     """
     assert process.stdin is not None, "the process is started with pipes"
     assert process.stdout is not None, "the process is started with pipes"

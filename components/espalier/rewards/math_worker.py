@@ -3,9 +3,9 @@
     python -I -m espalier.rewards.math_worker SECONDS
 
 Parsing and simplifying LaTeX can run without end and fill memory, and no signal handler interrupts
-a power of large integers. So this process has a memory limit, and the kernel ends it where a
-comparison has taken SECONDS of processor time. math-verify's own alarms are off: they count the
-seconds that a busy machine gives to others.
+a power of large integers. So this process has a memory limit, and the kernel ends it once a
+comparison has taken SECONDS of processor time. math-verify's own alarms are off: they also count
+the time that a busy machine gives to other processes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def serve(requests: IO[str], verdicts: IO[str], within_s: int) -> None:
     """Answer {"answer": ..., "gold": ...} with true or false, until the input ends.
 
     Args:
-        requests: a JSON object a line.
-        verdicts: where the answers go, after the line "ready".
-        within_s: processor seconds for each.
+        requests: JSON objects, one per line.
+        verdicts: receives the line "ready", then the answers.
+        within_s: processor seconds for each comparison.
     """
     import math_verify  # pyright: ignore[reportMissingTypeStubs] (it has none)
 
-    upstream: Any = math_verify  # it has no types of its own
+    upstream: Any = math_verify  # the package has no types of its own
     latex = upstream.LatexExtractionConfig(boxed_match_priority=0)
     targets = (latex, upstream.ExprExtractionConfig())
     _limit_this_process()

@@ -1,4 +1,4 @@
-"""Rows that a query returned against the rows that it should have: InterCode's reward, and a match.
+"""Compares the rows of a query with the expected rows: InterCode's reward, and an exact match.
 
 InterCode (Yang et al. 2023, arXiv:2306.14898; `SqlEnv.get_reward` of princeton-nlp/intercode at
 c3e46d8): the intersection over the union of the rows as texts, times Kendall's tau of the order of
@@ -15,10 +15,10 @@ Row = tuple[Hashable, ...]
 
 
 def intercode_sql_reward(rows: Sequence[Row] | None, gold: Sequence[Row]) -> float:
-    """InterCode's reward of the last query's rows, -1 to 1; 0 where it failed (None).
+    """Return InterCode's reward for the last query's rows, -1 to 1; 0 if it failed (None).
 
-    Equal results have 1, two empty ones as well. The order counts only where tau is defined: with
-    rows of one kind alone in common the overlap is the reward, and it is not rounded.
+    Equal results get 1, also two empty ones. The order counts only where tau is defined: if only
+    one distinct row is common to both, the reward is the overlap, not rounded.
     """
     if rows is None:
         return 0.0
@@ -46,7 +46,7 @@ def rows_match(rows: Sequence[Row] | None, gold: Sequence[Row], *, ordered: bool
 
 
 def _first(rows: Sequence[str], counts: Counter[str]) -> list[str]:
-    """The rows in their order, of each text the first so many as `counts` says."""
+    """Return the rows in their order, of each text at most as many as `counts` says."""
     left = counts.copy()
     kept: list[str] = []
     for row in rows:
@@ -57,10 +57,10 @@ def _first(rows: Sequence[str], counts: Counter[str]) -> list[str]:
 
 
 def kendall_tau(one: Sequence[str], other: Sequence[str]) -> float:
-    """Kendall's tau-b of two sequences of equal length, NaN where either has one value alone.
+    """Return Kendall's tau-b of two equally long sequences, NaN if either has only one value.
 
-    By Knight's algorithm (1966): the pairs that are out of order after sorting by the first are
-    counted while the second is merge-sorted.
+    It uses Knight's algorithm (1966): the pairs that are out of order after sorting by the first
+    are counted while the second is merge-sorted.
     """
     assert len(one) == len(other), "the ranks of the same places are compared"
     count = len(one)
@@ -77,12 +77,12 @@ def kendall_tau(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 def _tied(values: Sequence[Hashable]) -> int:
-    """Pairs of equal values."""
+    """Return the number of pairs of equal values."""
     return sum(number * (number - 1) // 2 for number in Counter(values).values())
 
 
 def _inversions(values: list[str]) -> tuple[int, list[str]]:
-    """Pairs that stand in the wrong order, and the values in the right one."""
+    """Return the number of pairs in the wrong order, and the sorted values."""
     if len(values) < 2:
         return 0, values
     middle = len(values) // 2

@@ -5,8 +5,8 @@
 
 Upstream reads prompt and response as one text, in which the prompt holds an example of an answer:
 only a second pair of tags is the policy's (`verl/utils/reward_score/qa_em.py`). verl's port reads
-the response alone, and takes the first. Inside espalier a dialect has parsed the answer already;
-these are for transcripts of others, and for scores that are compared with theirs.
+only the response, and takes the first pair. Inside espalier a dialect has already parsed the
+answer; these functions are for transcripts of other systems, and for comparing scores with theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPENS_AFTER = {
     "information": ("search",),
     "answer": ("think",),
 }
-"""A block -> the blocks after which it may begin."""
+"""Maps a block to the blocks after which it may begin."""
 
 EXAMPLES_IN_PROMPT = 1
 _MANY_TAGS = 10
@@ -34,21 +34,21 @@ _FOR_MANY_TAGS = 0.25
 
 
 def transcript_answer(text: str, *, examples: int = EXAMPLES_IN_PROMPT) -> str | None:
-    """The content of the last answer tags, stripped; None where there are no more than examples.
+    """Return the content of the last answer tags, stripped; None if all tags are examples.
 
     Args:
-        text: prompt and response, or the response alone.
-        examples: pairs of answer tags that stand in the prompt.
+        text: prompt and response, or only the response.
+        examples: number of answer tag pairs in the prompt.
     """
     found = _blocks(text, "answer")
     return found[-1].strip() if len(found) > examples else None
 
 
 def _blocks(text: str, name: str) -> list[str]:
-    """What stands between each opening tag and the next closing one.
+    """Return the texts between each opening tag and the next closing one.
 
-    By hand: a regular expression looks through the rest of the text after every tag that nobody
-    closes, which takes minutes where a policy repeats one.
+    A regular expression would search the rest of the text after every unclosed tag, which takes
+    minutes if a policy repeats one.
     """
     opening, closing = f"<{name}>", f"</{name}>"
     found: list[str] = []
@@ -67,15 +67,16 @@ def search_r1_em(
     substring: bool = False,
     format_score: float = 0.0,
 ) -> float:
-    """1 for a right answer, `format_score` for a wrong one, 0 for none.
+    """Return 1 for a right answer, `format_score` for a wrong one, 0 for none.
 
     Args:
-        text: see `transcript_answer`.
+        text: prompt and response, or only the response.
         gold: accepted answers.
-        examples: see `transcript_answer`; verl's port has 0, and divides the score of a text with
-            more than ten answer tags by four.
-        substring: whether an answer that holds an accepted one is right ("nowhere" holds "no").
-        format_score: of a wrong answer.
+        examples: number of answer tag pairs in the prompt; verl's port has 0, and divides the
+            score of a text with more than ten answer tags by four.
+        substring: whether an answer that contains an accepted one is right ("nowhere" contains
+            "no").
+        format_score: score of a wrong answer.
     """
     answer = transcript_answer(text, examples=examples)
     if answer is None:
@@ -89,17 +90,17 @@ def search_r1_em(
 
 
 def holds_any(text: str, gold: Iterable[str]) -> bool:
-    """Whether the normalised text holds a normalised accepted answer."""
+    """Whether the normalised text contains a normalised accepted answer."""
     normalized = normalize_answer(text)
     return any(normalize_answer(accepted) in normalized for accepted in gold)
 
 
 class Form(NamedTuple):
-    """Whether a transcript is made of the blocks in their order, and where it is not."""
+    """Whether a transcript consists of the blocks in their order, and the first fault if not."""
 
     is_valid: bool
     fault: str
-    """Empty for a valid one."""
+    """Empty for a valid transcript."""
 
 
 def transcript_form(text: str) -> Form:
@@ -135,14 +136,14 @@ def _walked(parts: list[str]) -> Form:
 
 
 STRUCTURE, FINAL_FORMAT, RETRIEVAL = 0.2, 0.1, 0.1
-"""Search-R1's scores of form (`qa_em_format.py`)."""
+"""Search-R1's scores for form (`qa_em_format.py`)."""
 
 
 def search_r1_with_form(text: str, gold: Iterable[str]) -> float:
-    """The score of answer, form and retrieval, in [0, 1] (Jin et al. 2025, arXiv:2505.15117).
+    """Return the score of answer, form and retrieval, in [0, 1] (Jin et al. 2025, 2505.15117).
 
-    A right answer is worth 1, or 0.8 in a wrong form. Without one a right form is worth 0.2, and
-    0.1 more where a gold answer was retrieved; an answer in a wrong form 0.1.
+    A right answer scores 1, or 0.8 in a wrong form. Without one, a right form scores 0.2, and 0.1
+    more if a gold answer was retrieved; an answer in a wrong form scores 0.1.
     """
     accepted = list(gold)
     answer = transcript_answer(text)

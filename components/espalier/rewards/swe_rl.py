@@ -1,4 +1,4 @@
-"""SWE-RL's reward: how alike a patch and the gold patch are (Wei et al. 2025, arXiv:2502.18449).
+"""SWE-RL's reward: the similarity of a patch and the gold patch (Wei et al. 2025, 2502.18449).
 
     <think> ... </think> <solution> ```python
     ### pkg/a.py
@@ -9,9 +9,9 @@
     >>>>>>> REPLACE
     ``` </solution>
 
-Mean over the files that either patch changes of the likeness of their diffs; -1 for text that is no
-such answer (`src/swerl/core/reward.py`). Upstream's quirks are kept: a search text matches whole
-lines and is replaced wherever it stands, and a file that one patch alone changes counts as 0.
+It is the mean similarity of the diffs over all files that either patch changes; -1 for text that is
+no such answer (`src/swerl/core/reward.py`). Upstream's quirks are kept: a search text matches whole
+lines and is replaced wherever it occurs, and a file that only one patch changes counts as 0.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import NamedTuple
 BAD_FORMAT = -1.0
 _SEARCH, _MIDDLE, _REPLACE = "\n<<<<<<< SEARCH\n", "\n=======\n", "\n>>>>>>> REPLACE\n```"
 _MAX_CHARACTERS = 200_000
-"""Of an answer; SequenceMatcher takes time that grows with the square of a diff's length."""
+"""Most characters of an answer; SequenceMatcher's time grows with the square of a diff's length."""
 _MAX_DIFF = 20_000
 """Characters of a file's diff that are compared, for the same reason."""
 
 
 class BlockError(ValueError):
-    """Text that is no answer of search and replace blocks, or one that does not apply."""
+    """The text is no answer of search and replace blocks, or a block does not apply."""
 
 
 class SearchReplace(NamedTuple):
-    """A text of a file, and what takes its place."""
+    """A text of a file, and its replacement."""
 
     path: str
     search: str
@@ -41,14 +41,14 @@ class SearchReplace(NamedTuple):
 
 
 def search_replace_blocks(answer: str, *, tags: bool = True) -> list[SearchReplace]:
-    """The blocks of an answer.
+    """Return the blocks of an answer.
 
     Args:
         answer: a policy's whole text.
-        tags: whether it has to have one thought and one solution, between their tags.
+        tags: whether it must have one thought and one solution, between their tags.
 
     Raises:
-        BlockError: the tags are not there once each, the thought is empty, or there is no block.
+        BlockError: a tag does not occur exactly once, the thought is empty, or there is no block.
     """
     if len(answer) > _MAX_CHARACTERS:
         raise BlockError(f"more than {_MAX_CHARACTERS} characters")
@@ -70,7 +70,7 @@ def _solution(answer: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[SearchReplace]:
-    """Blocks between fences; by hand, as a pattern takes time that grows with the square."""
+    """Yield the blocks between fences; a regular expression would take quadratic time."""
     at = 0
     while (begun := text.find("```", at)) >= 0:
         head = text.find("\n### ", begun)
@@ -82,7 +82,7 @@ def _blocks(text: str) -> Iterator[SearchReplace]:
             at = begun + 3
             continue
         start = searched + len(_SEARCH)
-        # an empty search text stands between two line ends that the markers share
+        # an empty search text: the two markers share one line end
         middle = text.find(_MIDDLE, start - 1)
         ended = text.find(_REPLACE, middle + len(_MIDDLE) - 1) if middle >= 0 else -1
         if ended < 0:
@@ -93,14 +93,14 @@ def _blocks(text: str) -> Iterator[SearchReplace]:
 
 
 def changed_files(before: Mapping[str, str], blocks: list[SearchReplace]) -> dict[str, str]:
-    """Path -> new content of the files that blocks change.
+    """Return the new content, by path, of the files that blocks change.
 
     Args:
-        before: path -> content; a file that is not there is empty.
+        before: content by path; a missing file is empty.
         blocks: applied in order.
 
     Raises:
-        BlockError: a search text equals its replacement, or is not there.
+        BlockError: a search text equals its replacement, or does not occur.
     """
     after: dict[str, str] = {}
     for path, search, replace in blocks:
@@ -116,7 +116,7 @@ def changed_files(before: Mapping[str, str], blocks: list[SearchReplace]) -> dic
 
 
 class PatchLikeness(NamedTuple):
-    """The reward, and the likeness of each file's diffs; none where the answer has no format."""
+    """The reward, and the similarity of each file's diffs; empty if the answer has no format."""
 
     reward: float
     similarities: Mapping[str, float]
@@ -126,13 +126,13 @@ class PatchLikeness(NamedTuple):
 def swe_rl_reward(
     before: Mapping[str, str], gold: Mapping[str, str], answer: str, *, tags: bool = True
 ) -> PatchLikeness:
-    """The reward of an answer of search and replace blocks.
+    """Return the reward of an answer of search and replace blocks.
 
     Args:
-        before: path -> content of the files that may be changed.
-        gold: path -> content of the files that the gold patch changes, after it.
-        answer: hostile text.
-        tags: see `search_replace_blocks`.
+        before: content by path of the files that may be changed.
+        gold: content by path, after the gold patch, of the files that it changes.
+        answer: the policy's text, which is untrusted.
+        tags: whether it must have one thought and one solution, between their tags.
     """
     try:
         after = changed_files(before, search_replace_blocks(answer, tags=tags))
@@ -144,14 +144,14 @@ def swe_rl_reward(
 def content_likeness(
     before: Mapping[str, str], gold: Mapping[str, str], after: Mapping[str, str]
 ) -> PatchLikeness:
-    """The reward of files as they are after a patch; `after` names those that it changes."""
+    """Return the reward of files after a patch; `after` holds those that it changes."""
     gold_diffs = {path: _diff(before.get(path, ""), new) for path, new in gold.items()}
     diffs = {path: _diff(before.get(path, ""), new) for path, new in after.items()}
     return patch_likeness(gold_diffs, diffs)
 
 
 def patch_likeness(gold: Mapping[str, str], patch: Mapping[str, str]) -> PatchLikeness:
-    """The reward of the diffs of a patch, by file; two patches of nothing are alike."""
+    """Return the reward of the diffs of a patch, by file; two empty patches are equal."""
     similarities = {
         path: _likeness(patch.get(path, ""), gold.get(path, "")) for path in {*gold, *patch}
     }

@@ -1,6 +1,6 @@
 """ToolRL's reward of tool calls (Qian et al. 2025, arXiv:2504.13958).
 
-`verl/utils/reward_score/rlla.py` of qiancheng0/ToolRL, as it is without its environment switches:
+`verl/utils/reward_score/rlla.py` of qiancheng0/ToolRL, without its environment switches:
 format, 0 or 1, plus correctness in [-3, 3]. The two are independent. Correctness is
 6 S / S_max - 3, with
 
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 SPAN = (-3.0, 3.0)
-"""Least and most of correctness."""
+"""Range of correctness."""
 _LOW, _HIGH = SPAN
 _CALLS = ("<tool_call>", "</tool_call>")
 _SAID = ("<response>", "</response>")
@@ -36,7 +36,7 @@ _FORMS = {
     ),
     (False, False): (re.compile(rf"^{_THOUGHT}$", re.S), ()),
 }
-"""Whether the gold answer calls, and speaks -> the form of a response, and its tags, each once."""
+"""Maps whether the gold answer has calls and text to the form of a response, and its tags."""
 
 
 class ToolRlScore(NamedTuple):
@@ -47,7 +47,7 @@ class ToolRlScore(NamedTuple):
 
 
 def toolrl_score(response: str, gold: str) -> ToolRlScore:
-    """The score of a whole message against the gold message.
+    """Return the score of a whole message against the gold message.
 
     Raises:
         ValueError: the gold message has a call that is no JSON object with name and parameters.
@@ -67,7 +67,7 @@ def toolrl_score(response: str, gold: str) -> ToolRlScore:
 
 
 def called_in(message: str) -> list[dict[str, Any]]:
-    """The calls of the first block, a JSON object with a name a line.
+    """Return the calls of the first block: one JSON object with a name per line.
 
     Raises:
         ValueError: there is no block, or a line of it is no such object.
@@ -81,17 +81,17 @@ def called_in(message: str) -> list[dict[str, Any]]:
         raise ValueError("a call is nested too deeply") from error
     for call in calls:
         if not isinstance(call, dict) or not isinstance(cast("Any", call).get("name"), str):
-            raise ValueError("a line of the block that is no call with a name")
+            raise ValueError("a line of the block is no call with a name")
     return calls
 
 
 def calls_correctness(
     calls: Sequence[Mapping[str, Any]], gold: Sequence[Mapping[str, Any]]
 ) -> float:
-    """Correctness of `calls`, in [-3, 3]; each call has `name` and `parameters`.
+    """Return the correctness of `calls`, in [-3, 3]; each call has `name` and `parameters`.
 
     Raises:
-        ValueError: a call has the name of a gold call, and no object as its parameters.
+        ValueError: a call with the name of a gold call has no object of parameters.
     """
     if list(calls) == list(gold):
         return _HIGH
@@ -127,7 +127,7 @@ def _likeness(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
 
 
 def _overlap(one: Sequence[str], other: Sequence[str]) -> float:
-    """Intersection over union of two multisets; two empty ones are equal."""
+    """Return intersection over union of two multisets; two empty ones are equal."""
     if list(one) == list(other):
         return 1.0
     shared = sum((Counter(one) & Counter(other)).values())

@@ -1,4 +1,4 @@
-"""The verdict on an answer by its task's verifier, and ReTool's reward of that verdict."""
+"""The verdict on an answer by its task's verifier, and ReTool's reward for that verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def is_right(answer: str | None, verifier: Verifier) -> bool:
     """Whether `verifier` accepts `answer`; None is never right.
 
     Raises:
-        ValueError: the answer has to be executed, which only the task's environment can.
+        ValueError: the answer must be executed, which only the task's environment can do.
     """
     match verifier.kind:
         case "exact_match":
@@ -20,7 +20,7 @@ def is_right(answer: str | None, verifier: Verifier) -> bool:
             return math_equivalent(answer, verifier.gold)
         case kind:
             raise ValueError(
-                f"answers of verifier kind {kind!r} are checked by the task's environment alone"
+                f"answers of verifier kind {kind!r} are checked only by the task's environment"
             )
 
 
@@ -29,18 +29,17 @@ _TURNS_WITHOUT_CREDIT = 2
 
 
 def retool_reward(*, correct: bool, num_messages: int, credit_per_message: float = 0.0) -> float:
-    """The outcome of one episode, in [-1, 1] for an episode that has at least two messages.
+    """Return the outcome of one episode, in [-1, 1] if it has at least two messages.
 
     Args:
         correct: whether the final answer is right.
-        num_messages: of the conversation, prompt and observations included.
-        credit_per_message: what a wrong answer is forgiven for each message beyond two, up to a
-            reward of -0.6. The paper forgives nothing; verl's recipe (retool/retool.py,
-            compute_score) forgives 0.05, so that a policy goes on calling the interpreter before
-            it has learned to profit from it.
+        num_messages: number of messages, prompt and observations included.
+        credit_per_message: added to a wrong answer's reward for each message beyond two, up to a
+            reward of -0.6. The paper has 0; verl's recipe (retool/retool.py, compute_score) has
+            0.05, so that a policy keeps calling the interpreter before it has learned to use it.
 
     Returns:
-        1 for a right answer, else -1 and the credit.
+        1 for a right answer, else -1 plus the credit.
     """
     if correct:
         return 1.0

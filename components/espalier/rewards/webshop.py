@@ -3,13 +3,13 @@
     score = type factor x (attributes matched + options matched + price ok) / (their number)
 
 `web_agent_site/engine/goal.py` of princeton-nlp/WebShop at 64fa2a5, function `get_reward`, quirks
-included: an option counts wherever its value was chosen, under any name; an attribute counts where
-it stands in a title, bullet points or description, inside of a longer word too; a title that shares
-no noun with the goal's gives 0, whatever else matches.
+included: an option counts if its value was chosen under any name; an attribute counts if it occurs
+in a title, bullet points or description, also inside a longer word; a title that shares no noun
+with the goal's gives 0, whatever else matches.
 
-One thing differs. Upstream finds the nouns of a title by a spaCy model (`en_core_web_sm`), which no
-package index carries; here they are the words that are neither function words, numbers and sizes
-nor adjectives by a list or their ending. See `title_nouns`.
+One thing differs. Upstream takes the nouns of a title from a spaCy model (`en_core_web_sm`), which
+no package index carries; here (`title_nouns`) they are the words that are neither function words,
+numbers and sizes nor adjectives by a list or their ending.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import NamedTuple
 
 CATEGORY_SEPARATOR = "\u203a"
 _LEAST_RATIO = 85
-"""Of `token_set_ratio`; a match is above it."""
+"""Threshold of `token_set_ratio`; a match lies above it."""
 _CACHED_TEXTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopProduct:
-    """What the score reads of a product."""
+    """The fields of a product that the score reads."""
 
     title: str
     query: str
-    """What it was found by: the kind of product, lower case."""
+    """The search that found it: the kind of product, lower case."""
     product_category: str
-    """Path of categories from the widest, joined by `CATEGORY_SEPARATOR`."""
+    """Path of categories, the widest first, joined by `CATEGORY_SEPARATOR`."""
     attributes: tuple[str, ...]
     bullet_points: tuple[str, ...] = ()
     description: str = ""
@@ -43,38 +43,38 @@ class ShopProduct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopGoal:
-    """What is to be bought."""
+    """The product that is to be bought."""
 
     attributes: tuple[str, ...]
-    """At least one."""
+    """Wanted attributes; at least one."""
     options: tuple[str | tuple[str, str], ...] = ()
-    """Values, or pairs of name and value, which match less strictly, as upstream has both."""
+    """Values, or pairs of name and value, which match less strictly, as upstream."""
     price_upper: float | None = None
-    """None: there is no price term."""
+    """Upper bound of the price; None: no price term."""
     title: str | None = None
-    """None: nothing is known of the goal's product but its attributes, and any type will do."""
+    """Title of the goal's product; None: only its attributes are known, and any type counts."""
     query: str = ""
     product_category: str = ""
 
 
 class ShopScore(NamedTuple):
-    """The score, 0-1, and what it is made of."""
+    """The score, 0-1, and its parts."""
 
     score: float
     type_factor: float
     """0, 0.1, 0.5 or 1."""
     attributes: int
-    """Matched attributes of the goal."""
+    """Number of the goal's attributes that match."""
     options: int
-    """Matched options of the goal."""
+    """Number of the goal's options that match."""
     price_ok: bool | None
-    """None where the goal has no price."""
+    """None if the goal has no price."""
 
 
 def webshop_score(
     product: ShopProduct, goal: ShopGoal, *, price: float, options: Iterable[str]
 ) -> ShopScore:
-    """The score of buying `product` at `price` with the values of `options` chosen.
+    """Return the score of buying `product` at `price` with the values of `options` chosen.
 
     Raises:
         ValueError: the goal has no attribute; upstream leaves such goals out.
@@ -93,7 +93,7 @@ def webshop_score(
 def type_factor(product: ShopProduct, goal: ShopGoal, goal_title: str) -> float:
     """1, 0.5, 0.1 or 0: whether the product is of the goal's kind (`get_type_reward`)."""
     wanted = title_nouns(goal_title)
-    # upstream's value for a goal's title in which no noun was found
+    # upstream's value for a goal's title without nouns
     shared = len(title_nouns(product.title) & wanted) / len(wanted) if wanted else 0.2
     if shared == 0:
         return 0.0
@@ -105,7 +105,7 @@ def type_factor(product: ShopProduct, goal: ShopGoal, goal_title: str) -> float:
 
 
 def matched_attributes(product: ShopProduct, wanted: Sequence[str]) -> int:
-    """How many attributes of a goal the product has (`get_attribute_reward`)."""
+    """Return how many attributes of a goal the product has (`get_attribute_reward`)."""
     texts = (product.title, " ".join(product.bullet_points), product.description)
     lowered = [text.lower() for text in texts]
     return sum(
@@ -116,7 +116,7 @@ def matched_attributes(product: ShopProduct, wanted: Sequence[str]) -> int:
 
 
 def matched_options(chosen: Iterable[str], wanted: Iterable[str | tuple[str, str]]) -> int:
-    """How many options of a goal were chosen (`get_option_reward`)."""
+    """Return how many options of a goal were chosen (`get_option_reward`)."""
     folded = [first_color(value) for value in chosen]
     return sum(
         any(token_set_ratio(value, _option_text(option)) > _LEAST_RATIO for value in folded)
@@ -127,12 +127,12 @@ def matched_options(chosen: Iterable[str], wanted: Iterable[str | tuple[str, str
 def _option_text(option: str | tuple[str, str]) -> str:
     if isinstance(option, str):
         return first_color(option)
-    # upstream looks for a color among the parts of a pair, and else compares its Python text
+    # upstream looks for a color in the parts of a pair, and otherwise compares its Python text
     return next((color for color in _COLORS if color in option), str(option))
 
 
 def first_color(value: str) -> str:
-    """The first of upstream's colors, in the order of its list, that is in `value`; or `value`."""
+    """Return the first of upstream's colors that is in `value`, in their order; or `value`."""
     return next((color for color in _COLORS if color in value), value)
 
 
@@ -141,7 +141,7 @@ def first_color(value: str) -> str:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def token_set_ratio(one: str, other: str) -> int:
-    """Similarity of two texts as sets of words, 0-100 (thefuzz 0.19.0, without Levenshtein)."""
+    """Return the similarity of two texts as word sets, 0-100 (thefuzz 0.19.0, no Levenshtein)."""
     words, others = _folded_words(one), _folded_words(other)
     if not words or not others:
         return 0
@@ -160,7 +160,7 @@ def _ratio(one: str, other: str) -> int:
 
 
 _DROPPED = dict.fromkeys(range(128, 256))
-"""Characters that thefuzz leaves out before it compares: the second half of Latin-1."""
+"""Characters that thefuzz removes before it compares: the second half of Latin-1."""
 
 
 def _folded_words(text: str) -> frozenset[str]:
@@ -176,7 +176,7 @@ def _categories(path: str) -> set[str]:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def title_nouns(title: str) -> frozenset[str]:
-    """The words of a title, lower case, that are taken for nouns."""
+    """Return the words of a title, lower case, that count as nouns."""
     return frozenset(word for word in _WORD.findall(title.lower()) if _is_noun(word))
 
 
@@ -207,7 +207,7 @@ universal compatible multi dual quiet gentle woven knitted padded insulated recy
 bright scented unscented rechargeable black white red blue green yellow purple pink gray grey
 brown beige navy teal
 """
-"""Those that titles are full of, and colors that name nothing else."""
+"""Adjectives that are frequent in titles, and colors that are no product."""
 _NO_NOUNS = frozenset(f"{_FUNCTION_WORDS} {_SIZES_AND_NUMBERS} {_ADJECTIVES}".split())
 _COLORS = (
     "alabaster", "apricot", "aqua", "ash", "asphalt", "azure", "banana", "beige", "black", "blue",

@@ -1,1 +1,1 @@
-"""Rolling episodes out: the episode loop, an episode's context, the engines that sample tokens."""
+"""The episode loop, the context of an episode, and the engines that sample tokens."""

@@ -1,4 +1,4 @@
-"""Episodes that a program of the user's plays: started for an attempt, recorded, judged."""
+"""Episodes that a program of the user plays: the program is started, recorded and scored."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from espalier.dialects import DialectName
 
 MODEL = "policy"
-"""What agents are told to call the policy; every other name is answered as well."""
+"""The model name that agents are given; the endpoint answers every other name as well."""
 KEY = "recorded"
-"""Clients insist on a key; the address of an attempt is the secret."""
+"""Client libraries insist on an API key; the secret is the address of the attempt."""
 _MOST_FAILURES = 8
-"""So many failures in a row, and no attempt that went well, are a fault of the program."""
+"""After this many failed attempts in a row, with no success, the program itself is at fault."""
 
 
 def call_limits(config: AgentConfig, episode: EpisodeConfig) -> CallLimits:
-    """What a call of an attempt may take."""
+    """Return the limits of one call of an attempt."""
     return CallLimits(
         max_tokens=episode.max_tokens,
         max_answer_tokens=episode.max_turn_tokens,
@@ -53,17 +53,17 @@ def call_limits(config: AgentConfig, episode: EpisodeConfig) -> CallLimits:
 
 
 def own_dialect(dialect: Dialect) -> Dialect:
-    """The dialect without the family's instructions: an agent writes its prompts itself."""
+    """Return the dialect without the family's instructions: an agent writes its own prompts."""
     name = cast("DialectName", dialect.syntax.name)
     return Dialect(dialect.tokenizer, dialect.tools, name=name)
 
 
 def addresses(base: str, attempt: Attempt) -> dict[str, str]:
-    """The variables that tell an agent's libraries where the policy answers.
+    """Return the environment variables that tell an agent's libraries where the policy answers.
 
     Args:
-        base: of the endpoint.
-        attempt: in whose name is asked.
+        base: address of the endpoint.
+        attempt: the attempt that the calls belong to.
     """
     url = f"{base}/attempts/{attempt.attempt_id}"
     return {
@@ -77,7 +77,7 @@ def addresses(base: str, attempt: Attempt) -> dict[str, str]:
 
 
 def task_json(task: Task, tools: tuple[ToolSpec, ...]) -> str:
-    """What an agent is told of a task: never what its verifier knows."""
+    """Return the JSON of a task that an agent reads, without what only its verifier knows."""
     told: JsonObject = {
         "task_id": task.task_id,
         "messages": [message.model_dump(mode="json") for message in task.prompt],
@@ -87,7 +87,7 @@ def task_json(task: Task, tools: tuple[ToolSpec, ...]) -> str:
 
 
 PlayAttempt = Callable[[Task, Mapping[str, str]], Awaitable[AgentExit]]
-"""Plays a task once, given the variables of `addresses`, in the agent's time."""
+"""A function that plays one attempt at a task, given the variables of `addresses`."""
 
 
 @dataclass(slots=True)
@@ -102,18 +102,18 @@ class AgentPlayer:
     environments: Environments
     tools: ToolRunner
     places: asyncio.Semaphore
-    """Programs that may run."""
+    """Limits how many programs run at one time."""
     failures: int = 0
-    """Attempts in a row whose program failed."""
+    """Number of attempts in a row whose program failed."""
 
     async def play(self, task: Task, sampling: Sampling) -> Trajectory:
         """Play one attempt at a task.
 
-        A program that fails, is not done in time, or loses what a trajectory needs ends its attempt
-        alone: that is lost, and not scored.
+        Where the program fails, exceeds its time or loses what a trajectory needs, only its own
+        attempt is lost, and gets no reward.
 
         Raises:
-            PolicyError: the program failed in every one of many attempts.
+            PolicyError: the program failed in many attempts in a row.
             EngineError: the engine broke.
             ProfileError: the program cannot be started.
         """
@@ -144,7 +144,7 @@ class AgentPlayer:
             attempt.lose(FinishReason.TIMEOUT, because)
             return
         because = f"the agent ended with status {exit_.status}: {exit_.told or 'it wrote nothing'}"
-        if not attempt.open_calls:  # else those have lost it
+        if not attempt.open_calls:  # the calls themselves have marked the attempt as lost
             attempt.lose(FinishReason.AGENT_FAILED, because)
         self.failures += 1
         if self.failures >= _MOST_FAILURES:
@@ -154,7 +154,7 @@ class AgentPlayer:
             )
 
     async def _verified(self, task: Task, attempt: Attempt) -> AttemptOutcome | None:
-        """The family's verdict on the last answer; None where its environment was lost."""
+        """Return the family's verdict on the last answer; None if the environment was lost."""
         environment: Environment | None = None
         try:
             environment = await self.tools.run(self.environments, task)
@@ -165,7 +165,7 @@ class AgentPlayer:
             attempt.lose(FinishReason.SANDBOX_LOST, str(error))
         finally:
             if environment is not None and environment.finish_reason is None:
-                environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
+                environment.cut_off(FinishReason.SANDBOX_LOST)  # releases the environment's sandbox
         return None
 
     async def _judged(
@@ -185,14 +185,14 @@ class AgentPlayer:
 
 
 def _last_answer(attempt: Attempt) -> RecordedCall | None:
-    """The newest answer that calls no tool."""
+    """Return the newest answer that calls no tool."""
     return next((c for c in attempt.graph.calls[::-1] if not c.said.tool_calls), None)
 
 
 async def _answer(
     environment: Environment, call: RecordedCall | None, run: Callable[..., Awaitable[object]]
 ) -> None:
-    """End the episode with what the policy answered last."""
+    """End the episode with the policy's last answer."""
     if call is not None:
         said = call.said.content
         action = FinalAnswer(said) if call.is_action else Malformed("not an action", said)
@@ -210,15 +210,15 @@ async def agent_player(
     tools: ToolRunner,
     episode: EpisodeConfig,
 ) -> AsyncGenerator[AgentPlayer]:
-    """A player over an engine that is serving; its endpoint listens on this machine alone.
+    """Yield a player over a running engine; its endpoint listens on this machine only.
 
     Args:
         config: the agent.
-        engine: samples.
-        dialect: of the policy, with the family's tools.
-        environments: judge.
-        tools: runs the verifier, in its time.
-        episode: bounds of a call.
+        engine: samples the policy's messages.
+        dialect: dialect of the policy, with the family's tools.
+        environments: score the answers.
+        tools: runs the verifier, within its time limit.
+        episode: limits of a call.
     """
     policy = Policy(engine, RequestDialects(own_dialect(dialect)))
     recorder = Recorder(policy, call_limits(config, episode))
@@ -240,10 +240,10 @@ async def agent_player(
 
 @asynccontextmanager
 async def _runs(config: AgentConfig, environments: Environments) -> AsyncGenerator[PlayAttempt]:
-    """How the profile has attempts played: by a server, or by a command."""
+    """Yield how the profile has attempts played: by a server, or by a command."""
     if config.verifiers is not None:
         runs = env_server_runs(config)
-        await runs.start()  # in no attempt's time
+        await runs.start()  # before the first attempt, whose time limit it would use up
         yield runs.play
         return
     async with agent_programs(config) as programs:

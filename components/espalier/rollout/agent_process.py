@@ -1,8 +1,8 @@
-"""The program of an agent: started with a cleaned environment, ended by its deadline.
+"""The process of an agent: started with a filtered environment, ended at its deadline.
 
-By default a process plays one attempt, whose variables are in its environment. Where a profile asks
-for more of one process, it reads them from its standard input, a line of JSON for each attempt, and
-writes a line of JSON with its `status` when that is over.
+By default a process plays one attempt, whose variables are in its environment. With
+`agent.tasks_per_process` above 1 it reads them from its standard input, one line of JSON per
+attempt, and writes a line of JSON with a `status` when that attempt has ended.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from espalier.config import AgentConfig
 from espalier.records import ProfileError
 
 _KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
-"""Variables of this process that an agent gets; keys and addresses of ours are not among them."""
+"""Environment variables that an agent inherits; our keys and addresses are not among them."""
 _TOLD_BYTES = 2000
-"""Of the end of what a program wrote, for the message of a failure."""
+"""Size of the end of a program's output that an error message shows."""
 _PIECE_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
 _READ_ON_S = 1.0
-"""For the rest of its output, once all its processes were ended."""
+"""Time to read the rest of the output after all processes of the agent were ended."""
 _MAX_VARIABLE_BYTES = 120_000
-"""Linux takes 128 KiB in one variable."""
+"""Linux accepts at most 128 KiB in one environment variable."""
 
 
 class AgentExit(NamedTuple):
-    """How an attempt of a program ended."""
+    """How one attempt of a program ended."""
 
     status: int | None
-    """None where it was ended at its deadline."""
+    """Exit status; None if the program was ended at its deadline."""
     told: str
-    """The end of what it wrote to its outputs."""
+    """The end of the program's output."""
     terms: Mapping[str, float] | None = None
     """The attempt's reward, where the program does not post it itself."""
 
@@ -56,14 +56,15 @@ class _Program:
         self._output = output
         self.attempts = 0
         self.told = bytearray()
-        """The end of what it wrote."""
+        """The end of the program's output."""
         self._statuses: asyncio.Queue[int] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read())
 
     async def until_over(self) -> int:
-        """Wait until it says how the attempt ended, or has ended itself.
+        """Wait until the program reports how the attempt ended, or exits.
 
-        Its outputs may stay open beyond that: a child that it left behind has them too.
+        The outputs may stay open after its exit: a child process that it left behind holds them
+        too.
         """
         told = asyncio.create_task(self._statuses.get())
         ended = asyncio.create_task(self.process.wait())
@@ -75,7 +76,7 @@ class _Program:
             ended.cancel()
 
     async def end(self) -> None:
-        """End it, and what it started; what was written is read."""
+        """End the program and its child processes, then read the rest of its output."""
         with suppress(ProcessLookupError):  # nothing of it is left
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.process.wait()
@@ -94,7 +95,7 @@ class _Program:
 
 
 def _status(line: bytes) -> int | None:
-    """The status that a line tells; None where it is something else that a program wrote."""
+    """Return the status in a line of output; None if the line is other output of the program."""
     if not line.startswith(b"{"):
         return None
     try:
@@ -106,17 +107,17 @@ def _status(line: bytes) -> int | None:
 
 
 class AgentPrograms:
-    """Processes of one agent, those that wait for an attempt included."""
+    """The processes of one agent, including those that wait for an attempt."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._idle: list[_Program] = []
 
     async def play(self, variables: Mapping[str, str]) -> AgentExit:
-        """Play one attempt, until the program is done or its time is over.
+        """Play one attempt, until the program reports its end or its time is over.
 
         Args:
-            variables: of the attempt.
+            variables: environment variables of the attempt.
 
         Raises:
             ProfileError: the program cannot be started, or a variable is too long for it.
@@ -132,7 +133,7 @@ class AgentPrograms:
                     _tell(program.process, variables)
                 status = await program.until_over()
         except TimeoutError:
-            status = None  # the exit says so
+            status = None  # the exit status reports this
         finally:
             goes_on = keeps and status is not None and program.process.returncode is None
             if goes_on and program.attempts < self._config.tasks_per_process:
@@ -142,14 +143,14 @@ class AgentPrograms:
         return AgentExit(status, program.told.decode(errors="replace").strip())
 
     async def close(self) -> None:
-        """End the processes that wait."""
+        """End the processes that wait for an attempt."""
         while self._idle:
             await self._idle.pop().end()
 
     async def _started(self, variables: Mapping[str, str]) -> _Program:
         config = self._config
         keeps = config.tasks_per_process > 1
-        # a pipe of our own: asyncio would not say that a process has ended while another has it
+        # our own pipe: asyncio reports no exit while a child process holds its pipe open
         output, written = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -158,7 +159,7 @@ class AgentPrograms:
                 stdout=written,
                 stderr=written,
                 env=_environment(config, {} if keeps else variables),
-                start_new_session=True,  # so that its own children can be ended with it
+                start_new_session=True,  # its own process group ends its children, too
             )
         except (OSError, ValueError) as error:
             os.close(output)
@@ -176,7 +177,7 @@ class AgentPrograms:
 
 @asynccontextmanager
 async def agent_programs(config: AgentConfig) -> AsyncGenerator[AgentPrograms]:
-    """The processes of an agent, ended with the block."""
+    """Yield the processes of an agent, which are ended with the block."""
     programs = AgentPrograms(config)
     try:
         yield programs
@@ -190,10 +191,10 @@ def _tell(process: asyncio.subprocess.Process, variables: Mapping[str, str]) -> 
 
 
 def _environment(config: AgentConfig, attempt: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program.
+    """Return the environment variables of a program.
 
     Raises:
-        ProfileError: a variable is longer than a program may be given.
+        ProfileError: a variable is longer than Linux accepts.
     """
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     # "python" is the one that espalier runs with

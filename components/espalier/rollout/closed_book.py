@@ -1,4 +1,4 @@
-"""Closed-book answers: what a policy says to a question from memory, where no tool is offered."""
+"""Closed-book answers: what a policy answers from memory, without any tool."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE
 
 
 class ClosedBookQuestion(NamedTuple):
-    """A task, and what stands before its question."""
+    """A task, and the examples that stand before its question."""
 
     task: Task
     told: ClosedBook
 
 
 async def closed_book_answer(question: ClosedBookQuestion, context: EpisodeContext) -> str | None:
-    """The answer of one greedy message of at most `episode.max_turn_tokens` tokens.
+    """Return the answer in one greedy message of at most `episode.max_turn_tokens` tokens.
 
-    The examples show how short an answer is: without them a policy that was not trained answers in
-    a sentence. In a dialect whose answers have a tag, the policy writes behind that tag: one that
-    was trained to search would call the tool all the same.
+    The examples show how short an answer is: without them an untrained policy answers in a
+    sentence. In a dialect with an answer tag, the prompt ends with that tag: a policy that was
+    trained to search would call the tool otherwise.
 
     Returns:
-        None where it states no answer: it calls a tool in a dialect without such a tag, says
-        nothing, or has no room behind the prompt.
+        The answer; None if the message has none: it calls a tool (in a dialect without an answer
+        tag), is empty, or the prompt leaves no room for it.
     """
     dialect, told = context.dialect, question.told
     prompt = (*_example_turns(told.examples, dialect), *question.task.prompt)
@@ -56,7 +56,7 @@ def _example_turns(examples: Sequence[tuple[str, str]], dialect: Dialect) -> lis
 async def _message(
     task: Task, context_ids: Sequence[int], context: EpisodeContext
 ) -> tuple[int, ...]:
-    """What the policy writes behind `context_ids`; nothing where it has no room."""
+    """Return the policy's message after `context_ids`; empty where there is no room for one."""
     limits, waits = context.limits, context.waits
     room = min(limits.max_turn_tokens, limits.max_tokens - len(context_ids))
     if room < 1:
@@ -77,13 +77,13 @@ def _without_tools(dialect: Dialect, instructions: str) -> Dialect:
 
 
 def stated_answer(token_ids: Sequence[int], dialect: Dialect) -> str | None:
-    """The answer that a message states.
+    """Return the answer that a message gives.
 
-    What stands between answer tags, else the final answer by the dialect, else all of the message
-    behind its thought.
+    This is the text between answer tags, else the dialect's final answer, else the whole message
+    after its thought.
 
     Returns:
-        None where the message calls a tool or says nothing.
+        The answer; None if the message calls a tool or is empty.
     """
     end = str(dialect.tokenizer.eos_token or "")
     text = dialect.message_text(token_ids).removesuffix(end)

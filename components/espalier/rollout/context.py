@@ -1,6 +1,6 @@
-"""What the policy of one episode has read and written: its context windows and their record.
+"""The tokens that the policy of one episode has read and written, as context windows.
 
-A context that overflows is shortened and continues in a new window, as `episode.overflow` says.
+A context that overflows is shortened, as `episode.overflow` says, and continues in a new window.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Piece(NamedTuple):
     token_ids: tuple[int, ...]
     is_observation: bool
     messages: tuple[Message, ...] = ()
-    """Of an observation."""
+    """The messages of an observation; empty for other pieces."""
 
 
 class EpisodeTranscript:
@@ -37,9 +37,10 @@ class EpisodeTranscript:
 
     def __init__(self, task: Task) -> None:
         self.policy_version = 0
-        """Version of the weights that the current context is sampled from."""
+        """Version of the weights that the current window is sampled from."""
         self.pieces: list[TurnPieces] = []
-        """What was read after each message of the first window, for `Dialect.drifted_turns`."""
+        """Pairs for `Dialect.drifted_turns`: each message of the first window, and what was read
+        after it."""
         self._task = task
         self._messages = list(task.prompt)
         self._token_ids: list[int] = []
@@ -54,17 +55,17 @@ class EpisodeTranscript:
 
     @property
     def context_ids(self) -> tuple[int, ...]:
-        """The tokens of the current context."""
+        """Return the tokens of the current context."""
         return tuple(token_id for piece in self._context for token_id in piece.token_ids)
 
     @property
     def context_length(self) -> int:
-        """Tokens of the current context."""
+        """Number of tokens in the current context."""
         return sum(len(piece.token_ids) for piece in self._context)
 
     @property
     def prompt_length(self) -> int:
-        """Tokens of the prompt, with which every context begins."""
+        """Number of tokens in the prompt, with which every context begins."""
         return len(self._context[0].token_ids)
 
     @property
@@ -108,11 +109,11 @@ class EpisodeTranscript:
         """Shorten the oldest observations in the context until `tokens` tokens are removed.
 
         Args:
-            tokens: to remove.
-            rest_of: what has to be left of an observation, as token ids.
+            tokens: number of tokens to remove.
+            rest_of: returns the token ids that must stay of an observation.
 
         Returns:
-            The number of tokens removed; less than `tokens` where there were not enough.
+            The number of tokens removed; below `tokens` if the observations held fewer.
         """
         kept: list[_Piece] = []
         dropped = 0
@@ -128,25 +129,25 @@ class EpisodeTranscript:
         return dropped
 
     def end_turn(self, token_ids: Sequence[int]) -> None:
-        """End the policy's last message, which was cut off, so that the conversation goes on."""
+        """End the policy's last message, which was cut off, so that the episode can continue."""
         self._read(_Piece(tuple(token_ids), is_observation=False))
 
     def begin_attempt(self, results: Sequence[ToolResult]) -> None:
-        """Begin another attempt: nothing of the one before is paid.
+        """Begin another attempt; the rewards of the one before are discarded.
 
         Args:
-            results: of the attempt that failed.
+            results: tool results of the attempt that failed.
         """
         self.num_attempts += 1
         self._earlier_results += results
         self._turns = [replace(turn, reward=0.0) for turn in self._turns]
 
     def keep_prompt_and_last(self) -> None:
-        """Remove everything from the context but the prompt and the last message."""
+        """Remove everything from the context except the prompt and the last message."""
         self._context = [self._context[0], self._context[-1]]
 
     def begin_window(self) -> None:
-        """Begin a new window with what is left of the context; the policy reads it again."""
+        """Begin a new window with the rest of the context, which the policy reads again."""
         self._window_starts.append(len(self._token_ids))
         pieces, self._context = self._context, []
         for piece in pieces:
@@ -155,7 +156,7 @@ class EpisodeTranscript:
     def trajectory(
         self, environment: Environment | None, reason: FinishReason, reward: dict[str, float]
     ) -> Trajectory:
-        """The record of the finished episode."""
+        """Return the record of the finished episode."""
         results = () if environment is None else environment.tool_results
         turn_rewards = sum(turn.reward for turn in self._turns)
         if turn_rewards and reward:
@@ -191,15 +192,15 @@ SUMMARY_REQUEST = (
 """What the policy reads where `episode.overflow` is "summarise"."""
 
 REFLECTION_REQUEST = "This was wrong. Write in short what went wrong, and what to do differently."
-"""What the policy reads behind an attempt that failed, where `episode.retry` asks for more."""
+"""What the policy reads after a failed attempt, where `episode.retry` allows another one."""
 RETRY_REQUEST = "Try again from the beginning."
-"""What it reads behind its reflection."""
+"""What the policy reads after its reflection."""
 
 _REFLECTION_MESSAGE = Message(role="user", content=REFLECTION_REQUEST)
 _RETRY_MESSAGE = Message(role="user", content=RETRY_REQUEST)
 _SUMMARY_MESSAGE = Message(role="tool", content=SUMMARY_REQUEST)
 _DROPPED = "(removed)"
-"""Stands for a dropped observation where the chat template frames each message."""
+"""Text in place of a dropped observation, where the chat template frames each message."""
 
 
 class _SampledAction(NamedTuple):
@@ -208,7 +209,7 @@ class _SampledAction(NamedTuple):
 
 
 class PolicyContext:
-    """The context of one episode: an engine's session, with the transcript of what it holds."""
+    """The context of one episode: an engine's session, and the transcript of its tokens."""
 
     def __init__(
         self,
@@ -225,10 +226,10 @@ class PolicyContext:
         self._limits = limits
         self._session: Session | None = None
         self._is_cut_off = False
-        """Whether the policy's last message was."""
+        """Whether the policy's last message was cut off at its token limit."""
 
     async def begin(self, messages: tuple[Message, ...]) -> bool:
-        """Read the prompt; False if it does not fit."""
+        """Read the prompt; return False if it does not fit."""
         prompt_ids = self._dialect.prompt_ids(messages)
         if len(prompt_ids) >= self._limits.max_tokens:
             return False
@@ -237,12 +238,12 @@ class PolicyContext:
         return True
 
     async def act(self) -> Action | None:
-        """Sample the policy's next message; None if it was cut off."""
+        """Sample the policy's next message; return None if it was cut off."""
         message = await self._write()
         return message.action if message.stopped else None
 
     def repeat(self, action: Completion) -> Action:
-        """Take `action` for the policy's next message, which another episode sampled."""
+        """Use `action`, which another episode sampled, as the policy's next message."""
         assert self._session is not None, "a context begins with a prompt"
         parsed = self._dialect.parse(action.token_ids)
         self._session.observe(action.token_ids)
@@ -250,7 +251,7 @@ class PolicyContext:
         return parsed
 
     async def observe(self, messages: tuple[Message, ...]) -> bool:
-        """Read an observation, in a new window if it must be; False if it does not fit."""
+        """Read an observation, in a new window if necessary; return False if it does not fit."""
         transcript, limits = self._transcript, self._limits
         token_ids = self._dialect.result_ids(messages)
         excess = transcript.context_length + len(token_ids) + self._reserve - limits.max_tokens
@@ -269,13 +270,13 @@ class PolicyContext:
         """Have the policy write what went wrong; keep prompt and reflection in a new window.
 
         Args:
-            max_tokens: of the reflection.
+            max_tokens: limit of the reflection.
 
         Returns:
-            False where there is no room; the episode ends then.
+            False if there is no room for it; the episode ends then.
         """
         transcript, limits = self._transcript, self._limits
-        if self._session is None:  # not even the prompt did fit
+        if self._session is None:  # not even the prompt fitted
             return False
         ends = self._dialect.end_ids
         request_ids = self._dialect.result_ids((_REFLECTION_MESSAGE,))
@@ -307,14 +308,14 @@ class PolicyContext:
 
     @property
     def _reserve(self) -> int:
-        """Tokens to keep free after an observation: for an action, and for a summary after it."""
+        """Return how many tokens to keep free after an observation, for an action and a summary."""
         action = self._limits.max_turn_tokens
         if self._limits.overflow != "summarise":
             return action
         return 2 * action + len(self._dialect.result_ids((_SUMMARY_MESSAGE,)))
 
     async def _shorten(self, excess: int) -> bool:
-        """Shorten the transcript's context; whether anything was removed."""
+        """Shorten the transcript's context; return whether anything was removed."""
         match self._limits.overflow:
             case "stop":
                 return False
@@ -330,12 +331,12 @@ class PolicyContext:
         self._read(request_ids, (_SUMMARY_MESSAGE,))
         summary = await self._write()
         if not (summary.stopped or self._dialect.syntax.inline_results):
-            return False  # it has no end of turn, and the chat template would never continue it
+            return False  # without an end of turn the chat template could not continue it
         self._transcript.keep_prompt_and_last()
         return True
 
     def _left_of(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """What stays of a dropped observation: nothing, or the chat template's frame around it."""
+        """Return what stays of a dropped observation: nothing, or the chat template's frame."""
         if self._dialect.syntax.inline_results:
             return ()
         return self._dialect.result_ids(
@@ -349,7 +350,9 @@ class PolicyContext:
         action = await self._session.sample(max_tokens=min(most, room))
         self._is_cut_off = not action.stopped
         parsed = self._dialect.parse(action.token_ids)
-        if not action.stopped:  # cut off: even if it parses, the policy had not ended it
+        if (
+            not action.stopped
+        ):  # cut off: not an action even if it parses, as the policy had not ended it
             parsed = Malformed("cut off", self._dialect.text(action.token_ids))
         self._transcript.act(action, parsed)
         return _SampledAction(parsed, action.stopped)

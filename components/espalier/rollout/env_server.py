@@ -1,7 +1,7 @@
-"""Attempts that an EnvServer of verifiers plays and rewards, through a process of its own packages.
+"""Attempts that an EnvServer of `verifiers` plays and scores, in a process with its own packages.
 
-`environments.verifiers.bridge` is that process. One serves all attempts of this process, side by
-side; each is a connection to it, so that leaving one ends its run.
+That process runs `environments.verifiers.bridge`. One process serves all concurrent attempts of
+this one; each attempt is a connection, so that closing it ends the attempt's run.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _POLL_S = 0.05
 _TOLD_BYTES = 2000
 _END_WITHIN_S = 5.0
 _START_SLACK_S = 60.0
-"""For importing verifiers, beside the time that its server may take."""
+"""Time to import verifiers, in addition to the start timeout of its server."""
 
 
 class _Answer(BaseModel):
-    """What comes back of a run."""
+    """The server's report of one run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -51,7 +51,7 @@ class _Answer(BaseModel):
 
 
 class EnvServerRuns:
-    """Plays attempts on one server; the process is started with the first, and ended by `end`."""
+    """Plays attempts on one server, from the first attempt until `end` ends its process."""
 
     def __init__(self, config: AgentConfig) -> None:
         assert config.verifiers is not None, "only a profile that names a server is played on one"
@@ -62,11 +62,11 @@ class EnvServerRuns:
         self._said: IO[bytes] | None = None
 
     async def play(self, task: Task, variables: Mapping[str, str]) -> AgentExit:
-        """Play one attempt, until the server has rewarded it or its time is over.
+        """Play one attempt, until the server has scored it or its time is over.
 
         Args:
-            task: what is played; `arguments["task_data"]` is its verifiers' TaskData.
-            variables: of the attempt: where the policy answers, and its name.
+            task: the task; `arguments["task_data"]` is its TaskData of verifiers.
+            variables: address of the policy, and name of the attempt.
 
         Raises:
             ProfileError: the taskset cannot be served, or no server answers.
@@ -92,7 +92,7 @@ class EnvServerRuns:
         """End the process."""
         if self._process is not None:
             assert self._process.stdin is not None, "it is started with a pipe"
-            self._process.stdin.close()  # which ends it, and its server
+            self._process.stdin.close()  # a closed input ends the process and its server
             try:
                 self._process.wait(_END_WITHIN_S)
             except subprocess.TimeoutExpired:
@@ -116,7 +116,7 @@ class EnvServerRuns:
         return f"{self._folder}/runs"
 
     async def start(self) -> None:
-        """Start the process where it does not run, and wait until runs are taken.
+        """Start the process unless it runs, and wait until it accepts runs.
 
         Raises:
             ProfileError: the taskset cannot be served, or no server answers.
@@ -162,7 +162,7 @@ class EnvServerRuns:
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
                 env=bridge_variables(self._config),
-                start_new_session=True,  # an interrupt of the run is not its to answer
+                start_new_session=True,  # an interrupt (Ctrl-C) of this run must not reach it
             )
         except OSError as error:
             raise ProfileError(
@@ -177,7 +177,7 @@ class EnvServerRuns:
 
 
 def task_data(task: Task) -> JsonValue:
-    """The TaskData of a task: what it brings, or its prompt alone."""
+    """Return the TaskData of a task: its own, or one made of its prompt."""
     if (found := task.arguments.get("task_data")) is not None:
         return found
     messages = task.prompt
@@ -187,7 +187,7 @@ def task_data(task: Task) -> JsonValue:
 
 
 def read_answer(line: bytes) -> AgentExit:
-    """The end of an attempt, with the sum of its rewards where each was given."""
+    """Return how an attempt ended, with the sum of its rewards."""
     if not line:
         return AgentExit(1, "the process of verifiers ended during the run")
     try:
@@ -211,5 +211,5 @@ def _shared_runs(config: str) -> EnvServerRuns:
 
 
 def env_server_runs(config: AgentConfig) -> EnvServerRuns:
-    """The runs of a server, whose process all roll-outs of this process share."""
+    """Return the runs of a server; all rollouts of this process share its process."""
     return _shared_runs(config.model_dump_json())

@@ -1,4 +1,4 @@
-"""One episode: the policy acts, the environment answers, until it is done."""
+"""One episode: the policy acts and the environment answers, until the episode is done."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ToolRunner:
     async def run(
         self, call: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return the result of `call`, or raise what it raises.
+        """Return the result of `call`, or raise its exception.
 
         A coroutine function is awaited. Any other runs in a thread of its own, at most `workers` at
         a time; with 0 workers it runs on the event loop, without a time limit. The time counts
@@ -82,10 +82,10 @@ class ToolRunner:
 
 
 def _in_thread(call: Callable[[], T]) -> Awaitable[T]:
-    """Await `call` in a daemon thread, which has the caller's context.
+    """Await `call` in a daemon thread that has the caller's context variables.
 
-    Not in a pool: the interpreter joins a pool's threads at exit, and a stuck call would occupy a
-    worker for good.
+    A thread pool would not do: the interpreter joins its threads at exit, and a stuck call would
+    occupy a worker forever.
     """
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()
@@ -129,13 +129,13 @@ class EpisodeContext:
     tools: ToolRunner
     limits: EpisodeConfig
     agent: AgentPlayer | None = None
-    """Plays the episodes in the place of the built-in loop."""
+    """Plays the episodes instead of the built-in loop."""
     waits: Waits = field(default_factory=Waits)
-    """Told what each episode waits for."""
+    """Records what each episode waits for."""
 
 
 class _NamedCalls:
-    """Makes the calls of one episode, and says what it waits for meanwhile."""
+    """Calls the environment of one episode, and records what the episode waits for meanwhile."""
 
     def __init__(self, task_id: str, context: EpisodeContext) -> None:
         self._task_id = task_id
@@ -144,7 +144,7 @@ class _NamedCalls:
     async def run(
         self, call: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """See `ToolRunner.run`."""
+        """Return the result of `call`, or raise its exception, as `ToolRunner.run` does."""
         named, tools, waits = _named(call, args), self._context.tools, self._context.waits
         with self.waiting(named.name):
             try:
@@ -176,7 +176,7 @@ class FinishedEpisode(NamedTuple):
     prompt: tuple[Message, ...]
     pieces: Sequence[TurnPieces]
     dialect: Dialect
-    """Of the episode, with its tools."""
+    """The dialect of the episode, with its tools."""
 
 
 async def run_episode(
@@ -185,14 +185,14 @@ async def run_episode(
     """Run one episode of `task`, whose first messages may be given.
 
     With `episode.retry` it may have several attempts, each in a fresh environment; the last one is
-    scored. What the policy writes in any of them, reflections included, is one trajectory.
+    scored. Everything the policy writes in them, reflections included, is one trajectory.
 
-    The messages of `begun` are played in a fresh environment before the policy goes on: what it
-    reads after them is what that environment answers now.
+    The messages of `begun` are replayed in a fresh environment before the policy continues: after
+    each of them it reads that environment's own answer.
 
     An environment that is stuck or lost ends only this episode: its trajectory has the finish
     reason TIMEOUT or SANDBOX_LOST, and no reward. If a program of the policy ended the sandbox, the
-    reason is PROGRAM_BROKE_SANDBOX and the reward that of no answer.
+    reason is PROGRAM_BROKE_SANDBOX and the reward is that of no answer.
     """
     transcript = EpisodeTranscript(task)
     calls = _NamedCalls(task.task_id, context)
@@ -233,7 +233,7 @@ async def run_episode(
         return record(FinishReason.SANDBOX_LOST, {})
     finally:
         if environment is not None and environment.finish_reason is None:
-            environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
+            environment.cut_off(FinishReason.SANDBOX_LOST)  # releases the environment's sandbox
         if view is not None:
             view.close()
 
@@ -250,12 +250,12 @@ async def _play(
     """Play an attempt to its end, and score it.
 
     Args:
-        environment: that was reset.
-        view: of the policy, which has read the prompt.
-        transcript: of the episode.
-        calls: makes those of the environment.
-        given: messages that are played before the policy goes on.
-        has_room: False where the prompt did not fit.
+        environment: the environment, already reset.
+        view: the policy's context, which holds the prompt.
+        transcript: record of the episode.
+        calls: calls the environment.
+        given: messages to replay before the policy continues.
+        has_room: False if the prompt did not fit.
     """
     run = calls.run
     try:

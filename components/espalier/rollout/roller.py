@@ -1,4 +1,4 @@
-"""Rolling tasks out under one policy: many episodes at once, as coroutines over an engine."""
+"""Rolls out tasks under one policy: many concurrent episodes, as coroutines over an engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def kind_choice(dialect: Dialect, epsilon: float) -> KindChoice | None:
-    """The exploration that `rollout.exploration.kind_epsilon` asks for; None where it is 0.
+    """Return the exploration of `rollout.exploration.kind_epsilon`; None where it is 0.
 
     Raises:
         PolicyError: no single token of the dialect decides the kind of an action.
@@ -67,9 +67,9 @@ class DriftCount:
 
     def __init__(self, dialect: Dialect, config: RolloutConfig) -> None:
         self.turns = 0
-        """Turns that were compared."""
+        """Number of turns compared."""
         self.drifted = 0
-        """Compared turns whose tokens differ."""
+        """Number of compared turns whose tokens differ."""
         self._dialect = dialect
         self._config = config
         self._episodes = 0
@@ -78,7 +78,7 @@ class DriftCount:
         """Compare a finished episode, or skip it.
 
         Raises:
-            PolicyError: a turn drifted, and the profile says that this fails the run.
+            PolicyError: a turn drifted, and the profile makes that an error.
         """
         self._episodes += 1
         every = self._config.compare_every
@@ -102,7 +102,7 @@ NO_EXPLORATION = ExplorationConfig()
 def dialect_of(
     tokenizer: PreTrainedTokenizerBase, environments: Environments, profile: Profile
 ) -> Dialect:
-    """The dialect of the profile's policy, with the environments' tools.
+    """Return the dialect of the profile's policy, with the environments' tools.
 
     Raises:
         PolicyError: the tokenizer has no chat template.
@@ -116,20 +116,20 @@ def dialect_of(
 
 
 def _ignored(_lost: Trajectory) -> None:
-    """Default of `on_lost`: lost trajectories are among those returned."""
+    """Ignore a lost trajectory: the default of `on_lost`, as it is returned with the others."""
 
 
 EpisodeStart = tuple[Task, Sequence[Completion]]
-"""A task, and the policy's first messages; none for an episode from its beginning."""
+"""A task, and the policy's first messages; no messages for an episode from its beginning."""
 
 
 def start_after(task: Task, trajectory: Trajectory, turns: int) -> EpisodeStart:
-    """The episode of `trajectory` after its first `turns` messages.
+    """Return the start of an episode that repeats the first `turns` messages of `trajectory`.
 
     Args:
-        task: of the trajectory.
-        trajectory: with one window; what was cut out of a context cannot be repeated.
-        turns: at least 1, and fewer than it has.
+        task: the trajectory's task.
+        trajectory: one window long; what was cut out of a context cannot be repeated.
+        turns: at least 1, and fewer than the trajectory has.
     """
     assert len(trajectory.windows) == 1, "an episode of several contexts is not repeated"
     spans = [slice(turn.action_start, turn.action_end) for turn in trajectory.turns[:turns]]
@@ -140,12 +140,12 @@ def start_after(task: Task, trajectory: Trajectory, turns: int) -> EpisodeStart:
 
 
 class TrajectorySampler(Protocol):
-    """Samples trajectories of tasks; a stage needs no more of a roller."""
+    """Samples trajectories of tasks; the part of a `Roller` that stages use."""
 
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """Sample `samples` trajectories of every task; see `Roller.roll_out`."""
+        """Sample `samples` trajectories of every task, as `Roller.roll_out` does."""
         ...
 
 
@@ -162,13 +162,13 @@ class Roller:
         exploration: ExplorationConfig = NO_EXPLORATION,
         max_replays: int | None = None,
     ) -> None:
-        """Store what episodes are run with.
+        """Store the parts that episodes are run with.
 
         Args:
             engine: samples tokens; built with `dialect` as its stop rule.
-            dialect: of the policy.
+            dialect: dialect of the policy.
             environments: makes the environment of a task.
-            profile: its sections `episode` and `rollout` are read.
+            profile: only its sections `episode` and `rollout` matter.
             exploration: truncation and exploration of the sampling, for training only.
             max_replays: how often an episode that was lost from outside is played again; None takes
                 `rollout.max_replays`. Training, which drops such episodes, gives 0.
@@ -177,11 +177,11 @@ class Roller:
         self.drift = DriftCount(dialect, profile.rollout)
         self.seconds = 0.0
         self.losses: Counter[FinishReason] = Counter()
-        """Number of lost attempts by finish reason, those that were played again included."""
+        """Number of lost attempts by finish reason, including those that were played again."""
         self.replays = 0
-        """Number of attempts at episodes that had been lost before."""
+        """Number of attempts that repeated a lost episode."""
         self.waits = Waits(hangs_after_s(profile))
-        """What its episodes wait for."""
+        """What the episodes wait for."""
         self.stragglers: Stragglers | None = None
         """Closes groups without their slowest episodes; None waits for all. Training sets it."""
         self._engine = engine
@@ -201,10 +201,10 @@ class Roller:
         exploration: ExplorationConfig = NO_EXPLORATION,
         max_replays: int | None = None,
     ) -> Self:
-        """A roller over a policy in memory, which a trainer may change between calls.
+        """Return a roller over a policy in memory, which a trainer may change between calls.
 
-        It samples on the policy's device; on a GPU in the profile's number format, see
-        `lockstep.decoder_for`.
+        It samples on the policy's device; on a GPU in the profile's number format, as
+        `lockstep.decoder_for` describes.
         """
         dialect = dialect_of(policy.tokenizer, environments, profile)
         config = profile.rollout
@@ -234,10 +234,10 @@ class Roller:
         exploration: ExplorationConfig = NO_EXPLORATION,
         max_replays: int | None = None,
     ) -> Self:
-        """A roller over the policy directory `policy_dir`, by the engine that the profile names.
+        """Return a roller over the policy in `policy_dir`, by the profile's engine.
 
         Raises:
-            PolicyError: not a policy directory.
+            PolicyError: `policy_dir` is not a policy directory.
             EngineError: the server that the profile names cannot be used.
         """
         if profile.rollout.engine == "lockstep":
@@ -273,31 +273,31 @@ class Roller:
 
     @property
     def action_tokens(self) -> int:
-        """Tokens sampled so far."""
+        """Number of tokens sampled so far."""
         return self._engine.counters.sampled
 
     @property
     def total_tokens(self) -> int:
-        """Tokens read and sampled so far, see `EngineCounters.unique`."""
+        """Number of tokens read and sampled so far, each as `EngineCounters.unique` counts it."""
         return self._engine.counters.unique
 
     @property
     def forwarded_tokens(self) -> int:
-        """Tokens that went through the model so far; fewer where episodes share turns."""
+        """Number of tokens forwarded by the model so far; fewer where episodes share turns."""
         return self._engine.counters.forwarded
 
     @property
     def drafted_tokens(self) -> int:
-        """Tokens that were guessed from earlier episodes so far, see `rollout.speculation`."""
+        """Number of tokens drafted from earlier episodes so far (`rollout.speculation`)."""
         return self._engine.counters.drafted
 
     @property
     def accepted_tokens(self) -> int:
-        """Those that were then sampled."""
+        """Number of drafted tokens that the policy then sampled."""
         return self._engine.counters.accepted
 
     def load_weights(self, policy_dir: Path, version: int) -> None:
-        """Sample from the weights of `policy_dir` from now on; see `Engine.load_weights`."""
+        """Sample from the weights in `policy_dir` from now on, as version `version`."""
         asyncio.run(self._engine.load_weights(policy_dir, version))
 
     def roll_out(
@@ -312,10 +312,10 @@ class Roller:
         """Sample `samples` trajectories of every task.
 
         Args:
-            tasks: any number of them.
-            samples: trajectories of each task; they share a group id.
+            tasks: any number of tasks.
+            samples: trajectories per task; those of one task share a group id.
             temperature: 0 is greedy.
-            seed: of the draws. Where tools run on the event loop (`rollout.tool_workers = 0`), the
+            seed: seed of the draws. With tools on the event loop (`rollout.tool_workers = 0`), the
                 same call with the same weights gives the same trajectories. Where it was made
                 before and `rollout.speculation` is not off, log-probs may differ by rounding.
             on_lost: called with each trajectory that stays lost, at once; if it raises, the rollout
@@ -335,10 +335,10 @@ class Roller:
     def complete(
         self, starts: Sequence[EpisodeStart], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """Sample `samples` ways to end each of the episodes that were begun.
+        """Sample `samples` continuations of each episode in `starts`.
 
         Returns:
-            len(starts) * samples trajectories, start by start, their first messages included.
+            len(starts) * samples trajectories, start by start, including their first messages.
         """
         repeated = [start for start in starts for _ in range(samples)]
         return self._timed(
@@ -348,7 +348,7 @@ class Roller:
         )
 
     def closed_book(self, questions: Sequence[ClosedBookQuestion]) -> list[str | None]:
-        """The answers that the policy gives from memory, greedily; see `closed_book_answer`."""
+        """Return the policy's greedy answers from memory, as `closed_book_answer` gives them."""
 
         async def answered() -> list[str | None]:
             async with self.serving() as context:
@@ -358,7 +358,7 @@ class Roller:
         return self._timed(answered)
 
     def _timed(self, sampled: Callable[[], Coroutine[object, object, T]]) -> T:
-        """The result of `sampled`, run to its end; the time counts in `seconds`."""
+        """Run `sampled` to its end and return its result; the time is added to `seconds`."""
         started = time.perf_counter()
         self.waits.progress()
         with exit_if_hung(self.waits.overdue):
@@ -393,7 +393,7 @@ class Roller:
     async def roll_out_group(
         self, task: Task, context: EpisodeContext, *, temperature: float, names: Sequence[str]
     ) -> list[Trajectory]:
-        """Sample a trajectory for each name, all at once; see `roll_out_one`."""
+        """Sample a trajectory for each name, all concurrently, as `roll_out_one` does."""
         episodes = [
             asyncio.create_task(
                 self.roll_out_one(task, context, temperature=temperature, name=name)
@@ -404,7 +404,7 @@ class Roller:
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[EpisodeContext]:
-        """Context in which `roll_out_one` may be called, also concurrently; not reentrant."""
+        """Yield the context for calls of `roll_out_one`, also concurrent ones; not reentrant."""
         config = self._profile.rollout
         tools = ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s)
         async with self._engine.serving(), self._agent(tools) as agent:
@@ -420,7 +420,7 @@ class Roller:
 
     @asynccontextmanager
     async def _agent(self, tools: ToolRunner) -> AsyncGenerator[AgentPlayer | None]:
-        """What plays in the place of the built-in loop, where the profile names an agent."""
+        """Yield the player that replaces the built-in loop, where the profile names an agent."""
         if not self._profile.agent.plays:
             yield None
             return
@@ -443,14 +443,14 @@ class Roller:
         name: str,
         begun: Sequence[Completion] = (),
     ) -> Trajectory:
-        """Sample one trajectory; one that is lost from outside is sampled again, a few times.
+        """Sample one trajectory; one lost to infrastructure is sampled again a few times.
 
         Args:
-            task: of the episode.
-            context: what `serving` yields.
+            task: task of the episode.
+            context: the context that `serving` yields.
             temperature: 0 is greedy.
             name: seeds the episode's draws; those of a replay differ.
-            begun: messages that are played first, see `run_episode`.
+            begun: messages that are replayed first, as in `run_episode`.
 
         Returns:
             The trajectory; that of a straggler is lost, and has no tokens.

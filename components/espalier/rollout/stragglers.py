@@ -1,4 +1,4 @@
-"""Closing a group without its stragglers: what is sampled does not wait for its slowest episode."""
+"""Closes a group without its stragglers, so that a step does not wait for its slowest episode."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Stragglers:
         self._cut: set[asyncio.Task[Trajectory]] = set()
 
     async def close(self, group: Sequence[asyncio.Task[Trajectory]]) -> None:
-        """Wait until enough episodes of a group have ended and the others' time is up; end those.
+        """Wait until enough episodes of a group have ended and the extra time is up; end the rest.
 
         Args:
-            group: episodes that have begun, in tasks that ask `has_cut` when they are cancelled.
+            group: episodes that have begun, in tasks that call `has_cut` when they are cancelled.
         """
         late = set(group)
         needed = math.ceil(self._rule.share * len(group))
@@ -36,7 +36,7 @@ class Stragglers:
             episode.cancel()
 
     def has_cut(self, episode: asyncio.Task[Trajectory] | None) -> bool:
-        """Whether an episode was cancelled as a straggler, and not with all others."""
+        """Return whether an episode was cancelled as a straggler, rather than with all others."""
         return episode in self._cut
 
 
@@ -46,12 +46,12 @@ async def all_ended(
     group_size: int,
     stragglers: Stragglers | None,
 ) -> list[Trajectory]:
-    """Await all episodes; if one fails, or this is cancelled, the others are cancelled.
+    """Await all episodes; if one fails or this call is cancelled, cancel the others.
 
     Args:
-        episodes: group by group.
-        group_size: episodes of each group.
-        stragglers: ends those of each group; None waits for all.
+        episodes: the episodes, group by group.
+        group_size: episodes per group.
+        stragglers: ends the slowest of each group; None waits for all.
     """
     tasks: list[asyncio.Task[Any]] = [*episodes]
     if stragglers is not None:

@@ -1,7 +1,7 @@
-"""What episodes wait for, since when, and the end of a wait that is longer than it may be.
+"""What episodes wait for and since when, and how a wait that takes too long is ended.
 
-A wait that can be interrupted ends with a `HungError`. One that no exception reaches, as of a tool
-in the event loop's own thread, ends the process: `exit_if_hung`.
+A wait that can be interrupted ends with a `HungError`. Where no exception can reach it, as in a
+tool on the event loop's own thread, `exit_if_hung` ends the process.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 _POLL_S = 1.0
 _LOOP_ANSWERS_WITHIN_S = 10.0
-"""Beyond the limit: an event loop that runs has raised the error by then."""
+"""Extra time beyond the limit: an event loop that still runs has raised the error by then."""
 ENGINE_PLACE, ENGINE_ACTION = "a place in the engine", "the policy's next message"
-"""What episodes wait for whose environment has answered. While a tool keeps the event loop from
-running all others do, and for longer: it is named before them."""
+"""Waits for the engine. While a tool blocks the event loop, all other episodes wait like this, and
+longer than the tool: an error therefore names tools first."""
 _NAMED = 3
-"""Waits that an error names: tools first, and of equal ones the longest."""
+"""Number of waits that an error names: tools first, then the longest waits."""
 
 _MAX_SAID = 500
 """Characters of a warning."""
@@ -39,26 +39,26 @@ _log = logging.getLogger(__name__)
 
 
 def hangs_after_s(profile: Profile) -> float:
-    """How long no episode may get what it waits for, or end, in seconds."""
+    """Return how long, in seconds, all episodes may make no progress."""
     agent_s = profile.agent.deadline_s if profile.agent.plays else 0.0
     return profile.rollout.deadline_s + profile.rollout.tool_timeout_s + agent_s
 
 
 class NamedCall(NamedTuple):
-    """A call of an environment, for whoever waits for it."""
+    """A call of an environment, named for error messages."""
 
     kind: str
-    """The method: one of a few."""
+    """The method name; one of a few."""
     name: str
-    """With the tools that the policy asked for."""
+    """The method, with the tools that the policy called."""
 
 
 class Wait(NamedTuple):
-    """One episode that waits."""
+    """One waiting episode."""
 
     task_id: str
     what: str
-    """What it waits for."""
+    """What the episode waits for."""
     since_s: float
     """By `time.monotonic`."""
 
@@ -67,7 +67,7 @@ class Waits:
     """The waits of one roller's episodes; may be read from any thread."""
 
     def __init__(self, limit_s: float = math.inf) -> None:
-        """`limit_s` is how long nothing may come, see `hangs_after_s`."""
+        """Start with no waits; `limit_s` is the longest time without progress (`hangs_after_s`)."""
         self._limit_s = limit_s
         self._open: dict[int, Wait] = {}
         self._numbers = itertools.count()
@@ -75,7 +75,7 @@ class Waits:
         self._said: set[str] = set()
 
     def progress(self) -> None:
-        """Sampling begins, an episode has got what it waited for, or one has ended."""
+        """Record progress: sampling begins, or an episode ends or gets what it waited for."""
         self._progress_s = time.monotonic()
 
     @contextmanager
@@ -87,17 +87,17 @@ class Waits:
             yield
         finally:
             del self._open[number]
-        self.progress()  # not where it was cancelled or given up
+        self.progress()  # a cancelled or abandoned wait is not progress
 
     @property
     def open(self) -> list[Wait]:
-        """Those that have begun and not ended."""
+        """Return the waits that have begun and not ended."""
         return list(self._open.values())
 
     def was_too_slow(self, task_id: str, call: NamedCall, limit_s: float) -> None:
-        """Log that a call was given up, once for each kind of call."""
+        """Log that a call exceeded its time limit, once for each kind of call."""
         self._say_once(
-            f"{call.kind} was too slow",
+            f"{call.kind} exceeded its time limit",
             f"task {task_id}: {call.name} took longer than rollout.tool_timeout_s = {limit_s:g}",
         )
 
@@ -110,7 +110,8 @@ class Waits:
     def _say_once(self, what: str, said: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            line = " ".join(said.split())  # tools are named by the policy, reasons by servers
+            # one line: the policy chose the tool's name, and a server wrote the reason
+            line = " ".join(said.split())
             line = line if len(line) <= _MAX_SAID else f"{line[:_MAX_SAID]} ..."
             _log.warning(
                 "%s; episodes that stay lost count as lost_episodes, this line is written once",
@@ -121,7 +122,7 @@ class Waits:
         """Await the end of all episodes.
 
         Raises:
-            HungError: none of them got what it waits for, for as long as the limit says.
+            HungError: no episode made progress within the limit.
         """
         try:
             while not played.done():
@@ -135,24 +136,24 @@ class Waits:
             await asyncio.wait([played])
 
     def overdue(self) -> str | None:
-        """The error of a tool that keeps the event loop itself from running, for `exit_if_hung`."""
+        """Return the error for a tool that blocks the event loop, for `exit_if_hung`; or None."""
         if self.silent_s < self._limit_s + _LOOP_ANSWERS_WITHIN_S:
             return None
         return hang_message(self._limit_s, self.open)
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the newest `progress`."""
+        """Return the seconds since the last `progress`."""
         return time.monotonic() - self._progress_s
 
 
 def hang_message(limit_s: float, waits: Iterable[Wait], also: Sequence[str] = ()) -> str:
-    """The error where nothing has come for `limit_s`; it names the longest waits.
+    """Return the error message for `limit_s` without progress; it names the longest waits.
 
     Args:
-        limit_s: in seconds.
-        waits: of the episodes.
-        also: what else is not over.
+        limit_s: the limit, in seconds.
+        waits: waits of the episodes.
+        also: other work that has not ended.
     """
     longest = sorted(
         waits, key=lambda wait: (wait.what in (ENGINE_PLACE, ENGINE_ACTION), wait.since_s)
@@ -167,11 +168,11 @@ def hang_message(limit_s: float, waits: Iterable[Wait], also: Sequence[str] = ()
     ]
     others = f", and {len(longest) - _NAMED} more" if len(longest) > _NAMED else ""
     return (
-        f"sampling hangs: nothing that episodes wait for has come for {limit_s:g} s: "
-        f"{'; '.join(named) or 'none waits for its environment or the policy'}{others}. Mend that, "
-        "and the same command goes on from the last checkpoint; or raise rollout.deadline_s. With "
-        "rollout.tool_workers above 0 a call that takes longer than rollout.tool_timeout_s ends "
-        "its own episode alone"
+        f"sampling hangs: no episode has made progress for {limit_s:g} s: "
+        f"{'; '.join(named) or 'no episode waits for its environment or the policy'}{others}. "
+        "Remove the cause, and the same command goes on from the last checkpoint; or raise "
+        "rollout.deadline_s. With rollout.tool_workers above 0 a call that takes longer than "
+        "rollout.tool_timeout_s ends only its own episode"
     )
 
 
@@ -182,12 +183,12 @@ def exit_if_hung(
     every_s: float = _POLL_S,
     before_exit: Callable[[], None] = lambda: None,
 ) -> Generator[None]:
-    """End this process with status 1 if something hangs that cannot be interrupted.
+    """End this process with status 1 if something hangs that no exception can interrupt.
 
     Args:
-        overdue: called in a thread while the block runs; an error message if something is overdue.
+        overdue: called in a thread while the block runs; returns an error if something is overdue.
         every_s: seconds between its calls.
-        before_exit: what has to be ended first.
+        before_exit: called first, to end what must not outlive this process.
     """
     done = threading.Event()
 

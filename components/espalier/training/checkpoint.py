@@ -1,4 +1,4 @@
-"""What a training loop writes: its checkpoint (atomically) and its history table."""
+"""The files that a training loop writes: its checkpoint (atomically) and its history table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LATEST = "latest.pt"
 
 
 def random_state() -> dict[str, torch.Tensor]:
-    """The state of torch's generators, by device."""
+    """Return the state of torch's generators, by device."""
     states = {"cpu": torch.get_rng_state()}
     if torch.accelerator.is_available():
         states["accelerator"] = torch.get_device_module().get_rng_state()
@@ -34,7 +34,7 @@ def restore_random_state(states: dict[str, torch.Tensor]) -> None:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """State from which a resumed loop gives the same result as an unbroken one."""
+    """The state from which a resumed loop gives the same result as an unbroken one."""
 
     step: int
     """Number of steps done."""
@@ -45,7 +45,7 @@ class Checkpoint:
     """The loop's own state: the best weights so far, pass rates, counters."""
     rng: dict[str, torch.Tensor] = field(default_factory=random_state)
     """State of torch's generators, for dropout. Tasks, tokens and minibatches are drawn from
-    generators seeded by the step, which have no state to keep."""
+    generators that are seeded by the step, which have no state to keep."""
 
 
 class CheckpointStore:
@@ -54,12 +54,12 @@ class CheckpointStore:
     def __init__(self, directory: Path, identity: str) -> None:
         self.directory = directory
         self.identity = identity
-        """Of configuration and inputs."""
+        """Digest of configuration and inputs."""
         self._path = directory / _LATEST
         directory.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> Checkpoint | None:
-        """The newest checkpoint; None if there is none of the same configuration and inputs."""
+        """Return the newest checkpoint; None without one of this configuration and inputs."""
         if not self._path.is_file():
             return None
         state = torch.load(self._path, weights_only=True, map_location="cpu")
@@ -75,14 +75,14 @@ class CheckpointStore:
 
 
 def cloned_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A copy of the weights, on their device, that later updates do not change."""
+    """Return a copy of the weights, on their device, that later updates do not change."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def write_history(path: Path, rows: Sequence[dict[str, float]], columns: Sequence[str]) -> None:
     """Write `rows` as parquet, one per optimizer step: `columns` first, the others by name.
 
-    A figure that a row lacks is null. No times: equal seeds give equal tables.
+    A figure that a row lacks is null. Times are left out, so that equal seeds give equal tables.
     """
     others = {name for row in rows for name in row}.difference(columns)
     names = [*columns, *sorted(others)]

@@ -11,11 +11,11 @@ from espalier.records.trajectory import Trajectory
 from espalier.training.packing import TrainingSequence
 
 PromptOf = Callable[[Task, Dialect], tuple[Message, ...]]
-"""What a policy reads at the beginning of a task's episode."""
+"""A function that returns what a policy reads at the beginning of a task's episode."""
 
 
 def prompt_alone(task: Task, dialect: Dialect) -> tuple[Message, ...]:
-    """The prompt of a task, without anything that is recalled."""
+    """Return the prompt of a task, without anything recalled from memory."""
     del dialect
     return task.prompt
 
@@ -29,10 +29,10 @@ def encode_demonstration(
     """Encode message by message: prompt and observations masked, actions trained on.
 
     Args:
-        trajectory: of a teacher.
-        tasks: by their id.
-        dialect_of: the policy's dialect, with the tools of a task.
-        prompt_of: stands in the place of the task's prompt.
+        trajectory: trajectory of a teacher.
+        tasks: the tasks by their id.
+        dialect_of: returns the policy's dialect, with the tools of a task.
+        prompt_of: returns the messages that replace the task's prompt.
 
     Raises:
         DataError: the trajectory answers a task that is not in `tasks`.
@@ -43,7 +43,7 @@ def encode_demonstration(
             f"trajectory of task {trajectory.task_id}: no such training task. "
             "Trajectories and tasks must come from the same synthesis run."
         )
-    # what is observed at one time is encoded at one time, as in an episode
+    # consecutive observations are encoded together, as in an episode
     pieces: list[Piece] = []
     behind = trajectory.messages[len(task.prompt) :]
     for acts, run in groupby(behind, key=lambda message: message.role == "assistant"):
@@ -54,7 +54,7 @@ def encode_demonstration(
 
 
 def encode_negative(negative: AgentText, dialect: Dialect) -> TrainingSequence:
-    """Encode as a demonstration: only what the policy writes is trained on."""
+    """Encode like a demonstration: only the policy's messages are trained on."""
     return encode_ids(
         negative.prompt,
         [
@@ -74,7 +74,7 @@ def encode_text(text: AgentText, dialect: Dialect) -> TrainingSequence:
 
 
 Piece = ToolCalls | FinalAnswer | tuple[Message, ...] | str
-"""An action, messages that are observed together, or the text of one result of a tool."""
+"""An action, messages that are observed together, or the text of one tool result."""
 
 
 def encode_pieces(
@@ -99,7 +99,7 @@ def encode_ids(
     pieces: Iterable[tuple[tuple[int, ...], bool]],
     dialect: Dialect,
 ) -> TrainingSequence:
-    """Encode a prompt, and join pieces of token ids to it; those marked True are trained on."""
+    """Encode a prompt, and append pieces of token ids; pieces marked True are trained on."""
     token_ids = list(dialect.prompt_ids(prompt))
     mask = [0] * len(token_ids)
     for ids, written in pieces:

@@ -1,12 +1,14 @@
 """The questions that choose a training's weights.
 
-Each stratum of the family (kind of question, number of steps) has the share of them that it has of
-the held-out questions, as far as there are so many: else chance decides how much a rare kind has to
-say. The warm start asks the first of a stratum and reinforcement learning the last: where there are
-enough for both, none is asked twice. Of a dozen looks at the same questions the warm start keeps
-the best, which is partly luck with them. RL begins at these weights, and over the same questions it
-would have to beat that luck: of a run of the profile `tiny` whose warm start answered 84 % of its
-dev questions and 76 % of the held-out ones, none of RL's weights were kept.
+Each stratum of the family (kind of question, number of steps) has the same share of the dev
+questions as of the held-out questions, as far as there are enough: otherwise the weight of a rare
+kind would depend on chance. The warm start uses the first questions of a stratum and reinforcement
+learning the last, so that no question is used twice where there are enough for both.
+
+The two need different questions. The warm start keeps the best of a dozen evaluations on its own,
+which is partly luck. RL begins with these weights, and on the same questions it would have to beat
+that luck: in one run of the profile `tiny`, whose warm start answered 84 % of its dev questions and
+76 % of the held-out ones, none of RL's weights were kept.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from espalier.environments.family import Family
 from espalier.records import Task, read_tasks
 
 _WIDE_ERROR = 0.05
-"""Standard error of EM (0-1) above which dev questions are said to be too few: the gain of a whole
-training is often no larger than twice that."""
+"""Standard error of EM (0-1) above which a warning says that there are too few dev questions: the
+gain of a whole training is often no larger than twice that."""
 
 
 def dev_questions(
@@ -35,19 +37,20 @@ def dev_questions(
     *,
     training: Literal["warm_start", "training"],
 ) -> list[Task]:
-    """As many as the profile says, or all with training tasks under invented names beside them.
+    """Return the profile's number of dev questions, or all, with renamed training tasks added.
 
-    A hundred documents leave ten for dev questions: a few dozen, most of them of one step, where
-    training and held-out ones take up to four. Weights that had unlearned two and three steps for
-    the sake of four were chosen by them. So training tasks are asked as well, equally many of each
-    kind, in worlds of other names (`training.renamed_share`), which nobody answers by heart. Each
-    keeps the world that the profile's seed draws for it, other ones in the two trainings.
+    A hundred documents leave ten for dev questions: a few dozen, most of them of one step, while
+    training and held-out questions take up to four. They once chose weights that had unlearned two
+    and three steps in favour of four. So training tasks are used as well, equally many of each
+    kind, in worlds with other names (`training.renamed_share`), which cannot be answered from
+    memory. Each keeps the world that the profile's seed draws for it; the two trainings draw
+    different ones.
 
     Args:
-        profile: of the run.
-        family: made the tasks.
+        profile: profile of the run.
+        family: the family that made the tasks.
         inputs: the artifacts `accepted` and `knowledge`.
-        training: whose weights they choose.
+        training: the training whose weights the questions choose.
     """
     tasks, is_first = inputs["accepted"] / "tasks", training == "warm_start"
     counts = profile.warm_start.dev_questions, profile.training.dev_questions
@@ -64,7 +67,9 @@ def dev_questions(
         for task in (alike[: first[stratum]] if is_first else alike[len(alike) - last[stratum] :])
     ]
     share = profile.renamed_training_share
-    if not share or len(chosen) == count:  # else many documents are read to find that they are many
+    if (
+        not share or len(chosen) == count
+    ):  # a bound: otherwise many documents are read just to count them
         return chosen
     rename = family.task_renaming(inputs["knowledge"], share)
     if rename is None:
@@ -76,7 +81,7 @@ def dev_questions(
     shuffled = [rng.sample(alike, len(alike)) for alike in by_kind.values()]
     in_turn = (task for turn in zip_longest(*shuffled) for task in turn if task is not None)
     renamed = ((task, rename(task, rng)) for task in in_turn)
-    # in a mixture those of other members keep their names: they are what training plays
+    # in a mixture, tasks of other members keep their names, as they do in training
     added = (other for task, other in renamed if other is not task)
     return [*chosen, *islice(added, count - len(chosen))]
 
@@ -84,12 +89,12 @@ def dev_questions(
 def _of_both_trainings(
     sizes: Mapping[str, int], heldout: Mapping[str, int], counts: tuple[int, int]
 ) -> tuple[Counter[str], Counter[str]]:
-    """How many questions of each stratum the warm start asks, and how many RL asks.
+    """Return how many questions of each stratum the warm start uses, and how many RL uses.
 
     Args:
-        sizes: dev questions of each stratum.
-        heldout: held-out questions of each stratum.
-        counts: questions that the warm start and RL are to ask.
+        sizes: number of dev questions of each stratum.
+        heldout: number of held-out questions of each stratum.
+        counts: number of questions for the warm start, and for RL.
     """
     if sum(counts) > sum(sizes.values()):
         first, last = (_shared_out(count, sizes, heldout) for count in counts)
@@ -100,10 +105,10 @@ def _of_both_trainings(
 
 
 def _shared_out(count: int, sizes: Mapping[str, int], wanted: Mapping[str, int]) -> Counter[str]:
-    """Share `count` questions out over strata in proportion to `wanted`, none above its size.
+    """Divide `count` questions among strata in proportion to `wanted`, none above its size.
 
-    One by one to the stratum that lacks most (Sainte-Lague), and where nothing is wanted of those
-    that are left, in proportion to their sizes.
+    They go one by one to the stratum that lacks most (Sainte-Lague); once only strata with nothing
+    wanted are left, in proportion to their sizes.
     """
     taken: Counter[str] = Counter()
     for _ in range(min(count, sum(sizes.values()))):
@@ -121,17 +126,17 @@ def _shared_out(count: int, sizes: Mapping[str, int], wanted: Mapping[str, int])
 
 
 def few_questions_line(count: int, key: str) -> str | None:
-    """One line for the log where `count` dev questions are too few to choose weights by, else None.
+    """Return a warning if `count` dev questions are too few to choose weights by, else None.
 
     Args:
-        count: of the questions.
-        key: of the profile that asks for more.
+        count: number of questions.
+        key: the profile's key that sets it.
     """
-    error = 0.5 / math.sqrt(max(1, count))  # at an EM of one half, where it is largest
+    error = 0.5 / math.sqrt(max(1, count))  # the standard error is largest at an EM of one half
     if error <= _WIDE_ERROR:
         return None
     return (
         f"warning: {count} dev questions choose the weights, and their EM has a standard error of "
-        f"up to {100 * error:.0f} points: smaller gains are found by chance; set {key} and "
+        f"up to {100 * error:.0f} points: smaller gains may be chance; set {key} and "
         f"synthesis.dev_tasks to {math.ceil((0.5 / _WIDE_ERROR) ** 2)} or more"
     )

@@ -1,4 +1,4 @@
-"""The second round of the warm start: failed attempts as demonstrations of what they solved."""
+"""The warm start's second round: failed attempts as demonstrations of tasks that they solve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INDEX = "hindsight.json"
 def attempted_tasks(
     config: HindsightConfig, train: Sequence[Task], demonstrated: Set[str], seed: int
 ) -> list[Task]:
-    """The training tasks that the policy attempts: drawn by the seed, none with a demonstration."""
+    """Return the training tasks to attempt: a seeded draw of those without demonstration."""
     free = [task for task in train if task.task_id not in demonstrated]
     return random.Random(f"{seed}/hindsight/tasks").sample(free, min(config.tasks, len(free)))
 
@@ -34,7 +34,7 @@ def attempted_tasks(
 def sampled_attempts(
     config: HindsightConfig, tasks: Sequence[Task], roller: TrajectorySampler, seed: int
 ) -> list[tuple[Task, Trajectory]]:
-    """Attempts at tasks by the current policy, each with its task."""
+    """Return attempts of the current policy, each with its task."""
     sampled = roller.roll_out(
         tasks,
         samples=config.attempts,
@@ -48,20 +48,20 @@ def sampled_attempts(
 def drop_too_long(
     found: Relabelled, encode: Callable[[Trajectory], TrainingSequence], max_tokens: int
 ) -> None:
-    """Drop demonstrations that no episode of the policy could hold."""
+    """Drop demonstrations that are too long for an episode of the policy."""
     for demonstration in list(found.demonstrations):
         if len(encode(demonstration).token_ids) > max_tokens:
             found.drop(demonstration.task_id, TOO_LONG)
 
 
 def keep_share(found: Relabelled, config: HindsightConfig, others: int, seed: int) -> None:
-    """Drop demonstrations, drawn by the seed, until they are `max_share` of all at most.
+    """Drop randomly drawn demonstrations until they are at most `max_share` of all.
 
     Args:
-        found: what is dropped from.
-        config: says the share.
+        found: the relabelled demonstrations, some of which are dropped.
+        config: sets the share.
         others: the teacher's demonstrations.
-        seed: of the run.
+        seed: seed of the run.
     """
     most = int(others * config.max_share / (1 - config.max_share))
     excess = len(found.demonstrations) - most
@@ -72,10 +72,10 @@ def keep_share(found: Relabelled, config: HindsightConfig, others: int, seed: in
 
 
 class RelabelledStore:
-    """Relabelled failures in a stage's work directory, from which a resumed stage goes on.
+    """Relabelled failures in a stage's work directory, from which a resumed stage continues.
 
-    The payload is written under names of its own before the index that names it is renamed into
-    place: a copy of the folder is whole at any time.
+    The payload is written under new names before the index that names it is renamed into place, so
+    that a copy of the folder is consistent at any time.
     """
 
     def __init__(self, directory: Path, identity: str) -> None:
@@ -83,7 +83,7 @@ class RelabelledStore:
         self._identity = identity
 
     def load(self) -> Relabelled | None:
-        """What was saved; None if there is nothing of the same configuration and inputs."""
+        """Return what was saved; None without a save of this configuration and inputs."""
         index = self._directory / _INDEX
         if not index.is_file():
             return None
@@ -122,13 +122,13 @@ def write_relabelled(folder: Path, found: Relabelled) -> None:
 
 
 def publish_relabelled(draft: Draft, found: Relabelled) -> None:
-    """Put them into the artifact of the warm start, where they can be looked at."""
+    """Write the relabelled tasks into the warm start's artifact, where a user can read them."""
     write_relabelled(draft.path / RELABELLED_FOLDER, found)
     draft.rows["relabelled"] = len(found.demonstrations)
 
 
 def keep_relabelled_tasks(draft: Draft, warm_policy: Path) -> None:
-    """Put the relabelled tasks of a warm start into the artifact of what was trained from it."""
+    """Copy a warm start's relabelled tasks into the artifact of the policy trained from it."""
     tasks = warm_policy / RELABELLED_FOLDER / "tasks.jsonl"
     if tasks.is_file():
         (draft.path / RELABELLED_FOLDER).mkdir()

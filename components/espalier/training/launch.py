@@ -1,8 +1,8 @@
 """Launch and join worker processes: several processes that train one model together.
 
-The process that started training is rank 0. It has the workers (ranks 1, 2, ...) started, on this
-machine or on the nodes of a Ray cluster (`ray_workers`), trains with them as one process group, and
-ends with an error when one of them is lost.
+The process that started training is rank 0. It starts the workers (ranks 1, 2, ...) on this machine
+or on the nodes of a Ray cluster (`ray_workers`), trains with them as one process group, and ends
+with an error when one of them is lost.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ from espalier.training.parallel import Processes
 from espalier.training.rank_watch import ranks_watched
 
 _TORCH_WAITS_LONGER_S = 60.0
-"""Than the watch over the ranks, which says who hangs; torch says only that it waited."""
+"""Extra time of torch's own timeout: the watch over the ranks, which names the rank that hangs,
+must end the wait first."""
 _STORE_ANSWERS_WITHIN = timedelta(seconds=10)
-"""To the watch, beside the work."""
+"""Time limit for the watch's requests to the store."""
 JOIN_TIMEOUT = timedelta(minutes=5)
 """How long rank 0 waits for the workers to join; importing torch takes seconds."""
 _JOIN_POLL_INTERVAL_S = 0.1
 _POLL_INTERVAL_S = 1.0
 _FAILURE_KNOWN_WITHIN_S = 30.0
-"""A broken connection raises at once; Ray knows later that a process on another node has ended."""
+"""Time to wait for the cause of a broken connection: it raises at once, but Ray reports the end of
+a process on another node later."""
 _UNNOTICED_FOR_S = 30.0
-"""How long after a worker is lost rank 0 may go on without an error of its own."""
+"""How long rank 0 may continue without an error of its own after a worker is lost."""
 
 _log = logging.getLogger(__name__)
 
 WorkerMain = Callable[[int, int], None]
-"""Main function of a worker: takes its rank, and the index of its GPU among those it sees."""
+"""Main function of a worker: takes its rank, and the index of its GPU among the visible ones."""
 
 
 class Workers(Protocol):
@@ -62,33 +64,33 @@ class Workers(Protocol):
 
     @property
     def share_cores(self) -> bool:
-        """Whether they run on the same CPU cores as this process."""
+        """Whether the workers run on the same CPU cores as this process."""
         ...
 
     def start(self, main: WorkerMain) -> None:
-        """Run `main`, which can be pickled, on ranks 1, 2, ..."""
+        """Run `main`, which must be picklable, on ranks 1, 2, ..."""
         ...
 
     def failure(self) -> str | None:
-        """An error message if a worker has failed: which, how, and what to do about it."""
+        """Return an error message if a worker has failed: which one, how, and the remedy."""
         ...
 
     def wait(self) -> None:
-        """Return when all have ended."""
+        """Return when all workers have ended."""
         ...
 
     def kill(self) -> None:
-        """End them at once, those that are stopped as well; waits for nothing."""
+        """Kill all workers at once, stopped ones as well, without waiting for their end."""
         ...
 
 
 def lost_worker_message(rank: int, count: int, how: str, *, where: str = "") -> str:
-    """The error message for a lost worker.
+    """Return the error message for a lost worker.
 
     Args:
-        rank: of the lost one.
-        count: of processes, rank 0 included.
-        how: it ended.
+        rank: rank of the lost worker.
+        count: number of processes, rank 0 included.
+        how: how it ended.
         where: its node, if that is not this machine.
     """
     place = f", on node {where}," if where else ""
@@ -99,13 +101,13 @@ def lost_worker_message(rank: int, count: int, how: str, *, where: str = "") -> 
 
 
 WorkerLauncher = Callable[[int, torch.device], AbstractContextManager[Workers]]
-"""Takes the number of processes, rank 0 included, and the kind of device; the context ends the
-workers when it exits. Raises TrainingError where there are too few GPUs or nodes."""
+"""Starts workers, given the number of processes (rank 0 included) and the kind of device; leaving
+the context ends them. Raises TrainingError if there are too few GPUs or nodes."""
 
 
 @contextmanager
 def worker_failures_reported(workers: Workers) -> Generator[None]:
-    """Turn the errors of a broken connection into one that names the lost worker.
+    """Replace the errors of a broken connection by one that names the lost worker.
 
     Raises:
         TrainingError: a worker is lost.
@@ -115,8 +117,8 @@ def worker_failures_reported(workers: Workers) -> Generator[None]:
     watch.start()
     try:
         yield
-    except RuntimeError as error:  # torch has no narrower one for a peer that is gone
-        # rank 0 has not left the group yet, so a worker that fails now did not fail because of it
+    except RuntimeError as error:  # torch has no narrower error for a peer that is gone
+        # rank 0 is still in the group, so it is not the cause of a worker's failure now
         if failure := _failure_soon(workers):
             raise TrainingError(failure) from error
         raise
@@ -128,8 +130,8 @@ def worker_failures_reported(workers: Workers) -> Generator[None]:
 def _exit_if_stuck(workers: Workers, done: threading.Event) -> None:
     """Exit this process if it hangs in an operation with a worker whose machine is gone.
 
-    A machine that is switched off closes no connection, and torch's collectives cannot be
-    interrupted by an exception: only exiting the process ends the wait.
+    A machine that is switched off closes no connection, and no exception interrupts torch's
+    collectives: only exiting the process ends the wait.
     """
     while not done.wait(_POLL_INTERVAL_S):
         if (failure := workers.failure()) and not done.wait(_UNNOTICED_FOR_S):
@@ -145,18 +147,18 @@ def _failure_soon(workers: Workers) -> str | None:
 
 
 class LocalWorkers:
-    """Worker processes on this machine; each takes the GPU of its rank."""
+    """Worker processes on this machine; each uses the GPU of its rank."""
 
     address = "127.0.0.1"
     share_cores = True
 
     def __init__(self, count: int) -> None:
-        """`count` includes rank 0, which is this process."""
+        """Prepare `count` processes, including rank 0, which is this process."""
         self._count = count
         self._started: dict[int, BaseProcess] = {}
 
     def start(self, main: WorkerMain) -> None:
-        """See `Workers`."""
+        """Run `main`, which must be picklable, on ranks 1, 2, ..."""
         context = multiprocessing.get_context("spawn")
         for rank in range(1, self._count):
             process = context.Process(target=main, args=(rank, rank), daemon=True)
@@ -164,7 +166,7 @@ class LocalWorkers:
             self._started[rank] = process
 
     def failure(self) -> str | None:
-        """See `Workers`; names a killed worker (exit code < 0) before those that failed with it."""
+        """Return an error that names a killed worker (exit code < 0) before those it made fail."""
         codes = {rank: process.exitcode for rank, process in self._started.items()}
         lost = {rank: code for rank, code in codes.items() if code}
         if not lost:
@@ -177,12 +179,12 @@ class LocalWorkers:
         return lost_worker_message(rank, self._count, how)
 
     def wait(self) -> None:
-        """See `Workers`."""
+        """Return when all workers have ended."""
         for process in self._started.values():
             process.join()
 
     def kill(self) -> None:
-        """See `Workers`."""
+        """Kill all workers at once, stopped ones as well, without waiting for their end."""
         for process in self._started.values():
             process.kill()
 
@@ -195,7 +197,7 @@ class LocalWorkers:
 
 @contextmanager
 def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
-    """Workers on this machine, ended with the block.
+    """Yield workers on this machine, which are ended with the block.
 
     Raises:
         TrainingError: there are fewer GPUs than processes.
@@ -214,7 +216,7 @@ def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
 
 
 def worker_launcher(environment: Mapping[str, str]) -> WorkerLauncher:
-    """The launcher for all nodes of the Ray cluster in a RayJob's driver, else for this machine."""
+    """Return the launcher for the whole Ray cluster in a RayJob's driver, else for this machine."""
     if environment.get(TRAINER_VARIABLE) != "rayjob":
         return local_workers
     from espalier.training.ray_workers import ray_workers
@@ -244,15 +246,14 @@ def training_processes(
     launcher: WorkerLauncher,
     timeout_s: float,
 ) -> Generator[Processes]:
-    """Join a process group of `count` as rank 0; the other ranks are started for this block.
+    """Join a process group of `count` as rank 0; the other ranks run during this block.
 
     Args:
-        count: of processes; 1 starts none.
+        count: number of processes; 1 starts none.
         device: where they compute; on "cuda" each has a GPU of its own.
-        worker_main: what ranks > 0 run; can be pickled.
-        launcher: starts them.
-        timeout_s: how long a rank may be waited for; then this process ends with an error that
-            names it.
+        worker_main: main function of ranks > 0; must be picklable.
+        launcher: starts the other ranks.
+        timeout_s: longest wait for a rank; then this process ends with an error that names it.
 
     Yields:
         Rank 0's view of the group. CPU threads are divided among processes on the same cores.
@@ -275,7 +276,7 @@ def training_processes(
             timeout_s=timeout_s,
         )
         workers.start(partial(_run_worker, setup, worker_main))
-        # kept until the workers have ended: they may ask the store until then
+        # kept until the workers have ended, as they may use the store until then
         store = _store(setup, listener=listener)
         try:
             _wait_for_workers(workers, store, setup)
@@ -297,7 +298,7 @@ def training_processes(
 
 @contextmanager
 def _listening(address: str, count: int) -> Generator[socket.socket]:
-    """Listen on this address alone: torch by itself would listen on all addresses."""
+    """Listen on this address only: torch by itself would listen on all addresses."""
     with socket.create_server((address, 0), backlog=count) as listener:
         yield listener
 
@@ -324,7 +325,7 @@ def _wait_for_workers(workers: Workers, store: TCPStore, setup: _GroupSetup) -> 
     """Return when every worker has reached the store.
 
     Raises:
-        TrainingError: a worker has failed, or does not come in time.
+        TrainingError: a worker has failed, or does not arrive in time.
     """
     deadline = time.monotonic() + JOIN_TIMEOUT.total_seconds()
     absent = list(range(1, setup.count))
@@ -368,7 +369,7 @@ def _joined(setup: _GroupSetup, store: TCPStore, *, rank: int, gpu: int) -> Gene
     backend = "gloo"
     if setup.device.type == "cuda":
         backend = "cpu:gloo,cuda:nccl"
-        # not the rank, which counts over all machines
+        # not the rank, which counts the processes of all machines
         torch.cuda.set_device(gpu)
     timeout = timedelta(seconds=setup.timeout_s + _TORCH_WAITS_LONGER_S)
     dist.init_process_group(

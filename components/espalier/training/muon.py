@@ -1,11 +1,11 @@
-"""Muon for the weight matrices of a policy, AdamW for all else, as one optimizer.
+"""One optimizer that applies Muon to the weight matrices of a policy and AdamW to the rest.
 
 Jordan et al. 2024 (kellerjordan.github.io/posts/muon): the momentum of a matrix is made orthogonal,
-so that an update moves all its directions alike. The scale of Liu et al. 2025 (arXiv:2502.16982,
-sec. 2.2) lets both share one learning rate.
+so that an update is equally large in all its directions. The scale of Liu et al. 2025
+(arXiv:2502.16982, sec. 2.2) lets both rules share one learning rate.
 
-`torch.optim.Muon` computes in bfloat16 everywhere. A CPU without instructions for it takes a
-hundred times as long, which was most of a step of a small policy; here it computes in float32.
+`torch.optim.Muon` computes in bfloat16 everywhere. A CPU without bfloat16 instructions takes a
+hundred times as long, which was most of a step of a small policy; here a CPU computes in float32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RMS_OF_ADAMW = 0.2
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """One state and one list of groups, the first of them Muon's: saved and restored as one."""
+    """Muon and AdamW with one state and one list of groups, the first of them Muon's."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
         Args:
             matrices: weights of two dimensions that map hidden states to hidden states.
             others: groups of all other parameters, each with its weight decay.
-            lr: of the first step, for both.
-            betas: of AdamW's moments; the second is Muon's momentum too.
-            weight_decay: of the matrices.
+            lr: learning rate of the first step, for both.
+            betas: decay rates of AdamW's moments; the second is also Muon's momentum.
+            weight_decay: weight decay of the matrices.
         """
         muon = {
             "params": list(matrices),
@@ -64,7 +64,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         for matrix in muon["params"]:
             if matrix.grad is not None:
                 self._update(matrix, matrix.grad, muon)
-        # loading a state replaces both: AdamW is handed what is there now
+        # loading a state replaces both lists: AdamW must use the current ones
         self._adamw.param_groups, self._adamw.state = others, self.state
         self._adamw.step()
 
@@ -74,16 +74,17 @@ class MuonWithAdamW(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum = state["momentum_buffer"]
         momentum.lerp_(gradient, 1 - group["momentum"])
-        update = orthogonalized(gradient.lerp(momentum, group["momentum"]))  # Nesterov's
+        update = orthogonalized(gradient.lerp(momentum, group["momentum"]))  # Nesterov momentum
         matrix.mul_(1 - group["lr"] * group["weight_decay"])
         scale = _RMS_OF_ADAMW * math.sqrt(max(matrix.shape))
         matrix.add_(update, alpha=-group["lr"] * scale)
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values moved to between 0.5 and 1.5, its directions kept.
+    """Return the matrix with singular values between 0.5 and 1.5, and its directions unchanged.
 
-    By the Newton-Schulz iterations of Jordan et al., in bfloat16 on a GPU and else in float32.
+    It uses the Newton-Schulz iterations of Jordan et al., in bfloat16 on a GPU and in float32
+    elsewhere.
     """
     linear, cubic, quintic = _QUINTIC
     turned = matrix.bfloat16() if matrix.is_cuda else matrix.float()
@@ -98,8 +99,8 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The trained weights that Muon is for: all matrices but embeddings and output layers."""
-    # the output layer is "lm_head" in most models, "embed_out" or else in others
+    """Return the trained weights for Muon: all matrices except embeddings and output layers."""
+    # the output layer is "lm_head" in most models, "embed_out" or another name in others
     output = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
     outer = {
         id(module.weight)

@@ -1,4 +1,4 @@
-"""The optimizer and its learning-rate schedule, for warm start, RL and critic alike."""
+"""The optimizer and its learning-rate schedule, for warm start, RL and critic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from espalier.training.muon import MuonWithAdamW, hidden_matrices
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
-    """Linear warm-up, then cosine decay to `final_share` of the peak (step counts from 0)."""
+    """Return the rate of `step`, counted from 0: linear warm-up, then cosine decay.
+
+    The decay ends at `final_share` of the peak.
+    """
     warmup = max(1, round(config.warmup_share * total_steps))
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
@@ -25,7 +28,7 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
 
 
 def skipped_warning(step: int, *, skipped: int) -> str:
-    """One line for the log on skipped updates of `step` (counted from 1)."""
+    """Return a log line on skipped updates of `step` (counted from 1)."""
     return (
         f"warning: step {step}: {skipped} optimizer update(s) skipped, their gradient is not "
         "finite; the weights stay as they were"
@@ -43,15 +46,15 @@ class Updater:
         self._config = config
         self._total_steps = total_steps
         self.skipped = 0
-        """Updates whose gradient was not finite, since this updater was made."""
+        """Number of updates whose gradient was not finite, since this updater was made."""
         self.skipped_in_a_row = 0
-        """Skipped updates since the last applied one, over all resumes of the run."""
+        """Number of skipped updates since the last applied one, over all resumes of the run."""
         self.optimizer = _optimizer(model, self._parameters, config)
 
     def apply(self, step: int) -> float:
         """Clip the accumulated gradient, update at `step`'s learning rate, clear the gradient.
 
-        With several processes the gradient must be summed over them already: all see the same norm
+        With several processes the gradient must be summed over them before: all see the same norm
         and skip the same updates.
 
         Returns:

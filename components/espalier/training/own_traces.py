@@ -1,6 +1,6 @@
 """The user's own demonstrations and preference pairs: files of JSON lines, and their tokens.
 
-    demonstrations   {"messages": [...], "tools": [...]}              OpenAI's chat shape
+    demonstrations   {"messages": [...], "tools": [...]}              OpenAI's chat format
                      {"prompt": ..., "completion": ...}               TRL's: the latter is imitated
     preferences      {"prompt": ..., "chosen": ..., "rejected": ...}  TRL's, as texts or messages
 
@@ -58,7 +58,7 @@ class _Function(CalledFunction):
     @field_validator("arguments", mode="before")
     @classmethod
     def _as_text(cls, arguments: object) -> object:
-        """Files for TRL have an object, and OpenAI's its JSON text."""
+        """Return the JSON text of arguments: files for TRL have an object, OpenAI's have text."""
         return json.dumps(arguments) if isinstance(arguments, dict) else arguments
 
 
@@ -72,7 +72,7 @@ class _Message(ChatMessage):
         default=[], max_length=MAX_CALLS
     )
     weight: Literal[0, 1] = 1
-    """0, in OpenAI's files for fine-tuning: the message is read and not imitated."""
+    """0 in OpenAI's fine-tuning files means that the message is read but not imitated."""
 
 
 class _OfferedFunction(OfferedFunction):
@@ -84,7 +84,7 @@ class _Tool(RequestedTool):
 
 
 def _unpacked(tools: object) -> object:
-    """Files for TRL have one JSON text."""
+    """Return the list of tools: files for TRL have it as one JSON text."""
     return parsed_json(tools) if isinstance(tools, str) else tools
 
 
@@ -93,7 +93,7 @@ class _Text(_Message):
 
 
 def _said_by(role: Literal["user", "assistant"]) -> BeforeValidator:
-    """A text becomes the one message of a role."""
+    """Return a validator that turns a text into the one message of a role."""
     return BeforeValidator(
         lambda given: [_Text(role=role, content=given)] if isinstance(given, str) else given
     )
@@ -104,7 +104,7 @@ _Replied = Annotated[list[_Message], _said_by("assistant")]
 
 
 class _Row(RequestPart):
-    """A line of a file; columns of a data set that are not read here are left alone."""
+    """A line of a file; its other columns are ignored."""
 
     model_config = ConfigDict(extra="ignore")
     tools: Annotated[list[_Tool], BeforeValidator(_unpacked)] = Field(
@@ -131,23 +131,23 @@ class Trace:
     """A conversation up to the last message of the assistant."""
 
     where: str
-    """File and line, for messages."""
+    """File and line, for error messages."""
     messages: tuple[Message, ...]
     taught: tuple[bool, ...]
-    """Of each message: whether the policy learns to write it."""
+    """For each message, whether the policy learns to write it."""
     tools: tuple[ToolSpec, ...] = ()
-    """That the row offers; empty where it does not say."""
+    """Tools that the row offers; empty if it does not say."""
     ends_as_text: bool = False
-    """Whether the last message is what a policy wrote, in its dialect."""
+    """Whether the last message is raw text that a policy wrote in its dialect."""
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """What users say in it."""
+        """Return the texts of the user's messages."""
         return tuple(one.content for one in self.messages if one.role == "user")
 
     @property
     def called(self) -> tuple[str, ...]:
-        """Names of the tools that it calls, in order."""
+        """Return the names of the tools that it calls, in order."""
         return tuple(call.name for one in self.messages for call in one.tool_calls)
 
 
@@ -161,10 +161,10 @@ class Pair(NamedTuple):
 def check_own_traces(config: WarmStartConfig) -> None:
     """Read the files that a profile names, before a run begins.
 
-    What needs the policy's tokenizer and the environment is checked by the warm start.
+    Checks that need the policy's tokenizer or the environment are made by the warm start.
 
     Raises:
-        DataError: one cannot be read, or naming its first line that is no row.
+        DataError: a file cannot be read, or one of its lines is no row (the message names it).
     """
     if config.demonstrations is not None:
         read_demonstrations(config.demonstrations)
@@ -176,7 +176,7 @@ def read_demonstrations(path: Path) -> list[Trace]:
     """Read the file of `warm_start.demonstrations`.
 
     Raises:
-        DataError: it cannot be read, or naming the line that is no demonstration.
+        DataError: it cannot be read, or a line is no demonstration (the message names it).
     """
     traces: list[Trace] = []
     for where, row in _rows(path, _Demonstration):
@@ -196,13 +196,13 @@ def read_pairs(path: Path) -> list[Pair]:
     """Read the file of `warm_start.preferences`.
 
     Raises:
-        DataError: it cannot be read, or naming the line that is no pair.
+        DataError: it cannot be read, or a line is no pair (the message names it).
     """
     pairs: list[Pair] = []
     for where, row in _rows(path, _Pair):
         prompt, chosen, rejected = map(_messages, (row.prompt, row.chosen, row.rejected))
         alike = takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False))
-        # data sets repeat the prompt in both endings, or have it there alone
+        # data sets repeat the prompt in both endings, or have it only there
         begun = prompt or [one for one, _ in alike]
         if begun == chosen[: len(begun)] == rejected[: len(begun)]:
             chosen, rejected = chosen[len(begun) :], rejected[len(begun) :]
@@ -222,7 +222,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def _rows(path: Path, kind: type[RowT]) -> Iterator[tuple[str, RowT]]:
-    """Each row, behind its file and line."""
+    """Yield each row with its file and line."""
     found = False
     try:
         with path.open("rb") as stream:
@@ -254,7 +254,7 @@ def _trace(
     written = [place for place, one in enumerate(messages) if one.role == "assistant"]
     if not any(taught[place] for place in written):
         raise DataError(f"{where}: no message of the assistant, so there is nothing to learn")
-    kept = messages[: written[-1] + 1]  # what is read behind the last one teaches nothing
+    kept = messages[: written[-1] + 1]  # messages after the assistant's last one teach nothing
     try:
         ordered = tuple(_ordered(kept))
     except ValueError as error:
@@ -276,7 +276,7 @@ def _messages(given: Iterable[_Message]) -> list[Message]:
 
 
 def _as_written(message: Message) -> Message:
-    """A message of the assistant as a parser reads it: its thought apart, nothing around it."""
+    """Return a message of the assistant as a parser reads it: thought apart, text stripped."""
     if message.role != "assistant":
         return message
     said, thought = message.content.strip(), message.thought
@@ -291,28 +291,28 @@ def _as_written(message: Message) -> Message:
 
 
 def _ordered(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages as an episode has them: results in the order of their calls, without ids.
+    """Yield the messages as an episode has them: results in the order of their calls, without ids.
 
     Raises:
         ValueError: no episode has such messages.
     """
     if messages[0].role == "assistant":
-        raise ValueError("it begins with the assistant, who answers nothing; put a message before")
+        raise ValueError("it begins with the assistant; put the message that it answers before it")
     place = 0
     while place < len(messages):
         message = messages[place]
         where = f"message {place + 1}"
         place += 1
         if message.role == "tool":
-            raise ValueError(f"{where} is of a tool, and answers no call of the message before")
+            raise ValueError(f"{where} is a tool result, and the message before has no such call")
         if message.role != "assistant":
             yield message
             continue
         calls = message.tool_calls
         if messages[place - 2].role == "assistant":
-            raise ValueError(f"{where} is the assistant's, as the one before; make them one")
+            raise ValueError(f"{where} is the assistant's, like the one before; join them")
         if not calls and not message.content:
-            raise ValueError(f"{where} of the assistant says nothing, and calls nothing")
+            raise ValueError(f"{where} of the assistant has no text and no call")
         plain = tuple(call.model_copy(update={"call_id": ""}) for call in calls)
         yield message.model_copy(update={"tool_calls": plain})
         if calls and place < len(messages):
@@ -341,14 +341,14 @@ def _by_call(
 
 
 def encode_trace(trace: Trace, dialect: Dialect) -> TrainingSequence:
-    """The tokens of an episode in which the policy wrote the assistant's messages.
+    """Return the tokens of an episode in which the policy wrote the assistant's messages.
 
     Args:
-        trace: of a file.
-        dialect: of the policy, with the tools that the environment has.
+        trace: a conversation from a file.
+        dialect: dialect of the policy, with the environment's tools.
 
     Raises:
-        DataError: it calls what is no tool, or the dialect has no way to write it.
+        DataError: it calls an unknown tool, or the dialect has no way to write it.
     """
     known = [tool.name for tool in dialect.tools]
     if unknown := [name for name in trace.called if name not in known]:
@@ -405,7 +405,7 @@ EQUAL = "chosen_equals_rejected"
 
 
 def unfit(trace: Trace, sequence: TrainingSequence, limits: EpisodeConfig) -> str:
-    """Why no episode of the policy could have such messages; empty where one could."""
+    """Return why no episode of the policy could have such messages; empty if one could."""
     if len(sequence.token_ids) > limits.max_tokens:
         return TOO_LONG
     written = (len(list(run)) for taught, run in groupby(sequence.loss_mask) if taught)
@@ -416,22 +416,23 @@ def unfit(trace: Trace, sequence: TrainingSequence, limits: EpisodeConfig) -> st
 
 
 class JudgedQuestions:
-    """The questions that weights are chosen and policies are judged by."""
+    """The questions that choose weights and evaluate policies; nothing may be trained on them."""
 
     def __init__(self, tasks: Mapping[Split, Sequence[Task]], *, reads_symbols: bool) -> None:
-        """Keep their words.
+        """Store the normalised words of the questions.
 
         Args:
-            tasks: of the splits that nothing may be trained on.
-            reads_symbols: whether a sign makes another question, so that words do not tell them.
+            tasks: tasks of the splits that nothing may be trained on.
+            reads_symbols: whether questions may differ in symbols alone, so that words do not
+                identify them.
         """
         asked = {split: [task.question for task in found] for split, found in tasks.items()}
         self._exact = {_line(text): split for split, texts in asked.items() for text in texts}
-        # a question counts where it stands whole inside of what a user says
+        # a question counts if a user's message contains it whole
         self._words = None if reads_symbols else Contamination(asked, sys.maxsize)
 
     def reason_against(self, texts: Iterable[str]) -> str:
-        """`heldout_question` or `dev_question`, where one of the texts asks it; else empty."""
+        """Return `heldout_question` or `dev_question` if a text contains one; else empty."""
         for text in texts:
             split = self._exact.get(_line(text), "")
             if not split and self._words is not None:
@@ -447,29 +448,29 @@ def _line(text: str) -> str:
 
 @dataclass(slots=True)
 class Fit:
-    """What of a file is trained on, and why the rest is not."""
+    """The rows of a file that are trained on, and the reasons why others are not."""
 
     path: Path
     sequences: list[TrainingSequence] = field(default_factory=list)
-    """One of each demonstration; of each pair two, the chosen one first."""
+    """One sequence for each demonstration; two for each pair, the chosen one first."""
     questions: list[str] = field(default_factory=list)
-    """What users say in the rows that are used."""
+    """The user's messages in the rows that are used."""
     used: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
     def reasons(self) -> str:
-        """Why rows are left out, in words."""
+        """Return why rows are left out, as text."""
         found = [f"{count} {name}" for name, count in self.left_out.most_common()]
         return ", ".join(found) or "none"
 
     @property
     def said(self) -> str:
-        """How many rows are used, in words."""
+        """Return how many rows are used, as text."""
         return f"{self.path}: {self.used} rows are used; left out: {self.reasons}"
 
     def add(self, reason: str, traces: Sequence[Trace], row: Sequence[TrainingSequence]) -> None:
-        """Use the sequences of a row, or count the reason why it is left out."""
+        """Add the sequences of a row, or count the reason why it is left out."""
         if reason:
             self.left_out[reason] += 1
             return
@@ -478,10 +479,10 @@ class Fit:
         self.questions += traces[0].questions
 
     def require_some(self, limits: EpisodeConfig) -> Fit:
-        """The same, if any row is left.
+        """Return this object if any row is left.
 
         Raises:
-            DataError: none is.
+            DataError: no row is left.
         """
         if not self.used:
             raise DataError(
@@ -498,15 +499,15 @@ class OwnTraces:
     """Reads the user's files as sequences of one policy."""
 
     dialect_of: Callable[[Trace], Dialect]
-    """The policy's dialect, with the tools that a row may call."""
+    """Returns the policy's dialect, with the tools that a row may call."""
     judged: JudgedQuestions
     limits: EpisodeConfig
 
     def demonstrations(self, path: Path) -> Fit:
-        """Those of a file that an episode could have, and that ask no judged question.
+        """Return a file's rows that fit an episode and contain no judged question.
 
         Raises:
-            DataError: naming the line that is none, or no line is left.
+            DataError: a line is no demonstration (the message names it), or no line is left.
         """
         found = Fit(path)
         for trace in read_demonstrations(path):
@@ -516,10 +517,10 @@ class OwnTraces:
         return found.require_some(self.limits)
 
     def pairs(self, path: Path) -> Fit:
-        """Likewise; of the rejected one the length alone counts.
+        """Return a file's pairs by the same rules; of a rejected ending, only the length counts.
 
         Raises:
-            DataError: naming the line that is no pair, or no line is left.
+            DataError: a line is no pair (the message names it), or no line is left.
         """
         found = Fit(path)
         for pair in read_pairs(path):
@@ -535,7 +536,7 @@ class OwnTraces:
 
 
 def publish_own_traces(draft: Draft, own: Mapping[str, Fit]) -> None:
-    """Put counts and questions into the artifact of the warm start; nothing without rows."""
+    """Write counts and questions into the warm start's artifact; nothing without rows."""
     if not own:
         return
     (draft.path / OWN_TRACES_FOLDER).mkdir()
@@ -552,7 +553,7 @@ def publish_own_traces(draft: Draft, own: Mapping[str, Fit]) -> None:
 
 
 def keep_own_questions(draft: Draft, warm_policy: Path) -> None:
-    """Put the questions of a warm start into the artifact of what was trained from it."""
+    """Copy a warm start's questions into the artifact of the policy trained from it."""
     if (warm_policy / OWN_QUESTIONS).is_file():
         (draft.path / OWN_TRACES_FOLDER).mkdir()
         shutil.copy(warm_policy / OWN_QUESTIONS, draft.path / OWN_TRACES_FOLDER)

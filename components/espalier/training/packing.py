@@ -1,7 +1,7 @@
 """Packing: several token sequences in one row, without attention between them.
 
 Attention is block-diagonal and positions restart with every sequence. A short convolution would
-read across the border, so sequences are separated by as many masked tokens as its kernel reaches
+read across the border, so sequences are separated by as many masked tokens as its kernel looks
 back: their gated inputs are zero, as at the start of a row.
 
 Axes: R rows, T tokens of a row, N scored tokens of the batch.
@@ -53,7 +53,7 @@ class PackedBatch:
     sequence_N: Tensor
     """Which sequence (by its index in the input) a scored token belongs to."""
     token_N: Tensor
-    """Its position in that sequence."""
+    """The position of each scored token in that sequence."""
     num_sequences: int
 
     @property
@@ -63,7 +63,7 @@ class PackedBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens without padding."""
+        """Number of tokens without padding."""
         return int((self.segment_ids_RT > 0).sum())
 
     def to(self, device: torch.device) -> PackedBatch:
@@ -91,16 +91,16 @@ class PackedBatch:
 
 
 def convolution_reach(model: PreTrainedModel) -> int:
-    """How many tokens back the model's convolutions look; 0 for pure attention."""
+    """Return how many tokens back the model's convolutions look; 0 for pure attention."""
     kernel = getattr(model.config, "conv_L_cache", None)
     return int(kernel) - 1 if kernel else 0
 
 
 def plan_rows(lengths: Sequence[int], *, row_tokens: int, gap: int) -> list[list[int]]:
-    """First-fit-decreasing assignment of sequences to rows of `row_tokens`.
+    """Assign sequences to rows of `row_tokens` by first-fit-decreasing.
 
     Returns:
-        One list of sequence indices per row. A sequence longer than a row gets one of its own.
+        One list of sequence indices per row. A sequence longer than a row gets a row of its own.
     """
     rows: list[list[int]] = []
     free: list[int] = []
@@ -157,9 +157,9 @@ def micro_batches(
     """Cut `sequences` into runs of at most `max_tokens` tokens, in their order.
 
     Args:
-        sequences: of one step.
-        max_tokens: what is longer gets a run of its own.
-        together: so many neighbours stay in one run: 2 for pairs.
+        sequences: sequences of one step.
+        max_tokens: a longer sequence gets a run of its own.
+        together: number of neighbours that stay in one run: 2 for pairs.
     """
     batches: list[list[TrainingSequence]] = []
     used = 0

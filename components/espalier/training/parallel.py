@@ -1,7 +1,7 @@
 """Processes that train one model: each scores its share, all hold the same weights.
 
-Every process runs the same loop on the same seeds. What a process computed alone is summed or
-gathered here, so that the results are those of one process up to the order of the sums. Weights and
+Every process runs the same loop on the same seeds. The results of each are summed or gathered here,
+so that they equal those of one process up to the order of the sums. Weights and
 optimizer state may be sharded (FSDP2). They are gathered before they are written: a checkpoint is
 the same whether the model was sharded or not.
 """
@@ -26,20 +26,20 @@ Item = TypeVar("Item")
 
 
 class Position(NamedTuple):
-    """Where a process is, as its collective operations tell."""
+    """The progress of a process, as counted by its collective operations."""
 
     number: int
-    """Collective operations that it has begun."""
+    """Number of collective operations that it has begun."""
     name: str
-    """The newest of them."""
+    """The newest operation."""
     is_inside: bool
-    """Whether it is in that, and not at work after it."""
+    """Whether it is in that operation, rather than at work after it."""
     since_s: float
-    """When it began or ended, by `time.monotonic`."""
+    """When that operation began or ended, by `time.monotonic`."""
 
 
 class Processes:
-    """One process among `count`, and its collective operations."""
+    """One of `count` processes, and its collective operations."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank = rank
@@ -55,7 +55,7 @@ class Processes:
         """This process's items, items[rank::count], each with weight 1.
 
         Every process gets equally many, as the forward pass of a sharded model is a collective
-        operation: a process with one item less gets the first item again, with weight 0.
+        operation: a process with one item fewer gets the first item again, with weight 0.
         """
         rounds = -(-len(items) // self.count)
         numbers = [turn * self.count + self.rank for turn in range(rounds)]
@@ -77,7 +77,7 @@ class Processes:
                 tensor.copy_(summed.view_as(tensor))
 
     def gather(self, item: Item) -> list[Item]:
-        """The item of every process, by rank."""
+        """Return the item of every process, by rank."""
         if self.count == 1:
             return [item]
         gathered: list[Any] = [None] * self.count
@@ -86,7 +86,7 @@ class Processes:
         return cast("list[Item]", gathered)
 
     def broadcast(self, item: Item) -> Item:
-        """Rank 0's item, on every process."""
+        """Return rank 0's item, on every process."""
         if self.count == 1:
             return item
         box = [item]
@@ -103,7 +103,7 @@ class Processes:
 
 
 def sum_gradients(model: nn.Module, processes: Processes) -> None:
-    """Sum the gradients over the processes; FSDP has done so already for sharded parameters."""
+    """Sum the gradients over the processes; FSDP has already done so for sharded parameters."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     processes.sum(gradient for gradient in gradients if not isinstance(gradient, DTensor))
 
@@ -113,8 +113,8 @@ def shard(model: nn.Module, processes: Processes, device: torch.device) -> None:
 
     Args:
         model: called only as a whole, never by its submodules; equal weights on every process.
-        processes: at least two.
-        device: of the weights.
+        processes: at least two processes.
+        device: device of the weights.
     """
     mesh = init_device_mesh(device.type, (processes.count,))
     for block in _blocks(model):
@@ -127,9 +127,9 @@ def shard(model: nn.Module, processes: Processes, device: torch.device) -> None:
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of what is trained, on the host and unsharded, that later updates do not change.
+    """Return a copy of the trained weights, on the host and unsharded, that updates do not change.
 
-    All weights, buffers included; of a model with an adapter, the adapter.
+    It has all weights, buffers included; for a model with an adapter, only the adapter.
     """
     if has_adapter(model):
         weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -146,7 +146,7 @@ def load_whole_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state, unsharded."""
+    """Return the optimizer's state, unsharded."""
     plain = optimizer.state_dict()
     return {**plain, "state": {n: _map_tensors(whole, kept) for n, kept in plain["state"].items()}}
 
@@ -167,7 +167,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a sharded tensor gathered from all processes."""
+    """Return the tensor itself, or a sharded tensor gathered from all processes."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -183,6 +183,6 @@ def _sharded_like(held: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The transformer's layers: the longest list of modules in it."""
+    """Return the transformer's layers: the longest list of modules in it."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return list(max(lists, key=len)) if lists else []

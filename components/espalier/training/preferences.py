@@ -1,7 +1,7 @@
 """DPO on given preference pairs: the last phase of the warm start, which samples nothing.
 
-The reference is the policy as the phase begins. Its log-probs are computed once, before the first
-step, and kept beside the checkpoints. Axes: B sequences, T tokens; P pairs.
+The reference is the policy at the beginning of the phase. Its log-probs are computed once, before
+the first step, and kept beside the checkpoints. Axes: B sequences, T tokens; P pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFERENCE = "reference.pt"
 def pairs_at(
     sequences: Sequence[TrainingSequence], per_step: int, seed: int
 ) -> Callable[[int], list[TrainingSequence]]:
-    """The sequences of a step: of each of its pairs the chosen and the rejected one in turn."""
+    """Return a function from a step to its sequences: chosen and rejected of each pair in turn."""
     order = EpochOrder(range(len(sequences) // 2), per_step, seed)
     return lambda step: [one for n in order.at(step) for one in sequences[2 * n : 2 * n + 2]]
 
@@ -39,8 +39,8 @@ def pairs_at(
 class PreferenceLoop(SupervisedLoop):
     """A `SupervisedLoop` over pairs.
 
-    Where the plan has a `dev_score`, later weights stay if they answer as many dev questions as
-    the best before them: pairs may say what no dev question asks for.
+    Where the plan has a `dev_score`, later weights are kept if they answer as many dev questions
+    as the best before them: pairs may teach what no dev question tests.
     """
 
     _shown = ("preference_loss", "pair_accuracy", "dev_em")
@@ -53,13 +53,13 @@ class PreferenceLoop(SupervisedLoop):
         sequences: Sequence[TrainingSequence],
         rule: Dpo,
     ) -> None:
-        """Score the reference, or take what an earlier process kept of it.
+        """Compute the reference's log-probs, or load those of an earlier process.
 
         Args:
             model: the reference, which is trained in place.
-            plan: whose `sequences_at` is `pairs_at` of `sequences`.
-            store: of the phase.
-            sequences: of all pairs.
+            plan: a plan whose `sequences_at` is `pairs_at` of `sequences`.
+            store: checkpoint store of the phase.
+            sequences: sequences of all pairs.
             rule: the loss.
         """
         super().__init__(model, plan, store)
@@ -68,7 +68,7 @@ class PreferenceLoop(SupervisedLoop):
         self._reference = self._kept_reference(sequences)
 
     def reference_margins(self) -> list[float]:
-        """Log-prob of each chosen ending less that of the rejected one, nats, by the reference."""
+        """Return each pair's log-prob of chosen minus rejected, nats, by the reference."""
         sums = [float(self._reference[one].sum()) for one in self._sequences]
         return [chosen - rejected for chosen, rejected in zip(sums[::2], sums[1::2], strict=True)]
 
@@ -88,7 +88,7 @@ class PreferenceLoop(SupervisedLoop):
 
     @torch.no_grad()
     def _scored(self, sequences: Sequence[TrainingSequence]) -> list[Tensor]:
-        """[T] of each: log-probs under the current weights, 0 where the mask is 0."""
+        """Return [T] for each: log-probs under the current weights, 0 where the mask is 0."""
         self._model.eval()
         rows: list[Tensor] = []
         for part in micro_batches(sequences, max_tokens=self._plan.micro_batch_tokens):
@@ -98,7 +98,7 @@ class PreferenceLoop(SupervisedLoop):
         return rows
 
     def _forwarded(self, part: Sequence[TrainingSequence]) -> Tensor:
-        """[B, T] log-probs."""
+        """Return [B, T] log-probs."""
         hardware = self._plan.hardware
         batch = self._laid_out(part).to(hardware.device)
         with hardware.precision():

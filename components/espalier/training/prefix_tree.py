@@ -1,11 +1,11 @@
-"""A batch of sequences as a tree: tokens behind the same beginning are forwarded once.
+"""A batch of sequences as a tree: tokens after the same beginning are forwarded once.
 
     P P P A A O A                    P P P A A O A
     P P P A B O O     = 14 tokens          |       = 10 nodes
                                            B O O
 
-A node is a token behind a certain beginning: its hidden state depends on its ancestors alone, so it
-is the same in every sequence that goes through it. Nodes are numbered path by path, in the order of
+A node is a token after a certain beginning: its hidden state depends only on its ancestors, so it
+is the same in every sequence that contains it. Nodes are numbered path by path, in the order of
 their token ids; a branch is the part of a path that no earlier path has.
 
 Axes: M nodes, C branches, Q nodes of a branch, K nodes of a path from its root, N scored nodes, S
@@ -30,12 +30,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class Branches(NamedTuple):
-    """Branches of like sizes, whose attention is computed together."""
+    """Branches of similar sizes, whose attention is computed together."""
 
     queries_CQ: Tensor
-    """Nodes of each branch; behind its last one, any."""
+    """Nodes of each branch, padded with arbitrary nodes."""
     keys_CK: Tensor
-    """Nodes of each branch's path, from its root; behind its last one, any."""
+    """Nodes of each branch's path, from its root, padded with arbitrary nodes."""
     attends_C1QK: Tensor
     """Bool: each node attends to its ancestors and to itself."""
 
@@ -46,9 +46,9 @@ class PrefixTree:
 
     token_ids_M: Tensor
     depths_M: Tensor
-    """Ancestors of each node: its position in every context that it is part of."""
+    """Number of ancestors of each node: its position in every context that contains it."""
     parents_M: Tensor
-    """M, which is no node, for the first token of a context."""
+    """Parent of each node; M, which is no node, for the first token of a context."""
     branches: tuple[Branches, ...]
     outputs_M: Tensor
     """Place of each node among the queries of all `branches`."""
@@ -57,9 +57,9 @@ class PrefixTree:
     sequence_S: Tensor
     """Which sequence (by its index in the input) a scored token belongs to."""
     token_S: Tensor
-    """Its position in that sequence."""
+    """The position of each scored token in that sequence."""
     score_S: Tensor
-    """Its node, as an index into `scored_N`."""
+    """The node of each scored token, as an index into `scored_N`."""
     num_sequences: int
 
     @property
@@ -74,11 +74,11 @@ class PrefixTree:
 
     @property
     def num_tokens(self) -> int:
-        """Positions that are forwarded: the nodes."""
+        """Number of forwarded positions, which is the number of nodes."""
         return len(self.token_ids_M)
 
     def ancestors(self, generations: int) -> list[Tensor]:
-        """[M] each: the parents, their parents, and so on; M where there is none."""
+        """Return [M] each: the parents, their parents, and so on; M where there is none."""
         none = self.parents_M.new_tensor([self.num_tokens])
         lookup = torch.cat((self.parents_M, none))
         found = [self.parents_M] if generations else []
@@ -118,11 +118,11 @@ class _Path(NamedTuple):
 
     nodes: Ints
     shared: int
-    """How many of its first nodes an earlier path has."""
+    """Number of its first nodes that an earlier path has, too."""
 
 
 def common_prefix(one: Ints, other: Ints) -> int:
-    """How many tokens both begin with alike."""
+    """Return how many tokens both begin with."""
     length = min(len(one), len(other))
     differs = one[:length] != other[:length]
     return int(differs.argmax()) if differs.any() else length
@@ -172,16 +172,16 @@ def prefix_tree_of(sequences: Sequence[TrainingSequence]) -> PrefixTree:
 
 
 _SHORT = 4
-"""Bits: branches of fewer than 16 tokens are attended together; apart, the calls would cost more
-than the padding."""
+"""In bits: branches of fewer than 16 tokens are attended together; separately, the calls would cost
+more than the padding."""
 
 
 def _branches(paths: Sequence[_Path], count: int) -> tuple[list[Branches], Ints]:
-    """The branches by size, a factor of two apart at most, and the nodes' places among them."""
+    """Return branches grouped by size, within a factor of two, and the nodes' places in them."""
     by_size: defaultdict[tuple[int, int], list[_Path]] = defaultdict(list)
     for path in paths:
         own = len(path.nodes) - path.shared
-        if own:  # not all of it is another's
+        if own:  # skip a path that another one contains whole
             size = (max(_SHORT, own.bit_length()), len(path.nodes).bit_length())
             by_size[size].append(path)
     branches: list[Branches] = []
@@ -197,7 +197,7 @@ def _branches(paths: Sequence[_Path], count: int) -> tuple[list[Branches], Ints]
             keys[row, : len(path.nodes)] = path.nodes
             outputs[own] = offset + row * width + np.arange(len(own))
         offset += queries.size
-        # a branch's first node stands behind the shared ones; padding is attended by padding only
+        # a branch's first node follows the shared ones; only padding attends to padding
         shared_C = torch.tensor([path.shared for path in alike])
         last_CQ = shared_C[:, None] + torch.arange(width)
         attends_CQK = torch.arange(keys.shape[1]) <= last_CQ[:, :, None]

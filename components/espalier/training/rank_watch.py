@@ -1,8 +1,9 @@
-"""Ranks that hang: each says every second where it is, and who waits too long says for whom.
+"""Detects ranks that hang: each reports every second, and a waiting rank names the missing one.
 
-A rank that dies breaks its connections and is noticed at once (`launch`). One that is stopped, or
-that stands still in a tool or a driver, keeps them: the others wait in a collective operation that
-nothing interrupts. So a thread of each rank watches, names who has not come, and ends the process.
+A rank that dies breaks its connections, which is noticed at once (`launch`). One that is stopped,
+or blocked in a tool or a driver, keeps them: the others wait in a collective operation that nothing
+interrupts. So a thread of each rank watches the others, names the missing one, and ends the
+process.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ from espalier.training.parallel import Position, Processes
 
 BEAT_S = 1.0
 _LISTENS_FOR_S = 3.0
-"""A rank that runs has said where it is again within this time."""
+"""A running rank reports its position again within this time."""
 _RANK_ZERO_FIRST_S = 10.0
-"""Other ranks wait so much longer: rank 0, whose log is read first, names who hangs."""
+"""Extra wait of other ranks, so that rank 0, whose log is read first, names the rank that hangs."""
 
 
 class Store(Protocol):
-    """What is needed of torch's TCPStore; calls raise RuntimeError where nobody answers."""
+    """The methods of torch's TCPStore used here; they raise RuntimeError if nobody answers."""
 
     def set(self, key: str, value: str, /) -> None:
-        """Keep a value."""
+        """Store a value."""
         ...
 
     def get(self, key: str, /) -> bytes:
-        """Return a value; waits until there is one."""
+        """Return a value; wait until there is one."""
         ...
 
     def check(self, keys: list[str], /) -> bool:
-        """Whether all the keys have values."""
+        """Return whether all the keys have values."""
         ...
 
 
 class _Beat(NamedTuple):
-    """What a rank said last."""
+    """The last report of a rank."""
 
     beat: int
-    """Its count of beats: one that does not grow is of a rank that is stopped."""
+    """Number of its reports: one that does not grow belongs to a stopped rank."""
     number: int
-    """Collective operations that it has begun."""
+    """Number of collective operations that it has begun."""
     place: str
 
     def encoded(self) -> str:
@@ -52,7 +53,7 @@ class _Beat(NamedTuple):
 
 
 class RankWatch:
-    """Writes this rank's beats, and finds out who hangs."""
+    """Writes this rank's reports, and detects ranks that hang."""
 
     def __init__(self, processes: Processes, store: Store, limit_s: float) -> None:
         self._processes = processes
@@ -60,10 +61,10 @@ class RankWatch:
         self._limit_s = limit_s
         self._beats = 0
         self._heard: dict[int, tuple[int, float]] = {}
-        """Of each other rank its newest beat, and when it changed."""
+        """For each other rank its newest report, and when that changed."""
 
     def look(self) -> str | None:
-        """Say where this rank is; the error message if another one hangs."""
+        """Report this rank's position; return the error message if another rank hangs."""
         position, now_s = self._processes.position, time.monotonic()
         patience_s = (
             self._limit_s if self._processes.is_first else _RANK_ZERO_FIRST_S + self._limit_s
@@ -74,7 +75,7 @@ class RankWatch:
             if waited_s > patience_s:
                 return self._message(position, waited_s)
             return self._silent_rank(now_s) if self._processes.is_first else None
-        except RuntimeError:  # torch has no narrower one for a store that does not answer
+        except RuntimeError:  # torch has no narrower error for a store that does not answer
             if waited_s > patience_s and not self._processes.is_first:
                 return self._error(position, waited_s, ["rank 0 does not answer"])
             return None
@@ -86,7 +87,7 @@ class RankWatch:
         self._store.set(_key(self._processes.rank), said.encoded())
 
     def _silent_rank(self, now_s: float) -> str | None:
-        """The error message if a rank has said nothing for the whole limit."""
+        """Return the error message if a rank has reported nothing for the whole limit."""
         for rank in self._others():
             beat = self._read(rank)
             count = beat.beat if beat else 0
@@ -106,7 +107,7 @@ class RankWatch:
             if beat is None or beat == first[rank]:
                 absent.append(_silent(rank, beat))
             elif beat.number < position.number:
-                absent.append(f"rank {rank} has not come to it: it is {beat.place}")
+                absent.append(f"rank {rank} has not reached it: it is {beat.place}")
         return self._error(position, waited_s, absent or ["all ranks are in it"])
 
     def _error(self, position: Position | None, waited_s: float, absent: Sequence[str]) -> str:
@@ -129,7 +130,7 @@ class RankWatch:
 
 def _silent(rank: int, beat: _Beat | None) -> str:
     last = f", and was last {beat.place}" if beat else ""
-    return f"rank {rank} has not been heard of: it is stopped, or its machine is gone{last}"
+    return f"rank {rank} has not reported: it is stopped, or its machine is gone{last}"
 
 
 def _key(rank: int) -> str:
@@ -147,10 +148,10 @@ def ranks_watched(
     """Within the block, end this process with status 1 if another rank hangs.
 
     Args:
-        processes: of the group that this process has joined.
+        processes: the group that this process has joined.
         connect: makes a connection to the store for the watching thread alone, whose calls end
             within seconds; is called again if it raises RuntimeError.
-        limit_s: how long a rank may be waited for.
+        limit_s: longest wait for a rank.
         end_workers: kills the other processes, where this one has started them.
     """
     ranks: RankWatch | None = None
@@ -158,7 +159,7 @@ def ranks_watched(
     def look() -> str | None:
         nonlocal ranks
         if ranks is None:
-            # a rank without a watch would be silent, and so be taken for a stopped one
+            # a rank without a watch would be silent, and the others would take it for stopped
             with suppress(RuntimeError):
                 ranks = RankWatch(processes, connect(), limit_s)
             return None

@@ -1,4 +1,4 @@
-"""Training's workers as Ray actors on the nodes of a cluster; the one module here that imports ray.
+"""Training's workers as Ray actors on the nodes of a cluster; only this module here imports ray.
 
 Each actor reserves one GPU, or one of a node's CPU units where training computes on CPUs. Ray ends
 the actors and frees the reservations when this process ends, however it ends.
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from espalier.training.launch import WorkerMain
 
 _STARTED_WITHIN_S = 300.0
-"""Reserved GPUs or CPUs may become free; a process starts in seconds."""
+"""Time limit for the start: reserved GPUs or CPUs may have to become free; a process starts in
+seconds."""
 _LEFT_WITHIN_S = 60.0
 
 
@@ -34,7 +35,7 @@ class _Actor:
     """One worker process."""
 
     def node(self) -> str:
-        """Id of the node that it runs on."""
+        """Return the id of its node."""
         return ray.get_runtime_context().get_node_id()
 
     def serve(self, environment: Mapping[str, str], main: bytes, rank: int) -> None:
@@ -63,14 +64,14 @@ class RayWorkers:
         self._serving: dict[Any, int] = {}
 
     def start(self, main: WorkerMain) -> None:
-        """See `Workers`."""
+        """Run `main`, which must be picklable, on ranks 1, 2, ..."""
         pickled = pickle.dumps(main)
         for rank, placed in enumerate(self._placed, start=1):
             serving = placed.actor.serve.remote(self._environment, pickled, rank)
             self._serving[serving] = rank
 
     def failure(self) -> str | None:
-        """See `Workers`; reports the rank that died, not its disconnected peers."""
+        """Return an error that names the rank that died, not its disconnected peers."""
         lost = [(*_fault(serving), rank) for serving, rank in self._ended(timeout_s=0)]
         severity, how, rank = max(lost, default=(0, "", 0), key=lambda fault: fault[0])
         if not severity:
@@ -79,11 +80,11 @@ class RayWorkers:
         return lost_worker_message(rank, len(self._placed) + 1, how, where=where)
 
     def wait(self) -> None:
-        """See `Workers`; Ray ends those that do not end in time."""
+        """Return when all workers have ended; Ray ends those that do not end in time."""
         self._ended(timeout_s=_LEFT_WITHIN_S)
 
     def kill(self) -> None:
-        """See `Workers`."""
+        """Kill all workers at once, stopped ones as well, without waiting for their end."""
         for placed in self._placed:
             ray.kill(placed.actor)
 
@@ -97,15 +98,15 @@ class RayWorkers:
 def ray_workers(
     count: int, device: torch.device, *, environment: Mapping[str, str]
 ) -> Generator[RayWorkers]:
-    """Workers on the nodes of the cluster that RAY_ADDRESS names, ended with the block.
+    """Yield workers on the nodes of the RAY_ADDRESS cluster, which are ended with the block.
 
     Args:
-        count: of processes, rank 0 included, which has its own GPU or CPU already.
-        device: says whether each worker reserves a GPU or a CPU.
+        count: number of processes, including rank 0, which already has its own GPU or CPU.
+        device: decides whether each worker reserves a GPU or a CPU.
         environment: variables to set in the workers.
 
     Raises:
-        TrainingError: no cluster, too few GPUs or CPUs in it, or none that becomes free.
+        TrainingError: there is no cluster, or it has too few GPUs or CPUs, or none gets free.
     """
     kind = "GPU" if device.type == "cuda" else "CPU"
     try:
@@ -150,7 +151,7 @@ def _actor(places: PlacementGroup, number: int, kind: str) -> Any:  # noqa: ANN4
 
 
 def _placed(actors: Sequence[Any], kind: str) -> tuple[str, list[_PlacedActor]]:
-    """The address of this node, and the actors with theirs, in the order of their ranks.
+    """Return this node's address, and the actors with theirs, in the order of their ranks.
 
     Raises:
         TrainingError: an actor was not placed in time, or ended at once.
@@ -171,7 +172,7 @@ def _placed(actors: Sequence[Any], kind: str) -> tuple[str, list[_PlacedActor]]:
 
 
 def _fault(serving: Any) -> tuple[int, str]:  # noqa: ANN401 (Ray's is untyped)
-    """Severity (0 is no fault, 3 a dead process) and description of a worker's end."""
+    """Return severity (0: no fault, 3: a dead process) and description of a worker's end."""
     try:
         ray.get(serving)
     except RayTaskError as error:

@@ -1,9 +1,9 @@
 """Log-probs of tokens under the policy, and under the distribution that they were sampled from.
 
 An engine records log-probs of the distribution that it sampled from: after temperature, top-k and
-top-p, renormalised, with exploration mixed in. The trainer scores under the same distribution: the
-importance ratio would be off by the truncated mass otherwise. Weights have changed since then, so a
-sampled token may lie outside of the current top-p; it always counts as inside.
+top-p, renormalised, with exploration mixed in. The trainer scores under the same distribution, as
+otherwise the importance ratio would be off by the truncated mass. Weights have changed since then,
+so a sampled token may lie outside the current top-p; it always counts as inside.
 
 Axes: R rows, T tokens of a row, N scored tokens, H hidden size, V vocabulary.
 """
@@ -28,12 +28,12 @@ from espalier.training.prefix_tree import PrefixTree
 from espalier.training.tree_forward import hidden_before_nodes
 
 Batch = PackedBatch | PrefixTree
-"""Sequences laid out to be forwarded, and the tokens of them that are scored."""
+"""Sequences laid out for the forward pass, and the tokens that are scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """The distribution that tokens are scored under, and figures wanted besides log-probs."""
+    """The distribution that tokens are scored under, and figures needed besides log-probs."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -52,7 +52,7 @@ class ScoreRequest:
 
 
 class Scores(NamedTuple):
-    """[N] each, nats; what was not requested is None."""
+    """Tensors of shape [N], in nats; those that were not requested are None."""
 
     logprobs_N: Tensor
     entropy_N: Tensor | None = None
@@ -79,7 +79,7 @@ def token_scores(logits_NV: Tensor, targets_N: Tensor, request: ScoreRequest) ->
 
 
 def _logprobs(logits_NV: Tensor, targets_N: Tensor, request: ScoreRequest) -> Tensor:
-    """[N, V]: of all tokens, -inf outside of the support."""
+    """Return [N, V] log-probs of all tokens, -inf outside the support."""
     # half precision has too few digits for a log-sum over a vocabulary
     exact = torch.promote_types(logits_NV.dtype, torch.float32)
     logits_NV = logits_NV.to(exact)
@@ -107,7 +107,7 @@ def concatenated(parts: Sequence[Scores]) -> Scores:
 
 
 def support_mask(logits_NV: Tensor, *, top_p: float, top_k: int) -> Tensor:
-    """[N, V] bool: the tokens that top-k, and then top-p among those, leave in the support."""
+    """Return [N, V] bool: tokens left by top-k, and then by top-p among those."""
     ordered_NV, order_NV = logits_NV.sort(dim=-1, descending=True)
     ranks_V = torch.arange(logits_NV.shape[1], device=logits_NV.device)
     inside_NV = (ranks_V < (top_k or len(ranks_V))).expand(logits_NV.shape)
@@ -120,7 +120,8 @@ def support_mask(logits_NV: Tensor, *, top_p: float, top_k: int) -> Tensor:
 
 LOGITS_AT_ONCE = 1 << 24
 """64 MiB of float32. With a vocabulary of 150k, 8k tokens would need 5 GB, several times over in
-the backward pass. Beyond this bound logits are computed in pieces, and again in backward."""
+the backward pass. Beyond this bound logits are computed in pieces, and again in the backward
+pass."""
 
 PLAIN = ScoreRequest()
 
@@ -151,10 +152,10 @@ def score(model: PreTrainedModel, batch: Batch, request: ScoreRequest = PLAIN) -
 
 
 class _PieceScores(torch.autograd.Function):
-    """`token_scores` of a projection, in pieces whose logits live one at a time.
+    """`token_scores` of a projection, in pieces, of which one at a time holds its logits.
 
-    The gradient of a piece's logits is written out and not recorded: with p the distribution, H its
-    entropy, e the sampled token and g the gradients of log-prob and entropy,
+    The gradient of a piece's logits is a formula, not recorded by autograd: with p the
+    distribution, H its entropy, e the sampled token and g the gradients of log-prob and entropy,
 
         d logits = (g_logprob (e - p) - g_entropy p (log p + H)) / temperature
     """
@@ -227,12 +228,12 @@ def _logits_gradient(
     by_entropy_N: Tensor | None,
     request: ScoreRequest,
 ) -> Tensor:
-    """[N, V] gradient of a piece's logits, which may be overwritten."""
+    """Return [N, V], the gradient of a piece's logits, which may be overwritten."""
     logprobs_NV = _logprobs(logits_NV, targets_N, request)
     p_NV = logprobs_NV.exp()
     at_target = (torch.arange(len(targets_N), device=targets_N.device), targets_N)
     if by_entropy_N is not None:
-        # outside of the support p is 0 and its logarithm infinite
+        # outside the support p is 0 and its logarithm infinite
         surprise_NV = logprobs_NV.masked_fill(p_NV == 0, 0.0)
         entropy_N1 = -(p_NV * surprise_NV).sum(dim=1, keepdim=True)
         grad_NV = p_NV * (surprise_NV + entropy_N1) * -by_entropy_N[:, None]
@@ -255,12 +256,12 @@ class Scorer(nn.Module):
         self.model = model
 
     def forward(self, batch: Batch, request: ScoreRequest) -> Scores:
-        """See `score`."""
+        """Score the batch's tokens, as `score` does."""
         return score(self.model, batch, request)
 
 
 def hidden_before(base_model: nn.Module, batch: Batch) -> Tensor:
-    """[N, H]: the last hidden state at the position before each scored token."""
+    """Return [N, H]: the last hidden state at the position before each scored token."""
     if isinstance(batch, PrefixTree):
         return hidden_before_nodes(base_model, batch)
     hidden_RTH = base_model(

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class EpochOrder(Generic[T]):
-    """Draws a step's items from shuffled epochs; a function of the step number only."""
+    """Draws a step's items from shuffled epochs; depends only on the step number."""
 
     def __init__(self, items: Sequence[T], per_step: int, seed: int) -> None:
         self._items = items
@@ -41,7 +41,7 @@ class EpochOrder(Generic[T]):
         self._order = lru_cache(maxsize=4)(self._shuffled)
 
     def at(self, step: int) -> list[T]:
-        """The items of optimizer step `step`, counted from 0."""
+        """Return the items of optimizer step `step`, counted from 0."""
         first = step * self._per_step
         return [self._draw(number) for number in range(first, first + self._per_step)]
 
@@ -60,11 +60,12 @@ HISTORY_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "dev_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedPlan:
-    """Sequences to train on, how long, and how."""
+    """The sequences to train on, the number of steps, and the settings."""
 
     name: str
     sequences_at: Callable[[int], Sequence[TrainingSequence]]
-    """Sequences of a step; a function of the step number only, so that a resumed run repeats it."""
+    """Returns the sequences of a step; depends only on the step number, so that a resumed run
+    repeats it."""
     steps: int
     optimizer: OptimizerConfig
     row_tokens: int
@@ -72,25 +73,25 @@ class SupervisedPlan:
     checkpoint_every: int
     hardware: Hardware
     dev_score: Callable[[], DevScore] | None = None
-    """Of the current weights, taken at every checkpoint; the best weights are kept, of equally good
-    ones the latest."""
+    """Scores the current weights at every checkpoint; the best weights are kept, the latest of
+    equally good ones."""
     steps_before: int = 0
-    """Steps of an earlier round, from which the history goes on counting."""
+    """Number of steps of an earlier round, from which the history continues to count."""
     score_before: float | None = None
-    """Dev score of the weights that the loop begins with: they stay where all later ones are worse.
-    None keeps the best of the later ones."""
+    """Dev score of the weights that the loop begins with: they are kept if all later ones are
+    worse. None keeps the best of the later ones."""
 
 
 @dataclass(slots=True)
 class SupervisedResult:
-    """History of the loop and its throughput."""
+    """The history of the loop, and its throughput."""
 
     history: list[dict[str, float]]
     tokens: int
     seconds: float
     best_step: int
     best_score: float | None
-    """Dev score of the weights that were kept; None where the plan has no `dev_score`."""
+    """Dev score of the weights that were kept; None if the plan has no `dev_score`."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -99,7 +100,8 @@ class SupervisedResult:
 
 
 _TREE_BELOW = 0.8
-"""Nodes for each token, below which a tree is forwarded: its attention takes longer than rows."""
+"""Nodes per token below which a batch is forwarded as a tree, whose attention takes longer than
+that of rows."""
 
 
 class SupervisedLoop:
@@ -143,7 +145,7 @@ class SupervisedLoop:
                     self._history.append(row)
                 if row["skipped_updates"]:
                     tracker.note(skipped_warning(step + 1, skipped=1))
-                # figures that differ from run to run are for trackers, and never in the history
+                # figures that differ from run to run go to trackers, never into the history
                 step_s = time.perf_counter() - began_s
                 timings = {"step_s": step_s, "tokens_per_s": row["tokens"] / step_s, **saved}
                 figures = {name: value for name, value in row.items() if name != "step"}
@@ -177,7 +179,7 @@ class SupervisedLoop:
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _add_gradient(self, sequences: Sequence[TrainingSequence]) -> dict[str, float]:
-        """Add the gradient of a step's mean loss, and return its figures, `tokens` among them."""
+        """Add the gradient of a step's mean loss; return its figures, including `tokens`."""
         plan = self._plan
         scored_total = sum(sum(s.loss_mask[1:]) for s in sequences)
         loss_sum = 0.0
@@ -193,7 +195,7 @@ class SupervisedLoop:
         return {"loss": loss_sum, "tokens": tokens, "scored_tokens": scored_total}
 
     def _laid_out(self, sequences: Sequence[TrainingSequence]) -> Batch:
-        """A tree where sequences have much in common, as instructions before every question."""
+        """Return a tree where sequences have much in common, such as instructions; else rows."""
         if self._forwards_trees:
             tree = prefix_tree_of(sequences)
             if tree.num_tokens < _TREE_BELOW * sum(len(one.token_ids) for one in sequences):
@@ -205,7 +207,9 @@ class SupervisedLoop:
             return
         copy_weights(self._model, self._sampled)
         row |= self._plan.dev_score().figures()
-        if row["dev_em"] >= self._best[0]:  # of equals the later, as in `LoopProgress.keep_best`
+        if (
+            row["dev_em"] >= self._best[0]
+        ):  # the later of equally good weights, as in `LoopProgress.keep_best`
             best_step = self._plan.steps_before + step
             self._best = (row["dev_em"], best_step, whole_weights(self._model))
 
@@ -244,25 +248,25 @@ class SupervisedLoop:
 
 
 class DevScore(NamedTuple):
-    """How a policy answers the dev questions; checkpoints are chosen by `em`."""
+    """The policy's results on the dev questions; checkpoints are chosen by `em`."""
 
     em: float
-    """Share of all questions whose greedy answer is right, 0-1: one without a verdict is wrong, so
-    that no policy gains by losing the hard ones."""
+    """Share of all questions whose greedy answer is right, 0-1. A question without a verdict counts
+    as wrong, so that no policy gains by losing the hard ones."""
     lost_episodes: int = 0
-    """Episodes that stayed lost from outside."""
+    """Number of episodes that stayed lost to infrastructure."""
     broke_sandbox_episodes: int = 0
-    """Episodes in which a program of the policy ended its own sandbox."""
+    """Number of episodes in which a program of the policy ended its own sandbox."""
 
     def figures(self) -> dict[str, float]:
-        """The columns of a history."""
+        """Return the columns of a history."""
         return {f"dev_{name}": float(value) for name, value in self._asdict().items()}
 
 
 def dev_exact_match(roller: TrajectorySampler, tasks: Sequence[Task]) -> DevScore:
     """Score greedy decoding on dev `tasks`.
 
-    Checkpoints are chosen by it, and never by held-out tasks.
+    This chooses checkpoints; held-out tasks never do.
     """
     trajectories = roller.roll_out(tasks, samples=1, temperature=0.0, seed=0)
     return DevScore(

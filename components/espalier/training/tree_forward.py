@@ -1,10 +1,11 @@
 """A model's forward pass over the nodes of a prefix tree, with gradient.
 
-Same weights and same arithmetic as transformers' model, but that the queries of a branch attend to
-the keys of its whole path. Where tokens meet in plain attention alone (Llama, Qwen, Mistral and
-their like), the model itself is called with all nodes as one sequence, each at its own position,
-and with an attention that is registered with transformers here. LFM2's short convolutions read a
-node's ancestors and not the columns before it, so its layers are called one by one.
+The weights and the arithmetic are those of transformers' model, except that the queries of a branch
+attend to the keys of its whole path. Where tokens interact only in plain attention (Llama, Qwen,
+Mistral and similar models), the model itself is called with all nodes as one sequence, each at its
+own position, and with an attention function that is registered with transformers here. LFM2's short
+convolutions must read a node's ancestors, not the columns before it, so its layers are called one
+by one.
 
 Axes: M nodes, N predicting nodes, C branches, Q nodes of a branch, K nodes of a path; H width, A
 query heads, G key heads, D head width, J kernel taps.
@@ -36,10 +37,10 @@ _IMPLEMENTATION = "espalier_tree"
 
 
 def forwards_trees(model: PreTrainedModel) -> bool:
-    """Whether `hidden_before_nodes` is the forward pass of `model`.
+    """Return whether `hidden_before_nodes` gives the forward pass of `model`.
 
-    A config does not say all that layers do: those that are not written out here are compared with
-    the model's own pass over a short text.
+    A configuration does not show everything that layers do: layers written out here are compared
+    with the model's own pass over a short text.
     """
     if isinstance(model.base_model, Lfm2Model):
         return True
@@ -65,11 +66,11 @@ def _agrees(model: PreTrainedModel) -> bool:
 
 
 def hidden_before_nodes(base_model: nn.Module, tree: PrefixTree) -> Tensor:
-    """[N, H]: the last hidden state at the parent of each scored node.
+    """Return [N, H]: the last hidden state at the parent of each scored node.
 
     Args:
-        base_model: of a model for which `forwards_trees` holds. Of LFM2, not sharded: its
-            submodules are called one by one.
+        base_model: base of a model for which `forwards_trees` holds. LFM2 must not be sharded, as
+            its submodules are called one by one.
         tree: on the model's device.
     """
     if isinstance(base_model, Lfm2Model):
@@ -82,7 +83,8 @@ def hidden_before_nodes(base_model: nn.Module, tree: PrefixTree) -> Tensor:
     hidden_1MH = model(
         input_ids=tree.token_ids_M[None],
         position_ids=tree.depths_M[None],
-        attention_mask=tree.token_ids_M.new_zeros(1, 1, 1, 1),  # of four axes: none is made
+        # a mask with four axes keeps transformers from making one
+        attention_mask=tree.token_ids_M.new_zeros(1, 1, 1, 1),
         use_cache=False,
         prefix_tree=tree,
     ).last_hidden_state
@@ -100,22 +102,22 @@ def _attend_tree(
     prefix_tree: PrefixTree | None = None,
     **asked: Any,  # noqa: ANN401
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend along the tree that the model was called with; without one, as torch does.
+    """Attend along the tree that the model was called with; without a tree, as torch does.
 
     Args:
         module: the attention layer.
         query: [1, A, M, D], already rotated.
         key: [1, G, M, D], already rotated.
         value: [1, G, M, D]
-        mask: read without a tree.
-        prefix_tree: of the call.
-        asked: the `scaling` of products, and options of other implementations.
+        mask: used only without a tree.
+        prefix_tree: tree of the call.
+        asked: the `scaling` of products, and unused options.
 
     Returns:
         [1, M, A, D], and no weights.
 
     Raises:
-        NotPlainAttentionError: the layer asks for more than causal attention.
+        NotPlainAttentionError: the layer needs more than causal attention.
     """
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, mask, **asked)
@@ -130,7 +132,7 @@ class _Places(NamedTuple):
 
     tree: PrefixTree
     ancestors_JM: Sequence[Tensor]
-    """For all taps of a convolution but the last, the nearest first."""
+    """Ancestors for all taps of a convolution except the last, the nearest first."""
     rotations_MD: tuple[Tensor, Tensor]
     """Cosines and sines."""
 
@@ -143,7 +145,7 @@ def _lfm2_hidden(base_model: Lfm2Model, tree: PrefixTree) -> Tensor:
     predicting_N = tree.predicting_N
     last = len(model.layers) - 1
     for number, layer in enumerate(model.layers):
-        # of the last layer, only what predicts is needed
+        # the last layer only needs the nodes that predict
         wanted = predicting_N if number == last else None
         if layer.gradient_checkpointing and layer.training and torch.is_grad_enabled():
             hidden_MH = checkpoint(_layer, layer, hidden_MH, places, wanted, use_reentrant=False)
@@ -166,7 +168,7 @@ def _layer(layer: Any, hidden_MH: Tensor, places: _Places, wanted: Tensor | None
 def _convolved(conv: Any, normed_MH: Tensor, places: _Places, wanted: Tensor | None) -> Tensor:  # noqa: ANN401
     gate_in_MH, gate_out_MH, values_MH = conv.in_proj(normed_MH).chunk(3, dim=1)
     inputs_MH = gate_in_MH * values_MH
-    # the row behind the last node is what a context's first token finds before itself
+    # row M stands for the missing ancestors of a context's first tokens
     line = torch.cat((inputs_MH, inputs_MH.new_zeros(1, inputs_MH.shape[1])))
     taps_JH = conv.conv.weight.squeeze(1).T
     mixed_MH = inputs_MH * taps_JH[-1]
@@ -204,7 +206,7 @@ def _attended(
     scaling: float,
     wanted: Tensor | None = None,
 ) -> Tensor:
-    """[M, A * D]: what each node reads on its path; of the `wanted` nodes alone where given."""
+    """Return [M, A * D]: what each node reads on its path; with `wanted`, only for those nodes."""
     # keys and values in one tensor: one gather forward, and one scatter backward
     both_MXD = torch.cat((keys_MGD, values_MGD.to(keys_MGD.dtype)), dim=1)
     key_heads = keys_MGD.shape[1]
@@ -213,7 +215,7 @@ def _attended(
     for queries_CQ, keys_CK, attends_C1QK in tree.branches:
         queries_CAQD = _gathered(queries_MAD, queries_CQ)
         keys_CGKD, values_CGKD = _gathered(both_MXD, keys_CK).split(key_heads, dim=1)
-        # torch's own grouping of heads has, beside a mask, no fused kernel on a GPU
+        # with a mask, torch's own grouping of heads has no fused kernel on a GPU
         if group > 1:
             keys_CGKD = keys_CGKD.repeat_interleave(group, dim=1)
             values_CGKD = values_CGKD.repeat_interleave(group, dim=1)
@@ -226,7 +228,7 @@ def _attended(
 
 
 def _gathered(values_MAD: Tensor, nodes_CX: Tensor) -> Tensor:
-    """[C, A, X, D]: the values of some nodes."""
+    """Return [C, A, X, D]: the values of some nodes."""
     # the backward pass of an embedding sums faster on a CPU than that of `index_select`
     picked = F.embedding(nodes_CX, values_MAD.flatten(1))
     return picked.view(*nodes_CX.shape, *values_MAD.shape[1:]).transpose(1, 2)

@@ -72,7 +72,7 @@ def test_a_rank_that_is_stopped_is_named():
 
 def test_a_rank_that_never_said_anything_is_named():
     said = RankWatch(at(0, 7, inside_for_s=5.0), Beating({"at/1": (7, "in")}), 4.0).look()
-    assert "rank 2 has not been heard of" in said
+    assert "rank 2 has not reported" in said
     assert "rank 1" not in said
 
 
@@ -81,7 +81,7 @@ def test_a_silent_rank_is_named_while_rank_zero_works():
     ranks = RankWatch(at(0, 7, count=2), store, 0.05)
     assert ranks.look() is None
     time.sleep(0.1)
-    assert "rank 1 has not been heard of" in ranks.look()
+    assert "rank 1 has not reported" in ranks.look()
 
 
 def test_beats_keep_the_watch_quiet():

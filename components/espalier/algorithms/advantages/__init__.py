@@ -1,4 +1,4 @@
-"""Advantages: how reward becomes credit, one rule a module; this union is the only list."""
+"""Advantages: how reward becomes credit, one module per rule; this union is the only list."""
 
 from typing import Annotated
 

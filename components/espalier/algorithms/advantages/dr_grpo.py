@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DrGrpo(OutcomeRule):
-    """Reward less the mean of its group: tasks that are nearly solved or hopeless weigh no more.
+    """Reward minus the mean of its group: nearly solved or hopeless tasks get no extra weight.
 
     verl's GRPO with `norm_adv_by_std_in_grpo=False`; TRL's with `scale_rewards="none"` is
     `group_of_one="zero"`.
@@ -21,8 +21,12 @@ class DrGrpo(OutcomeRule):
 
     name: Literal["dr_grpo"] = "dr_grpo"
     group_of_one: GroupOfOne = "reward"
-    """What a trajectory without siblings gets: its "reward" uncentred (verl), or "zero" (TRL)."""
+    """Advantage of a trajectory without siblings: its uncentred "reward" (verl), or "zero"
+    (TRL)."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         return batch.spread(centre(outcomes_B, batch.groups_B, group_of_one=self.group_of_one))

@@ -19,10 +19,10 @@ class Gae(CriticRule):
 
     name: Literal["gae"] = "gae"
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """1 (verl's default): reward to go less the value; 0: the one-step error."""
+    """1 (verl's default): reward to go minus the value; 0: the one-step error."""
 
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
-        """See `CriticRule`."""
+        """Return unwhitened advantages, and returns; values outside the mask are arbitrary."""
         advantages_BT = generalized_advantages(
             batch.rewards_BT,
             values_BT,

@@ -19,20 +19,24 @@ if TYPE_CHECKING:
 class Gdpo(OutcomeRule):
     """Each term of the reward is normalised within its group, then the weighted sum in the batch.
 
-    So a term with a wide range does not dominate. A trajectory to which a term does not apply is
-    left out of it, and a term that no trajectory of a step has is left out of the step. TRL's
-    `normalize_then_sum`; TRL's default is GRPO over the weighted sum.
+    So a term with a wide range does not dominate. A trajectory without a term is left out of that
+    term's statistics, and a term that no trajectory of a step has is left out of the step. This is
+    TRL's `normalize_then_sum`; TRL's default is GRPO over the weighted sum.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward_terms_BK"})
     name: Literal["gdpo"] = "gdpo"
     weights: Mapping[str, Annotated[float, Field(ge=0)]] = {}
-    """By the name of a term, such as {outcome = 1.0, format = 0.5}; any other weighs 1."""
+    """Weights by the name of a term, such as {outcome = 1.0, format = 0.5}; other terms have weight
+    1."""
     std_eps: float = Field(default=1e-4, gt=0)
-    """TRL's, added to the deviation (ddof 1) of a group and to that of the batch."""
+    """Added to the deviation (ddof 1) of a group and to that of the batch, as in TRL."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         assert batch.reward_terms_BK is not None
         total_B = outcomes_B.new_zeros(outcomes_B.shape)
         terms = zip(batch.reward_names, batch.reward_terms_BK.unbind(dim=1), strict=True)

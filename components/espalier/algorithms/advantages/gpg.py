@@ -23,10 +23,13 @@ class Gpg(OutcomeRule):
 
     name: Literal["gpg"] = "gpg"
     normalizer: float = Field(default=1.0, gt=0)
-    """F_norm of the paper."""
+    """F_norm in the paper."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         alpha = len(outcomes_B) / max(int(outcomes_B.count_nonzero()), 1)
         centred_B = centre(outcomes_B, batch.groups_B, group_of_one="reward")
         return batch.spread(alpha * centred_B / self.normalizer)

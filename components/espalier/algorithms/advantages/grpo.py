@@ -23,18 +23,23 @@ class Grpo(OutcomeRule):
 
     name: Literal["grpo"] = "grpo"
     scale: Literal["group", "batch"] = "group"
-    """Whose deviation divides; the batch's is TRL's option (Liu et al. 2025, arXiv:2508.08221)."""
+    """Whether the group's or the batch's deviation divides; the batch's is TRL's option (Liu et al.
+    2025, arXiv:2508.08221)."""
     std_ddof: Literal[0, 1] = 1
     """1 as in verl and TRL; 0 is the population form."""
     std_eps: float = Field(default=1e-6, gt=0)
     """verl adds 1e-6, TRL 1e-4."""
     std_floor: float = Field(default=0.0, ge=0)
-    """Smallest deviation that divides, so that rewards almost equal are not blown up."""
+    """Smallest deviation that divides, so that almost equal rewards are not amplified."""
     group_of_one: GroupOfOne = "reward"
-    """What a trajectory without siblings gets: its "reward" uncentred (verl), or "zero" (TRL)."""
+    """Advantage of a trajectory without siblings: its uncentred "reward" (verl), or "zero"
+    (TRL)."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         groups_B = batch.groups_B
         centred_B = centre(outcomes_B, groups_B, group_of_one=self.group_of_one)
         whole_B = groups_B.new_zeros(groups_B.shape)

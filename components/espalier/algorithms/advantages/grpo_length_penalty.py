@@ -31,7 +31,10 @@ class GrpoLengthPenalty(OutcomeRule):
     """The same for the number of turns."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         assert batch.turns_BT is not None
         assert batch.total_tokens_B is not None
         groups_B = batch.groups_B

@@ -1,4 +1,4 @@
-"""GRPO for pass@k: an advantage for the best of a group alone (Tang et al., arXiv:2503.19595)."""
+"""GRPO for pass@k: an advantage only for the best of a group (Tang et al., arXiv:2503.19595)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class GrpoPassK(OutcomeRule):
     """Added to that deviation."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         leads_B = outcomes_B.new_zeros(outcomes_B.shape)
         for group in batch.groups_B.unique():
             rows_G = (batch.groups_B == group).nonzero()[:, 0]

@@ -24,15 +24,15 @@ class LengthAdaptiveGae(CriticRule):
 
     name: Literal["length_adaptive_gae"] = "length_adaptive_gae"
     alpha: float = Field(default=0.05, gt=0)
-    """The paper's, for thousands of tokens."""
+    """The paper's value, for responses of thousands of tokens."""
     min_lambda: float = Field(default=0.95, ge=0, le=1)
-    """Of short trajectories, below 400 tokens with the defaults: the formula alone would give those
-    of a policy that writes 20 tokens a lambda of 0. PPO's."""
+    """Least lambda, which short trajectories get (below 400 tokens with the defaults): the formula
+    alone would give a policy that writes 20 tokens a lambda of 0. The default is PPO's."""
     critic_lambda: float = Field(default=1.0, ge=0, le=1)
     """Lambda of the returns that the critic is fitted to."""
 
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
-        """See `CriticRule`."""
+        """Return unwhitened advantages, and returns; values outside the mask are arbitrary."""
         mask_BT, rewards_BT = batch.action_mask_BT, batch.rewards_BT
         length_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1).to(values_BT.dtype)
         lambda_B1 = (1 - 1 / (self.alpha * length_B1)).clamp(min=self.min_lambda)

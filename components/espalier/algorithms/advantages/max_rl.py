@@ -22,7 +22,10 @@ class MaxRl(OutcomeRule):
     name: Literal["max_rl"] = "max_rl"
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         mean_B = group_mean(outcomes_B, batch.groups_B)
         centred_B = centre(outcomes_B, batch.groups_B, group_of_one="zero")
         has_success_B = mean_B > 0

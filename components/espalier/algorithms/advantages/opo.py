@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Opo(OutcomeRule):
-    """Reward less its group's mean, weighted by the number of action tokens.
+    """Reward minus its group's mean, weighted by the number of action tokens.
 
     This baseline has the least variance if squared gradients grow with the length. A trajectory
     without siblings keeps its reward (verl).
@@ -22,7 +22,10 @@ class Opo(OutcomeRule):
     name: Literal["opo"] = "opo"
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         groups_B = batch.groups_B
         length_B = batch.action_mask_BT.sum(dim=1).to(outcomes_B.dtype)
         tokens_B = group_sum(length_B, groups_B).clamp(min=1)

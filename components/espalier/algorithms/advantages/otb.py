@@ -1,4 +1,4 @@
-"""The optimal token baseline (Li et al. 2026, arXiv:2602.07078): one for every token position."""
+"""The optimal token baseline (Li et al. 2026, arXiv:2602.07078), one for every token position."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHT_EPS = 1e-8
-"""verl's, added to the sum of weights."""
+"""Added to the sum of weights, as in verl."""
 
 
 class OptimalTokenBaseline(AlgorithmRule):
-    """Reward to go less its mean over the group's tokens at the same position, weighted by W.
+    """Reward to go minus its weighted mean over the group's tokens at the same position.
 
-    W is the sum of 1 - 2 pi + sum of pi^2 over the tokens so far: the squared gradient of the
+    A weight is the sum of 1 - 2 pi + sum pi^2 over the tokens so far: the squared gradient of the
     sampled tokens' log-probs with respect to the logits. A trajectory without siblings has no
     baseline.
     Upstream settings: verl's multi-turn form (`tir_optimal_token_baseline`) as defaulted; its
@@ -28,12 +28,14 @@ class OptimalTokenBaseline(AlgorithmRule):
     needs: ClassVar[frozenset[str]] = frozenset({"behavior_logprobs_BT", "sum_pi_squared_BT"})
     name: Literal["otb"] = "otb"
     align: Literal["action_tokens", "columns"] = "action_tokens"
-    """Position of a token: its index among the action tokens, or its column."""
+    """Which tokens share a position: those with the same index among action tokens, or in the same
+    column."""
     alone: Literal["no_baseline", "own_return"] = "no_baseline"
-    """Baseline at positions where one trajectory of the group has a token: 0, or its own return."""
+    """Baseline at positions where only one trajectory of the group has a token: 0, or its own
+    return."""
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`; returns are rewards to go."""
+        """Return advantages, and rewards to go as returns."""
         assert batch.behavior_logprobs_BT is not None
         assert batch.sum_pi_squared_BT is not None
         mask_BT = batch.action_mask_BT

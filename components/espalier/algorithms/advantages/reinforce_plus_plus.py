@@ -18,11 +18,11 @@ class ReinforcePlusPlus(AlgorithmRule):
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of a token."""
     at_observations: Literal["carry", "reset"] = "carry"
-    """verl resets the sum at each masked token: actions before an observation get no credit for
-    rewards after it."""
+    """Whether the sum continues at observations. verl resets it at each masked token: actions
+    before an observation get no credit for rewards after it."""
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`."""
+        """Return the whitened advantages and the returns."""
         mask_BT = batch.action_mask_BT
         decay_BT = self.gamma * batch.rewards_BT.new_ones(mask_BT.shape)
         if self.at_observations == "reset":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReinforcePlusPlusBaseline(OutcomeRule):
-    """Reward less the mean of its group, whitened over all action tokens of the batch.
+    """Reward minus the mean of its group, whitened over all action tokens of the batch.
 
     A long trajectory counts for more in the batch's mean. One without siblings keeps its reward
     before whitening (verl).
@@ -23,6 +23,9 @@ class ReinforcePlusPlusBaseline(OutcomeRule):
     name: Literal["reinforce_plus_plus_baseline"] = "reinforce_plus_plus_baseline"
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         centred_B = centre(outcomes_B, batch.groups_B, group_of_one="reward")
         return whiten(batch.spread(centred_B), batch.action_mask_BT)

@@ -9,13 +9,13 @@ from espalier.algorithms.masking import discounted_to_go
 
 
 class ReMax(AlgorithmRule):
-    """Reward to go less the reward of the greedy trajectory of the same task."""
+    """Reward to go minus the reward of the greedy trajectory of the same task."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"baseline_rewards_B"})
     name: Literal["remax"] = "remax"
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`; groups are not used."""
+        """Return the advantages; groups are not used."""
         assert batch.baseline_rewards_B is not None
         returns_BT = discounted_to_go(batch.rewards_BT, batch.action_mask_BT, 1.0)
         return Credit(returns_BT - batch.spread(batch.baseline_rewards_B), returns_BT)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STD_EPS = 1e-4
-"""TRL's, added to the batch's deviation."""
+"""Added to the batch's deviation, as in TRL."""
 
 
 class Rloo(OutcomeRule):
-    """Reward less the mean of the other rewards of its group.
+    """Reward minus the mean of the other rewards of its group.
 
     Upstream settings: verl as defaulted; verl's vectorised form and TRL `group_of_one="zero"`.
     TRL's beta is a k1 penalty, which the rewards already include.
@@ -27,12 +27,16 @@ class Rloo(OutcomeRule):
     reward_clip: tuple[float, float] | None = None
     """Bounds of an outcome, reward units."""
     normalize: bool = False
-    """Standardise over the batch (TRL's option), trajectories without siblings left out."""
+    """Standardise over the batch (TRL's option), without trajectories that have no siblings."""
     group_of_one: GroupOfOne = "reward"
-    """What a trajectory without siblings gets: its "reward" uncentred (verl), or "zero" (TRL)."""
+    """Advantage of a trajectory without siblings: its uncentred "reward" (verl), or "zero"
+    (TRL)."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         if self.reward_clip is not None:
             outcomes_B = outcomes_B.clamp(*self.reward_clip)
         centred_B = centre(outcomes_B, batch.groups_B, group_of_one=self.group_of_one)

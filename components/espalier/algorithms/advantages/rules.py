@@ -23,14 +23,14 @@ class OutcomeRule(AlgorithmRule):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     rewards_counted: Literal["action_tokens", "all_tokens"] = "action_tokens"
-    """verl also counts rewards on observation and padding tokens."""
+    """Which tokens' rewards count; verl also counts those on observation and padding tokens."""
 
     @abstractmethod
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """[B, T], 0 outside the action mask; no outcome is NaN."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing."""
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`; without a critic, returns are the advantages."""
+        """Return the advantages; without a critic, they are also the returns."""
         every = self.rewards_counted == "all_tokens"
         outcomes_B = batch.rewards_BT.sum(dim=1) if every else batch.outcomes_B
         scorable_B = ~outcomes_B.isnan()
@@ -52,10 +52,10 @@ class CriticRule(AlgorithmRule):
 
     @abstractmethod
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
-        """Advantages before whitening, and returns, which may be anything outside the mask."""
+        """Return unwhitened advantages, and returns; values outside the mask are arbitrary."""
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`; the returns are never whitened."""
+        """Return advantages, whitened if set, and returns, which never are."""
         assert batch.values_BT is not None
         mask_BT = batch.action_mask_BT
         advantages_BT, returns_BT = self.estimate(batch, batch.values_BT)

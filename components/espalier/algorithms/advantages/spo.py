@@ -1,4 +1,4 @@
-"""SPO: rewards less what was predicted of the task without them (arXiv:2509.13232)."""
+"""SPO: rewards minus what was predicted for the task without them (arXiv:2509.13232)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ _STD_EPS = 1e-6
 
 
 class Spo(OutcomeRule):
-    """Reward less its expectation, standardised over the batch.
+    """Reward minus its expectation, standardised over the batch.
 
     Single-stream policy optimization (arXiv:2509.13232, sec. 3): a group needs no siblings, so that
     a step's rollouts are spread over more tasks. The paper tracks each prompt's pass rate from
-    epoch to epoch; here it is that of `PassRatePredictor`, which knows tasks that were never tried,
-    too. Where a group has siblings, their rewards count beside the prediction, each as much as one
-    of its `prediction_weight` attempts. A step of equal rewards gives no credit: standardised, the
-    error of its predictions would be as large as any surprise.
+    epoch to epoch; here it comes from `PassRatePredictor`, which also predicts tasks that were
+    never tried. In a group, the siblings' rewards are averaged with the prediction, which weighs
+    as much as `prediction_weight` attempts. A step of equal rewards gives no credit, as
+    standardising would amplify the errors of its predictions.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"expected_rewards_B"})
     name: Literal["spo"] = "spo"
     prediction_weight: float = Field(default=3.0, gt=0)
-    """Attempts that a prediction is worth, beside the siblings of a trajectory."""
+    """Number of attempts that a prediction weighs, beside the siblings of a trajectory."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
-        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        """Return [B, T], 0 outside the action mask; an outcome of NaN is missing.
+
+        One number for every action token of a trajectory.
+        """
         assert batch.expected_rewards_B is not None
         groups_B = batch.groups_B
         siblings_B = group_size(groups_B) - 1

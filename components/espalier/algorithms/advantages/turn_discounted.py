@@ -23,7 +23,7 @@ class TurnDiscounted(AlgorithmRule):
     needs: ClassVar[frozenset[str]] = frozenset({"turns_BT"})
     name: Literal["turn_discounted"] = "turn_discounted"
     gamma: float = Field(default=0.4, ge=0, le=1)
-    """Discount of a turn; the paper's."""
+    """Discount of a turn; the paper's value."""
     compared: Literal["all_turns", "same_turn"] = "all_turns"
     """Compare with all turns of the group's trajectories (the paper's), or with those of the same
     turn number (MT-GRPO; Zeng et al. 2025, arXiv:2505.11821)."""
@@ -33,7 +33,7 @@ class TurnDiscounted(AlgorithmRule):
     """Added to that deviation."""
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`; returns are the discounted sums."""
+        """Return the advantages, and the discounted sums as returns."""
         turns = locate_turns(batch)
         exist_BK = turns.exist_BK
         returns_BK = discounted_to_go(turns.total(batch.rewards_BT), exist_BK, self.gamma)
@@ -43,7 +43,7 @@ class TurnDiscounted(AlgorithmRule):
         return Credit(turns.spread(advantages_BK), turns.spread(returns_BK))
 
     def _pools_BK(self, groups_B: Tensor, exist_BK: Tensor) -> Tensor:
-        """[B, K] int64: turns with equal numbers are compared with each other."""
+        """Return [B, K] int64: turns with equal numbers are compared with each other."""
         if self.compared == "all_turns":
             return groups_B[:, None].expand_as(exist_BK)
         number_BK = exist_BK.new_ones(exist_BK.shape).cumsum(dim=1) - 1

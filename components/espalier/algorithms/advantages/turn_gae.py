@@ -28,7 +28,7 @@ class TurnGae(CriticRule):
     """Lambda of GAE, from turn to turn."""
 
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
-        """See `CriticRule`."""
+        """Return unwhitened advantages, and returns; values outside the mask are arbitrary."""
         turns = locate_turns(batch)
         values_BK = turns.at(turns.first_BK, values_BT)
         advantages_BK = generalized_advantages(

@@ -1,4 +1,4 @@
-"""Filters: which groups and which tokens train, one rule a module; these unions are the only lists.
+"""Filters: which groups and tokens train, one module per rule; these unions are the only lists.
 
 group filter   rewards (or advantages) of ragged groups -> `Selection`; `regenerations` tells
                the sampler whether, and how often, to draw other tasks in their place

@@ -20,9 +20,9 @@ class AdvantageGate(GroupFilter):
     reject_low: float = 0.0
     """Lower end of the rejected range."""
     reject_high: float = 0.0
-    """With the defaults, only groups of zeros are dropped."""
+    """Upper end of the rejected range; with the defaults, only groups of zeros are dropped."""
     max_regenerations: int = Field(default=0, ge=0)
-    """0 trains on fewer groups."""
+    """How often other tasks may be drawn instead; 0 trains on fewer groups."""
 
     @model_validator(mode="after")
     def _the_range_is_not_empty(self) -> Self:
@@ -35,16 +35,16 @@ class AdvantageGate(GroupFilter):
 
     @property
     def reads(self) -> Literal["rewards", "outcomes", "advantages"]:
-        """See `GroupFilter`."""
+        """The numbers that `select` gets; outcomes are rewards without any other term."""
         return "advantages"
 
     @property
     def regenerations(self) -> int:
-        """See `GroupFilter`."""
+        """How often the sampler may draw other tasks to replace dropped groups."""
         return self.max_regenerations
 
     def select(self, groups: Sequence[Sequence[float]]) -> Selection:
-        """See `GroupFilter`; `groups` holds advantages."""
+        """Return the groups that train; `groups` holds advantages."""
         return Selection(tuple(p for p, group in enumerate(groups) if self._admits(group)))
 
     def _admits(self, advantages: Sequence[float]) -> bool:

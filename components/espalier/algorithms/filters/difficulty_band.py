@@ -17,11 +17,11 @@ class DifficultyBand(GroupFilter):
     low: float = Field(default=0.2, ge=0, le=1)
     """Lowest pass rate that is kept."""
     high: float = Field(default=0.8, ge=0, le=1)
-    """The paper's online prompt filter keeps 0.2 to 0.8."""
+    """Highest pass rate that is kept; the paper's online prompt filter keeps 0.2 to 0.8."""
     success_reward: float = 1.0
     """A trajectory passes with this reward or more."""
     max_regenerations: int = Field(default=0, ge=0)
-    """0 trains on fewer groups."""
+    """How often other tasks may be drawn instead; 0 trains on fewer groups."""
 
     @model_validator(mode="after")
     def _the_band_is_not_empty(self) -> Self:
@@ -31,11 +31,11 @@ class DifficultyBand(GroupFilter):
 
     @property
     def regenerations(self) -> int:
-        """See `GroupFilter`."""
+        """How often the sampler may draw other tasks to replace dropped groups."""
         return self.max_regenerations
 
     def select(self, groups: Sequence[Sequence[float]]) -> Selection:
-        """See `GroupFilter`."""
+        """Return the groups that train."""
         return Selection(
             tuple(p for p, group in enumerate(groups) if group and self._admits(group))
         )

@@ -18,10 +18,10 @@ class GroupMinP(RankedGroups):
 
     name: Literal["group_min_p"] = "group_min_p"
     ratio: float = Field(default=0.8, gt=0, le=1)
-    """Of the largest score, the least that is kept."""
+    """The least score that is kept, relative to the largest score."""
 
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
-        """See `RankedGroups`."""
+        """Return the groups to keep, in order."""
         if self.keep == "largest":
             floor = self.ratio * max(scores.values()) - ZERO
             return [p for p, score in scores.items() if score >= floor]

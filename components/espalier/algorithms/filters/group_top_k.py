@@ -15,10 +15,11 @@ class GroupTopK(RankedGroups):
 
     name: Literal["group_top_k"] = "group_top_k"
     fraction: float = Field(default=0.25, gt=0, le=1)
-    """The StarPO-S setting."""
+    """Fraction of the groups that is kept; StarPO-S's value."""
     at_least: Literal[0, 1] = 1
-    """RAGEN's first version kept none where the fraction rounds to 0."""
+    """Least number of groups kept; RAGEN's first version kept none where the fraction rounds to
+    0."""
 
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
-        """See `RankedGroups`."""
+        """Return the groups to keep, in order."""
         return self.ranked(scores)[: max(int(self.fraction * num_groups), self.at_least)]

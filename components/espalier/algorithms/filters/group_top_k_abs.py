@@ -15,8 +15,8 @@ class GroupTopKAbs(RankedGroups):
 
     name: Literal["group_top_k_abs"] = "group_top_k_abs"
     count: int = Field(ge=1)
-    """Groups that are kept."""
+    """Number of groups that are kept."""
 
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
-        """See `RankedGroups`."""
+        """Return the groups to keep, in order."""
         return self.ranked(scores)[: self.count]

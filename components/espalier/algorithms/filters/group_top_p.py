@@ -15,20 +15,20 @@ from espalier.algorithms.filters.rule import RankedGroups
 class GroupTopP(RankedGroups):
     """Takes groups from the top of the ranking until their weights reach `share` of the total.
 
-    A share of 1 takes all. With linear weights, nothing at all is kept if a group of score 0 is met
-    before the share is reached.
+    A share of 1 takes all. With linear weights, no group is kept if a group of score 0 comes before
+    the share is reached.
     """
 
     name: Literal["group_top_p"] = "group_top_p"
     share: float = Field(default=0.9, gt=0, le=1)
-    """Of the sum of all weights, what the kept groups reach."""
+    """Share of the sum of all weights that the kept groups reach."""
     weights: Literal["linear", "softmax"] = "linear"
     """Weight of a group: its score, or the softmax of it (or of its negative for the smallest)."""
     slack: float = Field(default=0.01, ge=0)
-    """By how much linear weights may miss the share, in units of the score."""
+    """How far linear weights may stay below the share, in units of the score."""
 
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
-        """See `RankedGroups`."""
+        """Return the groups to keep, in order."""
         if self.share >= 1:
             return list(scores)
         ranked = self.ranked(scores)

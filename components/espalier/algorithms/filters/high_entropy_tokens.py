@@ -20,10 +20,10 @@ class HighEntropyTokens(TokenFilter):
 
     name: Literal["high_entropy_tokens"] = "high_entropy_tokens"
     share: float = Field(default=0.2, gt=0, lt=1)
-    """The paper's."""
+    """Share of the tokens that is kept; the paper's value."""
 
     def masked(self, loss_mask_BT: Tensor, entropy_BT: Tensor) -> Tensor:
-        """See `TokenFilter`."""
+        """Return [B, T] bool: the rest of the mask."""
         if not loss_mask_BT.any():
             return loss_mask_BT
         # float32 as in TRL; quantiles of half precision do not exist

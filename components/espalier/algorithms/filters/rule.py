@@ -1,9 +1,9 @@
 """Base classes of the filters: of groups, of groups ranked by their rewards, and of tokens.
 
 The ranking rules come from StarPO-S (arXiv:2504.20073, sec. 3.2): the more the rewards of a task
-differ, the more uncertain the policy is about it, and the more there is to learn. The rules differ
-in where they cut the ranking; all follow RAGEN's `RewardRolloutFilter`, where ties go to the
-earlier group.
+differ, the more uncertain the policy is about it, and the more it can learn. The rules differ in
+where they cut the ranking; all follow RAGEN's `RewardRolloutFilter`, which ranks the earlier of
+equal groups first.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class GroupFilter(AlgorithmRule):
 
     @property
     def reads(self) -> Literal["rewards", "outcomes", "advantages"]:
-        """The numbers that `select` is given; outcomes are rewards without any other term."""
+        """The numbers that `select` gets; outcomes are rewards without any other term."""
         return "rewards"
 
     @property
     def regenerations(self) -> int:
-        """How often the sampler may draw other tasks in place of dropped groups."""
+        """How often the sampler may draw other tasks to replace dropped groups."""
         return 0
 
     @abstractmethod
     def select(self, groups: Sequence[Sequence[float]]) -> Selection:
-        """Which groups train.
+        """Return the groups that train.
 
         Args:
             groups: for each group one number per trajectory that could be scored.
@@ -58,34 +58,34 @@ class RankedGroups(GroupFilter):
     """Scores the groups, ranks them, and keeps one end of the ranking."""
 
     score: Literal["std", "mean"] = "std"
-    """Statistic of a group's rewards; "std" (ddof 1) is what RAGEN calls reward variance."""
+    """Statistic of a group's rewards; "std" (ddof 1) is RAGEN's reward variance."""
     keep: Literal["largest", "smallest"] = "largest"
-    """Whether the groups of the largest or of the smallest scores are kept."""
+    """Whether the groups with the largest or with the smallest scores are kept."""
     include_zero: bool = True
     """Whether groups of score 0 may be kept."""
 
     @abstractmethod
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
-        """The groups to keep, in order.
+        """Return the groups to keep, in order.
 
         Args:
             scores: score of each group that may be kept.
-            num_groups: of all groups.
+            num_groups: number of all groups.
         """
 
     def select(self, groups: Sequence[Sequence[float]]) -> Selection:
-        """See `GroupFilter`."""
+        """Return the groups that train."""
         scores = {p: self.score_of(group) for p, group in enumerate(groups) if group}
         if not self.include_zero:
             scores = {p: score for p, score in scores.items() if abs(score) > ZERO}
         return Selection(tuple(self.cut(scores, len(groups))) if scores else ())
 
     def ranked(self, scores: Mapping[int, float]) -> list[int]:
-        """The groups in the order in which they are kept."""
+        """Return the groups in the order in which they are kept."""
         return sorted(scores, key=lambda p: scores[p], reverse=self.keep == "largest")
 
     def score_of(self, rewards: Sequence[float]) -> float:
-        """The score of a group."""
+        """Return the score of a group."""
         if self.score == "mean":
             return fmean(rewards)
         # exactly 0 for equal rewards, whose float mean may differ from them in the last bit
@@ -100,9 +100,9 @@ class TokenFilter(AlgorithmRule):
 
     @abstractmethod
     def masked(self, loss_mask_BT: Tensor, entropy_BT: Tensor) -> Tensor:
-        """[B, T] bool: what is left of the mask.
+        """Return [B, T] bool: the rest of the mask.
 
         Args:
             loss_mask_BT: [B, T] bool.
-            entropy_BT: [B, T] of each token's distribution under the policy, nats.
+            entropy_BT: [B, T] entropy of each token's distribution under the policy, nats.
         """

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from espalier.algorithms.filters.rule import GroupFilter, Selection
 
 REGENERATIONS = 10
-"""DAPO's recipe (`max_num_gen_batches`)."""
+"""Default number of replacements, from DAPO's recipe (`max_num_gen_batches`)."""
 
 
 class ZeroVariance(GroupFilter):
@@ -25,9 +25,9 @@ class ZeroVariance(GroupFilter):
     action: Literal["skip", "clamp", "regenerate"] = "skip"
     """Leave the group out, keep it without credit, or sample another task in its place."""
     max_regenerations: int = Field(default=REGENERATIONS, ge=1)
-    """Of `regenerate`."""
+    """How often action "regenerate" may draw other tasks."""
     compares: Literal["rewards", "outcomes"] = "rewards"
-    """Whole rewards, or outcomes alone: right answers of different lengths then are equal, as in
+    """Whole rewards, or only outcomes: then right answers of different lengths are equal, as in
     DAPO, whose groups must hold a right and a wrong answer."""
 
     @model_validator(mode="after")
@@ -41,16 +41,16 @@ class ZeroVariance(GroupFilter):
 
     @property
     def reads(self) -> Literal["rewards", "outcomes", "advantages"]:
-        """See `GroupFilter`."""
+        """The numbers that `select` gets; outcomes are rewards without any other term."""
         return self.compares
 
     @property
     def regenerations(self) -> int:
-        """See `GroupFilter`."""
+        """How often the sampler may draw other tasks to replace dropped groups."""
         return self.max_regenerations if self.action == "regenerate" else 0
 
     def select(self, groups: Sequence[Sequence[float]]) -> Selection:
-        """See `GroupFilter`."""
+        """Return the groups that train."""
         scored = [p for p, group in enumerate(groups) if group]
         flat = {p for p in scored if len(groups[p]) > 1 and min(groups[p]) == max(groups[p])}
         if self.action == "clamp":

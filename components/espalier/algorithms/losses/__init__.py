@@ -1,4 +1,4 @@
-"""Policy losses, one rule a module; this union is the only list."""
+"""Policy losses, one module per rule; this union is the only list."""
 
 from typing import Annotated
 

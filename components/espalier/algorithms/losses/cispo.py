@@ -27,9 +27,10 @@ class Cispo(PolicyLossRule):
     clip_high: float = Field(default=5.0, gt=0)
     """5 is TRL's and ScaleRL's (arXiv:2510.13786), in TRL's convention."""
     clip_low: float | None = Field(default=None, gt=0)
-    """verl only: r >= 1 - clip_low. None has no lower bound, as in TRL and in the paper's runs."""
+    """Only for verl: r >= 1 - clip_low. None has no lower bound, as in TRL and in the paper's
+    runs."""
     log_ratio_bound: float | None = Field(default=LOG_RATIO_BOUND, gt=0)
-    """verl's; None as in TRL."""
+    """Bound on the log-ratio, as in verl; None as in TRL."""
 
     @model_validator(mode="after")
     def _trl_has_no_lower_bound(self) -> Self:

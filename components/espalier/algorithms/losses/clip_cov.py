@@ -21,23 +21,24 @@ from espalier.algorithms.losses.rule import (
 class ClipCov(PolicyLossRule):
     """PPO's clip; a few tokens of high covariance, chosen at random, get no gradient.
 
-    Those with the lowest `draws_BT` among the tokens whose covariance is inside the band and which
-    the clip does not already bind.
+    They are those with the lowest `draws_BT` among the tokens whose covariance is inside the band
+    and whose ratio is not already clipped.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"draws_BT"})
     whole_minibatch: ClassVar[bool] = True
     name: Literal["clip_cov"] = "clip_cov"
     share: float = Field(default=2e-4, gt=0, le=1)
-    """Of the minibatch's tokens, at least one; the paper's."""
+    """Share of the minibatch's tokens without gradient, at least one token; the paper's value."""
     covariance_low: float = 1.0
-    """The band excludes its ends; 1 and 5 are the paper's, far above the mean covariance."""
+    """Lower end of the band, excluded; 1 and 5 are the paper's ends, far above the mean
+    covariance."""
     covariance_high: float = 5.0
-    """Upper end of the band."""
+    """Upper end of the band, excluded."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio counts down to 1 - clip_low."""
+    """The ratio is clipped below 1 - clip_low."""
     clip_high: float = Field(default=0.2, gt=0)
-    """The ratio counts up to 1 + clip_high."""
+    """The ratio is clipped above 1 + clip_high."""
 
     @model_validator(mode="after")
     def _band_is_an_interval(self) -> Self:
@@ -49,7 +50,7 @@ class ClipCov(PolicyLossRule):
         return self
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Shares of tokens that were dropped, and where the clip binds."""
+        """Return the loss; metrics: shares of tokens that were dropped, and that were clipped."""
         assert batch.draws_BT is not None
         mask_BT, advantages_BT = batch.loss_mask_BT, batch.advantages_BT
         ratio_BT = log_ratio(batch).exp()

@@ -15,7 +15,7 @@ from espalier.algorithms.masking import kept
 class Dpo(PolicyLossRule):
     """-log sigmoid(beta (margin of the chosen - margin of the rejected trajectory)).
 
-    A trajectory's margin is the sum over its loss tokens of policy less reference log-prob; a
+    A trajectory's margin is the sum over its loss tokens of policy minus reference log-prob; a
     common prefix of both (Agent Q, arXiv:2408.07199) cancels. Advantages are not read. Mean over
     the minibatch's pairs; a pair stays in one micro-batch.
     """
@@ -25,10 +25,10 @@ class Dpo(PolicyLossRule):
     takes_weights: ClassVar[bool] = False
     name: Literal["dpo"] = "dpo"
     beta: float = Field(default=0.1, gt=0)
-    """How much a nat of margin counts; the paper's 0.1."""
+    """Weight of a nat of margin; the paper's 0.1."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Metrics: share of pairs in the right order, and the mean reward margin, with beta."""
+        """Return the loss; metrics: share of correctly ordered pairs, mean reward margin."""
         assert batch.pairs_P2 is not None
         assert batch.reference_logprobs_BT is not None
         log_ratio_BT = batch.policy_logprobs_BT - batch.reference_logprobs_BT

@@ -29,7 +29,7 @@ class Dppo(PolicyLossRule):
     """Weight of the squared log-ratio to the sampler, on every token."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """See `region_loss`."""
+        """Return `region_loss` with the tokens outside the region."""
         shift_BT = probability_shift(batch)
         outside_BT = (shift_BT > self.rise).where(batch.advantages_BT > 0, shift_BT < -self.fall)
         return region_loss(

@@ -15,19 +15,20 @@ from espalier.algorithms.masking import row_means
 class Gmpo(PolicyLossRule):
     """One ratio per sequence: the geometric mean of its tokens' ratios, each clipped by itself.
 
-    Each token's log-ratio is clipped on the side that the advantage pushes to. Advantages enter by
-    their mean over the sequence, weights by their geometric mean (verl).
+    Each token's log-ratio is clipped on the side towards which the advantage pushes. Advantages
+    enter as their mean over the sequence, weights as their geometric mean (verl).
     """
 
     fixed_aggregation: ClassVar[Aggregation | None] = "row_mean_token_mean"
     name: Literal["gmpo"] = "gmpo"
     clip_low: float = Field(default=0.4, gt=0)
-    """Nats, as `clip_high`; 0.4 is the paper's (e^-0.4, e^0.4)."""
+    """Lower bound of a token's log-ratio where the advantage is negative, nats; 0.4 is the paper's
+    (e^-0.4, e^0.4)."""
     clip_high: float = Field(default=0.4, gt=0)
-    """Bound on a token's log-ratio where the advantage is positive, nats."""
+    """Upper bound of a token's log-ratio where the advantage is positive, nats."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """The share of tokens where the clip binds."""
+        """Return the loss; metric: the share of tokens that were clipped."""
         mask_BT = batch.loss_mask_BT
         log_ratio_BT = log_ratio(batch)
         bounded_BT = log_ratio_BT.clamp(-self.clip_low, self.clip_high)

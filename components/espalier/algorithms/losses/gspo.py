@@ -22,14 +22,15 @@ class Gspo(PolicyLossRule):
 
     name: Literal["gspo"] = "gspo"
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
-    """Sec. 5.1 of the paper, as `clip_high`: a mean log-ratio varies far less than a token's."""
+    """The ratio of a sequence is clipped below 1 - clip_low. Sec. 5.1 of the paper: a mean
+    log-ratio varies far less than a token's."""
     clip_high: float = Field(default=4e-4, gt=0)
-    """The ratio of a sequence counts up to 1 + clip_high."""
+    """The ratio of a sequence is clipped above 1 + clip_high."""
     log_ratio_ceiling: float | None = Field(default=10.0, gt=0)
-    """verl's; None as in TRL."""
+    """Upper bound of the log-ratio, as in verl; None as in TRL."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Metrics: shares of tokens in sequences whose ratio is clipped, and of such sequences."""
+        """Return the loss; metrics: shares of clipped tokens and of clipped sequences."""
         mask_BT, advantages_BT = batch.loss_mask_BT, batch.advantages_BT
         own_BT = log_ratio(batch)
         sequence_B = row_means(own_BT, mask_BT).detach()

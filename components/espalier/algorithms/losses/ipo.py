@@ -14,8 +14,8 @@ from espalier.algorithms.losses.rule import PolicyLossRule, probability_shift, r
 class Ipo(PolicyLossRule):
     """No gradient for a token whose probability moved too far, whatever the direction or advantage.
 
-    Such a token is too far off-policy to learn even the step back from it. Ratio and region refer
-    to the policy that sampled, as in `dppo`.
+    Such a token is too far off-policy to learn even from a step back. Ratio and region refer to the
+    policy that sampled, as in `dppo`.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"behavior_logprobs_BT"})
@@ -27,7 +27,7 @@ class Ipo(PolicyLossRule):
     """Weight of the squared log-ratio to the sampler, on every token."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """See `region_loss`."""
+        """Return `region_loss` with the tokens outside the region."""
         outside_BT = probability_shift(batch).abs() > self.threshold
         return region_loss(
             batch, aggregation, outside_BT=outside_BT, kl_coefficient=self.kl_coefficient

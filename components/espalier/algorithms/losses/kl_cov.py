@@ -24,12 +24,13 @@ class KlCov(PolicyLossRule):
     whole_minibatch: ClassVar[bool] = True
     name: Literal["kl_cov"] = "kl_cov"
     share: float = Field(default=2e-4, gt=0, le=1)
-    """Of the minibatch's tokens, at least one; 2e-4 is the paper's for a 32 B model."""
+    """Share of the minibatch's tokens with the penalty, at least one; 2e-4 is the paper's for a 32
+    B model."""
     coefficient: float = Field(default=1.0, gt=0)
     """Weight of |log r| on those tokens."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """The share of tokens that carry the penalty."""
+        """Return the loss; metric: the share of tokens with the penalty."""
         mask_BT = batch.loss_mask_BT
         count = max(1, int(self.share * int(mask_BT.sum())))
         chosen_BT = pick_highest(token_covariance(batch), mask_BT, count)

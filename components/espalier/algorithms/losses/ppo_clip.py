@@ -27,14 +27,14 @@ class PpoClip(PolicyLossRule):
 
     name: Literal["ppo_clip"] = "ppo_clip"
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio counts down to 1 - clip_low."""
+    """The ratio is clipped below 1 - clip_low."""
     clip_high: float = Field(default=0.28, gt=0)
-    """The ratio counts up to 1 + clip_high."""
+    """The ratio is clipped above 1 + clip_high."""
     dual_clip: float | None = Field(default=None, gt=1)
     """Bound on r where the advantage is negative; None switches it off. verl's default is 3. TRL's
     `delta` is the same bound: it holds for both signs, but where A > 0 clip_high is lower."""
     log_ratio_bound: float | None = Field(default=LOG_RATIO_BOUND, gt=0)
-    """verl's; None as in TRL."""
+    """Bound on the log-ratio, as in verl; None as in TRL."""
 
     @model_validator(mode="after")
     def _dual_clip_is_beyond_the_clip(self) -> Self:
@@ -46,7 +46,7 @@ class PpoClip(PolicyLossRule):
         return self
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Metrics: shares of tokens where either clip binds, the upper one, the dual one."""
+        """Return the loss; metrics: shares of tokens clipped by any, the upper, the dual bound."""
         advantages_BT = batch.advantages_BT
         ratio_BT = log_ratio(batch, bound=self.log_ratio_bound).exp()
         plain_BT = -advantages_BT * ratio_BT

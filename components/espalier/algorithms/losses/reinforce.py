@@ -16,7 +16,7 @@ class Reinforce(PolicyLossRule):
     name: Literal["reinforce"] = "reinforce"
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """No metrics: there is no ratio."""
+        """Return the loss, without metrics, as there is no ratio."""
         mask_BT = batch.loss_mask_BT
         logprobs_BT = kept(batch.policy_logprobs_BT, mask_BT)
         loss_BT = weighted(-batch.advantages_BT * logprobs_BT, batch)

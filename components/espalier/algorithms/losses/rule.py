@@ -37,7 +37,7 @@ class PolicyLossRule(AlgorithmRule):
 
     @abstractmethod
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """This micro-batch's share of the minibatch's loss."""
+        """Return this micro-batch's share of the minibatch's loss."""
 
 
 LOG_RATIO_BOUND = 20.0
@@ -45,7 +45,7 @@ LOG_RATIO_BOUND = 20.0
 
 
 def log_ratio(batch: LossBatch, *, bound: float | None = None) -> Tensor:
-    """[B, T] policy less proximal log-prob, nats, clamped to +-`bound`; 0 outside the mask."""
+    """Return [B, T] policy minus proximal log-prob, nats, within +-`bound`; 0 outside the mask."""
     log_ratio_BT = kept(batch.policy_logprobs_BT - batch.proximal_logprobs_BT, batch.loss_mask_BT)
     return log_ratio_BT if bound is None else log_ratio_BT.clamp(-bound, bound)
 
@@ -57,7 +57,7 @@ def weighted(loss_BT: Tensor, batch: LossBatch) -> Tensor:
 
 
 def token_share(flags_BT: Tensor, batch: LossBatch) -> Tensor:
-    """This micro-batch's flagged tokens, as a share of the minibatch's tokens."""
+    """Return this micro-batch's flagged tokens as a share of the minibatch's tokens."""
     return (flags_BT & batch.loss_mask_BT).sum() / batch.totals.tokens
 
 
@@ -86,7 +86,7 @@ def pick_highest(scores_BT: Tensor, mask_BT: Tensor, count: int) -> Tensor:
 
 
 def probability_shift(batch: LossBatch) -> Tensor:
-    """[B, T] policy less behaviour probability of each token; no gradient, 0 outside the mask."""
+    """Return [B, T] policy minus behaviour probability; no gradient, 0 outside the mask."""
     assert batch.behavior_logprobs_BT is not None
     shift_BT = batch.policy_logprobs_BT.detach().exp() - batch.behavior_logprobs_BT.exp()
     return kept(shift_BT, batch.loss_mask_BT)

@@ -19,14 +19,16 @@ class Sapo(PolicyLossRule):
 
     name: Literal["sapo"] = "sapo"
     temperature_positive: float = Field(default=1.0, gt=0)
-    """Of tokens with a positive advantage; a higher one fades sooner."""
+    """Temperature for tokens with a positive advantage; with a higher one the gradient decays
+    faster."""
     temperature_negative: float = Field(default=1.05, gt=0)
-    """Higher, because lowering one token's probability raises many that were never sampled."""
+    """Temperature for the other tokens; higher, because lowering one token's probability raises
+    many that were never sampled."""
     log_ratio_bound: float | None = Field(default=LOG_RATIO_BOUND, gt=0)
-    """verl's; None as in TRL."""
+    """Bound on the log-ratio, as in verl; None as in TRL."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """No metrics: nothing is clipped."""
+        """Return the loss, without metrics, as nothing is clipped."""
         advantages_BT = batch.advantages_BT
         ratio_BT = log_ratio(batch, bound=self.log_ratio_bound).exp()
         negative_BT = advantages_BT.new_full(advantages_BT.shape, self.temperature_negative)

@@ -22,12 +22,12 @@ class SequencePpoClip(PolicyLossRule):
     fixed_aggregation: ClassVar[Aggregation | None] = "row_mean_token_mean"
     name: Literal["sequence_ppo_clip"] = "sequence_ppo_clip"
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio counts down to 1 - clip_low."""
+    """The ratio is clipped below 1 - clip_low."""
     clip_high: float = Field(default=0.2, gt=0)
-    """The ratio counts up to 1 + clip_high."""
+    """The ratio is clipped above 1 + clip_high."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """The share of rows whose ratio the clip binds."""
+        """Return the loss; metric: the share of rows whose ratio is clipped."""
         mask_BT = batch.loss_mask_BT
         ratio_B = log_ratio(batch).sum(dim=1).exp()
         advantages_B = row_means(batch.advantages_BT, mask_BT)

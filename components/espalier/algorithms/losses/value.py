@@ -56,15 +56,15 @@ class CriticSettings(AlgorithmRule):
     """A critic of the policy's size, trained on the same trajectories."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Constant. Higher than the policy's, because the value head starts from nothing."""
+    """Constant rate; higher than the policy's, because the value head is untrained."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """The critic's gradients of a larger norm are scaled down to it."""
+    """Gradients of the critic with a larger norm are scaled down to it."""
     warmup_steps: int | None = Field(default=None, ge=0)
-    """First steps in which the critic alone is trained (VAPO, arXiv:2504.05118, sec. 4.1); the
-    policy's learning-rate schedule begins after them. None is a sixth of `training.steps`, 50 at
-    most, which are VAPO's: without a warm-up a critic that knows nothing spoils the warm start."""
+    """First steps in which only the critic is trained (VAPO, arXiv:2504.05118, sec. 4.1); the
+    policy's learning-rate schedule begins after them. None is a sixth of `training.steps`, at most
+    VAPO's 50: without a warm-up an untrained critic spoils the warm start."""
     loss: ValueLoss = ValueLoss()
 
     def warmup_of(self, steps: int) -> int:
-        """Steps of a run of `steps` in which the critic alone is trained."""
+        """Return how many steps of a run of `steps` train only the critic."""
         return min(50, steps // 6) if self.warmup_steps is None else self.warmup_steps

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOWEST_LOG_WEIGHT = math.log(1e-8)
-"""TRL's floor; below it every kernel is 0 anyway."""
+"""TRL's floor; below it every kernel is 0."""
 
 
 class Vespo(PolicyLossRule):
@@ -29,7 +29,7 @@ class Vespo(PolicyLossRule):
     takes_weights: ClassVar[bool] = False
     name: Literal["vespo"] = "vespo"
     k_positive: float = Field(default=2.0, gt=0)
-    """Defaults as in TRL; positive is A >= 0."""
+    """k of the kernel where A >= 0; defaults as in TRL."""
     lambda_positive: float = Field(default=3.0, gt=0)
     """Lambda of the kernel where A >= 0."""
     k_negative: float = Field(default=3.0, gt=0)
@@ -38,7 +38,7 @@ class Vespo(PolicyLossRule):
     """Lambda of the kernel where A < 0."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """`kernel_mean` is the share of the mean kernel over the minibatch's sequences."""
+        """Return the loss; `kernel_mean` is the share of the mean kernel over all sequences."""
         mask_BT = batch.loss_mask_BT
         kernel_BT = self.kernel(batch)
         logprobs_BT = kept(batch.policy_logprobs_BT, mask_BT)
@@ -48,7 +48,7 @@ class Vespo(PolicyLossRule):
         return PolicyLoss(loss, {"kernel_mean": kernels / batch.totals.sequences})
 
     def kernel(self, batch: LossBatch) -> Tensor:
-        """[B, T] phi of each token's sequence and its own advantage's sign; no gradient."""
+        """Return [B, T] phi of each token's sequence, by the sign of its advantage; no gradient."""
         log_ratio_BT = log_ratio(batch, bound=LOG_RATIO_BOUND).detach()
         log_weight_B = log_ratio_BT.sum(dim=1).clamp(LOWEST_LOG_WEIGHT, LOG_RATIO_BOUND)
         log_weight_B1, weight_B1 = log_weight_B[:, None], log_weight_B.exp()[:, None]

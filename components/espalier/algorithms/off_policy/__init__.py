@@ -1,4 +1,4 @@
-"""Off-policy corrections, one rule a module; this union is the only list."""
+"""Off-policy corrections, one module per rule; this union is the only list."""
 
 from typing import Annotated
 

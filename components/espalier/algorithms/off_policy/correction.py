@@ -1,7 +1,7 @@
-"""What off-policy rules see and return, and figures on how far sampler and trainer are apart.
+"""Inputs and results of off-policy rules, and figures on how far sampler and trainer differ.
 
-The sampler is never quite the policy that is trained: its kernels round differently, its weights
-may be older. Axes: B trajectories, T token columns. Log-probs in nats, without gradient.
+The sampler never equals the trained policy exactly: its kernels round differently, its weights may
+be older. Axes: B trajectories, T token columns. Log-probs in nats, without gradient.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class CorrectionBatch:
     """Trajectories whose tokens are to be weighted or dropped."""
 
     trainer_logprobs_BT: Tensor
-    """Recomputed before the update (proximal), or those of the policy itself (verl's bypass)."""
+    """Log-probs recomputed before the update (proximal), or those of the policy itself (verl's
+    bypass)."""
     behavior_logprobs_BT: Tensor
-    """Of the policy that sampled; NaN where unknown, which counts as no difference."""
+    """Log-probs of the policy that sampled; NaN where unknown, which counts as no difference."""
     action_mask_BT: Tensor
     """Bool."""
     advantages_BT: Tensor | None = None
@@ -38,7 +39,7 @@ class CorrectionBatch:
 
     @property
     def log_ratio_BT(self) -> Tensor:
-        """[B, T] trainer less behaviour log-prob; 0 where masked and where unknown."""
+        """Return [B, T] trainer minus behaviour log-prob; 0 where masked and where unknown."""
         log_ratio_BT = self.trainer_logprobs_BT - self.behavior_logprobs_BT
         return kept(log_ratio_BT.detach(), self.known_BT)
 
@@ -50,7 +51,7 @@ class Correction:
     weights_BT: Tensor | None = None
     """Factors of the tokens' losses; a weight of 0 still counts in every mean. None means 1."""
     mask_BT: Tensor
-    """Bool; a token dropped from it no longer counts in the means."""
+    """Bool; a token dropped from it does not count in the means any more."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """Scalars over the whole batch."""
 
@@ -71,8 +72,8 @@ class CorrectionRule(AlgorithmRule):
 def correct(rules: Sequence[CorrectionRule], batch: CorrectionBatch) -> Correction:
     """Apply all rules to the same batch: weights multiply, and dropped tokens add up.
 
-    Each sees the unchanged batch, so their order does not matter; weights are normalised over
-    tokens that a rejection drops, as in verl.
+    Each sees the unchanged batch, so their order does not matter. Weights are normalised over all
+    tokens, including those that a rejection drops, as in verl.
     """
     weights_BT, mask_BT = None, batch.action_mask_BT
     metrics: dict[str, Tensor] = {}
@@ -86,16 +87,16 @@ def correct(rules: Sequence[CorrectionRule], batch: CorrectionBatch) -> Correcti
 
 
 LOG_RATIO_BOUND = 20.0
-"""verl's constant."""
+"""Bound on the log-ratio: verl's constant."""
 
 
 def mismatch_metrics(batch: CorrectionBatch) -> dict[str, Tensor]:
-    """Scalars over the whole batch; nats unless the name says otherwise.
+    """Return scalars over the whole batch; nats unless the name says otherwise.
 
     Tokens whose behaviour log-prob is not known are left out. Perplexities are means over rows of
-    exp(mean token surprise); a row without tokens enters as 1. `log_perplexity_gap` is trainer less
-    sampler. `chi2_*` are E[ratio^2] - 1 of tokens, and of the products over rows: what the variance
-    of importance weights grows with.
+    exp(mean token surprise); a row without tokens enters as 1. `log_perplexity_gap` is trainer
+    minus sampler. `chi2_*` are E[ratio^2] - 1 of tokens, and of the products over rows; the
+    variance of importance weights grows with them.
     """
     mask_BT = batch.known_BT
     log_ratio_BT = batch.log_ratio_BT

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEAST_MEAN_WEIGHT = 1e-8
-"""verl's constant: below it a batch is not normalised."""
+"""verl's constant: a batch with a smaller mean weight is not normalised."""
 
 
 class ImportanceWeights(CorrectionRule):
@@ -34,18 +34,19 @@ class ImportanceWeights(CorrectionRule):
 
     name: Literal["importance_weights"] = "importance_weights"
     level: Literal["token", "sequence"] = "token"
-    """One ratio a token, or the product of a sequence's."""
+    """One ratio per token, or the product over a sequence."""
     upper: float = Field(default=2.0, gt=0)
-    """2 is verl's default; TRL's clip_max is 3."""
+    """Upper bound of the ratio: 2 is verl's default; TRL's clip_max is 3."""
     lower: float | None = Field(default=None, gt=0)
-    """TRL's clip_min; verl has none."""
+    """Lower bound of the ratio: TRL's clip_min; verl has none."""
     outside: Literal["truncate", "zero"] = "truncate"
-    """TRL: `*_truncate` and `*_mask`."""
+    """Whether ratios outside the bounds are clipped or become 0: TRL's `*_truncate` and
+    `*_mask`."""
     normalize: bool = False
-    """verl: divides by the batch's mean weight, over tokens or over rows, after truncation; weights
-    with a mean of 1e-8 or less stay as they are."""
+    """Divide by the batch's mean weight, over tokens or over rows, after truncation, as in verl;
+    weights with a mean of 1e-8 or less stay unchanged."""
     log_ratio_bound: float | None = Field(default=20.0, gt=0)
-    """verl's; None as in TRL."""
+    """Bound on the log-ratio, as in verl; None as in TRL."""
 
     @model_validator(mode="after")
     def _bounds_are_an_interval(self) -> Self:

@@ -1,4 +1,4 @@
-"""Rejection of tokens or trajectories that the sampler and the trainer disagree on (verl)."""
+"""Rejection of tokens or trajectories on which the sampler and the trainer disagree (verl)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class Rejection(CorrectionRule):
     gives_weights: ClassVar[bool] = False
     name: Literal["rejection"] = "rejection"
     level: Literal["token", "seq_sum", "seq_mean", "seq_max"] = "token"
-    """What is judged: each token, or the sum, mean or maximum over a trajectory."""
+    """The unit that is tested: each token, or the sum, mean or maximum over a trajectory."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
-    """Of KL(sampler || trainer), from the sampled tokens."""
+    """Estimator of KL(sampler || trainer) from the sampled tokens."""
     upper: float = Field(gt=0)
-    """k1: of the ratio sampler / trainer, the inverse of an importance weight. k2, k3: nats."""
+    """Upper bound. For k1, of the ratio sampler / trainer, the inverse of an importance weight; for
+    k2 and k3, in nats."""
     lower: float | None = Field(default=None, gt=0)
-    """k1 only, of the same ratio; None is 1 / upper."""
+    """Lower bound, only for k1, of the same ratio; None is 1 / upper."""
 
     @model_validator(mode="after")
     def _bounds_fit_the_estimator(self) -> Self:
@@ -54,7 +55,7 @@ class Rejection(CorrectionRule):
         return self
 
     def correct(self, batch: CorrectionBatch) -> Correction:
-        """Metrics: shares of dropped tokens, and of sequences that lose some."""
+        """Return the mask; metrics: shares of dropped tokens, and of sequences that lose some."""
         mask_BT = batch.action_mask_BT
         distance_BT = self._distance(batch)
         if self.estimator == "k1":

@@ -24,10 +24,10 @@ class OffPolicySequenceMask(CorrectionRule):
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT"})
     name: Literal["off_policy_sequence_mask"] = "off_policy_sequence_mask"
     threshold: float = Field(default=0.1, gt=0)
-    """Nats per token: the trajectory's mean of behaviour less trainer log-prob."""
+    """Nats per token: the trajectory's mean of behaviour minus trainer log-prob."""
 
     def correct(self, batch: CorrectionBatch) -> Correction:
-        """The share of tokens that are silenced."""
+        """Return the weights; metric: the share of tokens with weight 0."""
         assert batch.advantages_BT is not None
         mask_BT = batch.action_mask_BT
         gap_B = -row_means(batch.log_ratio_BT, mask_BT)

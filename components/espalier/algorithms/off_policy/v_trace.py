@@ -1,4 +1,4 @@
-"""V-trace: values and advantages of a policy from another one's data.
+"""V-trace: values and advantages of a policy from another policy's data.
 
 Espeholt et al. 2018, arXiv:1802.01561, sec. 4.1. Axes: B trajectories, T token columns.
 """
@@ -27,14 +27,15 @@ class VTrace(AlgorithmRule):
     gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount per token."""
     rho_bound: float = Field(default=1.0, gt=0)
-    """Which policy the values converge to: infinity is the trained one, 0 the sampler."""
+    """Determines to which policy the values converge: infinity is the trained one, 0 the
+    sampler."""
     c_bound: float = Field(default=1.0, gt=0)
     """Bounds the trace: changes the speed of convergence, not the fixed point."""
     trace_lambda: float = Field(default=1.0, ge=0, le=1)
-    """Of remark 2: decay of the trace."""
+    """Decay of the trace (remark 2)."""
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`; the advantage of a token bootstraps from the corrected next value."""
+        """Return the advantages, which bootstrap from the corrected next value, and the returns."""
         assert batch.values_BT is not None
         assert batch.behavior_logprobs_BT is not None
         assert batch.proximal_logprobs_BT is not None

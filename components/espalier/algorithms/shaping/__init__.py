@@ -1,11 +1,11 @@
-"""Shaping: terms of the reward beside outcome and format, one rule a module.
+"""Shaping: reward terms beside outcome and format, one module per rule.
 
-episode term   facts of an episode -> what it pays
-turn term      facts of an episode -> what each of its turns pays
-group term     facts of all attempts at a task -> what each attempt pays
+episode term   facts of an episode -> its reward
+turn term      facts of an episode -> the reward of each of its turns
+group term     facts of all attempts at a task -> the reward of each attempt
 
-Each says the range of what it pays. `require_outcome_dominates` adds the ranges up: the outcome
-must be at least half of what the reward can change. These unions are the only lists.
+Each term gives its range. `require_outcome_dominates` adds the ranges up: the outcome must make up
+at least half of the reward's whole range. These unions are the only lists.
 """
 
 from typing import Annotated

@@ -10,32 +10,32 @@ from espalier.algorithms.shaping.term import CallFacts, EpisodeFacts, Span, Term
 
 
 class CallShaping(TurnTerm):
-    """Pays for the first useful call, and takes for calls that repeat the last or cannot be made.
+    """Rewards the first useful call; penalises repeated calls and calls that cannot be made.
 
-    What it has paid so far stays between `-cap` and `cap` after every call, so that neither a long
-    loop nor a row of calls adds up. Payments fall on the turn of their call.
+    The sum so far stays between `-cap` and `cap` after every call, so that neither a long loop nor
+    a series of calls adds up. Each amount belongs to the turn of its call.
     """
 
     name: Literal["call_shaping"] = "call_shaping"
     right_tools: tuple[str, ...] = ()
-    """Names of tools whose first successful call is paid; empty: any tool's."""
+    """Names of tools whose first successful call is rewarded; empty: any tool's."""
     right: float = Field(default=0.1, ge=0)
-    """Paid once, for that call."""
+    """Reward for that call, given once."""
     duplicate: float = Field(default=0.05, ge=0)
-    """Taken for each call that repeats the call before it, arguments included."""
+    """Penalty for each call that repeats the call before it, arguments included."""
     unknown: float = Field(default=0.3, ge=0)
-    """Taken for each call of a tool that does not exist."""
+    """Penalty for each call of a tool that does not exist."""
     cap: float = Field(default=0.3, gt=0)
-    """The most that is paid, and the most that is taken, in one episode."""
+    """Largest total reward, and largest total penalty, of one episode."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         low = self.cap if self.duplicate or self.unknown else 0.0
         return Span(-low, min(self.cap, self.right))
 
     def turn_payments(self, episode: EpisodeFacts) -> list[float]:
-        """See `TurnTerm`."""
+        """Return the term's amount for each message of the policy, reward units."""
         paid, before, payments = 0.0, None, list[float]()
         found = False
         for turn in episode.turns:

@@ -1,4 +1,4 @@
-"""A cap on calls: an episode that makes more of them loses a fixed amount."""
+"""A cap on calls: an episode that makes more of them gets a fixed penalty."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from espalier.algorithms.shaping.term import EpisodeFacts, EpisodeTerm, Span, Te
 
 
 class CallsCap(EpisodeTerm):
-    """Takes `penalty` once from an episode with more than `most` calls.
+    """Subtracts `penalty` once from an episode with more than `most` calls.
 
-    Against policies that call tools for what shaping pays, or because a longer episode finds the
-    answer by chance.
+    It acts against policies that call tools for the shaping reward, or because a longer episode
+    finds the answer by chance.
     """
 
     name: Literal["calls_cap"] = "calls_cap"
     most: int = Field(default=8, ge=0)
-    """Calls that are free."""
+    """Number of calls without penalty."""
     penalty: float = Field(default=0.2, gt=0)
-    """Taken where there were more."""
+    """Penalty for more calls."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         return Span(-self.penalty, 0.0)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         del context
         return -self.penalty * (len(episode.calls) > self.most)

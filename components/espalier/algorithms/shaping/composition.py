@@ -1,4 +1,4 @@
-"""Whether a reward's terms may stand beside its outcome: checked before anything is played."""
+"""Whether a reward's terms may stand beside its outcome: checked before any episode is played."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _ROUNDING = 1e-9
 
 
 def require_outcome_dominates(terms: Mapping[str, Span], context: TermContext) -> None:
-    """Check that the outcome is at least half of what a reward can change.
+    """Check that the outcome makes up at least half of the reward's whole range.
 
-    A policy that is offered more for something else than for right answers learns something else.
+    A policy that can gain more from something else than from right answers learns something else.
 
     Args:
         terms: ranges of all terms beside the outcome, by name.
-        context: says the outcome's range.
+        context: gives the outcome's range.
 
     Raises:
-        ValueError: naming each term with what it can change.
+        ValueError: the outcome is smaller; the message names each term and its range.
     """
     others = sum(span.width for span in terms.values())
     if others <= context.outcome_width + _ROUNDING:

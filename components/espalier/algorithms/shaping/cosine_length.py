@@ -20,7 +20,7 @@ from espalier.algorithms.shaping.term import (
 
 
 def cosine_progress(length: int, max_length: int) -> float:
-    """0 for no length, 1 for `max_length` and beyond, along half a cosine."""
+    """Return 0 for no length and 1 for `max_length` and beyond, along half a cosine."""
     return 0.5 * (1 - math.cos(math.pi * min(1.0, length / max_length)))
 
 
@@ -28,25 +28,25 @@ class CosineLength(EpisodeTerm):
     """Moves an outcome towards the middle of its range as the episode grows.
 
     With outcomes of 1 and -1, share 0.25 and no other term, the total is TRL's default: 1 to 0.5
-    for right answers, -1 to -0.5 for wrong ones. It makes a policy think longer about what it gets
-    wrong.
+    for right answers, -1 to -0.5 for wrong ones. It makes a policy think longer about tasks that it
+    fails.
     """
 
     name: Literal["cosine_length"] = "cosine_length"
     unit: LengthUnit = "tokens"
-    """What is counted: messages of the policy, its tokens, or all tokens."""
+    """Unit of length: messages of the policy, its tokens, or all tokens."""
     max_length: int = Field(default=224, ge=1)
-    """From this length on nothing changes."""
+    """Length beyond which the term does not change."""
     share: float = Field(default=0.25, gt=0, le=0.5)
-    """The most that is taken or given, as a share of the outcome's range."""
+    """Largest amount of the term, as a share of the outcome's range."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         most = self.share * context.outcome_width
         return Span(-most, most)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         moved = self.share * context.outcome_width
         moved *= cosine_progress(episode.length(self.unit), self.max_length)
         return -moved if episode.is_right else moved

@@ -12,32 +12,34 @@ _BOX = r"\boxed{"
 
 
 class Form(EpisodeTerm):
-    r"""Pays `weight` times a score between 0 and 1, for right and wrong answers alike.
+    r"""Adds `weight` times a score between 0 and 1, for right and wrong answers alike.
 
-    The score adds up: a thought anywhere, each call of a tool that exists, an answer in \boxed{},
-    less each call that cannot be made and a last message that could not be read; then it is
-    clamped. `reward.format` is the plain form of it: all or nothing, for an answer.
+    The score is a sum: plus for a thought in any message, for each call of an existing tool, and
+    for an answer in \boxed{}; minus for each call that cannot be made and for a last message that
+    could not be read. The sum is clamped. `reward.format` is the simple version, all or nothing,
+    for an answer.
     """
 
     name: Literal["form"] = "form"
     weight: float = Field(default=0.2, gt=0)
-    """Paid for a score of 1."""
+    """Reward for a score of 1."""
     thought: float = Field(default=0.3, ge=0)
-    """Added where any message says a thought."""
+    """Added if any message has a thought."""
     valid_call: float = Field(default=0.1, ge=0)
     """Added for each call of a tool that exists."""
     invalid_call: float = Field(default=0.2, ge=0)
-    """Taken for each call of a tool that does not, and for a message that could not be read."""
+    """Subtracted for each call of a tool that does not exist, and for a message that could not be
+    read."""
     boxed: float = Field(default=0.2, ge=0)
-    """Added where the last message has a box."""
+    """Added if the last message has a box."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         return Span(0.0, self.weight)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         del context
         valid = sum(call.exists for call in episode.calls)
         invalid = len(episode.calls) - valid + episode.is_malformed

@@ -1,4 +1,4 @@
-"""A price on messages that cannot be read (RAGEN, Wang et al. 2025, arXiv:2504.20073)."""
+"""A penalty for messages that cannot be read (RAGEN, Wang et al. 2025, arXiv:2504.20073)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from espalier.algorithms.shaping.term import EpisodeFacts, EpisodeTerm, Span, Te
 
 
 class FormatPenalty(EpisodeTerm):
-    """Takes `penalty` from an episode that ended with a message that could not be read.
+    """Subtracts `penalty` from an episode that ended with a message that could not be read.
 
-    Such a message ends the episode, so that it is taken once at most. `reward.format` pays for the
-    form of an answer instead, where a penalty leaves the total of a good episode as it is.
+    Such a message ends the episode, so the penalty applies at most once. `reward.format` instead
+    rewards the form of an answer, while a penalty leaves the total of a good episode unchanged.
     """
 
     name: Literal["format_penalty"] = "format_penalty"
     penalty: float = Field(default=0.1, gt=0)
-    """Taken for it, reward units."""
+    """Size of the penalty, reward units."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         return Span(-self.penalty, 0.0)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         del context
         return -self.penalty * episode.is_malformed

@@ -1,4 +1,4 @@
-"""A price on length over a target: `-per_unit * max(0, length - target)`, up to a cap."""
+"""A penalty on length beyond a target: `-per_unit * max(0, length - target)`, up to a cap."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from espalier.algorithms.shaping.term import (
 
 
 class LinearLength(EpisodeTerm):
-    """Each unit of length over the target costs the same."""
+    """Each unit of length beyond the target costs the same."""
 
     name: Literal["linear_length"] = "linear_length"
     unit: LengthUnit = "turns"
-    """What is counted: messages of the policy, its tokens, or all tokens."""
+    """Unit of length: messages of the policy, its tokens, or all tokens."""
     target: int = Field(default=4, ge=0)
-    """Up to this length nothing is taken."""
+    """Length up to which there is no penalty."""
     per_unit: float = Field(default=0.05, gt=0)
-    """Price of each further unit."""
+    """Penalty for each further unit."""
     cap: float = Field(default=0.25, gt=0)
-    """The most that is taken in one episode."""
+    """Largest penalty of one episode."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         return Span(-self.cap, 0.0)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         del context
         over = max(0, episode.length(self.unit) - self.target)
         return -min(self.cap, self.per_unit * over)

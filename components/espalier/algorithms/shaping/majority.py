@@ -12,24 +12,25 @@ from espalier.algorithms.shaping.term import EpisodeFacts, GroupTerm, Span, Term
 
 
 class Majority(GroupTerm):
-    """Pays the attempts whose answer is the most frequent one of their group.
+    """Rewards the attempts whose answer is the most frequent one of their group.
 
-    Answers are compared without case and spacing. Where two answers are equally frequent, or none
-    is given twice, nobody is paid. Auxiliary: a group that agrees on a wrong answer is paid for it.
+    Answers are compared without case and spacing. If two answers are equally frequent, or none is
+    given twice, no attempt is rewarded. Auxiliary: a group that agrees on a wrong answer is
+    rewarded for it.
     """
 
     is_auxiliary: ClassVar[bool] = True
     name: Literal["majority"] = "majority"
     weight: float = Field(default=0.1, gt=0)
-    """Paid for agreeing with the majority."""
+    """Reward for agreeing with the majority."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         return Span(0.0, self.weight)
 
     def payments(self, group: Sequence[EpisodeFacts]) -> list[float]:
-        """See `GroupTerm`."""
+        """Return the term's amount for each episode of `group`, reward units."""
         answers = [_folded(episode.answer) for episode in group]
         common = Counter(answer for answer in answers if answer).most_common(2)
         counts = [count for _, count in common]

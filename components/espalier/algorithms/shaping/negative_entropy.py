@@ -11,27 +11,27 @@ from espalier.algorithms.shaping.term import EpisodeFacts, EpisodeTerm, Span, Te
 
 
 class NegativeEntropy(EpisodeTerm):
-    """Takes more, the less certain the policy was of the tokens that it sampled.
+    """Subtracts more, the less certain the policy was of the tokens that it sampled.
 
     The entropy of a token's distribution is estimated by the negative log-prob of the token that
-    was drawn, whose expectation it is; the mean over the episode is cut at `most_nats`. Auxiliary:
-    it pays a policy for being sure, right or wrong, and lowers the entropy by itself.
+    was drawn, whose expectation it is; the mean over the episode is cut off at `most_nats`.
+    Auxiliary: it rewards certainty, right or wrong, and lowers the entropy by itself.
     """
 
     is_auxiliary: ClassVar[bool] = True
     name: Literal["negative_entropy"] = "negative_entropy"
     weight: float = Field(default=0.1, gt=0)
-    """Taken at `most_nats` and above."""
+    """Penalty at `most_nats` and above."""
     most_nats: float = Field(default=2.0, gt=0)
-    """Entropy of a token from which on nothing more is taken, nats."""
+    """Entropy of a token, in nats, from which the penalty grows no further."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         return Span(-self.weight, 0.0)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         del context
         if not episode.action_logprobs:
             return -self.weight

@@ -12,15 +12,15 @@ from espalier.algorithms.shaping.term import EpisodeFacts, EpisodeTerm, Span, Te
 def overlong_penalty(
     length: int, *, max_length: int, buffer: int, penalty: float, floor: bool = True
 ) -> float:
-    """What is paid for a length, 0 down to `-penalty`.
+    """Return the reward for a length, from 0 down to `-penalty`.
 
     Args:
-        length: of a response, tokens.
-        max_length: at which the whole penalty is reached; the paper's 20480.
+        length: length of a response, tokens.
+        max_length: length at which the whole penalty is reached; the paper's 20480.
         buffer: tokens before it in which the penalty rises linearly; the paper's 4096.
         penalty: the paper's 1, where an outcome is 1 or -1.
-        floor: whether a length beyond `max_length` costs no more than the penalty, as in the paper
-            and in TRL (`get_soft_overlong_punishment`); verl (`DAPORewardManager`) goes on.
+        floor: whether lengths beyond `max_length` cost no more than the penalty, as in the paper
+            and in TRL (`get_soft_overlong_punishment`); verl (`DAPORewardManager`) does not stop.
     """
     over = length - (max_length - buffer)
     taken = max(0.0, over / buffer)
@@ -28,10 +28,10 @@ def overlong_penalty(
 
 
 class Overlong(EpisodeTerm):
-    """Takes up to `share` of what an outcome can change, as an episode nears its last token.
+    """Subtracts up to `share` of the outcome's range as an episode nears its token limit.
 
-    The limit is `episode.max_tokens`, prompt and observations included. An episode that used up
-    its tokens is taken the whole penalty, however many of them were left unused.
+    The limit is `episode.max_tokens`, prompt and observations included. An episode that was cut
+    off at its limit gets the whole penalty, even if some of its tokens were unused.
     """
 
     name: Literal["overlong"] = "overlong"
@@ -42,11 +42,11 @@ class Overlong(EpisodeTerm):
     """
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         return Span(-self.share * context.outcome_width, 0.0)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         return overlong_penalty(
             context.max_tokens if episode.is_truncated else episode.total_tokens,
             max_length=context.max_tokens,

@@ -1,4 +1,4 @@
-"""A price on repeated n-grams of tokens (Yeo et al. 2025, arXiv:2502.03373, app. B; TRL)."""
+"""A penalty on repeated n-grams of tokens (Yeo et al. 2025, arXiv:2502.03373, app. B; TRL)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from espalier.algorithms.shaping.term import EpisodeFacts, EpisodeTerm, Span, Te
 
 
 def repeated_share(token_ids: Sequence[int], ngram: int) -> float:
-    """Share of the n-grams that were there before, 0-1; 0 where the text is shorter than one.
+    """Return the share of n-grams that occurred before, 0-1; 0 for a text shorter than one.
 
     TRL's `get_repetition_penalty_reward` is `max_penalty` times this.
     """
@@ -22,21 +22,21 @@ def repeated_share(token_ids: Sequence[int], ngram: int) -> float:
 
 
 class Repetition(EpisodeTerm):
-    """Takes `weight` times the share of the sampled n-grams that the policy wrote before."""
+    """Subtracts `weight` times the share of the sampled n-grams that the policy wrote before."""
 
     name: Literal["repetition"] = "repetition"
     ngram: int = Field(default=8, ge=1)
-    """Tokens that are compared at once. Calls repeat the tags around them: shorter n-grams punish
-    any second call."""
+    """Length of the compared n-grams, in tokens. Calls repeat the tags around them: shorter n-grams
+    would penalise any second call."""
     weight: float = Field(default=0.2, gt=0)
-    """What is taken where everything is repetition."""
+    """Penalty if everything is repetition."""
 
     def span(self, context: TermContext) -> Span:
-        """See `RewardTerm`."""
+        """Return the range of the term."""
         del context
         return Span(-self.weight, 0.0)
 
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """See `EpisodeTerm`."""
+        """Return the term's amount for `episode`, reward units."""
         del context
         return -self.weight * repeated_share(episode.action_token_ids, self.ngram)

@@ -1,4 +1,4 @@
-"""What a term of the reward is computed from, and the base classes of the terms.
+"""The facts that reward terms are computed from, and the base classes of the terms.
 
 Turns are messages of the policy. One episode of three, in which the second calls an unknown tool:
 
@@ -21,7 +21,7 @@ class CallFacts(NamedTuple):
 
     name: str
     arguments: str
-    """Equal for equal arguments."""
+    """The arguments as text, equal for equal arguments."""
     succeeded: bool
     exists: bool = True
     """Whether the episode offers a tool of that name."""
@@ -29,28 +29,28 @@ class CallFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFacts:
-    """A judged episode, as the terms see it."""
+    """A scored episode, as the terms see it."""
 
     outcome: float
-    """As it is paid, reward units."""
+    """The outcome in the reward, reward units."""
     is_right: bool
     """Whether the verifier accepted the answer."""
     answer: str | None = None
     turns: tuple[tuple[CallFacts, ...], ...] = ((),)
-    """The calls of each message; none where it answered."""
+    """The calls of each message; empty for an answer."""
     thoughts: tuple[bool, ...] = (False,)
-    """Whether each message says a thought."""
+    """Whether each message has a thought."""
     last_text: str = ""
-    """Of the last message, without its thought."""
+    """Text of the last message, without its thought."""
     is_malformed: bool = False
     """Whether the last message was neither a call nor an answer."""
     is_truncated: bool = False
-    """Whether its tokens were used up."""
+    """Whether the episode was cut off at its token limit."""
     total_tokens: int = 0
-    """Prompt and observations included."""
+    """Number of tokens, prompt and observations included."""
     action_token_ids: tuple[int, ...] = ()
     action_logprobs: tuple[float, ...] = ()
-    """Under the policy that sampled, nats."""
+    """Log-probs under the policy that sampled, nats."""
 
     @property
     def calls(self) -> tuple[CallFacts, ...]:
@@ -58,7 +58,7 @@ class EpisodeFacts:
         return tuple(call for turn in self.turns for call in turn)
 
     def length(self, unit: LengthUnit) -> int:
-        """Its length: sampled tokens, all tokens, or messages of the policy."""
+        """Return its length: sampled tokens, all tokens, or messages of the policy."""
         match unit:
             case "action_tokens":
                 return len(self.action_token_ids)
@@ -72,71 +72,71 @@ LengthUnit = Literal["action_tokens", "tokens", "turns"]
 
 
 class TermContext(NamedTuple):
-    """What other sections of the profile say about the episodes."""
+    """Settings of the profile's other sections on which terms depend."""
 
     max_tokens: int
     """`episode.max_tokens`."""
     outcome_low: float = 0.0
-    """The least that an outcome pays, reward units."""
+    """The least outcome, reward units."""
     outcome_high: float = 1.0
-    """The most."""
+    """The largest outcome, reward units."""
 
     @property
     def outcome_width(self) -> float:
-        """What an outcome can change of the total."""
+        """Width of the outcome's range."""
         return self.outcome_high - self.outcome_low
 
 
 class Span(NamedTuple):
-    """Least and most that a term pays in one episode, reward units."""
+    """Range of a term in one episode, reward units."""
 
     low: float
     high: float
 
     @property
     def width(self) -> float:
-        """What the term can change of the total."""
+        """Width of the term's range."""
         return self.high - self.low
 
 
 class Payment(NamedTuple):
-    """What a term pays for one episode, reward units."""
+    """The amount of a term in one episode, reward units."""
 
     once: float | None = None
-    """For the episode as a whole; None for a term that falls turn by turn."""
+    """Amount for the whole episode; None for a term that counts turn by turn."""
     by_turn: tuple[float, ...] = ()
-    """For each of its turns; empty for a term that falls on the whole."""
+    """Amount for each turn; empty for a term that counts for the whole episode."""
 
 
 class RewardTerm(AlgorithmRule):
-    """A term of the reward beside outcome and format, known by its `name`."""
+    """A term of the reward beside outcome and format, identified by its `name`."""
 
     is_auxiliary: ClassVar[bool] = False
-    """Whether it knows nothing of right and wrong, and so must never be the outcome."""
+    """Whether it ignores right and wrong, and so must never be the outcome."""
 
     @property
     def key(self) -> str:
-        """Its name, under which trajectories keep it."""
+        """The name under which trajectories keep it."""
         return str(getattr(self, "name"))  # noqa: B009 (each rule declares its own literal)
 
     @abstractmethod
     def span(self, context: TermContext) -> Span:
-        """The range of what it pays."""
+        """Return the range of the term."""
 
     @abstractmethod
     def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
-        """What it pays for each of the attempts at one task."""
+        """Return the term's amounts for the attempts at one task."""
 
 
 class EpisodeTerm(RewardTerm):
-    """A term that judges each episode by itself."""
+    """A term that is computed from one episode."""
 
     @abstractmethod
     def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
-        """What it pays for `episode`, reward units."""
+        """Return the term's amount for `episode`, reward units."""
 
     def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
-        """See `RewardTerm`."""
+        """Return the term's amounts for the attempts at one task."""
         return [Payment(self.payment(episode, context)) for episode in group]
 
 
@@ -145,22 +145,22 @@ class GroupTerm(RewardTerm):
 
     @abstractmethod
     def payments(self, group: Sequence[EpisodeFacts]) -> list[float]:
-        """What it pays for each episode of `group`, reward units."""
+        """Return the term's amount for each episode of `group`, reward units."""
 
     def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
-        """See `RewardTerm`."""
+        """Return the term's amounts for the attempts at one task."""
         del context
         return [Payment(payment) for payment in self.payments(group)]
 
 
 class TurnTerm(RewardTerm):
-    """A term that falls turn by turn."""
+    """A term that counts turn by turn."""
 
     @abstractmethod
     def turn_payments(self, episode: EpisodeFacts) -> list[float]:
-        """What it pays for each message of the policy, reward units."""
+        """Return the term's amount for each message of the policy, reward units."""
 
     def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
-        """See `RewardTerm`."""
+        """Return the term's amounts for the attempts at one task."""
         del context
         return [Payment(None, tuple(self.turn_payments(episode))) for episode in group]

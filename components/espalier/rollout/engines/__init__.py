@@ -1,1 +1,1 @@
-"""Engines: token ids in, token ids and their log-probs out; never text tokenised again."""
+"""Engines: they read token ids and return token ids with log-probs; text is never re-tokenised."""

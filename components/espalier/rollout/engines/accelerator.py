@@ -1,7 +1,7 @@
-"""What an accelerator needs besides the code of the CPU: few transfers, and writes without a sort.
+"""What an accelerator needs beyond the code for the CPU: few transfers, and writes without a sort.
 
-A step is planned on the host, as some twenty small tensors. They are moved in one piece: a transfer
-each would take as long as the step's arithmetic.
+A step is planned on the host, as about twenty small tensors, which move in one transfer: one
+transfer for each would take as long as the step's arithmetic.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 T = TypeVar("T")
 
 _ALIGNED = 16
-"""Bytes: kernels read that many at once."""
+"""Alignment in bytes: kernels read this many at once."""
 
 
 def to_device(plan: T, device: torch.device) -> T:
-    """`plan` with every tensor in it on `device`, in one transfer; itself if that is the CPU.
+    """Return `plan` with all its tensors moved to `device` in one transfer.
 
     Args:
         plan: a tensor, or tuples, named tuples and dataclasses of tensors and other values.
-        device: of the weights.
+        device: device of the weights.
     """
     if device.type == "cpu":
         return plan
@@ -63,7 +63,7 @@ def _moved(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def _as(tensor: Tensor, part: Tensor) -> Tensor:
-    """The bytes of `part` as a tensor like `tensor`."""
+    """Return the bytes of `part` as a tensor shaped and typed like `tensor`."""
     return part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
 
@@ -76,9 +76,10 @@ _mode_outside = 0
 def unsorted_writes(device: torch.device) -> Generator[None]:
     """Within the block, writes by index on an accelerator do not sort their indices first.
 
-    Torch's deterministic mode sorts them, in ten kernels a write, so that the last of equal indices
-    wins. An engine writes to distinct places, so the result is the same. The mode is the process's:
-    a learner's thread computes without it, now and then, while asynchronous sampling is in here.
+    Torch's deterministic mode sorts them, with ten kernels per write, so that the last of equal
+    indices wins. An engine writes to distinct places, so the result is the same. The mode belongs
+    to the process: while asynchronous sampling is in this block, a learner's thread may compute
+    without the mode, too.
     """
     global _within, _mode_outside
     if device.type == "cpu":

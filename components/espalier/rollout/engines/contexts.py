@@ -1,12 +1,12 @@
-"""Contexts that several rows of the lock-step engine share, from the prompt to where they part.
+"""Contexts that several rows of the lock-step engine share, from the prompt to where they differ.
 
-Attempts at one task begin with the same tokens: the prompt, and as often as not the first messages
-and what the tools said to them. Rows with equal contexts have one context in the decoder: what they
-read next is forwarded once, and each draws from the same logits by its own random numbers. Where
-they draw other tokens they part, and the decoder's context is copied. What the prompts of several
-tasks begin with, such as instructions and schemas of tools, is forwarded once as well.
+Attempts at one task begin with the same tokens: the prompt, and often the first messages and tool
+results. Rows with equal contexts have one context in the decoder: what they read next is forwarded
+once, and each draws from the same logits with its own random numbers. Where they draw different
+tokens, the decoder's context is copied. The common beginning of different tasks' prompts, such as
+instructions and tool schemas, is forwarded only once as well.
 
-    two rows that search for the same, and then read other answers of the same distribution
+    two rows that run the same search, and then draw different tokens from the same distribution
 
     context 0   P P P A A O O A          row 0 draws B next, row 1 draws C
     context 0   P P P A A O O A B        row 0
@@ -36,35 +36,35 @@ _NONE = -1
 """The context of a row that has read nothing."""
 
 _MAX_STEP_TOKENS = 4096
-"""A step takes no further group once it has this many tokens: bounds the step's memory."""
+"""Bound on a step's memory: a step takes no further group once it has this many tokens."""
 
 _MAX_DRAFTED_STEP_TOKENS = 1024
-"""The same where there are drafts: each token of them has logits, too. And a step of 1024 tokens of
-the embedded policy stays in a core's cache: 15% less time a token than one of 4096."""
+"""The same bound for steps with drafts: each of their tokens has logits, too. A step of 1024 tokens
+of the embedded policy also stays in a core's cache: 15% less time per token than one of 4096."""
 
 
 _SHORTEST_PREAMBLE = 32
-"""In tokens: what prompts of different tasks begin with alike is kept from here on."""
+"""Length, in tokens, from which the common beginning of different tasks' prompts is kept."""
 
 
 class Ready(NamedTuple):
-    """Rows whose context is wholly read, with the hidden states of last tokens."""
+    """Rows whose context is wholly read, with the hidden states of their last tokens."""
 
     slots_N: Ints
     hidden_N: Ints
-    """Which of the hidden states is that of a row's last token; those of its draft follow it."""
+    """Index of the hidden state of a row's last token; those of its draft follow it."""
     hidden_PH: Tensor
     forwarded: int
-    """Tokens that went through the model for it."""
+    """Number of tokens that went through the model for these rows."""
 
 
 class _Groups(NamedTuple):
-    """Rows by what they are to read, sorted by how many tokens that is."""
+    """Rows grouped by what they are to read, sorted by its length in tokens."""
 
     slots_N: Ints
     groups_N: Ints
     leaders_G: Ints
-    """A row of each group."""
+    """One row of each group, which stands for the others."""
 
 
 class _Kept(NamedTuple):
@@ -73,19 +73,19 @@ class _Kept(NamedTuple):
 
 
 class _Preamble(NamedTuple):
-    """What prompts of different tasks begin with, in a context of its own."""
+    """The common beginning of different tasks' prompts, in a context of its own."""
 
     token_ids: Prompt
     context: int
 
     def begins(self, prompt: Prompt) -> bool:
-        """Whether `prompt` goes on from here."""
+        """Whether `prompt` begins with this preamble."""
         length = len(self.token_ids)
         return len(prompt) > length and prompt[:length] == self.token_ids
 
 
 class SharedContexts:
-    """Which context of the decoder each row has."""
+    """The assignment of rows to contexts of the decoder."""
 
     def __init__(
         self, decoder: Decoder, slots: Slots, rows: RowState, *, max_rows: int, shares_turns: bool
@@ -96,7 +96,7 @@ class SharedContexts:
         self._shares_turns = shares_turns
         self._context_S: Ints = np.full(max_rows, _NONE)
         self._holders_C: Ints = np.zeros(2 * max_rows, np.int64)
-        """Rows that have a context, and 1 if it is kept."""
+        """Number of rows that use a context, plus 1 if it is kept."""
         self._next_context = 0
         self._released: list[int] = []
         self._fresh: dict[int, Prompt] = {}
@@ -108,7 +108,7 @@ class SharedContexts:
         self._fresh[slot] = prompt
 
     def observed(self, slot: int) -> None:
-        """Say that the unread tokens of a row are no longer its prompt alone."""
+        """Record that the unread tokens of a row are no longer its prompt alone."""
         self._fresh.pop(slot, None)
 
     def closed(self, slot: int) -> None:
@@ -120,7 +120,7 @@ class SharedContexts:
             self._let_go(context)
 
     def are_alone(self, slots_N: Ints) -> NDArray[np.bool_]:
-        """[N], whether no other row has, or may come to have, a row's context and unread tokens."""
+        """Return [N] bool: whether no other row shares, or may come to share, a row's context."""
         contexts_N = self._context_S[slots_N]
         are_alone_N = (contexts_N != _NONE) & (self._holders_C[contexts_N] == 1)
         if self._fresh:
@@ -136,11 +136,11 @@ class SharedContexts:
         return are_alone_N
 
     def rewind(self, slots_N: Ints, counts_N: Ints) -> None:
-        """Take back the last `counts_N` tokens of rows that the last step read drafts for."""
+        """Take back the last `counts_N` tokens of rows whose drafts the last step read."""
         self._decoder.rewind(self._context_S[slots_N], counts_N)
 
     def read(self, active_N: Ints) -> Ready:
-        """Forward what the rows have not read, up to the bound of a step.
+        """Forward the unread tokens of the rows, up to the bound of a step.
 
         Contexts of prompts are kept for sessions that wait for a slot, as long as one waits.
         """
@@ -173,7 +173,7 @@ class SharedContexts:
         )
 
     def _join_kept(self, active_N: Ints) -> list[tuple[int, Tensor]]:
-        """Give rows whose prompt is kept its context.
+        """Give each row whose prompt has a kept context that context.
 
         Returns:
             Those rows, and the hidden state of the prompt's last token.
@@ -192,10 +192,10 @@ class SharedContexts:
         return joined
 
     def _begin_alike(self, active_N: Ints) -> int:
-        """Give rows that have read nothing the context of what their prompts begin with.
+        """Give rows that have read nothing the context of their prompts' common beginning.
 
         Returns:
-            Tokens that went through the model for it.
+            Number of tokens that went through the model for this.
         """
         fresh = {slot: self._fresh[slot] for slot in active_N.tolist() if slot in self._fresh}
         if self._preamble is None:
@@ -225,7 +225,7 @@ class SharedContexts:
         return len(token_ids)
 
     def _grouped(self, slots_N: Ints) -> _Groups:
-        """Rows with the same context and the same unread tokens, together."""
+        """Group the rows that have the same context and the same unread tokens."""
         contexts_N = self._context_S[slots_N]
         is_single_N = (self._rows.num_unread_S[slots_N] == 1) & (contexts_N != _NONE)
         singles_N, others_N = slots_N[is_single_N], slots_N[~is_single_N]
@@ -263,7 +263,7 @@ class SharedContexts:
         parts_G = (contexts_G == _NONE) | (sizes_G < self._holders_C[contexts_G])
         copies: dict[int, list[int]] = {}
         parting = np.nonzero(parts_G)[0]
-        # the largest last: it may be the one that stays
+        # the largest last: it may keep the source context
         for group in parting[np.argsort(sizes_G[parting], kind="stable")].tolist():
             source, size = int(contexts_G[group]), int(sizes_G[group])
             if source != _NONE:
@@ -292,7 +292,7 @@ class SharedContexts:
         for group, leader in enumerate(groups.leaders_G.tolist()):
             prompt = prompts[leader]
             if prompt is None or self._rows.num_drafted_S[leader]:
-                continue  # with a draft behind it
+                continue  # followed by a draft
             if self._slots.is_wanted(prompt):
                 context = int(self._context_S[leader])
                 self._holders_C[context] += 1
@@ -320,7 +320,10 @@ class SharedContexts:
 
 
 def _common_beginning(prompts: Collection[Prompt]) -> Prompt:
-    """What all begin with, without the last token of any: something is left to read."""
+    """Return the longest common beginning, without the last token of any prompt.
+
+    Each prompt keeps at least one token that remains to be read.
+    """
     first, last = min(prompts), max(prompts)
     shortest = min(map(len, prompts)) - 1
     differing = (place for place in range(shortest) if first[place] != last[place])
@@ -339,9 +342,9 @@ def _within_bound(groups: _Groups, rows: RowState) -> _Groups:
 
 
 def _longest_within_bound(groups: _Groups, counts_G: Ints) -> _Groups:
-    """Groups of single tokens, and of the others the longest.
+    """Return all groups of single tokens, and the longest of the other groups.
 
-    Long questions take many turns: if they began last, they would be played alone in the end.
+    Long questions take many turns: if they began last, they would run alone at the end.
     """
     longer_G = np.cumsum(counts_G[::-1])[::-1] - counts_G
     is_in_G = (longer_G < _MAX_DRAFTED_STEP_TOKENS) | (counts_G == 1)

@@ -1,4 +1,4 @@
-"""What the lock-step engine needs of a model, and the decoder that works for every model.
+"""The interface of decoders for the lock-step engine, and the decoder that works for every model.
 
 `RowwiseDecoder` uses the model's own cache, one row after the other: slow, and exact for whatever
 an architecture keeps (windows, convolutions, recurrent states). Siblings: `hf_decoder.py` and
@@ -27,16 +27,16 @@ class Decoder(Protocol):
     """
 
     def begin(self) -> None:
-        """Forget every context, and use the current weights from now on."""
+        """Discard every context, and use the current weights from now on."""
         ...
 
     def end(self) -> None:
-        """Forget every context, and free their memory."""
+        """Discard every context, and free their memory."""
         ...
 
     @property
     def rewinds(self) -> bool:
-        """Whether it can `rewind`; where a state only grows, as a window's does, it cannot."""
+        """Whether `rewind` works; it cannot where a state is overwritten, as a window's is."""
         ...
 
     def advance(
@@ -46,10 +46,9 @@ class Decoder(Protocol):
 
         Args:
             slots_R: distinct slots; one that is not in use begins with an empty context.
-            counts_R: how many tokens each appends, in ascending order.
+            counts_R: number of tokens to append to each slot, in ascending order.
             token_ids_M: the tokens, row after row.
-            lasts_R: of how many of a row's last tokens the hidden states are asked for; None asks
-                for one of each row.
+            lasts_R: how many of a row's last tokens need hidden states; None needs one per row.
 
         Returns:
             [sum of `lasts_R`, H] hidden states, row after row.
@@ -66,15 +65,15 @@ class Decoder(Protocol):
         ...
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """[N, V] logits of the next token; the caller may overwrite them."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         ...
 
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """Give unused slots a copy of the context of `source`."""
+        """Copy the context of `source` to unused slots."""
         ...
 
     def release(self, slot: int) -> None:
-        """Forget the context of `slot`; it may be used again."""
+        """Discard the context of `slot`, which may then be used again."""
         ...
 
 
@@ -87,16 +86,16 @@ class RowwiseDecoder:
         self._caches: dict[int, DynamicCache] = {}
 
     def begin(self) -> None:
-        """See `Decoder.begin`; the weights are read in place."""
+        """Discard every context; the weights are read in place."""
         self.end()
 
     def end(self) -> None:
-        """See `Decoder.end`."""
+        """Discard every context, and free their memory."""
         self._caches.clear()
 
     @property
     def rewinds(self) -> bool:
-        """See `Decoder.rewinds`: where every layer keeps all keys and values, and nothing else."""
+        """Whether every layer keeps all keys and values, and nothing else."""
         layers = DynamicCache(config=self._model.config).layers
         return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
@@ -104,32 +103,32 @@ class RowwiseDecoder:
     def advance(
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
-        """See `Decoder.advance`."""
+        """Append tokens to some of the contexts; the others do not change."""
         parts = torch.from_numpy(token_ids_M).to(self._device).split(counts_R.tolist())
         lasts = [1] * len(parts) if lasts_R is None else lasts_R.tolist()
         rows = zip(slots_R.tolist(), parts, lasts, strict=True)
         return torch.cat([self._read(slot, part)[-last:] for slot, part, last in rows])
 
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
-        """See `Decoder.rewind`."""
+        """Take back the last tokens of contexts that the last `advance` appended to."""
         for slot, count in zip(slots_R.tolist(), counts_R.tolist(), strict=True):
             self._caches[slot].crop(-count)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """See `Decoder.logits`."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         projection = self._model.get_output_embeddings()
         assert projection is not None, "a causal LM has an output projection"
         return projection(hidden_NH)
 
     @torch.inference_mode()
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """See `Decoder.fork`."""
+        """Copy the context of `source` to unused slots."""
         for target in targets:
             self._caches[target] = copy.deepcopy(self._caches[source])
 
     def release(self, slot: int) -> None:
-        """See `Decoder.release`."""
+        """Discard the context of `slot`, which may then be used again."""
         self._caches.pop(slot, None)
 
     def _read(self, slot: int, token_ids_T: Tensor) -> Tensor:

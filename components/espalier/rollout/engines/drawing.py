@@ -25,17 +25,17 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 class RowSampling(NamedTuple):
-    """Sampling parameters of L distributions, and N draws from them; see `engine.Sampling`."""
+    """Sampling parameters of L distributions, and N draws, as in `engine.Sampling`."""
 
     temperatures_L: Floats
     top_p_L: Floats
     top_k_L: Ints
     uniforms_N: NDArray[np.float64]
-    """In [0, 1)."""
+    """Uniform numbers in [0, 1)."""
     sources_N: Ints
     """The distribution that each row draws from."""
     kind_choices: tuple[tuple[KindChoice, Ints], ...] = ()
-    """Each with the distributions of a token that opens an action."""
+    """Each exploration rule, with the distributions of a token that opens an action."""
 
 
 class DrawnTokens(NamedTuple):
@@ -43,7 +43,7 @@ class DrawnTokens(NamedTuple):
 
     token_ids_N: Ints
     logprobs_N: Floats
-    """Nats, under the distribution drawn from; at temperature 0 under that of temperature 1."""
+    """Nats, under the distribution drawn from; at temperature 0, under that of temperature 1."""
 
 
 @torch.inference_mode()
@@ -77,7 +77,7 @@ def draw(logits_LV: Tensor, rows: RowSampling) -> DrawnTokens:
 
 
 def uniforms(seeds_N: NDArray[np.uint64], positions_N: Ints) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1) of (seed, position): SplitMix64 (Steele et al. 2014, fig. 17)."""
+    """Return uniform numbers in [0, 1) by seed and position: SplitMix64 (Steele et al. 2014)."""
     state = seeds_N + (positions_N.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -86,7 +86,7 @@ def uniforms(seeds_N: NDArray[np.uint64], positions_N: Ints) -> NDArray[np.float
 
 
 def _likeliest(logits_LV: Tensor, is_greedy_L: NDArray[np.bool_]) -> Tensor:
-    """[L] the likeliest token where a row is greedy, any number elsewhere."""
+    """Return [L]: the likeliest token where a row is greedy, an arbitrary number elsewhere."""
     if logits_LV.device.type != "cpu":
         return logits_LV.argmax(1)
     likeliest_L = np.zeros(len(is_greedy_L), np.int64)
@@ -96,7 +96,7 @@ def _likeliest(logits_LV: Tensor, is_greedy_L: NDArray[np.bool_]) -> Tensor:
 
 def _on_host(token_ids_N: Tensor, logprobs_N: Tensor) -> DrawnTokens:
     if token_ids_N.device.type != "cpu":
-        # in one transfer; a double holds either exactly
+        # one transfer for both: a double holds a token id and a float32 log-prob exactly
         both_2N = torch.stack((token_ids_N.double(), logprobs_N.double())).cpu()
         token_ids_N, logprobs_N = both_2N[0].long(), both_2N[1].float()
     return DrawnTokens(token_ids_N.numpy(), logprobs_N.numpy())
@@ -110,7 +110,7 @@ def _mix_in(probs_LV: Tensor, choice: KindChoice, chosen: Ints) -> None:
 
 
 def _cut(logits_NV: Tensor, top_p_N: Floats, top_k_N: Ints) -> Tensor:
-    """Set all logits to -inf but the `top_k` largest, and of those the fewest with mass `top_p`."""
+    """Set all logits to -inf except the `top_k` largest, of those the fewest with mass `top_p`."""
     ordered_NV, order_NV = logits_NV.sort(dim=-1, descending=True)
     ranks_V = torch.arange(logits_NV.shape[1], device=logits_NV.device)
     counts_N = np.where(top_k_N > 0, top_k_N, logits_NV.shape[1])
@@ -127,11 +127,12 @@ def _cut(logits_NV: Tensor, top_p_N: Floats, top_k_N: Ints) -> Tensor:
 
 
 def _inverse_cdf(probs_LV: Tensor, sources_N: Tensor, uniforms_N: Tensor) -> Tensor:
-    """The first token at which the cumulative probability exceeds the uniform number.
+    """Return the first token at which the cumulative probability exceeds the uniform number.
 
-    In two levels, blocks of tokens and then the tokens of one block: a cumulative sum over 256 x
-    2048 numbers takes 0.5 ms, the sums of blocks a tenth of that. Sums are in double precision, so
-    that a token of probability 1e-8 can be drawn, or of whole numbers; one of probability 0 cannot.
+    It searches in two levels, blocks of tokens and then the tokens of one block: a cumulative sum
+    over 256 x 2048 numbers takes 0.5 ms, the sums of blocks a tenth of that. Sums are in double
+    precision, or of whole numbers, so that a token of probability 1e-8 can be drawn; one of
+    probability 0 cannot.
     """
     distributions, vocabulary = probs_LV.shape
     blocks_LBK = probs_LV.view(distributions, -1, math.gcd(vocabulary, 64))
@@ -146,7 +147,7 @@ def _inverse_cdf(probs_LV: Tensor, sources_N: Tensor, uniforms_N: Tensor) -> Ten
 class _Found(NamedTuple):
     place_N1: Tensor
     rest_N1: Tensor
-    """The target less the sum of all earlier places."""
+    """The target minus the sum of all earlier places."""
 
 
 def _first_above(weights_NK: Tensor, targets_N1: Tensor) -> _Found:
@@ -167,20 +168,20 @@ def _first_above(weights_NK: Tensor, targets_N1: Tensor) -> _Found:
 
 
 _UNITS = 2.0**60
-"""Of the probability 1."""
+"""Number of units that stand for the probability 1."""
 
 
 def _in_units(probs_NK: Tensor) -> Tensor:
-    """Whole numbers; at least 1 of what is not 0."""
+    """Return the probabilities as whole numbers of units; at least 1 for each that is not 0."""
     return probs_NK.double().mul_(_UNITS).ceil_().long()
 
 
 def cumulative(probs_NK: Tensor) -> Tensor:
-    """Cumulative probabilities, in the format of `probs_NK`.
+    """Return cumulative probabilities, in the format of `probs_NK`.
 
-    An accelerator adds up whole numbers, whose sums do not depend on their order: there, torch
-    refuses those of other numbers in its deterministic mode, or takes memory for K * K of them. And
-    a sum in no fixed order might give a token of probability 0 a share.
+    An accelerator adds up whole numbers, whose sums do not depend on their order: in its
+    deterministic mode torch refuses cumulative sums of other numbers there, or takes memory for K *
+    K of them. A sum in no fixed order might also give a token of probability 0 a share.
     """
     if probs_NK.device.type == "cpu":
         return probs_NK.cumsum(-1)

@@ -1,11 +1,11 @@
-"""Drafts of what a session will sample: what earlier sessions with the same prompt went on with.
+"""Drafts of a session's next tokens, from earlier sessions with the same prompt.
 
-The contexts of ended sessions are kept by their prompts, whole: prompt, actions, observations. A
-session follows one of them by a pointer, as long as its own tokens are the same; its draft is the
-rest of the action that the pointer is in. Where it leaves that context, its last tokens are looked
-up among all contexts of the prompt.
+The contexts of ended sessions are kept whole, by prompt: prompt, actions, observations. A session
+follows one of them by a pointer, as long as its own tokens are the same; its draft is the rest of
+the action that the pointer is in. Where the session differs from that context, its last tokens are
+looked up in all contexts of the prompt.
 
-Tokens are kept as bytes, four each: to compare or to search many of them is one call.
+Tokens are kept as bytes, four each, so that comparing or searching many of them is one call.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 
 _WIDTH = array("i").itemsize
 _PER_PROMPT = 4
-"""Contexts kept of one prompt, the newest."""
+"""Number of contexts kept per prompt; the newest."""
 _MAX_TOKENS = 1 << 20
-"""Tokens kept in all, 4 MiB; the prompts that no session began with for longest go first."""
+"""Tokens kept in all, 4 MiB; the prompts that were unused for longest are dropped first."""
 _LOOKED_UP = 6
-"""Last tokens that are looked up where a session left what it followed: about half an action."""
+"""Number of last tokens that are looked up where a session leaves the context that it followed:
+about half an action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +32,20 @@ class EarlierContext:
 
     token_bytes: bytes
     starts: tuple[int, ...]
-    """Where its actions start, in tokens."""
+    """Token positions where its actions start."""
     ends: tuple[int, ...]
-    """Where they end, their last token included."""
+    """Token positions where its actions end, after their last token."""
 
     def __len__(self) -> int:
         """Number of tokens."""
         return len(self.token_bytes) // _WIDTH
 
     def goes_on_with(self, place: int, token_bytes: bytes) -> bool:
-        """Whether the tokens from `place` on are these."""
+        """Whether the tokens from `place` on are `token_bytes`."""
         return self.token_bytes.startswith(token_bytes, place * _WIDTH)
 
     def action_from(self, place: int) -> array[int]:
-        """The tokens from `place` to the end of the action it is in; none within an observation."""
+        """Return the tokens from `place` to the end of its action; empty within an observation."""
         action = bisect_right(self.starts, place) - 1
         found = array("i")
         if action >= 0 and place < self.ends[action]:
@@ -52,9 +53,11 @@ class EarlierContext:
         return found
 
     def place_after(self, token_bytes: bytes) -> int | None:
-        """The first place behind these tokens; None where they are not part of it."""
+        """Return the first position after `token_bytes`; None if they do not occur."""
         at = self.token_bytes.find(token_bytes)
-        while at % _WIDTH and at >= 0:  # found across the border of two tokens
+        while (
+            at % _WIDTH and at >= 0
+        ):  # a match that begins in the middle of a token's four bytes is none
             at = self.token_bytes.find(token_bytes, at + 1)
         return None if at < 0 else (at + len(token_bytes)) // _WIDTH
 
@@ -64,15 +67,15 @@ class EarlierRollouts:
 
     def __init__(self) -> None:
         self._contexts: OrderedDict[int, deque[EarlierContext]] = OrderedDict()
-        """By the hash of a prompt: where two had the same, drafts would be worse, and not wrong."""
+        """Contexts by the hash of a prompt: a collision would make drafts worse, but not wrong."""
         self._num_tokens = 0
 
     def of(self, prompt: bytes) -> Sequence[EarlierContext]:
-        """Those that begin with `prompt`, the newest first."""
+        """Return the contexts that begin with `prompt`, the newest first."""
         return self._contexts.get(hash(prompt), ())
 
     def add(self, prompt: bytes, context: EarlierContext) -> None:
-        """Keep a context; one that equals it goes, and so do the oldest beyond the bounds."""
+        """Keep a context; drop one that equals it, and the oldest beyond the bounds."""
         contexts = self._contexts.setdefault(hash(prompt), deque())
         self._contexts.move_to_end(hash(prompt))
         if context in contexts:
@@ -89,15 +92,15 @@ class EarlierRollouts:
 
 @dataclass(slots=True)
 class FollowedContext:
-    """The context of an open session, and the earlier one that it follows."""
+    """The context of an open session, and the earlier context that it follows."""
 
     prompt: bytes
     earlier: Sequence[EarlierContext]
     tokens: bytearray
     followed: EarlierContext | None
-    """None where its own last tokens are those of no earlier one."""
+    """The earlier context; None if none contains this session's last tokens."""
     place: int
-    """How much of the followed one is behind it."""
+    """Position in the followed context up to which the session has come."""
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
@@ -121,7 +124,7 @@ class FollowedContext:
         self.ends.append(len(self.tokens) // _WIDTH)
 
     def draft(self, action_ids: Sequence[int]) -> Sequence[int]:
-        """The tokens that are likely to follow in an action of which `action_ids` are sampled."""
+        """Return the likely next tokens of an action whose sampled tokens are `action_ids`."""
         begun = as_bytes(action_ids)
         if self.followed is not None and self.followed.goes_on_with(self.place, begun):
             found = self.followed.action_from(self.place + len(action_ids))
@@ -130,7 +133,7 @@ class FollowedContext:
         return self._look_up(begun)
 
     def ended(self) -> EarlierContext:
-        """What it leaves to later sessions."""
+        """Return the context that later sessions may follow."""
         return EarlierContext(bytes(self.tokens), tuple(self.starts), tuple(self.ends))
 
     def _append(self, token_bytes: bytes) -> None:
@@ -154,5 +157,5 @@ class FollowedContext:
 
 
 def as_bytes(token_ids: Sequence[int]) -> bytes:
-    """Tokens as they are kept."""
+    """Return tokens as the bytes in which they are kept."""
     return array("i", token_ids).tobytes()

@@ -1,7 +1,7 @@
-"""The contract of an engine: token ids in, token ids and their log-probs out; never text.
+"""The contract of an engine: it reads token ids and returns token ids with log-probs; never text.
 
-An episode is one `Session`: `Engine.open` takes its prompt, `observe` appends what the environment
-says, and `sample` lets the policy write one action. Siblings: `lockstep.py` (this process),
+An episode is one `Session`: `Engine.open` takes its prompt, `observe` appends the environment's
+answers, and `sample` lets the policy write one action. Siblings: `lockstep.py` (this process),
 `vllm.py` (a server).
 
     async with engine.serving():
@@ -32,21 +32,21 @@ class KindChoice:
     epsilon: float
     after_id: int
     kind_ids: tuple[int, ...]
-    """The tags that open an action of some kind: `<search>`, `<answer>`."""
+    """The tags that open each kind of action, such as `<search>` and `<answer>`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How the tokens of one session are drawn.
 
-    A draw is a function of (seed, position in the session) and the distribution, and not of which
-    other sessions are open. Recorded log-probs are those of the distribution drawn from: after
+    A draw depends only on the seed, the position in the session and the distribution, not on other
+    open sessions. Recorded log-probs are those of the distribution drawn from: after
     temperature, top-k, top-p and `kind_choice`, in this order, renormalised.
     """
 
     temperature: float
-    """0 takes the most likely token. Its recorded log-prob is that of temperature 1 and full
-    support: under a greedy choice it would always be 0."""
+    """0 takes the most likely token. Its recorded log-prob is that of temperature 1 and the whole
+    vocabulary: under a greedy choice it would always be 0."""
     seed: int
     top_p: float = 1.0
     """Probability mass that the kept tokens must reach; 1 keeps all."""
@@ -71,20 +71,21 @@ class EngineCounters:
     """Work done since the engine was built, in tokens."""
 
     forwarded: int = 0
-    """Token positions that went through the model."""
+    """Number of token positions that went through the model."""
     unique: int = 0
-    """Each prompt once per `serving`, however many sessions share it, and every observed and
-    sampled token. The same for every engine, also for one that forwards common turns once."""
+    """Each prompt counts once per `serving`, however many sessions share it; every observed or
+    sampled token counts. The same for every engine, also for one that forwards common turns
+    once."""
     sampled: int = 0
-    """Tokens that the policy wrote."""
+    """Number of tokens that the policy sampled."""
     drafted: int = 0
-    """Tokens that were read as a guess of what would be sampled; among `forwarded`."""
+    """Number of tokens read as a guess of what would be sampled; part of `forwarded`."""
     accepted: int = 0
-    """Those that were sampled, too; the others were read in vain."""
+    """Number of drafted tokens that were then sampled; the others were read in vain."""
 
 
 class StopRule(Protocol):
-    """Where an action ends. An engine is built with it; a `Dialect` is one."""
+    """Decides where an action ends. An engine is built with one; a `Dialect` is one."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -102,7 +103,7 @@ class StopRule(Protocol):
 
 
 class Session(Protocol):
-    """One episode's context on one engine; used by one coroutine."""
+    """The context of one episode on one engine; used by one coroutine."""
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Append tokens that the policy did not sample; they are read before the next sample."""
@@ -129,22 +130,22 @@ class Engine(Protocol):
         ...
 
     def serving(self) -> AbstractAsyncContextManager[None]:
-        """Context of one rollout, in one event loop; sessions are opened only inside it.
+        """Return the context manager of one rollout in one event loop.
 
-        Whatever is bound to a loop (a driving task, connections) lives only in the context, so one
-        engine may serve several loops one after the other. Inside, weights change only by
-        `load_weights`.
+        Sessions are opened only inside it. Whatever is bound to a loop (a driving task,
+        connections) lives only in this context, so one engine may serve several loops one after the
+        other. Inside, weights change only by `load_weights`.
         """
         ...
 
     async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> Session:
-        """Begin a session; waits for a free slot, first come first served."""
+        """Begin a session; wait for a free slot, first come, first served."""
         ...
 
     async def load_weights(self, policy_dir: Path, version: int) -> None:
-        """Sample from the weights of `policy_dir` from now on, as `policy_version` `version`.
+        """Sample from the weights in `policy_dir` from now on, as `policy_version` `version`.
 
         Raises:
-            PolicyError: the directory holds no such policy, or one of another shape.
+            PolicyError: the directory holds no policy, or one of another shape.
         """
         ...

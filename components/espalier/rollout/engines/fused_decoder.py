@@ -1,7 +1,7 @@
 """A decoder for LFM2 and for the Llama family: few, large operations per step.
 
-Same arithmetic as transformers' models (`lockstep.decoder_for` compares both before it is used).
-Holds a second, rearranged copy of all layers' weights (`fused_layers.py`).
+The arithmetic is that of transformers' models (`lockstep.decoder_for` compares both before this
+decoder is used). It holds a second, rearranged copy of all layers' weights (`fused_layers.py`).
 
 Axes: M tokens of a step, R rows, H width, N heads, D head width.
 """
@@ -43,7 +43,7 @@ _FAMILY = (
     Qwen3ForCausalLM,
 )
 _FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
-"""Kinds whose angles depend only on the position, not on the length of the context."""
+"""Rotary embeddings whose angles depend only on the position, not on the context's length."""
 
 
 class FusedDecoder:
@@ -72,7 +72,7 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def begin(self) -> None:
-        """See `Decoder.begin`."""
+        """Discard every context, and use the current weights from now on."""
         self._layers = take_layers(self._model)
         self._pools = [PagePool() for _ in self._layers]
         mixers = (layer.mixer for layer in self._layers)
@@ -80,7 +80,7 @@ class FusedDecoder:
         self._table = PageTable()
 
     def end(self) -> None:
-        """See `Decoder.end`."""
+        """Discard every context, and free their memory."""
         self._layers, self._pools, self._convolutions = [], [], []
         self._table = PageTable()
 
@@ -88,7 +88,7 @@ class FusedDecoder:
     def advance(
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
-        """See `Decoder.advance`."""
+        """Append tokens to some of the contexts; the others do not change."""
         taps = self._convolutions[0].taps if self._convolutions else 1
         planned = (
             plan_step(self._table, slots_R, counts_R, lasts_R),
@@ -119,7 +119,7 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
-        """See `Decoder.rewind`."""
+        """Take back the last tokens of contexts that the last `advance` appended to."""
         self._table.rewind(slots_R, counts_R)
         if self._convolutions:
             assert self._revocable is not None, "tokens are taken back after they were appended"
@@ -130,12 +130,12 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """See `Decoder.logits`."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         return F.linear(hidden_NH, self._head_VH)
 
     @torch.inference_mode()
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """See `Decoder.fork`."""
+        """Copy the context of `source` to unused slots."""
         self._copy_pages(self._table.fork(source, targets))
         slots = torch.tensor(targets, device=self._device)
         for convolution in self._convolutions:
@@ -143,7 +143,7 @@ class FusedDecoder:
 
     @torch.inference_mode()
     def release(self, slot: int) -> None:
-        """See `Decoder.release`."""
+        """Discard the context of `slot`, which may then be used again."""
         self._table.release(slot)
         for convolution in self._convolutions:
             convolution.release(slot)
@@ -160,7 +160,7 @@ class FusedDecoder:
     def _project(
         self, mixer: AttentionWeights, normed_MH: Tensor, rotations_M1D: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, [M, N, D] each; queries scaled, queries and keys rotated."""
+        """Return queries, keys, values: [M, N, D]; queries scaled, queries and keys rotated."""
         heads, both, width = self._heads, self._heads + self._key_heads, self._head_width
         qkv = F.linear(normed_MH, mixer.project, mixer.project_bias)
         qkv = qkv.view(len(normed_MH), -1, width)
@@ -172,16 +172,17 @@ class FusedDecoder:
         return rotated[:, :heads], rotated[:, heads:], qkv[:, both:]
 
     def _rotations(self, tokens: int) -> Tensor:
-        """[at least `tokens`, D / 2] complex."""
+        """Return [at least `tokens`, D / 2] complex rotations."""
         if tokens > len(self._rotations_TD):
             self._rotations_TD = _rotations(self._model, 2 * tokens)
         return self._rotations_TD
 
 
 def is_fusible(model: PreTrainedModel) -> bool:
-    """Whether `model` is of a known architecture, with SiLU gates and wholly rotated heads.
+    """Whether `model` has a known architecture, SiLU gates and fully rotated heads.
 
-    Other options of its config show in `lockstep.decoder_for`, which compares both decodings.
+    Other options of its configuration are not checked here: `lockstep.decoder_for` compares both
+    decoders' logits.
     """
     config = model.config
     rope = getattr(config, "rope_parameters", None) or {}
@@ -213,6 +214,6 @@ def _rotations(model: PreTrainedModel, tokens: int) -> Tensor:
 
 
 def _scaled_to_unit_rms(hidden: Tensor, eps: float) -> Tensor:
-    """RMS norm without its weight, which is folded into the projection that follows."""
+    """Return the RMS norm without its weight, which is folded into the next projection."""
     length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
     return hidden * length.square_().div_(hidden.shape[-1]).add_(eps).rsqrt_()

@@ -29,13 +29,13 @@ class RevocableInputs:
     """The last inputs of rows whose last tokens may be taken back, row after row, in one tensor."""
 
     places: Tensor
-    """Of those inputs in the line of `ConvolutionInputs`."""
+    """Positions of these inputs in the line of `ConvolutionInputs`."""
     ends_S: Ints
     """Where the inputs of a slot end; 0 for others."""
     held: int
 
     def inputs_after(self, slots_R: Ints, counts_R: Ints) -> tuple[Tensor, Tensor]:
-        """The slots, and the inputs that each remembers without its last `counts_R` tokens."""
+        """Return the slots, and the inputs that each keeps without its last `counts_R` tokens."""
         ends_R = self.ends_S[slots_R] - counts_R
         places_RJ = ends_R[:, None] + np.arange(-self.held, 0)
         return torch.from_numpy(slots_R), torch.from_numpy(places_RJ.reshape(-1))
@@ -53,9 +53,9 @@ class ConvolutionInputs:
     slots_R: Tensor
     num_slots: int
     earlier_JM: tuple[Tensor, ...]
-    """For all taps but the last, oldest first."""
+    """Indices for all taps but the last, oldest first."""
     kept: Tensor
-    """The last inputs of every row, to remember."""
+    """Indices of the last inputs of every row, which are remembered."""
     revocable: RevocableInputs | None
 
     @classmethod
@@ -95,13 +95,13 @@ def _revocable(
 
 
 def _place(rows: Ints, local: Ints, starts_R: Ints, held: int) -> Ints:
-    """Index in the line of input `local` of `rows`; inputs below 0 are remembered ones."""
+    """Return the line index of input `local` of `rows`; negative inputs are remembered ones."""
     fresh = held * len(starts_R) + starts_R[rows] + local
     return np.where(local < 0, held * rows + held + local, fresh)
 
 
 class ShortConvolution:
-    """One layer: a copy of its weights, and the state of its slots."""
+    """One convolution layer: a copy of its weights, and the state of its slots."""
 
     def __init__(self, conv: Lfm2ShortConv, norm_H: Tensor) -> None:
         # the norm before the projection is folded into it
@@ -117,7 +117,7 @@ class ShortConvolution:
 
     @property
     def taps(self) -> int:
-        """Inputs that an output depends on, its own included."""
+        """Number of inputs that an output depends on, its own included."""
         return len(self._taps_JH)
 
     def add(self, hidden_MH: Tensor, normed_MH: Tensor, inputs: ConvolutionInputs) -> None:
@@ -142,7 +142,7 @@ class ShortConvolution:
             hidden_MH += self._out_bias
 
     def rewind(self, slots: Tensor, places: Tensor) -> None:
-        """Remember other inputs for some slots: those at `places` of the revocable ones."""
+        """Set the state of some slots to the revocable inputs at `places`."""
         inputs = self._revocable.index_select(0, places)
         self._recent_SJH[slots] = inputs.view(len(slots), *self._recent_SJH.shape[1:])
 
@@ -255,7 +255,7 @@ def _attention(
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """A projection by its heads."""
+    """A projection, split into its heads."""
 
     weight_NDH: Tensor
     bias_ND: Tensor | None
@@ -277,5 +277,5 @@ class _Heads:
 
 
 def _interleaving(width: int) -> Tensor:
-    """Channel order that alternates between both rotated halves."""
+    """Return the channel order that alternates between both rotated halves."""
     return torch.arange(width).view(2, width // 2).T.reshape(-1)

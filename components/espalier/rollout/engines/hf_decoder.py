@@ -28,7 +28,7 @@ _IMPLEMENTATION = "espalier_paged"
 
 
 class _AttentionStep:
-    """What attention layers need to know of the current step."""
+    """The data of the current step that attention layers need."""
 
     def __init__(
         self, pools: dict[int, PagePool], plan: StepPlan, rounded: torch.dtype | None
@@ -36,7 +36,7 @@ class _AttentionStep:
         self.pools = pools
         self.plan = plan
         self.rounded = rounded
-        """Format that queries, keys and values have the digits of; None leaves them."""
+        """Number format to which queries, keys and values are rounded; None leaves them."""
 
 
 class HfDecoder:
@@ -49,9 +49,9 @@ class HfDecoder:
 
         Args:
             model: may be trained between rollouts.
-            autocast: format of matrix products. Digits are dropped where the trainer's autocast
-                drops them, so that both agree; attention is computed in float32. Between `begin`
-                and `end` the projections are held in this format as well: to convert them in each
+            autocast: format of matrix products. Values are rounded where the trainer's autocast
+                rounds them, so that both agree; attention is computed in float32. Between `begin`
+                and `end` the projections are held in this format as well: converting them in each
                 step takes longer than the step.
         """
         self._device = model.device
@@ -67,14 +67,17 @@ class HfDecoder:
         self._pools: dict[int, PagePool] = defaultdict(PagePool)
 
     def begin(self) -> None:
-        """See `Decoder.begin`; without autocast the weights are read in place."""
+        """Discard every context, and use the current weights from now on.
+
+        Without autocast the weights are read in place.
+        """
         self.end()
         for trained, own in self._projections:
             weight = trained.weight.detach().to(self._autocast)
             own.weight = nn.Parameter(weight, requires_grad=False)
 
     def end(self) -> None:
-        """See `Decoder.end`."""
+        """Discard every context, and free their memory."""
         self._table = PageTable()
         self._pools.clear()
         for trained, own in self._projections:
@@ -84,7 +87,7 @@ class HfDecoder:
     def advance(
         self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints, lasts_R: Ints | None = None
     ) -> Tensor:
-        """See `Decoder.advance`."""
+        """Append tokens to some of the contexts; the others do not change."""
         planned = (
             plan_step(self._table, slots_R, counts_R, lasts_R),
             torch.from_numpy(token_ids_M),
@@ -100,12 +103,12 @@ class HfDecoder:
         return output.last_hidden_state[0].index_select(0, plan.lasts)
 
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
-        """See `Decoder.rewind`."""
+        """Take back the last tokens of contexts that the last `advance` appended to."""
         self._table.rewind(slots_R, counts_R)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """See `Decoder.logits`."""
+        """Return [N, V] logits of the next token; the caller may overwrite them."""
         projection = self._model.get_output_embeddings()
         assert projection is not None, "a causal LM has an output projection"
         with self._hardware.precision():
@@ -113,12 +116,12 @@ class HfDecoder:
 
     @torch.inference_mode()
     def fork(self, source: int, targets: Sequence[int]) -> None:
-        """See `Decoder.fork`."""
+        """Copy the context of `source` to unused slots."""
         self._copy_pages(self._table.fork(source, targets))
 
     @torch.inference_mode()
     def release(self, slot: int) -> None:
-        """See `Decoder.release`."""
+        """Discard the context of `slot`, which may then be used again."""
         self._table.release(slot)
         moved = self._table.compact()
         if moved is not None:
@@ -146,14 +149,14 @@ def _attend(
         query: [1, H, M, D], already rotated.
         key: [1, K, M, D], already rotated.
         value: [1, K, M, D]
-        mask: None, as for every custom implementation; the step's plan says what tokens see.
-        asked: the `scaling` of products, the `paged_step`, and options of other implementations.
+        mask: None, as for every custom implementation; the step's plan defines the mask.
+        asked: the `scaling` of products, the `paged_step`, and unused options.
 
     Returns:
         [1, M, H, D], and no weights.
 
     Raises:
-        NotPlainAttentionError: the layer asks for more than causal attention.
+        NotPlainAttentionError: the layer needs more than causal attention.
     """
     del mask
     require_plain_attention(asked)

@@ -1,10 +1,10 @@
-"""The lock-step engine: in this process, on its model's device, all rows that can advance do so.
+"""The lock-step engine: in this process, each step advances all rows that are not waiting.
 
-A step forwards what its rows have not read yet (one token each, or a whole prompt or observation)
-and draws one token for each. Rows that wait for their environment sit the step out. A slot that is
-given back goes to the next waiting session. No row forwards a token twice, and what several rows
-share from their beginning on, a prompt and whole turns, is forwarded once (`contexts.py`). A row
-whose prompt was played before may read a draft and draw several tokens (`speculation.py`).
+A step forwards the unread tokens of its rows (one token each, or a whole prompt or observation) and
+draws one token for each row. Rows that wait for their environment skip the step. A freed slot goes
+to the next waiting session. No row forwards a token twice, and the common beginning of several
+rows, a prompt and whole turns, is forwarded once (`contexts.py`). A row whose prompt was played
+before may read a draft and draw several tokens (`speculation.py`).
 
 Axes: N rows of a step, V vocabulary.
 """
@@ -37,7 +37,7 @@ from espalier.rollout.engines.rows import DraftedPositions, Prompt, RowState, Sl
 from espalier.rollout.engines.speculation import SpeculatedSessions, Speculation
 
 _MAX_KNOWN = 100_000
-"""Prompts remembered for counting unique ones, then forgotten: a server runs for weeks."""
+"""Number of prompts remembered for counting unique ones; bounded, as a server runs for weeks."""
 
 
 class LockstepSession:
@@ -49,22 +49,22 @@ class LockstepSession:
         self._is_open = True
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """See `Session.observe`."""
+        """Append tokens that the policy did not sample; they are read before the next sample."""
         self._engine.observe(self._slot, token_ids)
 
     async def sample(self, *, max_tokens: int) -> Completion:
-        """See `Session.sample`."""
+        """Sample one action of at least one token, until the stop rule or `max_tokens`."""
         return await self._engine.sample(self._slot, max_tokens)
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """Free the slot for the next waiting `open`; a second call does nothing."""
         if self._is_open:
             self._is_open = False
             self._engine.close(self._slot)
 
 
 class LockstepEngine:
-    """Samples from `model`, which a trainer may change between rollouts; see `engine.Engine`."""
+    """Samples from `model`, which a trainer may change between rollouts."""
 
     def __init__(
         self,
@@ -76,16 +76,16 @@ class LockstepEngine:
         shares_turns: bool = True,
         speculation: SpeculatedSessions = "off",
     ) -> None:
-        """Store what samples.
+        """Store the parts of the engine.
 
         Args:
-            model: of `decoder`; its weights may change between rollouts.
+            model: the decoder's model; its weights may change between rollouts.
             decoder: forwards tokens.
             stop_rule: ends actions.
-            max_rows: sessions that are open at one time.
-            shares_turns: False shares prompts alone, for comparisons.
-            speculation: which sessions draft what they sample from earlier ones, if the decoder
-                can take tokens back; see `speculation.py`.
+            max_rows: number of sessions open at one time.
+            shares_turns: False shares only prompts, for comparisons.
+            speculation: which sessions draft from earlier ones, if the decoder
+                can take tokens back (`speculation.py`).
         """
         self.policy_version = 0
         self.counters = EngineCounters()
@@ -106,7 +106,7 @@ class LockstepEngine:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """See `Engine.serving`."""
+        """Return the context manager of one rollout in one event loop."""
         self._slots = Slots(self._max_rows)
         self._begin()
         self._work = asyncio.Event()
@@ -119,7 +119,7 @@ class LockstepEngine:
             self._decoder.end()
 
     async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> LockstepSession:
-        """See `Engine.open`."""
+        """Begin a session; wait for a free slot, first come, first served."""
         prompt = tuple(prompt_ids)
         assert prompt, "a context begins with at least one token"
         slot = await self._slots.take(prompt)
@@ -131,7 +131,7 @@ class LockstepEngine:
         return LockstepSession(self, slot)
 
     async def load_weights(self, policy_dir: Path, version: int) -> None:
-        """See `Engine.load_weights`; waits until the open sessions have ended."""
+        """Sample from the weights in `policy_dir`; waits until the open sessions have ended."""
         await self._slots.pause()
         load_weights_into(self._model, policy_dir)
         self._begin()
@@ -139,7 +139,7 @@ class LockstepEngine:
         self._slots.resume()
 
     def observe(self, slot: int, token_ids: Sequence[int]) -> None:
-        """For `LockstepSession`."""
+        """Append tokens to a session's context, for `LockstepSession`."""
         if token_ids:
             self.counters.unique += len(token_ids)
             self._contexts.observed(slot)
@@ -148,7 +148,7 @@ class LockstepEngine:
                 self._speculation.observed(slot, token_ids)
 
     async def sample(self, slot: int, max_tokens: int) -> Completion:
-        """For `LockstepSession`."""
+        """Sample one action of a session, for `LockstepSession`."""
         if self._failure is not None:
             raise self._failure
         self._rows.start(slot, max_tokens)
@@ -157,7 +157,7 @@ class LockstepEngine:
         return await self._actions[slot]
 
     def close(self, slot: int) -> None:
-        """For `LockstepSession`."""
+        """Free a session's slot, for `LockstepSession`."""
         self._rows.close(slot)
         self._actions.pop(slot, None)
         self._contexts.closed(slot)
@@ -166,7 +166,7 @@ class LockstepEngine:
         self._slots.give_back(slot)
 
     def _begin(self) -> None:
-        """Forget every context."""
+        """Discard every context."""
         self._decoder.begin()
         self._rows = RowState(self._max_rows)
         self._contexts = SharedContexts(
@@ -206,7 +206,7 @@ class LockstepEngine:
 
     def _step(self) -> None:
         active_N = np.nonzero(self._rows.is_sampling_S)[0]
-        if not len(active_N):  # closed since they asked
+        if not len(active_N):  # their sessions were closed while they waited
             return
         if self._speculation is not None:
             self._speculation.draft(active_N, self._rows, self._contexts)
@@ -235,13 +235,13 @@ class LockstepEngine:
             if self._speculation is not None:
                 self._speculation.acted(slot, completion.token_ids)
             action = self._actions.pop(slot)
-            if not action.done():  # cancelled, and its session not yet closed
+            if not action.done():  # its task was cancelled, and its session is not closed yet
                 action.set_result(completion)
 
     def _keep(
         self, speculation: Speculation, slots_N: Ints, at: DraftedPositions, drawn: DrawnTokens
     ) -> NDArray[np.bool_]:
-        """Keep of the draws what decoding token by token would draw: [N], whether actions end."""
+        """Keep the draws of token-by-token decoding; return [N], whether actions end."""
         is_stop_N, drafted_N, accepted_N = speculation.keep(slots_N, at, drawn, self._rows)
         self._count_sampled(len(slots_N) + int(accepted_N.sum()))
         self.counters.drafted += int(drafted_N.sum())
@@ -256,7 +256,7 @@ class LockstepEngine:
         self.counters.unique += tokens
 
     def _count_prompt(self, prompt: Prompt) -> None:
-        """Count a prompt as unique work if no session had it yet; by hash, to save memory."""
+        """Count a prompt as unique work if no session had it yet; prompts are kept as hashes."""
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         if hash(prompt) not in self._known:
@@ -268,8 +268,8 @@ class LockstepEngine:
 
 
 _FUSED_BELOW = 200_000_000
-"""In parameters. Above it, matrix products take nearly all the time of a step, and the fused
-decoder's copy of the weights nearly doubles the memory."""
+"""Size, in parameters, up to which the fused decoder is used. Above it, matrix products take nearly
+all the time of a step, and the fused decoder's copy of the weights nearly doubles the memory."""
 
 
 def lockstep_engine(
@@ -280,10 +280,10 @@ def lockstep_engine(
     speculation: SpeculatedSessions = "off",
     hardware: HardwareConfig | None = None,
 ) -> LockstepEngine:
-    """An engine over `model`, in this process and on the model's device.
+    """Return an engine over `model`, in this process and on the model's device.
 
-    See `decoder_for` and `LockstepEngine.__init__`; the format of matrix products is the one of
-    `hardware` on that device, float32 without it.
+    Its decoder is that of `decoder_for`; the format of matrix products is the one of `hardware` on
+    that device, or float32 without `hardware`.
     """
     autocast = (
         None if hardware is None else Hardware.from_config(hardware).autocast_on(model.device)
@@ -293,11 +293,12 @@ def lockstep_engine(
 
 
 def decoder_for(model: PreTrainedModel, autocast: torch.dtype | None = None) -> Decoder:
-    """The fastest decoder whose logits agree with plain transformers' on a short text.
+    """Return the fastest decoder whose logits agree with plain transformers' on a short text.
 
     Args:
-        model: is compared in float32.
-        autocast: format of the matrix products of an `HfDecoder`; the others stay at the weights'.
+        model: the model; both decoders are compared in float32.
+        autocast: format of the matrix products of an `HfDecoder`; other decoders use the weights'
+            own.
     """
     is_small = model.num_parameters() < _FUSED_BELOW or isinstance(model, Lfm2ForCausalLM)
     if is_small and is_fusible(model) and _agrees(FusedDecoder(model), model):
@@ -323,6 +324,6 @@ def _agrees(decoder: Decoder, model: PreTrainedModel) -> bool:
         return False
     got = decoder.logits(hidden)[0]
     decoder.end()
-    # an accelerator may be set to products of 10 bits (TF32)
+    # an accelerator may be set to products with 10-bit mantissas (TF32)
     tolerance = 1e-3 if model.device.type == "cpu" else 1e-2
     return torch.allclose(got, expected, rtol=tolerance, atol=tolerance)

@@ -1,6 +1,6 @@
 """Attention of a step's tokens over paged keys and values.
 
-`plan_step` says where a step's tokens are written and what each may read; `PagePool` holds one
+`plan_step` decides where a step's tokens are written and what each may read; `PagePool` holds one
 layer's keys and values and computes the attention.
 
 Rows that append one token (most rows of most steps) share two batched products over all pages; each
@@ -34,8 +34,8 @@ from espalier.rollout.engines.pages import (
 )
 
 _SPARSE = 0.5
-"""A step that needs less than this share of the pages gathers them; else it uses all pages, as the
-copy costs a second read."""
+"""A step that needs less than this share of the pages gathers them; otherwise it uses all pages, as
+the copy would cost a second read."""
 
 _NEVER = float("-inf")
 # row n: PAGE biases that let the first n tokens of a page through
@@ -49,7 +49,7 @@ class OwnPages(NamedTuple):
     """The pages to gather; None uses all pages up to the extent."""
     extent: int
     owners_P: Tensor
-    """Row of each page."""
+    """The row of each page."""
     bias_P11T: Tensor
 
 
@@ -61,7 +61,7 @@ class CommonPages(NamedTuple):
 
 
 class SingleRows(NamedTuple):
-    """The pages of rows with one token each, and where their partial results are."""
+    """The pages of rows with one token each, and the places of their partial results."""
 
     own: OwnPages
     common: CommonPages | None
@@ -74,11 +74,11 @@ class ChunkRows(NamedTuple):
     """The pages of rows with several tokens each, padded to one length."""
 
     tokens_RC: Tensor
-    """Token of the step at each padded position."""
+    """The step's token at each padded position."""
     pages_RO: Tensor
     bias_R1CT: Tensor
     places: Tensor
-    """Which of the R * C padded positions are tokens, in the order of the step."""
+    """Which of the R * C padded positions hold tokens, in the order of the step."""
     first: int
     """The first token of these rows in the step; the last is `first + len(places) - 1`."""
 
@@ -91,14 +91,14 @@ class StepPlan:
     pages_M: Tensor
     offsets_M: Tensor
     lasts: Tensor
-    """The tokens whose hidden states are asked for: the last of each row, or more of them."""
+    """The tokens whose hidden states are needed: the last of each row, or more of them."""
     num_single: int
     single: SingleRows | None
     chunks: tuple[ChunkRows, ...]
     pages: int
     """Number of pages that the pools must have."""
     longest: int
-    """Tokens of the longest context in the step."""
+    """Number of tokens of the longest context in the step."""
 
 
 def plan_step(
@@ -107,10 +107,10 @@ def plan_step(
     """Assign pages to the step's tokens, and plan what each of them may read.
 
     Args:
-        table: is extended by the tokens.
+        table: the page table, which is extended by the tokens.
         slots_R: distinct slots.
-        counts_R: tokens of each, in ascending order.
-        lasts_R: of how many of a row's last tokens the hidden states are asked for; None: of one.
+        counts_R: tokens of each slot, in ascending order.
+        lasts_R: how many of a row's last tokens need hidden states; None needs one per row.
     """
     table.extend(slots_R, counts_R)
     ends_R = table.lengths_S[slots_R]
@@ -141,7 +141,7 @@ def plan_step(
 
 
 def _class_end(counts_R: Ints, start: int) -> int:
-    """End of the rows from `start` of which none is more than twice as long as another."""
+    """Return the end of the rows from `start` of which none is over twice as long as another."""
     shortest = longest = int(counts_R[start])
     for row in range(start + 1, len(counts_R)):
         shortest, longest = min(shortest, int(counts_R[row])), max(longest, int(counts_R[row]))
@@ -195,7 +195,7 @@ def _own_pages(table: PageTable, slots_R: Ints, is_own_RO: NDArray[np.bool_]) ->
 
 
 def _common_pages(table: PageTable, slots_R: Ints, ordinals: int) -> _Common:
-    """The common pages of all shared prefixes of the rows: F prefixes, each of up to G rows."""
+    """Return the common pages of all shared prefixes: F prefixes, each of up to G rows."""
     members_R = np.nonzero(table.common_S[slots_R])[0]
     _, leaders_F, family_R, sizes_F = np.unique(
         table.prefix_ids_S[slots_R[members_R]],
@@ -256,7 +256,7 @@ def _chunk_rows(table: PageTable, slots_R: Ints, counts_R: Ints, first: int) -> 
 
 
 class PageMoves(NamedTuple):
-    """`PageCopies` for the pools of all layers."""
+    """`PageCopies`, for the pools of all layers."""
 
     sources: Tensor
     targets: Tensor
@@ -265,7 +265,7 @@ class PageMoves(NamedTuple):
 
     @classmethod
     def on(cls, device: torch.device, copies: PageCopies) -> PageMoves:
-        """The copies for pools on `device`."""
+        """Return the copies for pools on `device`."""
         pages = int(copies.targets.max(initial=-1)) + 1
         moves = cls(torch.from_numpy(copies.sources), torch.from_numpy(copies.targets), pages)
         return to_device(moves, device)
@@ -358,7 +358,7 @@ class PagePool:
         queries = queries_MHD.index_select(0, rows.tokens_RC.view(-1))
         on_cpu = keys.device.type == "cpu"
         if not on_cpu:
-            # torch's own grouping of heads has, beside a mask, no fused kernel on an accelerator
+            # with a mask, torch's own grouping of heads has no fused kernel on an accelerator
             group = queries_MHD.shape[1] // heads
             keys, values = (part.repeat_interleave(group, dim=1) for part in (keys, values))
         attended = F.scaled_dot_product_attention(
@@ -383,7 +383,7 @@ class PagePool:
 
 
 def _zeros(pages: int, heads: int, width: int, device: torch.device) -> Tensor:
-    """Zeros: a masked NaN would still give NaN. numpy's take no memory before they are written."""
+    """Return zeros, as a masked NaN would still give NaN; numpy allocates them on first write."""
     shape = (2, pages, heads, PAGE, width)
     if device.type != "cpu":
         return torch.zeros(shape, device=device)
@@ -391,7 +391,7 @@ def _zeros(pages: int, heads: int, width: int, device: torch.device) -> Tensor:
 
 
 class _Partial(NamedTuple):
-    """Result of single pages: a weighted mean of their values, and the log of its weight."""
+    """The result of single pages: a weighted mean of their values, and the log of its weight."""
 
     values_PHD: Tensor
     mass_PH: Tensor

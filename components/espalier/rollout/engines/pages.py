@@ -1,11 +1,11 @@
-"""Page table of the cache: which page holds which tokens of which slot; no tensors.
+"""The page table of the cache: which page holds which tokens of which slot; no tensors.
 
 A slot's context is held in pages of `PAGE` tokens, in any order. So rows of different lengths waste
-at most one part-filled page each, and a row that ends frees whole pages for the next one. Slots
+at most one partly filled page each, and a row that ends frees whole pages for the next one. Slots
 forked from one context share the full pages of their common prefix, which are never written again.
 
-32 is chosen by measurement (256 rows of 40-140 tokens, 4 heads of 32, one core: 1.3 ms per layer
-and step against 1.7 at 16, 1.3 at 64, and 4.1 for one rectangle of the longest).
+A page of 32 tokens was chosen by measurement (256 rows of 40-140 tokens, 4 heads of 32, one core:
+1.3 ms per layer and step against 1.7 at 16, 1.3 at 64, and 4.1 for one rectangle of the longest).
 
 Axes: S slots, P pages, O a slot's pages in order.
 """
@@ -27,7 +27,7 @@ _HOLES_PER_PAGE = 1 / 8
 
 
 class PageCopies(NamedTuple):
-    """Pages whose content has to be copied, pairwise."""
+    """Pairs of pages: the content of one is copied to the other."""
 
     sources: Ints
     targets: Ints
@@ -50,7 +50,7 @@ class PageTable:
         self._members: dict[int, list[int]] = {}
         self._last_prefix_id = 0
         self.extent = 0
-        """All pages in use have lower numbers."""
+        """One more than the highest number of a page in use."""
         self._holes: list[int] = []
 
     @property
@@ -75,8 +75,8 @@ class PageTable:
         """Give every empty slot of `targets` the context of `source`.
 
         Returns:
-            The page copies to do: the last page, if it is not full, which every slot needs for
-            itself (and full pages that `source` added since it was forked before).
+            The page copies to make: of the last page, if it is not full, which every slot needs for
+            itself (and of full pages that `source` added since its last fork).
         """
         slots_R = np.array(targets, np.int64)
         self._fit_slots(int(slots_R.max()) + 1)
@@ -105,7 +105,7 @@ class PageTable:
         self.lengths_S[slot] = self.common_S[slot] = self.prefix_ids_S[slot] = 0
 
     def rewind(self, slots_R: Ints, counts_R: Ints) -> None:
-        """Take back the last `counts_R` tokens of each slot, of pages that it shares with none."""
+        """Take back the last `counts_R` tokens of each slot, from pages of its own."""
         held_R = pages_for(self.lengths_S[slots_R])
         self.lengths_S[slots_R] -= counts_R
         kept_R = pages_for(self.lengths_S[slots_R])
@@ -114,7 +114,7 @@ class PageTable:
             self._holes.extend(freed.tolist())
 
     def compact(self) -> PageCopies | None:
-        """Move the last pages into free ones, if there are many; None if nothing moves."""
+        """Move the last pages into free ones if there are many; return None if nothing moves."""
         if len(self._holes) <= self.extent * _HOLES_PER_PAGE:
             return None
         live = self.live
@@ -182,12 +182,12 @@ class PageTable:
 
 
 def pages_for(tokens: Ints | int) -> Ints:
-    """Number of pages that hold `tokens` tokens."""
+    """Return the number of pages that hold `tokens` tokens."""
     return np.asarray((np.asarray(tokens) + PAGE - 1) // PAGE, np.int64)
 
 
 def last_places(counts_R: Ints, lasts_R: Ints) -> Ints:
-    """Indices of the last `lasts_R` tokens of each row, among rows of `counts_R` tokens."""
+    """Return the indices of each row's last `lasts_R` tokens; rows have `counts_R` tokens."""
     starts_R = np.cumsum(counts_R) - lasts_R
     before_R = np.cumsum(lasts_R) - lasts_R
     return np.repeat(starts_R - before_R, lasts_R) + np.arange(int(lasts_R.sum()))

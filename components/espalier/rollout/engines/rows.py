@@ -1,4 +1,4 @@
-"""State of the lock-step engine's rows: slots, unread and written tokens.
+"""The state of the lock-step engine's rows: slots, unread tokens and written tokens.
 
 Axes: S slots, N rows of a step, G groups of rows with the same context, L distributions that they
 draw from, T tokens of an action.
@@ -23,7 +23,7 @@ Prompt = tuple[int, ...]
 
 
 class Slots:
-    """An engine's slots, and the sessions that wait for one, first come first served."""
+    """An engine's slots, and the sessions that wait for one, first come, first served."""
 
     def __init__(self, count: int) -> None:
         self._free = list(reversed(range(count)))
@@ -62,14 +62,14 @@ class Slots:
             self._all_free.set()
 
     async def pause(self) -> None:
-        """Hand out no more slots, and wait until all are given back."""
+        """Assign no more slots, and wait until all are given back."""
         self._is_paused = True
         if len(self._free) < self._count:
             self._all_free.clear()
             await self._all_free.wait()
 
     def resume(self) -> None:
-        """Hand slots out again."""
+        """Assign slots again."""
         self._is_paused = False
         self._hand_out()
 
@@ -91,29 +91,29 @@ _NO_TOKEN = -1
 
 
 class DraftedPositions(NamedTuple):
-    """Positions D of rows of which some have a draft: one behind each token of it, and one before.
+    """Positions D where rows with drafts draw: before the draft, and after each of its tokens.
 
     a row with the draft B C, and one without: four tokens are drawn
 
-    expected_D   B C -1 -1      what the draft says of the draw
+    expected_D   B C -1 -1      the token that the draft expects to be drawn
     offsets_D    0 1  2  0
     """
 
     firsts_N: Ints
     """The first position of each row."""
     offsets_D: Ints
-    """Position in its row."""
+    """The position within its row."""
     previous_D: Ints
-    """The token before it."""
+    """The token before each position."""
     expected_D: Ints
 
 
 class Positions(NamedTuple):
-    """Where a step draws tokens: once in each row, or also behind the tokens of its draft."""
+    """Where a step draws tokens: once in each row, and after each token of its draft."""
 
     slots_D: Ints
     hidden_D: Ints
-    """The hidden state that the distribution is made from."""
+    """The hidden state that the distribution is computed from."""
     drafted: DraftedPositions | None = None
 
 
@@ -123,10 +123,10 @@ class RowState:
     def __init__(self, slots: int) -> None:
         self.is_sampling_S = np.zeros(slots, bool)
         self.num_unread_S: Ints = np.zeros(slots, np.int64)
-        """Tokens at the end of the context that the model has not read."""
+        """Number of tokens at the end of the context that the model has not read."""
         self._unread: list[list[int]] = [[] for _ in range(slots)]
         self.last_S: Ints = np.zeros(slots, np.int64)
-        """The last token of the context; where one is unread, `_unread` is out of date."""
+        """The last token of the context; where only one is unread, `_unread` is out of date."""
         self._lengths_S: Ints = np.zeros(slots, np.int64)
         self._seeds_S = np.zeros(slots, np.uint64)
         self._temperatures_S = np.zeros(slots, np.float32)
@@ -186,27 +186,27 @@ class RowState:
         self.is_sampling_S[slot] = True
 
     def close(self, slot: int) -> None:
-        """End the action in progress, if there is one, and forget what is unread."""
+        """End any action in progress, and discard the unread tokens."""
         self.is_sampling_S[slot] = False
         self._unread[slot] = []
         self.num_drafted_S[slot] = 0
 
     def draft(self, slot: int, token_ids: Sequence[int]) -> None:
-        """Add tokens that the row may draw next to those that are read before it draws."""
+        """Append a draft: tokens that the row may draw next, read before it draws."""
         self._unread[slot] = [*self.unread_ids(slot), *token_ids]
         self.num_unread_S[slot] += len(token_ids)
         self.num_drafted_S[slot] = len(token_ids)
 
     def num_written(self, slots_N: Ints) -> Ints:
-        """[N] tokens of the actions in progress."""
+        """Return [N]: tokens of the actions in progress."""
         return self._num_written_S[slots_N]
 
     def room(self, slot: int) -> int:
-        """How many tokens the action may still get."""
+        """Return how many more tokens the action may get."""
         return int(self._limits_S[slot] - self._num_written_S[slot])
 
     def positions(self, slots_N: Ints, hidden_N: Ints) -> Positions:
-        """Where the rows draw; their drafts are forgotten."""
+        """Return where the rows draw, and discard their drafts."""
         drafted_N = self.num_drafted_S[slots_N]
         if not drafted_N.any():
             return Positions(slots_N, hidden_N)
@@ -227,7 +227,7 @@ class RowState:
         )
 
     def read(self, slots_N: Ints) -> Ints:
-        """Take the unread tokens of the slots, which are sorted by their number of them."""
+        """Take the unread tokens of the slots, which are sorted by how many they have."""
         counts_N = self.num_unread_S[slots_N]
         num_single = int(np.searchsorted(counts_N, 2))
         parts = [np.array(self._unread[slot], np.int64) for slot in slots_N[num_single:].tolist()]
@@ -235,25 +235,25 @@ class RowState:
         return np.concatenate((self.last_S[slots_N[:num_single]], *parts))
 
     def mark_read(self, slots_N: Ints) -> None:
-        """Mark contexts as read: rows with the same context have read them."""
+        """Mark contexts as read because other rows with the same context have read them."""
         self.num_unread_S[slots_N] = 0
 
     def skip(self, slot: int, count: int) -> None:
-        """Mark the first `count` tokens of a context as read, of which more are unread."""
+        """Mark the first `count` unread tokens of a context as read."""
         self._unread[slot] = self._unread[slot][count:]
         self.num_unread_S[slot] -= count
 
     def unread_ids(self, slot: int) -> list[int]:
-        """The unread tokens of a slot."""
+        """Return the unread tokens of a slot."""
         if self.num_unread_S[slot] == 1:
             return [int(self.last_S[slot])]
         return self._unread[slot]
 
     def sampling(self, at: Positions) -> tuple[RowSampling, Ints]:
-        """How the tokens are drawn.
+        """Return how the tokens are drawn.
 
         Returns:
-            The parameters, and [L] the hidden state that each distribution is made from.
+            The parameters, and [L] the hidden state that each distribution is computed from.
         """
         slots_N, groups_N, _ = at
         is_choosing_N = self._is_choosing(at)
@@ -275,7 +275,7 @@ class RowState:
         return rows, groups_N[firsts_L]
 
     def write(self, slots_N: Ints, drawn: DrawnTokens) -> None:
-        """Append the drawn tokens, which are unread, to the contexts and the actions."""
+        """Append the drawn tokens, still unread, to the contexts and the actions."""
         places_N = self._num_written_S[slots_N]
         self._written_ST[slots_N, places_N] = drawn.token_ids_N
         self._logprobs_ST[slots_N, places_N] = drawn.logprobs_N
@@ -298,15 +298,15 @@ class RowState:
         self.num_unread_S[slots_N] = 1
 
     def is_full(self, slots_N: Ints) -> np.ndarray:
-        """[N] bool, whether the action has reached `max_tokens`."""
+        """Return [N] bool: whether the action has reached `max_tokens`."""
         return self._num_written_S[slots_N] >= self._limits_S[slots_N]
 
     def action_ids(self, slot: int) -> list[int]:
-        """The tokens of the action in progress."""
+        """Return the tokens of the action in progress."""
         return self._written_ST[slot, : self._num_written_S[slot]].tolist()
 
     def finish(self, slot: int, *, stopped: bool) -> Completion:
-        """End the action in progress."""
+        """End the action in progress and return it."""
         self.is_sampling_S[slot] = False
         logprobs = self._logprobs_ST[slot, : self._num_written_S[slot]].tolist()
         return Completion(tuple(self.action_ids(slot)), tuple(logprobs), stopped)

@@ -1,9 +1,9 @@
 """Lossless speculation: rows read a draft of what they will draw, and draw several tokens at once.
 
 A draw is a function of the session's seed, the position, and the distribution. So a row can read a
-draft in one pass with its unread tokens, draw behind each of the draft's tokens with the random
-number of that position, and keep its draws up to the first that the draft did not foresee: they are
-those of decoding token by token, and so are their log-probs, up to rounding. What was read beyond
+draft in one pass with its unread tokens, draw after each of the draft's tokens with the random
+number of that position, and keep its draws up to the first that differs from the draft: these are
+the draws of decoding token by token, with the same log-probs up to rounding. The rest of the draft
 is taken back. (Leviathan et al. 2023, arXiv:2211.17192, draft by a smaller model.)
 
     the row has read P P, A is unread, and its draft is B C D
@@ -11,8 +11,8 @@ is taken back. (Leviathan et al. 2023, arXiv:2211.17192, draft by a smaller mode
     read     A B C D       drawn behind each   B C X Y
     kept     B C X         D is taken back, X is unread
 
-A draft that is wrong costs the pass over its tokens, so its length follows how many tokens of
-former ones were kept, apart for each way of drawing.
+A wrong draft costs the pass over its tokens, so a draft's length depends on how many tokens of
+earlier drafts were kept, counted separately for each combination of sampling parameters.
 
 Axes: S slots, N rows of a step, D tokens that they draw.
 """
@@ -34,52 +34,52 @@ from espalier.rollout.engines.pages import Ints
 from espalier.rollout.engines.rows import DraftedPositions, RowState
 
 _LONGEST = 64
-"""Tokens of a draft."""
+"""Most tokens of a draft."""
 _PAYS = 0.45
 """Chance of being kept from which a token is worth reading. A kept one saves about 45 us and a
 rejected one costs 35 us in the embedded policy, with 200 rows on one core."""
 _PROBE_EVERY, _PROBE = 32, 4
-"""Where drafts do not pay, every so many-th is made all the same, of so many tokens."""
+"""Where drafts do not pay, one in `_PROBE_EVERY` is still made, `_PROBE` tokens long."""
 _FORGETS = 0.995
-"""What a draft's count of kept tokens weighs when the next one is counted."""
+"""Weight of the kept-token count so far when the next draft is counted."""
 _TRIES_AGAIN = 3
-"""A row that found no draft within its action looks again after so many tokens."""
+"""Number of tokens after which a row that found no draft within its action looks again."""
 
 
 _MAX_LOGITS = 1 << 24
 """Logits of drafted tokens at one time, 64 MiB: those of 8192 tokens of the embedded policy, and of
 256 where the vocabulary has 65,536."""
 _MAX_KINDS = 64
-"""Ways of drawing that acceptance is remembered for."""
+"""Number of combinations of sampling parameters that acceptance is remembered for."""
 _NEVER = 1 << 40
 
 
 SpeculatedSessions: TypeAlias = Literal["off", "greedy", "all"]
-"""Which sessions get drafts. Those of temperature 0 write mostly what they wrote before. With "all"
-the embedded policy's attempts at temperature 1 take 3 to 7% longer: few rows are alone in their
-context, and of their drafts two thirds are kept."""
+"""Which sessions get drafts. Sessions at temperature 0 write mostly what they wrote before. With
+"all" the embedded policy's attempts at temperature 1 take 3 to 7% longer: few rows are alone in
+their context, and two thirds of their drafts are kept."""
 
 
 class Kept(NamedTuple):
-    """What became of the draws of a step's rows."""
+    """The draws of a step's rows that are kept."""
 
     is_stop_N: NDArray[np.bool_]
     """Whether the stop rule ended the action."""
     drafted_N: Ints
-    """Tokens of a row's draft."""
+    """Number of tokens in a row's draft."""
     accepted_N: Ints
-    """How many of them it drew, too."""
+    """Number of draft tokens that the row drew, too."""
 
 
 class Acceptance:
-    """How many tokens of recent drafts were kept, for one way of drawing."""
+    """How many tokens of recent drafts were kept, for one combination of sampling parameters."""
 
     def __init__(self) -> None:
-        self._kept, self._rejections = 16.0, 0.0  # trusts drafts at first
+        self._kept, self._rejections = 16.0, 0.0  # optimistic start: the first drafts are long
         self._unasked = 0
 
     def most(self) -> int:
-        """How many tokens the next draft should have at most."""
+        """Return the most tokens that the next draft should have."""
         chance = self._kept / (self._kept + self._rejections)
         if chance**_LONGEST > _PAYS:
             return _LONGEST
@@ -96,10 +96,10 @@ class Acceptance:
 
 
 class Speculation:
-    """Gives rows drafts, and decides what of their draws is kept; one for each engine.
+    """Gives rows drafts, and decides which of their draws are kept; one for each engine.
 
-    Earlier rollouts and acceptance outlive the weights: a policy that was trained for a few steps
-    writes most tokens as before.
+    Earlier rollouts and acceptance outlive the weights: a policy that was trained for a few more
+    steps still writes mostly the same tokens.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Speculation:
         self._next_S: Ints = np.zeros(0, np.int64)
 
     def begin(self, slots: int) -> None:
-        """Forget every open session."""
+        """Discard every open session."""
         self._begun.clear()
         self._next_S = np.full(slots, _NEVER)
-        """How many tokens an action must have for its row to ask for a draft."""
+        """How many tokens an action must have before its row looks for a draft."""
 
     def opened(self, slot: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         """Register a session."""
@@ -163,7 +163,7 @@ class Speculation:
             if most < 1:
                 continue
             action_ids = rows.action_ids(slot)
-            # the last one is left out: behind it nothing is drawn
+            # without the last token: nothing is drawn after it
             draft = self._begun[slot].draft(action_ids)[:-1][:most]
             if draft:
                 rows.draft(slot, draft)
@@ -172,13 +172,13 @@ class Speculation:
                 self._next_S[slot] = len(action_ids) + _TRIES_AGAIN
 
     def keep(self, slots_N: Ints, at: DraftedPositions, drawn: DrawnTokens, rows: RowState) -> Kept:
-        """Write what is kept of the draws.
+        """Write the draws that are kept.
 
         Args:
-            slots_N: rows of a step.
-            at: where they drew.
-            drawn: what they drew.
-            rows: are appended to.
+            slots_N: slots of the step's rows.
+            at: positions where the rows drew.
+            drawn: tokens that they drew.
+            rows: state that the kept tokens are appended to.
         """
         tokens_D = drawn.token_ids_N
         drafted_N = np.diff(at.firsts_N, append=len(tokens_D)) - 1

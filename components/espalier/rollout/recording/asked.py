@@ -1,4 +1,4 @@
-"""What a call asks for and what it is answered, the same in every wire format."""
+"""A call's request and answer, in the same form for every wire format."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ WireName = Literal["chat", "responses", "messages"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request, read and checked."""
+    """One request, parsed and checked."""
 
     model: str
-    """As the agent calls it: whatever it says, the attempt's policy answers."""
+    """The model name that the agent sent; the attempt's policy answers whatever it is."""
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     offers_calls: bool = True
     """Whether calls are answered as calls; with tool_choice "none" they are text."""
     one_call: bool = False
-    """Whether the answer has the first call of a message alone."""
+    """Whether the answer has only the first call of a message."""
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -33,9 +33,9 @@ class Asked:
     seed: int | None = None
     stream: bool = False
     tells_usage: bool = False
-    """Whether a stream of the chat format ends with the usage."""
+    """Whether a stream of the chat format ends with the token usage."""
     tells_token_ids: bool = False
-    """Whether an answer of the chat format has the token ids, where vLLM puts them."""
+    """Whether an answer of the chat format has the token ids, in vLLM's fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +47,17 @@ class Answer:
     """Unix time."""
     said: Message
     stopped: bool
-    """False where it was cut off at its most tokens."""
+    """False if it was cut off at its token limit."""
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
 
 
 Remembered: TypeAlias = Callable[[str], tuple[Message, ...]]
-"""Id of an earlier answer -> its conversation, the answer included; raises `Refusal`."""
+"""Maps the id of an earlier answer to its conversation, the answer included; raises `Refusal`."""
 
 
 class WireFormat(Protocol):
-    """How requests and answers are written; one module each in `formats`."""
+    """How requests are read and answers are written; one module each in `formats`."""
 
     name: WireName
 
@@ -65,18 +65,18 @@ class WireFormat(Protocol):
         """Read a request.
 
         Raises:
-            Refusal: it is none, or asks for what is not supported.
+            Refusal: the body is no such request, or needs something that is not supported.
         """
         ...
 
     def whole(self, asked: Asked, answer: Answer) -> Json:
-        """The answer as one object."""
+        """Return the answer as one object."""
         ...
 
     def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
-        """The answer as server-sent events."""
+        """Return the answer as server-sent events."""
         ...
 
     def refused(self, refusal: Refusal) -> Json:
-        """An error, as clients of this format read it."""
+        """Return an error, as clients of this format read it."""
         ...

@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 _MAX_TERMS = 32
 _MAX_CALL_ID = 64
-"""Characters of an id that a policy wrote; requests repeat it."""
+"""Characters of an id that a policy wrote; bounded, as later requests repeat it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """What one call of an attempt may take."""
+    """The limits of one call of an attempt."""
 
     max_tokens: int
-    """Of a prompt and its answer."""
+    """Most tokens of a prompt and its answer together."""
     max_answer_tokens: int
     max_calls: int
     call_timeout_s: float
@@ -53,7 +53,7 @@ class CallLimits:
 
 
 class Policy(NamedTuple):
-    """Who answers: an engine, and how its policy writes."""
+    """What answers calls: an engine, and the dialect of its policy."""
 
     engine: Engine
     dialects: RequestDialects
@@ -61,14 +61,14 @@ class Policy(NamedTuple):
 
 class _Sampled(NamedTuple):
     version: int
-    """Of the policy that wrote it."""
+    """Version of the policy that wrote it."""
     completion: Completion
 
 
 class _SamplingTime:
-    """A block in which the engine samples; TimeoutError or EngineError say why it did not.
+    """A block in which the engine samples; it ends with TimeoutError or EngineError on failure.
 
-    It is no task of its own, which would cost a call more than all that is recorded of it.
+    It is not a task of its own, which would cost a call more time than all of its recording.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -85,13 +85,13 @@ class _SamplingTime:
     ) -> None:
         await self._limit.__aexit__(kind, failure, traceback)
         if isinstance(failure, Exception):
-            if self._limit.expired():  # the engine failed as it was stopped
+            if self._limit.expired():  # the engine failed while it was being stopped
                 raise TimeoutError from failure
             raise EngineError(f"the engine broke: {failure}") from failure
 
 
 class Attempt:
-    """An attempt that is open; see `recorder.Recorder`."""
+    """An open attempt, made and ended by `recorder.Recorder`."""
 
     def __init__(
         self, attempt_id: str, policy: Policy, limits: CallLimits, sampling: Sampling | None
@@ -102,48 +102,49 @@ class Attempt:
             attempt_id: part of its URL.
             policy: answers its calls.
             limits: of each call.
-            sampling: of every call, whatever it asks for; its seed is that of the attempt. None
-                draws as each request says.
+            sampling: how every call is sampled, whatever it requests; its seed is the attempt's.
+                None samples as each request says.
         """
         self.attempt_id = attempt_id
         self.graph = PrefixGraph()
         self.lost: FinishReason | None = None
-        """Why the attempt cannot be scored; None while it can."""
+        """Why the attempt gets no reward; None unless it is lost."""
         self.lost_because = ""
         self.failure: BaseException | None = None
-        """What broke the engine under a call; whoever plays the attempt raises it."""
+        """The error that broke the engine during a call; the player of the attempt raises it."""
         self.reward: RewardBreakdown | None = None
-        """What was posted."""
+        """The reward terms that were posted."""
         self.foreign_messages = 0
-        """Messages of the assistant that the policy read and had not written."""
+        """Number of assistant messages in the prompts that the policy did not write."""
         self._policy = policy
         self._limits = limits
         self._sampling = sampling
         self._begun: Counter[bytes] = Counter()
-        """Calls begun by prompt, where the stage draws: the same one again has another seed."""
+        """Calls begun per prompt, where the stage sets the sampling: a repeated prompt gets another
+        seed."""
         self._answers: dict[str, RecordedCall] = {}
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property
     def open_calls(self) -> int:
-        """Calls that are being answered."""
+        """Number of calls being answered."""
         return len(self._tasks)
 
     @property
     def last_answer(self) -> str | None:
-        """The text of the newest answer that calls no tool; None where there is none."""
+        """Return the text of the newest answer that calls no tool; None without one."""
         said = (call.said.content for call in self.graph.calls[::-1] if not call.said.tool_calls)
         return next(said, None)
 
     def lose(self, reason: FinishReason, because: str) -> None:
-        """The attempt cannot be scored; the first reason stands."""
+        """Mark the attempt as lost; the first reason stands."""
         if self.lost is None:
             self.lost, self.lost_because = reason, because
         for task in tuple(self._tasks):
             task.cancel()
 
     def remembered(self, answer_id: str) -> tuple[Message, ...]:
-        """The conversation up to an answer.
+        """Return the conversation up to an answer.
 
         Raises:
             Refusal: the attempt has no such answer.
@@ -161,7 +162,7 @@ class Attempt:
         """Sample and record the answer to one call.
 
         Raises:
-            Refusal: it cannot be answered; where nothing was sampled yet the attempt goes on.
+            Refusal: it cannot be answered; if nothing was sampled yet, the attempt goes on.
             EngineError: the engine broke, and the attempt is lost.
         """
         self._expect_going_on()
@@ -201,12 +202,12 @@ class Attempt:
         """Take the attempt's reward.
 
         Raises:
-            Refusal: it is not finite, there are too many terms, or it was posted with other terms;
-                the first stands.
+            Refusal: it is not finite, has too many terms, or differs from a reward posted before,
+                which stands.
         """
         self._expect_going_on()
         if not terms or len(terms) > _MAX_TERMS:
-            raise Refusal(400, f"terms: between 1 and {_MAX_TERMS} are needed", param="terms")
+            raise Refusal(400, f"terms: send between 1 and {_MAX_TERMS}", param="terms")
         if "outcome" not in terms or TURNS_TERM in terms:
             raise Refusal(
                 400,
@@ -218,7 +219,7 @@ class Attempt:
         if wrong:
             raise Refusal(400, f"terms: {', '.join(wrong)} is not finite", param="terms")
         if self.reward is not None and self.reward != dict(terms):
-            raise Refusal(409, "this attempt has another reward already, and that stands")
+            raise Refusal(409, "this attempt already has another reward, which stands")
         self.reward = dict(terms)
 
     def _expect_going_on(self) -> None:
@@ -258,7 +259,7 @@ class Attempt:
         return most if asked.max_tokens is None else min(most, asked.max_tokens)
 
     def _drawn(self, asked: Asked, prompt: bytes) -> Sampling:
-        """How the answer is drawn; the seed depends on the prompt, and not on who asks first."""
+        """Return how the answer is sampled; its seed depends on the prompt, not on call order."""
         if self._sampling is None:
             seed = random.getrandbits(63) if asked.seed is None else asked.seed
             return Sampling(
@@ -274,7 +275,7 @@ class Attempt:
 
     @contextmanager
     def _counted_as_call(self) -> Generator[None]:
-        """Within the block a call is open; if it breaks off, the attempt is lost."""
+        """Within the block a call is open; if the block is cancelled, the attempt is lost."""
         task = asyncio.current_task()
         assert task is not None, "calls are answered by tasks"
         self._tasks.add(task)
@@ -294,7 +295,7 @@ class Attempt:
             because = "its client left before the answer"
             if self.lost is None:
                 raise
-            self._tasks.discard(task)  # cancelled by `lose`: the client is still there
+            self._tasks.discard(task)  # cancelled by `lose`: the client is still connected
             raise Refusal(409, f"this attempt is lost: {self.lost_because}") from error
         finally:
             self._tasks.discard(task)
@@ -314,7 +315,7 @@ class Attempt:
                 session.close()
 
     def _said(self, asked: Asked, action: Action, text: str, answer_id: str) -> Message:
-        """The answer as it is sent; the raw text where it is no action, or was cut off."""
+        """Return the answer as it is sent; the raw text if it is no action, or was cut off."""
         match action:
             case ToolCalls() if asked.offers_calls:
                 calls = action.calls[:1] if asked.one_call else action.calls
@@ -326,7 +327,7 @@ class Attempt:
                 return Message(role="assistant", content=text)
 
     def _named(self, call: ToolCall, place: int, answer_id: str) -> ToolCall:
-        """The call with an id that no other call of the attempt has."""
+        """Return the call with an id that no other call of the attempt has."""
         if not call.call_id or len(call.call_id) > _MAX_CALL_ID:
             return _with_new_id(call, place, answer_id)
         is_taken = self.graph.has_call_id(call.call_id)
@@ -334,7 +335,7 @@ class Attempt:
 
 
 def _told_apart(calls: tuple[ToolCall, ...], answer_id: str) -> tuple[ToolCall, ...]:
-    """The calls of one message; one that has the id of an earlier one gets another."""
+    """Return the calls of one message, with a new id for each that repeats an earlier call's id."""
     ids = [call.call_id for call in calls]
     return tuple(
         _with_new_id(call, place, answer_id) if call.call_id in ids[:place] else call
@@ -343,6 +344,6 @@ def _told_apart(calls: tuple[ToolCall, ...], answer_id: str) -> tuple[ToolCall, 
 
 
 def _with_new_id(call: ToolCall, place: int, answer_id: str) -> ToolCall:
-    # nine letters and digits, which Mistral's chat templates insist on
+    # nine letters and digits, as Mistral's chat templates require
     digest = hashlib.sha256(f"{answer_id}:{place}".encode()).hexdigest()
     return call.model_copy(update={"call_id": digest[:9]})

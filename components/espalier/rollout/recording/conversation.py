@@ -1,15 +1,15 @@
-"""From the messages of a request to token ids, without encoding anew what was sampled.
+"""Converts the messages of a request to token ids, and reuses those that were sampled.
 
-A conversation alternates: what the policy reads, what it wrote, what it reads. What it reads is
-encoded as an episode's observations are; a message of the assistant that an answer of this attempt
-was is taken as it was sampled. So the prompt of a call that goes on begins with the tokens of the
-call before, whatever a chat template would make of the whole.
+A conversation alternates between what the policy reads and what it wrote. What it reads is encoded
+as an episode's observations are; an assistant message that equals an answer of this attempt keeps
+its sampled tokens. So the prompt of a continuing call begins with the tokens of the call before,
+whatever a chat template would render for the whole conversation.
 
-An agent may leave out the thought, or white space around the text. Anything else that stands where
-the policy answered is drift: the agent changed history, and tokens that were sampled under one
-context would be trained under another. `edits` says whether that fails the attempt, or begins a
-branch whose changed message is read and not trained. A message of the assistant where nothing was
-answered (an example, another model's, a message kept by compaction) begins a branch as well.
+An agent may leave out the thought, or white space around the text. Any other change of an answer is
+drift: tokens that were sampled under one context would be trained under another. `edits` says
+whether that fails the attempt, or begins a branch whose changed message is read and not trained. An
+assistant message that the policy did not answer with (an example, another model's message, one kept
+by compaction) begins a branch as well.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from espalier.wire.requests import Refusal
 
 
 class DriftedError(Exception):
-    """The agent changed a message of the policy, or its place; the text says which."""
+    """The agent changed a message of the policy, or its place; the error text names it."""
 
 
 class Conversation(NamedTuple):
     """The prompt of a call."""
 
     messages: tuple[Message, ...]
-    """Of the request. Those that the call before has are its objects: a history is kept once,
-    which is memory, and work of the garbage collector that all open calls wait for."""
+    """Messages of the request. Those that the call before has are the same objects: one copy of the
+    history saves memory, and work of the garbage collector, which delays all open calls."""
     prompt_ids: tuple[int, ...]
     prompt: bytes
-    """The same as `id_bytes` has them."""
+    """The same token ids, as the bytes of `id_bytes`."""
     foreign: int
-    """Messages of the assistant that no answer of the attempt is."""
+    """Number of assistant messages that are no answer of the attempt."""
 
 
 def read_conversation(
     messages: Sequence[Message], graph: PrefixGraph, dialect: Dialect, *, branches_on_edits: bool
 ) -> Conversation:
-    """Token ids of a conversation, up to where the policy is to write.
+    """Return the token ids of a conversation, up to where the policy is to write.
 
     Args:
-        messages: of the request.
+        messages: messages of the request.
         graph: calls of the attempt so far.
-        dialect: of the policy, with the request's tools.
-        branches_on_edits: whether a changed message is read as it stands.
+        dialect: dialect of the policy, with the request's tools.
+        branches_on_edits: whether a changed message begins a branch instead of raising.
 
     Raises:
         Refusal: the conversation does not alternate, or cannot be written in the dialect.
@@ -83,12 +83,12 @@ def read_conversation(
 def _kept_once(
     messages: Sequence[Message], answers: Sequence[RecordedCall | None]
 ) -> tuple[Message, ...]:
-    """The messages, those that equal ones of earlier calls as their objects.
+    """Return the messages; those that equal earlier ones are replaced by the earlier objects.
 
     Args:
-        messages: of a request.
-        answers: what each message of the assistant is. Its arguments were compared as JSON; to
-            compare messages does not tell 1 from 1.0.
+        messages: messages of a request.
+        answers: the recorded call of each assistant message. These were compared as JSON, as a
+            comparison of messages takes 1 and 1.0 as equal.
     """
     before = answers[-1].asked if answers and answers[-1] is not None else ()
     found = iter(answers)
@@ -104,14 +104,14 @@ def _kept_once(
 
 
 def _edited(message: Message, graph: PrefixGraph, prompt: bytes) -> RecordedCall | None:
-    """The call whose answer the message was made of: it stood here, or a call has the same id."""
+    """Return the call whose answer was changed to `message`: by its place, or by a call's id."""
     ids = {call.call_id for call in message.tool_calls}
     named = (call for call in graph.calls if ids & {made.call_id for made in call.said.tool_calls})
     return next(iter(graph.answers_to(prompt)), None) or next(named, None)
 
 
 def _turns(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
-    """Runs of messages: read, written, read, ...; each written one is a single message."""
+    """Return the messages as runs: read, written, read, ...; each written run is one message."""
     turns = [
         tuple(run) for _, run in groupby(messages, key=lambda message: message.role == "assistant")
     ]
@@ -142,7 +142,7 @@ def _encoded(read: tuple[Message, ...], dialect: Dialect, *, is_first: bool) -> 
 
 
 def _written(message: Message, dialect: Dialect) -> tuple[int, ...]:
-    """A message that the policy did not sample, as it would write it."""
+    """Return the tokens of a message that the policy did not sample, in the policy's dialect."""
     try:
         return dialect.action_ids(action_of(message))
     except PolicyError as error:

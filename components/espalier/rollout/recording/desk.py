@@ -1,4 +1,4 @@
-"""Attempts that others begin and end over HTTP, where no stage of a run plays them."""
+"""Attempts that clients begin and end over HTTP, without a stage of a run that plays them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class BeginRequest(RequestPart):
 
     task_id: _Name
     group_id: _Name | None = None
-    """Attempts that are compared with each other share it; by default those at one task do."""
+    """Shared by attempts that are compared with each other; by default the attempts at one task."""
 
 
 class AttemptDesk:
-    """Begins attempts, ends them when told or at their deadline, and hands on what was recorded."""
+    """Begins attempts, ends them on request or at their deadline, hands on trajectories."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class AttemptDesk:
         max_open: int,
         hand_on: Callable[[Trajectory], None],
     ) -> None:
-        """Keep attempts of `recorder`.
+        """Take attempts for `recorder`.
 
         Args:
-            recorder: opens and closes them.
-            deadline_s: of an attempt; then it is lost.
-            max_open: attempts side by side; a further one is refused.
-            hand_on: takes each whole attempt.
+            recorder: opens and closes the attempts.
+            deadline_s: time limit of an attempt, after which it is lost.
+            max_open: most attempts open at one time; a further one is refused.
+            hand_on: called with the trajectory of each recorded attempt.
         """
         self._recorder = recorder
         self._deadline_s = deadline_s
@@ -51,18 +51,18 @@ class AttemptDesk:
         self._hand_on = hand_on
         self._open: dict[str, tuple[BeginRequest, ExitStack]] = {}
         self.over = asyncio.Event()
-        """Set where no attempt is to follow; see `end_after`."""
+        """Set once no further attempt is to follow (`end_after`)."""
         self._left: int | None = None
 
     def end_after(self, attempts: int) -> None:
-        """Set `over` once so many attempts have ended."""
+        """Set `over` once `attempts` attempts have ended."""
         self._left = attempts
 
     def begin(self, asked: BeginRequest, base: str) -> Json:
-        """Open an attempt; what an agent needs of it.
+        """Open an attempt; return what an agent needs to use it.
 
         Args:
-            asked: whose attempt it is.
+            asked: the task and group of the attempt.
             base: address of the endpoint, as the client reached it.
 
         Raises:
@@ -88,7 +88,7 @@ class AttemptDesk:
         }
 
     def end(self, attempt: Attempt) -> Json:
-        """Close an attempt and hand on its trajectory; what became of it."""
+        """Close an attempt and hand on its trajectory; return its outcome."""
         trajectory = self._end(attempt)
         return {
             "attempt_id": attempt.attempt_id,

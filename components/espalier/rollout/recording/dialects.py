@@ -1,4 +1,4 @@
-"""The dialect of a request: how the policy writes calls of the tools that an agent offers."""
+"""The dialect of a request: how the policy writes calls of the agent's tools."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from espalier.wire.requests import Refusal
 
 
 class RequestDialects:
-    """Dialects of one policy by the tools of a request."""
+    """The dialects of one policy, by the tools of a request."""
 
     def __init__(self, dialect: Dialect) -> None:
         """Write in the syntax of `dialect`, an engine's stop rule.
 
-        In the tag dialect, whose tags the policy was trained on, its tools are all there are.
+        The tag dialect accepts only its own tools, as the policy was trained on their tags.
         """
         self._dialect = dialect
         self._is_bound = isinstance(dialect.syntax, Tags)
 
     def of(self, tools: Sequence[ToolSpec]) -> Dialect:
-        """The dialect with these tools.
+        """Return the dialect with these tools.
 
         Raises:
             Refusal: the policy has no way to write calls of one of them.

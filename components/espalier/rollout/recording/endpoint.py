@@ -1,4 +1,4 @@
-"""The HTTP routes: calls in three wire formats, rewards, and what an attempt has so far."""
+"""The HTTP routes: calls in three wire formats, rewards, and the state of an attempt."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ FORMATS: Mapping[str, WireFormat] = {
     "responses": ResponsesFormat(),
     "messages": MessagesFormat(),
 }
-"""Path below an attempt's `/v1/` -> format."""
+"""The wire format by the path below an attempt's `/v1/`."""
 _START_WITHIN_S = 10.0
 _POLL_S = 0.01
 WHOLE_STREAM = {"cache-control": "no-store", "x-espalier-stream": "whole"}
-"""Headers of a stream, whose events are sent together once the answer is whole."""
+"""Headers of a stream whose events are sent together once the answer is complete."""
 
 
 class _Reward(RequestPart):
-    """Body of a posted reward: one number, or named terms whose sum it is."""
+    """Body of a posted reward: one number, or named terms that sum to it."""
 
     reward: float | None = None
     terms: dict[str, float] = Field(default={}, max_length=32)
@@ -52,7 +52,7 @@ class _Reward(RequestPart):
         """The terms; a bare number is the outcome.
 
         Raises:
-            Refusal: there is neither, or both.
+            Refusal: the body has neither, or both.
         """
         if (self.reward is None) == (not self.terms):
             raise Refusal(400, 'send {"reward": 1.0}, or {"terms": {"outcome": 1.0, ...}}')
@@ -60,20 +60,20 @@ class _Reward(RequestPart):
 
 
 class _Route(NamedTuple):
-    """Where a request goes."""
+    """The parsed path of a request."""
 
     attempt_id: str
     rest: str
-    """Below the attempt: `v1/chat/completions`, `reward`, or nothing."""
+    """The path below the attempt: `v1/chat/completions`, `reward`, or empty."""
 
     @property
     def format(self) -> WireFormat | None:
-        """The wire format; None where it is no call."""
+        """Return the wire format; None if the request is no call."""
         return FORMATS.get(self.rest.removeprefix("v1/"))
 
 
 class RecordingEndpoint:
-    """Answers requests in the name of attempts."""
+    """Answers requests for attempts."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class RecordingEndpoint:
         self.places = Places(config, recorder.counts)
 
     def app(self) -> ASGIApp:
-        """The application."""
+        """Return the ASGI application."""
 
         async def routed(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive)
@@ -165,7 +165,7 @@ class RecordingEndpoint:
 
 
 def _routed(path: str) -> _Route | None:
-    """The attempt and what is asked of it; None where the path names no attempt."""
+    """Return the attempt and the route below it; None if the path names no attempt."""
     parts = path.strip("/").split("/", 2)
     if parts[0] != "attempts" or len(parts) < 2:
         return None
@@ -190,7 +190,7 @@ def _status(attempt: Attempt) -> dict[str, Any]:
 
 
 def _refused(error: Refusal | HTTPException, route: _Route | None) -> Response:
-    """An error in the shape of the request's format; OpenAI's where it has none."""
+    """Return an error in the shape of the request's format; OpenAI's for other requests."""
     refusal = error
     if isinstance(refusal, HTTPException):
         refusal = Refusal(refusal.status_code, refusal.detail)
@@ -203,10 +203,10 @@ def _refused(error: Refusal | HTTPException, route: _Route | None) -> Response:
 async def recording(
     endpoint: RecordingEndpoint, config: ServingConfig, *, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncGenerator[str]:
-    """Serve an endpoint in this event loop; yields its address, without a slash at the end.
+    """Serve an endpoint in this event loop; yields its address, without a trailing slash.
 
     Raises:
-        ServingError: the address is taken, or is none of this machine's.
+        ServingError: the address is taken, or does not belong to this machine.
     """
     with listening(host, port) as listener, _spared_collections():
         server = _InLoopServer(endpoint.app(), endpoint.places, drain_s=config.drain_s)
@@ -224,10 +224,10 @@ async def recording(
 
 @contextmanager
 def _spared_collections() -> Generator[None]:
-    """Within the block the garbage collector passes over what is there at its beginning.
+    """Within the block the garbage collector skips the objects that exist at its beginning.
 
-    Libraries and a policy are half a million objects: a full collection of them takes 0.3 s, in
-    which no call is answered, and what attempts keep brings one about every 2,500 calls.
+    Libraries and a policy are half a million objects. A full collection of them takes 0.3 s, in
+    which no call is answered, and the objects of attempts cause one about every 2,500 calls.
     """
     gc.freeze()
     try:
@@ -237,7 +237,7 @@ def _spared_collections() -> Generator[None]:
 
 
 class _InLoopServer(BoundedServer):
-    """Runs beside other tasks, whose process has its own way with signals."""
+    """A server that runs beside other tasks, in a process with its own signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -1,4 +1,4 @@
-"""The calls of one attempt, joined where one continues another, and the trajectory that they are.
+"""The calls of one attempt, linked where one continues another, and the trajectory they make.
 
 A call whose prompt begins with the prompt and answer of an earlier one continues it; the longest
 such call is its parent. A retry, a sub-agent or a compacted history continues something shorter, or
@@ -9,9 +9,9 @@ nothing, and so is a branch or a root:
     call 2   P A0 O A2   (a retry)   parent 0      window 1   P K0 O A2
     call 3   Q A3        (another)   parent -      window 2   Q A3
 
-Each path to a call that nothing continues is a window of the trajectory. A sampled answer (A) is
-trained in the first window that it stands in; in others it is read (K), so that no sampled token
-is trained twice and none is left out.
+Each path to a call without a successor is a window of the trajectory. A sampled answer (A) is
+trained in the first window that contains it; in others it is only read (K), so that every sampled
+token is trained exactly once.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _SORTED_JSON = json.JSONEncoder(sort_keys=True)
 
 
 def id_bytes(token_ids: Sequence[int]) -> bytes:
-    """Token ids as bytes, so that whether one list begins with another is one comparison."""
+    """Return token ids as bytes, so that testing for a common beginning is one comparison."""
     return array("i", token_ids).tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One call: what the policy read, and what was sampled."""
+    """One call: the tokens that the policy read, and those that were sampled."""
 
     prompt_ids: tuple[int, ...]
     answer_ids: tuple[int, ...]
-    """Includes the stop token, where one ended it."""
+    """Includes the stop token, if one ended the answer."""
     logprobs: tuple[float, ...]
     """Nats, one for each of `answer_ids`."""
     stopped: bool
-    """Whether the stop rule ended the answer; False where it was cut off."""
+    """Whether the stop rule ended the answer; False if it was cut off."""
     is_action: bool
-    """Whether the answer is one in the policy's dialect, or calls that are; other text is not."""
+    """Whether the answer is an action, or calls, in the policy's dialect; other text is not."""
     policy_version: int
     asked: tuple[Message, ...]
     """The messages of the request."""
     said: Message
-    """The answer, as it was sent: calls have the ids that the agent was told."""
+    """The answer as it was sent, with the call ids that the agent received."""
 
     @property
     def said_something(self) -> bool:
@@ -66,7 +66,7 @@ class RecordedCall:
 
 
 class Fingerprint(NamedTuple):
-    """What of an answer an agent must send back unchanged: its text, or its calls with ids."""
+    """What an agent must send back unchanged of an answer: its text, or its calls with ids."""
 
     text: str
     calls: tuple[tuple[str, str, str], ...]
@@ -74,7 +74,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(message: Message) -> Fingerprint:
-    """The fingerprint of a message; what was said beside calls, most agents drop."""
+    """Return a message's fingerprint; without text beside calls, which most agents drop."""
     calls = tuple(
         (call.call_id, call.name, _SORTED_JSON.encode(call.arguments))
         for call in message.tool_calls
@@ -86,7 +86,7 @@ class _Node(NamedTuple):
     call: RecordedCall
     prompt: bytes
     whole: bytes
-    """Prompt and answer."""
+    """The prompt and the answer."""
     parent: int | None
 
 
@@ -96,7 +96,7 @@ class PrefixGraph:
     def __init__(self) -> None:
         self._nodes: list[_Node] = []
         self._said: dict[Fingerprint, list[_Node]] = {}
-        """Calls by what was answered, oldest first."""
+        """Calls by the fingerprint of their answer, oldest first."""
         self._call_ids: set[str] = set()
 
     def __len__(self) -> int:
@@ -104,14 +104,14 @@ class PrefixGraph:
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """All calls."""
+        """Return all calls."""
         return [node.call for node in self._nodes]
 
     def add(self, call: RecordedCall, prompt: bytes) -> None:
         """Record a call.
 
         Args:
-            call: was answered.
+            call: the answered call.
             prompt: `id_bytes` of its prompt.
         """
         whole = prompt + id_bytes(call.answer_ids)
@@ -121,21 +121,22 @@ class PrefixGraph:
         self._call_ids.update(made.call_id for made in call.said.tool_calls)
 
     def has_call_id(self, call_id: str) -> bool:
-        """Whether a call of a tool has this id."""
+        """Return whether a tool call has this id."""
         return call_id in self._call_ids
 
     def parents(self) -> list[int | None]:
-        """Number of the call that each continues; None for a root."""
+        """Return for each call the number of the call that it continues; None for a root."""
         return [node.parent for node in self._nodes]
 
     def answers_to(self, prompt: bytes) -> list[RecordedCall]:
-        """The calls with exactly this prompt (`id_bytes`), newest first."""
+        """Return the calls with exactly this prompt (`id_bytes`), newest first."""
         return [node.call for node in reversed(self._nodes) if node.prompt == prompt]
 
     def answer_of(self, message: Message, prompt: bytes) -> RecordedCall | None:
-        """The call whose answer a message is; of several the newest that has exactly this prompt.
+        """Return the call whose answer a message is; the newest with exactly this prompt.
 
-        One with another prompt is found where none has this, unless it answered nothing.
+        Where none has this prompt, one with another prompt is returned, unless the message is
+        empty.
         """
         same = [
             node
@@ -147,7 +148,7 @@ class PrefixGraph:
         return next(here, None) or next(elsewhere, None)
 
     def _continued(self, prompt: bytes) -> int | None:
-        """The longest call that a prompt goes on from; of several the oldest."""
+        """Return the longest call that a prompt continues; the oldest of several."""
         longest: int | None = None
         length = 0
         for number in range(len(self._nodes) - 1, -1, -1):
@@ -157,9 +158,9 @@ class PrefixGraph:
         return longest
 
     def paths(self) -> list[list[int]]:
-        """For each window the calls on its path, from the root; those not trained before are last.
+        """Return for each window the calls on its path from the root; untrained calls come last.
 
-        Windows stand in the order of the first call that is trained in them.
+        Windows are in the order of the first call that is trained in them.
         """
         parents = self.parents()
         leaves = set(range(len(parents))).difference(p for p in parents if p is not None)
@@ -183,10 +184,10 @@ class PrefixGraph:
 
 
 class AttemptOutcome(NamedTuple):
-    """What an attempt came to, beside its calls."""
+    """The outcome of an attempt, apart from its calls."""
 
     reward: RewardBreakdown
-    """Empty where it was lost."""
+    """Empty if the attempt was lost."""
     answer: str | None
     finish_reason: FinishReason
 
@@ -194,10 +195,10 @@ class AttemptOutcome(NamedTuple):
 def trajectory_of(
     graph: PrefixGraph, outcome: AttemptOutcome, *, task_id: str, group_id: str
 ) -> Trajectory:
-    """The trajectory of an attempt: one window for each path through its calls.
+    """Return the trajectory of an attempt: one window for each path through its calls.
 
-    Its policy version is the oldest that answered one of the calls: importance ratios are taken
-    from the recorded log-probs, and staleness must not be told smaller than it is.
+    Its policy version is the oldest that answered a call: importance ratios come from the recorded
+    log-probs, and the trajectory must not look less stale than its oldest call.
     """
     written = _Windows()
     calls = graph.calls
@@ -243,7 +244,7 @@ class _Windows:
         self._above: RecordedCall | None = None
         """The call before on the window's path."""
         self._observes = False
-        """Whether what is read next is what the last turn provoked."""
+        """Whether the next tokens that are read answer the last turn."""
 
     def begin(self) -> None:
         """Begin a window."""
@@ -253,7 +254,7 @@ class _Windows:
         self._observes = False
 
     def append(self, number: int, call: RecordedCall) -> None:
-        """Continue the window with a call: what it read beyond the window, and its answer."""
+        """Continue the window with a call: the new tokens of its prompt, and its answer."""
         in_window = len(self.token_ids) - self._start
         self._read(call.prompt_ids[in_window:])
         above, self._above = self._above, call
@@ -271,10 +272,10 @@ class _Windows:
         self._observes = True
 
     def _tell(self, call: RecordedCall, above: RecordedCall | None) -> None:
-        """Add the messages of a turn: what is new in its request, and its answer.
+        """Add the messages of a turn: the new ones of its request, and its answer.
 
-        Messages of the assistant that stand in a later request are no turns: those that the policy
-        wrote were told before, and examples may only stand before the first turn.
+        Assistant messages in a later request are no turns: those that the policy wrote were added
+        before, and examples may only stand before the first turn.
         """
         new = call.asked[0 if above is None else len(above.asked) + 1 :]
         self.messages += [m for m in new if m.role != "assistant" or not self.said]
@@ -295,9 +296,9 @@ class _Windows:
 
 
 def _tool_results(said: Sequence[Message], calls: Sequence[RecordedCall]) -> Iterator[ToolResult]:
-    """What came of each call, as a later request has it; nothing where none has.
+    """Yield the result of each call from a later request; nothing where no result was sent.
 
-    Whether a tool of the agent's failed is not known.
+    Whether a tool of the agent failed is not known.
     """
     read = {
         message.call_id: message.content

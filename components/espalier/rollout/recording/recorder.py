@@ -1,4 +1,4 @@
-"""Attempts that are open, and what became of those that ended; an ended attempt is forgotten."""
+"""The open attempts, and the outcomes of ended ones; an ended attempt itself is forgotten."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from espalier.wire.requests import Refusal
 
 @dataclass(slots=True)
 class RecorderCounts:
-    """What the endpoint has seen since its start."""
+    """Counts of the endpoint since its start."""
 
     begun: int = 0
     whole: int = 0
-    """Attempts that ended with all that a trajectory needs."""
+    """Number of attempts that ended with a complete trajectory."""
     lost: Counter[FinishReason] = field(default_factory=Counter[FinishReason])
-    """Attempts that ended without, by reason."""
+    """Number of attempts that ended without one, by reason."""
     calls: int = 0
-    """Calls of attempts that ended."""
+    """Number of calls of ended attempts."""
     branches: int = 0
-    """Windows of ended attempts beyond the first of each."""
+    """Number of windows of ended attempts beyond the first of each."""
     foreign_messages: int = 0
     requests: Counter[int] = field(default_factory=Counter[int])
-    """Requests by status."""
+    """Number of requests by status."""
     closed_connections: Counter[str] = field(default_factory=Counter[str])
 
     def count_closed(self, cause: str) -> None:
-        """See `ConnectionCounts`."""
+        """Count a connection that the server closed, by its cause."""
         self.closed_connections[cause] += 1
 
     def count_request(self, route: str, status: int) -> None:
-        """See `ConnectionCounts`."""
+        """Count a request by its route and status."""
         del route
         self.requests[status] += 1
 
 
 class Recorder:
-    """Opens attempts at a policy, and makes trajectories of them."""
+    """Opens attempts for a policy, and turns them into trajectories."""
 
     def __init__(self, policy: Policy, limits: CallLimits) -> None:
         self._policy = policy
@@ -55,26 +55,26 @@ class Recorder:
 
     @property
     def engine(self) -> Engine:
-        """What samples the answers."""
+        """The engine that samples the answers."""
         return self._policy.engine
 
     @property
     def open_attempts(self) -> int:
-        """Attempts that have not ended."""
+        """Number of attempts that have not ended."""
         return len(self._open)
 
     def begin(self, *, sampling: Sampling | None = None) -> Attempt:
-        """Open an attempt; whoever knows its id may ask in its name."""
+        """Open an attempt; its id is the secret that gives access to it."""
         attempt = Attempt(secrets.token_urlsafe(18), self._policy, self._limits, sampling)
         self._open[attempt.attempt_id] = attempt
         self.counts.begun += 1
         return attempt
 
     def attempt(self, attempt_id: str) -> Attempt:
-        """An open attempt.
+        """Return an open attempt.
 
         Raises:
-            Refusal: none is open under that id.
+            Refusal: no attempt is open under that id.
         """
         found = self._open.get(attempt_id)
         if found is None:
@@ -89,7 +89,7 @@ class Recorder:
     def deadline(
         self, attempt: Attempt, seconds: float, on_expiry: Callable[[], object] | None = None
     ) -> Generator[None]:
-        """Within the block the attempt is lost once the time is over."""
+        """Within the block the attempt is lost once its time is over."""
 
         def expire() -> None:
             attempt.lose(FinishReason.TIMEOUT, f"it was not over within {seconds:g} s")
@@ -103,7 +103,7 @@ class Recorder:
             timer.cancel()
 
     def close(self, attempt: Attempt) -> None:
-        """Take no further call of an attempt; calls that are open lose it."""
+        """Accept no further call of an attempt; it is lost if a call is still open."""
         self._open.pop(attempt.attempt_id, None)
         if attempt.open_calls:
             attempt.lose(
@@ -116,13 +116,13 @@ class Recorder:
     def ended(
         self, attempt: Attempt, verdict: AttemptOutcome | None, *, task_id: str, group_id: str
     ) -> Trajectory:
-        """The trajectory of a closed attempt; lost, without a reward, where it has none.
+        """Return the trajectory of a closed attempt; lost, without a reward, where it has none.
 
         Args:
-            attempt: closed.
-            verdict: None takes the reward that was posted.
-            task_id: of the trajectory.
-            group_id: of the trajectory; attempts that are compared with each other share it.
+            attempt: the closed attempt.
+            verdict: its reward; None takes the reward that was posted.
+            task_id: task of the trajectory.
+            group_id: group of the trajectory; shared by attempts that are compared with each other.
         """
         if verdict is None and attempt.lost is None:
             if attempt.reward is None:

@@ -1,4 +1,4 @@
-"""`espalier record`: the endpoint over a policy, until it is told to stop or has enough."""
+"""`espalier record`: serves the endpoint over a policy, until stopped or enough is recorded."""
 
 from __future__ import annotations
 
@@ -34,44 +34,45 @@ _MAX_OPEN = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What to record, and where to."""
+    """The settings of one recording session."""
 
     policy_dir: Path
     out: Path
-    """Folder of trajectory files; must not be there yet."""
+    """Folder for trajectory files; must not exist yet."""
     host: str = "127.0.0.1"
     port: int = 8000
     attempts: int | None = None
-    """Ends after so many attempts; None records until it is stopped."""
+    """Number of attempts after which recording ends; None records until it is stopped."""
 
 
 class TrajectoryFolder:
-    """Writes trajectories as files of some rows each, every one whole."""
+    """Writes trajectories to files of a few rows each; every file is complete."""
 
     def __init__(self, path: Path) -> None:
         """Make the folder.
 
         Raises:
-            ArtifactError: it is there already, or cannot be made.
+            ArtifactError: it exists already, or cannot be made.
         """
         try:
             path.mkdir(parents=True)
         except OSError as error:
             raise ArtifactError(
-                f"{path}: cannot be made for trajectories ({error.strerror}); name another --out"
+                f"{path}: cannot make this folder for trajectories ({error.strerror}); choose "
+                "another --out"
             ) from error
         self._path = path
         self._rows: list[Trajectory] = []
         self.written = 0
 
     def add(self, trajectory: Trajectory) -> None:
-        """Write a trajectory, with others of its file."""
+        """Add a trajectory; a file is written once it has enough rows."""
         self._rows.append(trajectory)
         if len(self._rows) >= _ROWS_A_FILE:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has no file yet."""
+        """Write the trajectories that are in no file yet."""
         if not self._rows:
             return
         name = f"trajectories-{self.written:08d}.parquet"
@@ -81,10 +82,10 @@ class TrajectoryFolder:
 
 
 def record(asked: Recording, profile: Profile, say: Callable[[str], None]) -> Mapping[str, object]:
-    """Record until told to stop; what was recorded.
+    """Record until stopped; return the counts of the session.
 
     Raises:
-        ArtifactError: the folder is there already.
+        ArtifactError: the folder exists already.
         PolicyError: the policy cannot be loaded.
         EngineError: the server that the profile names cannot be used.
         ServingError: the address is taken, or the keys cannot be used.
@@ -119,7 +120,7 @@ def record(asked: Recording, profile: Profile, say: Callable[[str], None]) -> Ma
 
 
 def _opened(policy_dir: Path, profile: Profile) -> Policy:
-    """The policy behind the engine that the profile names."""
+    """Yield the policy behind the engine that the profile names."""
     family, config = family_of(profile), profile.rollout
     if config.engine == "lockstep":
         loaded = load_policy_for_sampling(policy_dir, profile.hardware)
@@ -170,7 +171,7 @@ async def _record(  # noqa: PLR0913 (what a session is made of)
 
 
 def _tell_progress(recorder: Recorder, before: str, say: Callable[[str], None]) -> str:
-    """Say how far it is, where that is new."""
+    """Log the progress if it changed, and return its line."""
     counts = recorder.counts
     lost = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.lost.items()))
     line = (

@@ -1,8 +1,8 @@
-"""reward-model: attempts of a warm policy, their labels, and the head that is fitted to them.
+"""`espalier reward-model`: labels attempts of a warm policy and fits a head to the labels.
 
-Enters: knowledge, accepted training and dev tasks, the warm policy of a run.
-Leaves: policy/ and head.safetensors, the body and the head; labels.parquet, the labelled steps;
-history.parquet, the loss of each step; run.json, how far it agrees with the rule on dev attempts.
+Inputs: knowledge, accepted training and dev tasks, the warm policy of a run.
+Outputs: policy/ and head.safetensors, the body and the head; labels.parquet, the labelled steps;
+history.parquet, the loss of each step; run.json, its agreement with the rule on dev attempts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from espalier.training.reward_models.labels import LabelledAttempt, label_outcom
 from espalier.training.rl.models import Critic, build_layout
 
 INPUTS = ("knowledge", "accepted", "warm_policy")
-"""Artifact folders of a run that are read."""
+"""Artifact folders of a run that this reads."""
 
 
 class _Material(NamedTuple):
@@ -50,14 +50,14 @@ class _Material(NamedTuple):
 def fit_reward_model(
     profile: Profile, inputs: Mapping[str, Path], output_dir: Path, kind: Kind, tracker: Tracker
 ) -> Manifest:
-    """Label attempts of the warm policy, fit a head to them, judge it on dev attempts, publish it.
+    """Label attempts of the warm policy, fit a head, test it on dev attempts, publish it.
 
     Args:
-        profile: of the run; its section `reward_model` is read.
-        inputs: artifact folders by name, see `INPUTS`.
-        output_dir: of the artifact.
+        profile: profile of the run; its section `reward_model` sets this stage.
+        inputs: artifact folders by the names in `INPUTS`.
+        output_dir: folder of the artifact.
         kind: "process" labels every step by completions, "outcome" the last one by the rule.
-        tracker: takes the figures.
+        tracker: receives the figures.
 
     Raises:
         ArtifactError: an input is missing or damaged.
@@ -76,7 +76,7 @@ def fit_reward_model(
     if len(targets) < 2:
         raise DataError(
             f"reward model: all {len(material.labelled)} attempts are labelled {targets or 'none'};"
-            " a head learns from right and wrong ones. Attempt more tasks (reward_model.tasks), or "
+            " a head needs both right and wrong ones. Attempt more tasks (reward_model.tasks), or "
             "others"
         )
     hardware = Hardware.from_config(profile.hardware)

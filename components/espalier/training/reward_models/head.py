@@ -1,4 +1,4 @@
-"""A head that scores steps: its body, its fit to labels, and its folder.
+"""A head that scores steps: its body, how it is fitted to labels, and its folder.
 
 Axes: b attempts of a batch, T token columns.
 """
@@ -32,14 +32,14 @@ _HEAD, _ABOUT, _POLICY = "head.safetensors", "reward_model.json", "policy"
 
 @dataclass(frozen=True, slots=True)
 class RewardModel:
-    """A critic's body and head, read as the log-odds that an attempt ends right."""
+    """A critic's body and head, whose value is read as the log-odds that an attempt ends right."""
 
     kind: Kind
     critic: Critic
     layout: Layout
 
     def scores(self, attempts: Sequence[Trajectory]) -> list[list[float]]:
-        """The score of every turn of each attempt, 0-1; a turn without tokens repeats the last."""
+        """Return each turn's score, 0-1, by attempt; a turn without tokens repeats the last."""
         found: list[list[float]] = []
         with torch.no_grad():
             for attempt in attempts:
@@ -61,7 +61,7 @@ class RewardModel:
         seed: int,
         tracker: Tracker,
     ) -> list[float]:
-        """Fit to the labels by binary cross-entropy; returns the loss of each step."""
+        """Fit to the labels by binary cross-entropy; return the loss of each step."""
         optimizer = OptimizerConfig(learning_rate=config.learning_rate)
         updater = Updater(self.critic, optimizer, config.steps)
         losses: list[float] = []
@@ -81,7 +81,7 @@ class RewardModel:
         return losses
 
     def _logits(self, attempts: Sequence[LabelledAttempt]) -> Tensor:
-        """[N]: the head at each labelled step, attempt by attempt."""
+        """Return [N]: the head's output at each labelled step, attempt by attempt."""
         batch = self.layout.batch([one.sequence for one in attempts])
         width = max(len(one.trajectory.token_ids) for one in attempts)
         with self.layout.hardware.precision():
@@ -104,7 +104,7 @@ def load_reward_model(directory: Path, kind: Kind, layout: Layout) -> RewardMode
     """Read the folder that `espalier reward-model` wrote.
 
     Raises:
-        ArtifactError: no such folder, or a model of the other kind.
+        ArtifactError: there is no such folder, or its model is of the other kind.
         PolicyError: its body cannot be loaded.
     """
     about = directory / _ABOUT
@@ -122,9 +122,9 @@ def load_reward_model(directory: Path, kind: Kind, layout: Layout) -> RewardMode
 
 
 def area_under_curve(scores: Sequence[float], truths: Sequence[bool]) -> float:
-    """Chance that a right one is scored above a wrong one, ties counted half (Mann-Whitney).
+    """Return the chance that a right attempt scores above a wrong one, ties counted half.
 
-    NaN where all are right, or none is.
+    This is the Mann-Whitney statistic; NaN if all attempts are right, or none is.
     """
     right = [score for score, truth in zip(scores, truths, strict=True) if truth]
     wrong = [score for score, truth in zip(scores, truths, strict=True) if not truth]
@@ -135,7 +135,7 @@ def area_under_curve(scores: Sequence[float], truths: Sequence[bool]) -> float:
 
 
 def outcome_figures(model: RewardModel, attempts: Sequence[Trajectory]) -> dict[str, float]:
-    """How far the score of the last step agrees with the rule, on attempts it was not fitted to."""
+    """Return how far the last step's score agrees with the rule, on attempts not fitted to."""
     judged = [one.trajectory for one in label_outcomes(attempts)]
     scores = [steps[-1] for steps in model.scores(judged)]
     truths = [one.is_right for one in judged]

@@ -1,7 +1,7 @@
 """Labels of steps by rollouts: how often the policy ends right from there (Math-Shepherd).
 
 Wang et al. 2024 (arXiv:2312.08935), eq. 3 and 4. A step is a turn: one message of the policy, and
-what it observed. The last step is labelled by the outcome itself.
+its observations. The last step is labelled by the outcome itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from espalier.training.packing import TrainingSequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledAttempt:
-    """An attempt, and what each labelled step of it is worth.
+    """An attempt, and the value of each of its labelled steps.
 
-    One of three turns whose second completions end right in one of four:
+    An example with three turns, where one of four completions after the second turn ends right:
 
         shares   0.5  0.25  0.0      turns   0  1  2
     """
@@ -29,16 +29,16 @@ class LabelledAttempt:
     turns: tuple[int, ...]
     """Numbers of the labelled turns."""
     shares: tuple[float, ...]
-    """Of the completions from there that ended right, 0-1; one for each of those turns."""
+    """Share of the completions from each of those turns that ended right, 0-1."""
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Where a head reads the score: the last token of each turn's action."""
+        """Return where a head reads the score: the last token of each turn's action."""
         return tuple(self.trajectory.turns[turn].action_end - 1 for turn in self.turns)
 
     @property
     def sequence(self) -> TrainingSequence:
-        """The attempt as a model reads it."""
+        """Return the attempt as a model reads it."""
         return TrainingSequence(
             token_ids=self.trajectory.token_ids,
             loss_mask=self.trajectory.action_mask,
@@ -46,12 +46,12 @@ class LabelledAttempt:
         )
 
     def targets(self, labels: Literal["soft", "hard"]) -> tuple[float, ...]:
-        """What a head is fitted to: the shares, or whether any completion ended right."""
+        """Return what a head is fitted to: the shares, or whether any completion ended right."""
         return self.shares if labels == "soft" else tuple(float(s > 0) for s in self.shares)
 
 
 def label_outcomes(attempts: Sequence[Trajectory]) -> list[LabelledAttempt]:
-    """The last step of each attempt, by its outcome: what an outcome reward model learns from."""
+    """Label the last step of each attempt by its outcome, for an outcome reward model."""
     return [
         LabelledAttempt(trajectory=one, turns=(len(one.turns) - 1,), shares=(float(one.is_right),))
         for one in attempts
@@ -68,15 +68,15 @@ def label_steps(
     temperature: float,
     seed: int,
 ) -> list[LabelledAttempt]:
-    """Every step of each attempt, by the share of completions that end right.
+    """Label every step of each attempt by the share of completions that end right.
 
     Args:
         attempts: at `tasks`; those that were lost, or cut into several contexts, are left out.
-        tasks: by id.
+        tasks: the tasks by id.
         roller: samples the completions.
-        completions: of each step but the last.
-        temperature: of the completions.
-        seed: of their draws.
+        completions: number of completions of each step except the last.
+        temperature: temperature of the completions.
+        seed: seed of their draws.
     """
     usable = [one for one in attempts if _is_usable(one)]
     starts: list[EpisodeStart] = []

@@ -1,1 +1,1 @@
-"""train: reinforcement learning over multi-turn episodes."""
+"""`espalier train`: reinforcement learning over multi-turn episodes."""

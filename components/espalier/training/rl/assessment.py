@@ -1,10 +1,10 @@
-"""What the weights before an update say of a step's rows: scores, advantages, corrections.
+"""Scores, advantages and corrections of a step's rows, under the weights before the update.
 
     rows -> proximal, reference and critic's scores -> rewards -> advantages -> corrections
 
 `engine_mismatch` compares the trainer's scores with the engine's on every step. They differ by the
-rounding of two implementations. More is a fault: weights that were not published, a temperature or
-truncation that one side does not know of, tokens that were not sampled.
+rounding of two implementations. A larger difference is a fault: weights that were not published, a
+temperature or truncation that only one side applies, tokens that were not sampled.
 
 Axes: B trajectories, T token columns.
 """
@@ -30,13 +30,13 @@ from espalier.training.scoring import ScoreRequest, Scores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What the update needs besides the rows; [B, T] on the CPU, 0 outside the loss mask."""
+    """The update's inputs besides the rows; [B, T] on the CPU, 0 outside the loss mask."""
 
     credit: Credit
     loss_mask_BT: Tensor
-    """The rows' loss mask without what corrections and token filters dropped."""
+    """The rows' loss mask without the tokens that corrections and token filters dropped."""
     proximal_logprobs_BT: Tensor
-    """NaN where neither engine nor trainer has scored the token: the ratio is 1 there."""
+    """NaN where neither engine nor trainer has scored the token: its ratio is 1."""
     trainer_logprobs_BT: Tensor | None = None
     """Log-probs under the weights before the update, where the algorithm needs them."""
     reference_logprobs_BT: Tensor | None = None
@@ -46,7 +46,7 @@ class Assessment:
 
 
 class _Scores(NamedTuple):
-    """[B, T] each; None where the algorithm does not need it."""
+    """Scores of shape [B, T]; None where the algorithm does not need them."""
 
     trainer_BT: Tensor | None
     entropy_BT: Tensor | None
@@ -67,9 +67,9 @@ class Assessor:
         """Compute scores, rewards, advantages and corrections, in this order.
 
         Args:
-            rows: of one step.
+            rows: rows of one step.
             request: the distribution that they were sampled from.
-            kl_coefficient: of a KL penalty in the reward, reward units per nat.
+            kl_coefficient: coefficient of a KL penalty in the reward, reward units per nat.
         """
         scores = self._scores(rows, request)
         proximal_BT = rows.behavior_logprobs_BT
@@ -127,7 +127,7 @@ class Assessor:
     def _rewards(
         self, rows: Rows, proximal_BT: Tensor, scores: _Scores, kl_coefficient: float
     ) -> tuple[Tensor, dict[str, float]]:
-        """Rewards, less the KL penalty where the algorithm places it in the reward."""
+        """Return rewards, minus the KL penalty where the algorithm places it in the reward."""
         kl = self._algorithm.kl
         if kl is None or kl.place != "reward":
             return rows.rewards_BT, {}
@@ -141,7 +141,7 @@ class Assessor:
         self, rows: Rows, rewards_BT: Tensor, proximal_BT: Tensor, scores: _Scores
     ) -> Credit:
         advantage = self._algorithm.advantage
-        if advantage is None:  # trajectories are imitated, or compared in pairs
+        if advantage is None:  # no advantages: trajectories are imitated, or compared in pairs
             ones_BT = rows.loss_mask_BT.float()
             return Credit(ones_BT, ones_BT)
         credit = advantage.credit(
@@ -167,10 +167,10 @@ class Assessor:
 
 
 def _explained_variance(rows: Rows) -> dict[str, float]:
-    """`explained_variance`: how much of the outcomes' variance was predicted without them.
+    """Return `explained_variance`, the share of the outcomes' variance that was predicted.
 
-    1 - Var[outcome - expected] / Var[outcome], as trainers report it of a critic; {} where nothing
-    was predicted, or all outcomes are equal.
+    It is 1 - Var[outcome - expected] / Var[outcome], as trainers report it for a critic; {} if
+    nothing was predicted, or all outcomes are equal.
     """
     if rows.expected_rewards_B is None:
         return {}
@@ -191,10 +191,10 @@ def _present(tensor: Tensor | None) -> Tensor:
 
 
 class StepContext(NamedTuple):
-    """Number and sampling distribution of a training step."""
+    """The number and the sampling distribution of a training step."""
 
     number: int
-    """Optimizer steps done before; also the version of the weights."""
+    """Number of optimizer steps done before; also the version of the weights."""
     request: ScoreRequest
     """The distribution that the step's trajectories were sampled from."""
     kind_choice: KindChoice | None = None
@@ -211,10 +211,10 @@ def engine_mismatch(
     """Compare log-probs of engine and trainer, on trajectories of the current weights.
 
     Args:
-        rows: of the step.
+        rows: rows of the step.
         trainer_logprobs_BT: [B, T] under the weights of version `step.number`, nats.
         scored: rows that the trainer scored before it changed a weight.
-        step: trajectories of older versions are left out: they differ because weights have moved.
+        step: its version; older trajectories are left out, as the weights have changed.
 
     Returns:
         `mismatch_kl` (nats per token, k3), and the mean and largest `logprob_gap` (nats); {} where
@@ -252,20 +252,20 @@ def _token_ids(rows: Rows) -> Tensor:
 
 
 def _opens_action(rows: Rows, choice: KindChoice) -> Tensor:
-    """[B, T] bool: tokens that were drawn from the mixture."""
+    """Return [B, T] bool: tokens that were drawn from the mixture."""
     sampled_BT = rows.action_mask_BT & rows.action_mask_BT.roll(1, dims=1)
     return sampled_BT & (_token_ids(rows).roll(1, dims=1) == choice.after_id)
 
 
 def _mixed(rows: Rows, logprobs_BT: Tensor, choice: KindChoice) -> Tensor:
-    """[B, T]: log-probs of the mixture that the kinds of actions are drawn from."""
+    """Return [B, T] log-probs of the mixture that the kinds of actions are drawn from."""
     is_kind_BT = torch.isin(_token_ids(rows), torch.tensor(choice.kind_ids))
     uniform_BT = is_kind_BT / len(choice.kind_ids)
     return ((1 - choice.epsilon) * logprobs_BT.exp() + choice.epsilon * uniform_BT).log()
 
 
 def mismatch_warning(figures: dict[str, float], *, step: int, limit: float) -> str | None:
-    """One line for the log where engine and trainer disagree by more than `limit`, else None."""
+    """Return a log line if engine and trainer disagree by more than `limit`, else None."""
     mismatch = figures.get("mismatch_kl", 0.0)
     if mismatch <= limit:
         return None

@@ -29,10 +29,10 @@ _HUNG_THREAD_ENDS_WITHIN_S = 5.0
 
 
 class GroupOrder(NamedTuple):
-    """A group to be sampled."""
+    """An order to sample one group."""
 
     draw: int
-    """Its number in the ledger of prompts."""
+    """The number of its draw in the prompt ledger."""
     task: Task
     name: str
     """Seeds the draws of the group's episodes."""
@@ -40,14 +40,14 @@ class GroupOrder(NamedTuple):
 
 
 class SampledGroup(NamedTuple):
-    """The outcome of an order."""
+    """The result of an order."""
 
     draw: int
     version: int
     trajectories: list[Trajectory]
-    """Lost episodes included; only the first few where the group did not pass the screening."""
+    """Includes lost episodes; only the first few if the group did not pass the screening."""
     greedy: Trajectory | None
-    """The baseline, where the plan wants one and it was not lost."""
+    """The baseline; None if the plan has none, or it was lost."""
     passed_screening: bool
 
 
@@ -56,14 +56,15 @@ class GroupPlan(NamedTuple):
 
     group_size: int
     screening: int
-    """Rollouts before the rest of a group, see `GroupSampler`; 0 samples the group at once."""
+    """Number of rollouts before the rest of a group (`GroupSampler`); 0 samples the whole group at
+    once."""
     wants_baseline: bool
 
 
 class PolicyReplica:
     """One copy of the policy, and the roller that samples groups from it.
 
-    A group is sampled under one version of the weights: it ends on the replica that it began on,
+    A group is sampled under one version of the weights: it ends on the replica where it began,
     while newer groups begin on a replica with newer weights. So weights may change without waiting
     for a slow tool.
     """
@@ -71,7 +72,7 @@ class PolicyReplica:
     def __init__(self, roller: Roller, model: PreTrainedModel, plan: GroupPlan) -> None:
         self.roller = roller
         self.in_flight = 0
-        """Groups that have begun and not ended."""
+        """Number of groups that have begun and not ended."""
         self._model = model
         self._plan = plan
         self._context: EpisodeContext | None = None
@@ -123,9 +124,9 @@ class _Weights(NamedTuple):
 class RolloutWorker:
     """A thread that samples ordered groups, each under the newest weights when it begins.
 
-    A thread and not a process: matrix products release the interpreter, and measured side by side
-    the two overlap equally well. A process would need a second search index, a second start, and
-    pickled trajectories.
+    It is a thread and not a process: matrix products release the interpreter lock, and both were
+    measured to overlap equally well. A process would need a second search index, a second start,
+    and pickled trajectories.
     """
 
     def __init__(
@@ -141,8 +142,8 @@ class RolloutWorker:
         Args:
             make_replica: makes a further replica, when all others are busy under older weights.
             threads: CPU threads of its matrix products, and of the learner's while it runs.
-            limit_s: how long no episode may get what it waits for, while a group is waited for.
-            waits: of the replicas' rollers.
+            limit_s: longest time without progress of any episode, while a group is awaited.
+            waits: the waits of the replicas' rollers.
         """
         self._make_replica = make_replica
         self._threads = self._former_threads = threads
@@ -152,7 +153,7 @@ class RolloutWorker:
         """Version of the weights that a replica is loading."""
         self._is_hung = False
         self.version: int | None = None
-        """Version under which groups ordered now begin; None before the first `publish`."""
+        """Version of the weights for groups that begin now; None before the first `publish`."""
         self._replicas: list[PolicyReplica] = []
         self._current: PolicyReplica | None = None
         self._sampling: set[asyncio.Task[None]] = set()
@@ -164,7 +165,7 @@ class RolloutWorker:
 
     @property
     def num_replicas(self) -> int:
-        """Copies of the policy made so far."""
+        """Number of copies of the policy made so far."""
         return len(self._replicas)
 
     def start(self) -> None:
@@ -187,7 +188,7 @@ class RolloutWorker:
 
         Raises:
             BaseException: the worker's failure, raised in the caller's thread.
-            HungError: nothing that episodes wait for has come for as long as the limit says.
+            HungError: no episode made progress within the limit.
         """
         try:
             found = self._finished.get(block=False) if not wait else self._waited_for()
@@ -198,7 +199,7 @@ class RolloutWorker:
         return found
 
     def close(self) -> None:
-        """Cancel the groups in flight, and end the thread; one that hangs is left behind."""
+        """Cancel the groups in flight, and end the thread; a thread that hangs is abandoned."""
         self._send(None)
         left_s = self._limit_s
         if self._is_hung:
@@ -280,6 +281,6 @@ class RolloutWorker:
             await replica.close()
 
     def _report_failure(self, task: asyncio.Task[None]) -> None:
-        """Hand a failure to the learner, which would otherwise wait forever."""
+        """Pass a failure on to the learner, which would otherwise wait forever."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._finished.put(failure)

@@ -1,21 +1,21 @@
-"""The ledger of prompts: what became of every draw, saved in the checkpoint.
+"""The prompt ledger: the outcome of every draw, saved in the checkpoint.
 
-A draw is a task that is handed out for sampling. Draws are numbered from 0 over the whole run.
+A draw is a task that is taken for sampling. Draws are numbered from 0 over the whole run.
 
     drawn -> closed -> trained    its group is sampled; a step has learned from it
     drawn -> closed -> dropped    its group is sampled; a reason says why no step learns from it
-    drawn -> dropped              it was given up before
+    drawn -> dropped              it was dropped before its group was sampled
 
-What is neither trained nor dropped is open. A checkpoint is written between two steps and holds the
-number of the next draw, the open draws with their tasks, counts of the others and the newest of
-them. Whoever goes on from it samples the open ones again and then draws the next number, so each
-number is trained or dropped once in the weights that are kept: what a killed run had done after its
-last checkpoint is in neither.
+A draw that is neither trained nor dropped is open. A checkpoint is written between two steps. It
+holds the number of the next draw, the open draws with their tasks, counts of the settled draws and
+the newest of them. A resumed run samples the open draws again and then draws the next number, so
+each number is trained or dropped exactly once in the weights that are kept: the work of a killed
+run after its last checkpoint is in neither weights nor ledger.
 
-In turns nothing is open between two steps, and the same draws are made again, as they are seeded by
-the step. Ahead of the learner, what is drawn also depends on what was in flight; there a journal
-beside the checkpoint keeps the draws made since, and a resumed run takes the same tasks under the
-same numbers.
+When sampling and learning alternate, nothing is open between two steps, and a resumed run repeats
+the same draws, as the step seeds them. With sampling ahead of the learner, the draws also depend on
+the groups in flight; there a journal beside the checkpoint keeps the draws made since, and a
+resumed run takes the same tasks under the same numbers.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from typing import Any, NamedTuple
 from espalier.records import whole_file
 
 KEPT_ROWS = 4096
-"""Settled draws whose rows are kept, the newest; of those before there are counts and the digest.
-About 300 kB in a checkpoint, however long the run is."""
+"""Number of settled draws whose rows are kept, the newest; older ones are only in the counts and
+the digest. About 300 kB in a checkpoint, however long the run is."""
 JOURNAL = ".draws.jsonl"
-"""Hidden: the copy of a checkpoint in S3 holds only files that are replaced as a whole."""
+"""A hidden file: the copy of a checkpoint in S3 holds only files that are replaced as a whole."""
 
 
 class Outcome(enum.StrEnum):
-    """What became of a draw."""
+    """The outcome of a draw."""
 
     TRAINED = "trained"
     """A step has learned from its group."""
     SCREENED = "screened"
-    """The screening found no mixture of right and wrong, and did not sample the rest."""
+    """The screening sampled only right or only wrong attempts, so the rest was not sampled."""
     NOT_NEEDED = "not_needed"
-    """It passed the screening when the step had enough groups."""
+    """It passed the screening after the step had enough groups."""
     FILTERED = "filtered"
     """A filter of the algorithm left its group out."""
     NO_MATERIAL = "no_material"
     """The algorithm learns from successes or pairs, and its group had none."""
     LOST = "lost"
-    """Its episodes were lost from outside, or so many that nothing was left to compare."""
+    """All its episodes were lost to infrastructure, or so many that nothing was left to compare."""
     TASK_GONE = "task_gone"
-    """Self-play posed its task after the checkpoint that a killed run went on from."""
+    """Self-play proposed its task after the checkpoint from which a killed run was resumed."""
     RUN_ENDED = "run_ended"
-    """The run had its last step before it was needed."""
+    """The run took its last step before this draw was needed."""
 
 
 class OpenDraw(NamedTuple):
@@ -78,42 +78,42 @@ class SettledDraw(NamedTuple):
 
 
 class DrawJournal:
-    """The draws since the newest checkpoint, a line each, written before they are sampled.
+    """The draws since the newest checkpoint, one per line, written before they are sampled.
 
     Lines reach the operating system at once, which keeps them if this process is killed. If the
-    machine is, the last ones may be missing or unreadable: then other tasks are drawn under their
-    numbers.
+    machine fails, the last lines may be missing or unreadable: then other tasks are drawn under
+    their numbers.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
-        """Name the file.
+        """Set the file.
 
         Args:
-            path: of the file, there or not.
-            identity: of the run; lines of another are not read.
+            path: path of the file, which need not exist.
+            identity: identity of the run; lines of other runs are not read.
         """
         self._path = path
         self._identity = identity
 
     def read(self, first: int) -> list[OpenDraw]:
-        """The draws from number `first` on, up to a line that is damaged, cut off or missing."""
+        """Return the draws from `first` on, up to a line that is damaged, cut off or missing."""
         if not self._path.is_file():
             return []
         head, *lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         if head != self._identity:
             return []
-        # what follows the last line break is empty, or the beginning of a line
+        # the rest after the last line break is empty, or an incomplete line
         draws: list[OpenDraw] = []
         for line in lines[:-1]:
             draw, expected = _draw_of(line), first + len(draws)
             if draw is None or draw.number > expected:
                 break
-            if draw.number == expected:  # those before are in the checkpoint
+            if draw.number == expected:  # earlier draws are in the checkpoint
                 draws.append(draw)
         return draws
 
     def begin(self, draws: Sequence[OpenDraw] = ()) -> None:
-        """Forget what was written; keep `draws` alone."""
+        """Delete what was written, and keep only `draws`."""
         with whole_file(self._path) as draft:
             draft.write_text(f"{self._identity}\n{_lines(draws)}", encoding="utf-8")
 
@@ -124,11 +124,11 @@ class DrawJournal:
 
 
 class PromptLedger:
-    """Counts draws, and says of each what became of it; each is settled once."""
+    """Counts draws, and records the outcome of each; each is settled once."""
 
     def __init__(self) -> None:
         self.journal: DrawJournal | None = None
-        """Of the draws since the checkpoint; sampling ahead needs one."""
+        """Journal of the draws since the checkpoint; sampling ahead needs one."""
         self.step = 0
         """The step in which draws are made and settled, counted from 1; the loop sets it."""
         self._next = 0
@@ -140,21 +140,21 @@ class PromptLedger:
 
     @property
     def num_draws(self) -> int:
-        """Draws so far, which is the number of the next one."""
+        """Number of draws so far, which is the number of the next one."""
         return self._next
 
     @property
     def open_draws(self) -> list[OpenDraw]:
-        """Those that are neither trained nor dropped, in the order of their numbers."""
+        """Return the draws that are neither trained nor dropped, in the order of their numbers."""
         return [self._open[number] for number in sorted(self._open)]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Settled draws by outcome."""
+        """Return the number of settled draws by outcome."""
         return dict(self._counts)
 
     def draw(self, task_ids: Sequence[str]) -> list[int]:
-        """Hand out these tasks for sampling; returns the numbers of their draws."""
+        """Record that these tasks are taken for sampling; return the numbers of their draws."""
         made = [OpenDraw(self._next + n, task, self.step) for n, task in enumerate(task_ids)]
         if self.journal is not None and made:
             self.journal.append(made)
@@ -163,12 +163,12 @@ class PromptLedger:
         return [draw.number for draw in made]
 
     def close(self, number: int) -> None:
-        """The group of a draw is sampled."""
+        """Record that the group of a draw is sampled."""
         assert number in self._open, f"draw {number} is closed after it was settled"
         self._closed.add(number)
 
     def settle(self, numbers: Iterable[int], outcome: Outcome) -> None:
-        """Say of open draws what became of them."""
+        """Record the outcome of open draws."""
         for number in numbers:
             draw = self._open.pop(number, None)
             assert draw is not None, f"draw {number} is settled twice, now as {outcome}"
@@ -176,16 +176,16 @@ class PromptLedger:
             settled = SettledDraw(number, draw.task_id, self.step, outcome)
             self._counts[outcome] += 1
             self._newest.append(settled)
-            # a chain: equal digests are equal rows from the first on, also those no longer kept
+            # a chain: equal digests mean equal rows since the first, also those no longer kept
             row = f"{self._digest}\n{json.dumps(settled)}"
             self._digest = hashlib.sha256(row.encode()).hexdigest()
 
     def end(self) -> None:
-        """Drop what is open: the run has had its last step."""
+        """Drop the open draws: the run has taken its last step."""
         self.settle(sorted(self._open), Outcome.RUN_ENDED)
 
     def state(self) -> dict[str, Any]:
-        """State for a checkpoint, as plain data; `restore` takes it back."""
+        """Return the state for a checkpoint, as plain data for `restore`."""
         assert self._next == len(self._open) + self._counts.total(), "every draw is counted once"
         return {
             "next": self._next,
@@ -196,7 +196,7 @@ class PromptLedger:
         }
 
     def saved(self) -> None:
-        """The checkpoint with `state` is written: the journal begins anew."""
+        """Record that the checkpoint with `state` is written: the journal begins again."""
         if self.journal is not None:
             self.journal.begin()
 
@@ -227,7 +227,7 @@ class PromptLedger:
             self._next += len(made)
 
     def write(self, path: Path) -> None:
-        """Write JSON lines: a summary, then the open draws and the newest of the settled."""
+        """Write JSON lines: a summary, then the open draws and the newest settled ones."""
         summary = {
             "draws": self._next,
             "open": len(self._open),
@@ -250,7 +250,7 @@ def _lines(draws: Sequence[OpenDraw]) -> str:
 
 
 def _draw_of(line: str) -> OpenDraw | None:
-    """The draw that a line of the journal holds; None if it is damaged."""
+    """Return the draw in a line of the journal; None if the line is damaged."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -60,42 +60,42 @@ class LoopParts:
     sampler: StepSampler
     pool: TaskPool
     dev_score: Callable[[], DevScore]
-    """Of the current weights."""
+    """Scores the current weights."""
     publisher: Publisher
     kind_choice: KindChoice | None = None
     """The rollers' exploration of action kinds."""
     payment_figures: Callable[[], Figures] = dict
-    """Agreement and cost of the models that grade attempts, so far."""
+    """Agreement and cost so far of the models that grade attempts."""
     self_play: SelfPlay | None = None
-    """Adds tasks to the pool between two refreshes, where the profile asks for it."""
+    """Adds tasks to the pool between two refreshes; None where the profile has none."""
 
 
 class Updating(NamedTuple):
-    """Updates of policy and critic, scoring included."""
+    """The work of updating policy and critic, scoring included."""
 
     seconds: float = 0.0
     tokens: float = 0.0
     positions: float = 0.0
-    """Of the policy, see `Forwarded`."""
+    """Positions of the policy's passes, as `Forwarded` counts them."""
 
     def since(self, before: Updating) -> Updating:
-        """What was done after `before`."""
+        """Return the work done since `before`."""
         now = zip(self, before, strict=True)
         return Updating(*(after - earlier for after, earlier in now))
 
     @property
     def tokens_per_s(self) -> float:
-        """0 where nothing was updated."""
+        """Tokens per second; 0 without updates."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def positions_per_s(self) -> float:
-        """0 where nothing was updated."""
+        """Positions per second; 0 without updates."""
         return self.positions / self.seconds if self.seconds else 0.0
 
 
 class _Moment(NamedTuple):
-    """Before a step."""
+    """The clock and the counters before a step."""
 
     clock_s: float
     waited_s: float
@@ -126,9 +126,9 @@ class RlLoop:
         self.seconds = 0.0
         """Duration of `run`, since the last resume."""
         self.waited_s = 0.0
-        """The part of it in which the learner waited for trajectories."""
+        """The part of `seconds` in which the learner waited for trajectories."""
         self.updating = Updating()
-        """What the updates of `run` did, since the last resume."""
+        """The work of this run's updates, since the last resume."""
         self._progress = LoopProgress(
             parts.models.policy.model,
             update,
@@ -140,7 +140,7 @@ class RlLoop:
 
     @property
     def ledger(self) -> PromptLedger:
-        """What became of every prompt that was drawn."""
+        """The outcome of every prompt that was drawn."""
         return self._parts.sampler.ledger
 
     @property
@@ -150,17 +150,17 @@ class RlLoop:
 
     @property
     def layout(self) -> str:
-        """How the updates forward trajectories, as `training.layout` names it."""
+        """How the updates forward trajectories: a value of `training.layout`."""
         return "prefix_tree" if self._parts.layout.prefix_tree else "packed"
 
     @property
     def history(self) -> list[Figures]:
-        """One row per optimizer step."""
+        """Rows of figures, one per optimizer step."""
         return self._progress.history
 
     @property
     def best_step(self) -> int:
-        """Optimizer steps after which the kept weights were taken."""
+        """Number of optimizer steps after which the kept weights were taken."""
         return self._progress.best_step
 
     @property
@@ -170,12 +170,12 @@ class RlLoop:
 
     @property
     def self_play(self) -> SelfPlay | None:
-        """Self-play and its tasks so far; None where the profile asks for none."""
+        """Self-play and its tasks so far; None where the profile has none."""
         return self._parts.self_play
 
     @property
     def last_step(self) -> list[Trajectory]:
-        """All trajectories of the newest step, also if a run before the resume sampled it."""
+        """All trajectories of the newest step, also if it was sampled before a resume."""
         kept = self._directory / LAST_STEP
         return read_trajectories(kept) if kept.exists() else []
 
@@ -197,7 +197,9 @@ class RlLoop:
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):
-                if progress.is_idle(config):  # the checkpoint is of a run that had stopped
+                if progress.is_idle(
+                    config
+                ):  # the run had already stopped when its checkpoint was written
                     break
                 before = _Moment(
                     time.perf_counter(), self.waited_s, progress.rollouts, self.updating
@@ -225,7 +227,7 @@ class RlLoop:
         self._parts.publisher.publish(progress.best_step)
 
     def _timings(self, row: Figures, before: _Moment) -> Figures:
-        """Figures that differ from run to run: for trackers, and never in the history."""
+        """Return the figures that differ from run to run: for trackers, never for the history."""
         step_s = time.perf_counter() - before.clock_s
         sampled = row["action_tokens"] * (self._progress.rollouts - before.rollouts)
         timings = {
@@ -281,7 +283,7 @@ class RlLoop:
         return figures
 
     def _settle(self, admitted: Sequence[Group], learned: Sequence[Group]) -> None:
-        """Tell the ledger which of the admitted groups the step has learned from."""
+        """Record in the ledger which of the admitted groups the step has learned from."""
         ledger, own = self.ledger, set(draws_of(admitted))
         trained = own.intersection(draws_of(learned))
         ledger.settle(sorted(trained), Outcome.TRAINED)
@@ -299,7 +301,7 @@ class RlLoop:
         return {"posed_tasks": phase.posed, "kept_posed_tasks": phase.kept}
 
     def _phase_of(self, done: int) -> Phase | None:
-        """The phase that ended with `done` steps, if one did."""
+        """Return the phase that ended after `done` steps, if one did."""
         phases = self._parts.self_play.phases if self._parts.self_play else []
         return phases[-1] if phases and phases[-1].step == done else None
 
@@ -345,7 +347,7 @@ class RlLoop:
 
 
 def _mean_terms(sampled: Sequence[Trajectory]) -> Figures:
-    """`reward/NAME`: mean of each term over the trajectories that have it."""
+    """Return `reward/NAME`: the mean of each term over the trajectories that have it."""
     names = sorted({name for trajectory in sampled for name in trajectory.reward})
     return {
         f"reward/{name}": fmean(t.reward[name] for t in sampled if name in t.reward)

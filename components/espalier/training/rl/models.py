@@ -34,10 +34,10 @@ from espalier.training.tree_forward import forwards_trees
 
 
 class BaseScorer(Scorer):
-    """The base of a policy with an adapter: the same weights, the adapter off."""
+    """The base model of a policy with an adapter: the same weights, with the adapter off."""
 
     def forward(self, batch: Batch, request: ScoreRequest) -> Scores:
-        """See `Scorer`."""
+        """Score the batch's tokens, as `Scorer` does."""
         was_training = self.model.training
         self.model.eval()
         with adapter_off(self.model):
@@ -51,17 +51,17 @@ class Critic(nn.Module):
 
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
-        # what an adapter leaves as it is, is held once
+        # weights that an adapter does not change are held once
         shared = {id(p): p for p in policy.parameters() if not p.requires_grad}
         self.body = copy.deepcopy(policy.base_model, dict(shared))
         width = int(policy.config.hidden_size)
         self.head = nn.Linear(width, 1, device=policy.device, dtype=policy.dtype)
-        # the first values are 0, and not noise that the advantages would carry
+        # the first values are 0: noise would pass into the advantages
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Batch) -> Tensor:
-        """[N] reward units: the value before each scored token."""
+        """Return [N], reward units: the value before each scored token."""
         hidden_NH = hidden_before(self.body, batch)
         with torch.autocast(hidden_NH.device.type, enabled=False):
             values_N1 = self.head(hidden_NH.to(self.head.weight.dtype))
@@ -70,16 +70,16 @@ class Critic(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How rows are laid out in micro-batches, on which device, shared by which processes."""
+    """How rows are laid out in micro-batches, on which device, and for which processes."""
 
     hardware: Hardware
     processes: Processes
     row_tokens: int
     gap: int
-    """Masked tokens between the sequences of a row; see `packing`."""
+    """Number of masked tokens between the sequences of a row, as in `packing`."""
     micro_batch_tokens: int
     prefix_tree: bool = False
-    """Whether a micro-batch is a tree of prefixes; else it is rows of packed sequences."""
+    """Whether a micro-batch is a tree of prefixes; otherwise it is rows of packed sequences."""
 
     def micro_batches(
         self, units: Sequence[Unit], sequences: Sequence[TrainingSequence]
@@ -87,7 +87,7 @@ class Layout:
         """Cut `units` into runs that are forwarded at once.
 
         Args:
-            units: of one minibatch.
+            units: units of one minibatch.
             sequences: all rows of the step.
         """
         if self.prefix_tree:
@@ -96,7 +96,7 @@ class Layout:
         return micro_batches(units, lengths, max_tokens=self.micro_batch_tokens)
 
     def batch(self, sequences: Sequence[TrainingSequence]) -> Batch:
-        """One micro-batch, on the device."""
+        """Return one micro-batch, on the device."""
         if self.prefix_tree:
             return prefix_tree_of(sequences).to(self.hardware.device)
         batch = pack(sequences, row_tokens=self.row_tokens, gap=self.gap)
@@ -105,11 +105,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """What rows are scored with."""
+    """The models that score rows."""
 
     policy: Scorer
     reference: Scorer | None = None
-    """Frozen; for a KL penalty or a loss that compares with it."""
+    """A frozen model, for a KL penalty or a loss that compares with it."""
     critic: Critic | None = None
 
 
@@ -120,11 +120,11 @@ def dense_scores(
     *,
     figures: int = 1,
 ) -> list[Tensor]:
-    """Values that `score` gives to every scored token, [B, T] each, on the CPU; 0 elsewhere.
+    """Return the values of `score` for every scored token, [B, T] each, on the CPU; 0 elsewhere.
 
     Args:
         sequences: all rows of the step.
-        score: `figures` tensors of a micro-batch's tokens, [N] each.
+        score: returns `figures` tensors for a micro-batch's tokens, [N] each.
         layout: its processes share the micro-batches, and each of them gets all rows.
         figures: how many tensors `score` returns.
     """
@@ -151,12 +151,12 @@ def build_models(
     """Build the models that the algorithm needs.
 
     Args:
-        sampling: the policy that the roller samples from. On the same device this very model is
+        sampling: the policy that the roller samples from. On the same device this model itself is
             trained. On another one, or sharded, a copy is trained, and the publisher copies its
             weights back.
-        config: says which algorithm.
+        config: sets the algorithm.
         hardware: where to train.
-        processes: those that share the work and the shards.
+        processes: the processes that share the work and the shards.
     """
     algorithm = config.algorithm
     policy = copy.deepcopy(sampling) if config.sharded else sampling
@@ -180,11 +180,11 @@ def build_models(
 def build_layout(
     policy: PreTrainedModel, profile: Profile, hardware: Hardware, processes: Processes
 ) -> Layout:
-    """How trajectories of `profile`'s episodes are laid out for `policy`.
+    """Return how trajectories of the profile's episodes are laid out for `policy`.
 
-    As a tree of prefixes, if `training.layout` says so, `tree_forward` knows the policy's
-    architecture, and no other process shares the rows: each would forward the same prompts. Else
-    they are packed.
+    They are a tree of prefixes if `training.layout` says so, `tree_forward` knows the policy's
+    architecture, and no other process shares the rows, as each would forward the same prompts.
+    Otherwise they are packed.
     """
     asked = profile.training.layout == "prefix_tree"
     return Layout(
@@ -203,7 +203,7 @@ def perplexities(
     layout: Layout,
     request: ScoreRequest,
 ) -> list[float]:
-    """Perplexity of each trajectory's action tokens under `policy`; 1 is certain of each token."""
+    """Return the perplexity of each trajectory's action tokens under `policy`; 1 is certain."""
     group = Group(trajectories=tuple(trajectories))
     rows = dense_rows([group], with_observations=False)
     [logprobs_BT] = dense_scores(
@@ -213,7 +213,7 @@ def perplexities(
 
 
 def initial_values(trajectories: Sequence[Trajectory], critic: Critic, layout: Layout) -> Tensor:
-    """V(s0): the critic's value of each trajectory before its first action.
+    """Return V(s0), the critic's value of each trajectory before its first action.
 
     Args:
         trajectories: B of them, each with an action.

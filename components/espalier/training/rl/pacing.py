@@ -1,8 +1,8 @@
-"""Ordering groups ahead of the learner, paced so that none gets too old.
+"""Orders groups ahead of the learner, at a pace at which none gets too old.
 
-While one step learns, groups for `max_staleness` more are in flight or waiting. They are learned
-from in the order of their versions. No more are ordered than the steps within the bound can learn
-from, and a step waits for groups that later ones could not take.
+While one step learns, groups for up to `max_staleness` more steps are in flight or waiting. They
+are used in the order of their versions. No more are ordered than the steps within that bound can
+use, and a step waits for groups that would be too old for later steps.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class AsynchronousSampler:
         self._admission = GroupAdmission(tasks, config, pay)
         self.ledger = self._admission.ledger
         self._ordered: dict[int, _Ordered] = {}
-        """Draws in flight or waiting; none of their tasks is drawn again meanwhile."""
+        """Draws in flight or waiting; meanwhile none of their tasks is drawn again."""
         self._waiting: list[SampledGroup] = []
         self._left: deque[OpenDraw] | None = None
         """Draws that a killed run left open, to be sampled first; None before the first step."""
         self._per_step = config.tasks_per_step - config.replay.groups_of(config.tasks_per_step)
-        """Groups that every step takes, at the least."""
+        """Least number of groups that every step takes."""
         self._least_passed = MIN_EXPECTED_PASS_SHARE if screening else 1.0
         self._first_guess = 0.5 if screening or self._admission.regenerations else 1.0
         self._taken, self._admitted = 0, 0
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
-        """See `StepSampler`; blocks until enough groups are finished, and none gets too old."""
+        """Return a step's groups; block until there are enough and none gets too old."""
         if self._left is None:
             self._left = self._left_open()
         result = StepRollouts()
@@ -75,7 +75,7 @@ class AsynchronousSampler:
             del self._ordered[sampled.draw]
             result.groups += self._admit(sampled, result)
             budget -= 1
-            # without budget the step ends with fewer, once no group gets too old by that
+            # without budget the step ends with fewer groups, once none gets too old by that
             missing = min(budget, groups - len(result.groups))
             self._order_ahead(step, groups, missing=missing)
         result.groups = self._admission.apply_final_filters(result.groups)
@@ -89,11 +89,11 @@ class AsynchronousSampler:
         return deque(draw for draw in left if draw.task_id in known)
 
     def close(self) -> None:
-        """See `StepSampler`."""
+        """Stop sampling ahead; `sample` must not be called any more."""
         self._worker.close()
 
     def _next(self, step: int, missing: int) -> SampledGroup:
-        """The finished group of the oldest version for which no older one gets too old; waits."""
+        """Wait for the finished group of the oldest version that no unfinished one precedes."""
         while True:
             while (finished := self._worker.take(wait=False)) is not None:
                 self._close(finished)
@@ -114,12 +114,12 @@ class AsynchronousSampler:
         self._waiting.append(group)
 
     def _is_in_time(self, step: int, *, spare: int, before: int | None = None) -> bool:
-        """Whether no ordered group gets too old.
+        """Return whether no ordered group gets too old.
 
         Args:
             step: the current one.
-            spare: groups that it still learns from.
-            before: only groups of older versions than this one count.
+            spare: number of groups that it can still learn from.
+            before: only groups of versions older than this one count.
         """
         bound = self._config.asynchronous.max_staleness
         versions = sorted(
@@ -154,10 +154,10 @@ class AsynchronousSampler:
     def _order_ahead(self, step: int, groups: int, *, missing: int) -> None:
         """Keep in flight what this step still misses, and what later steps can use.
 
-        A group ordered now may be learned from up to `max_staleness` versions later. The share of
-        groups admitted so far says how many it takes, a quarter of a long bound left out, so that
-        steps seldom wait for the last of a version; but never more than would be learned from if
-        all were admitted.
+        A group ordered now may be learned from up to `max_staleness` versions later. The number of
+        orders follows from the share of groups admitted so far. A quarter of a long bound is left
+        unused, so that steps seldom wait for the last group of a version. There are never more
+        orders than could be learned from if all were admitted.
         """
         version = step if self._worker.version is None else self._worker.version
         bound = self._config.asynchronous.max_staleness
@@ -173,14 +173,14 @@ class AsynchronousSampler:
             self._worker.order(GroupOrder(draw, task, name, self._config.temperature_at(step)))
 
     def _drawn(self, count: int) -> Iterator[tuple[int, Task]]:
-        """The next `count` draws: first those that a killed run left open, then new ones."""
+        """Yield the next `count` draws: first those that a killed run left open, then new ones."""
         assert self._left is not None, "a step has begun"
         for _ in range(count):
             if self._left:
                 former = self._left.popleft()
                 yield former.number, self._tasks.task(former.task_id)
                 continue
-            # of the number alone: a draw is the same whatever was ordered together with it
+            # seeded by the number alone: a draw does not depend on what is ordered with it
             rng = random.Random(f"task:{self._seed}:{self.ledger.num_draws}")
             under_way = [order.task_id for order in self._ordered.values()]
             for task in self._tasks.draw(1, rng, without=under_way):

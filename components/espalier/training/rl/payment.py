@@ -1,8 +1,8 @@
-"""Paying the further terms of the reward: for sampled groups, before anything compares them.
+"""Adds the further reward terms to sampled groups, before anything compares their attempts.
 
-An environment pays outcome and format, and what its family adds. The terms of `reward.terms` read
-finished attempts, some of them all attempts at a task at once, and are paid in training alone: what
-is evaluated is the outcome.
+An environment gives outcome, format and its family's own terms. The terms of `reward.terms` read
+finished attempts, some of them all attempts at a task at once. They are added only in training:
+evaluation measures the outcome.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from espalier.training.reward_models.head import RewardModel, load_reward_model
 from espalier.training.rl.models import Layout
 
 Pay = Callable[[Sequence[Trajectory]], list[Trajectory]]
-"""Judged attempts at one task -> the same, with what the further terms pay for each."""
+"""A function that returns the scored attempts at one task with the further terms of their
+rewards."""
 
 
 def pay_nothing(group: Sequence[Trajectory]) -> list[Trajectory]:
-    """A `Pay` without further terms."""
+    """Return the group unchanged: a `Pay` without further terms."""
     return list(group)
 
 
 class TermPayment:
-    """Pays the terms of a profile."""
+    """Adds the terms of a profile."""
 
     def __init__(self, terms: Sequence[RewardTerm], context: TermContext) -> None:
         self._terms = terms
@@ -51,14 +52,14 @@ class TermPayment:
 
     @classmethod
     def of(cls, profile: Profile) -> TermPayment:
-        """The payment of `profile`'s terms."""
+        """Return an object that adds `profile`'s terms."""
         return cls(profile.reward.terms, term_context(profile))
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
-        """See `Pay`.
+        """Add the terms to a group's rewards.
 
         Raises:
-            DataError: an attempt was not judged, or has a term of the same name already.
+            DataError: an attempt has no outcome, or already has a term of the same name.
         """
         for trajectory in group:
             require_outcome(trajectory)
@@ -80,7 +81,7 @@ class TermPayment:
 
 
 class GraderPayment:
-    """Pays what judges say of an attempt: their score times its weight, under a name of its own."""
+    """Adds the judges' score of an attempt, times its weight, under a name of its own."""
 
     def __init__(self, name: str, config: GradingConfig) -> None:
         self._name = name
@@ -88,11 +89,11 @@ class GraderPayment:
         self._ensemble = JudgeEnsemble(config)
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
-        """See `Pay`.
+        """Add the judges' term to a group's rewards.
 
         Raises:
-            JudgementMissingError: too few judges gave an answer that can be read.
-            EngineError: a server stays away, or the cost limit is reached.
+            JudgementMissingError: too few judges gave a readable answer.
+            EngineError: a server stays unreachable, or the cost limit is reached.
         """
         most = self._config.max_observation_characters
         verdicts = self._ensemble.verdicts(
@@ -113,19 +114,19 @@ class GraderPayment:
         self._ensemble.close()
 
     def figures(self) -> dict[str, float]:
-        """Agreement of the judges among themselves and with the rule, and what they cost."""
+        """Return the judges' agreement with each other and with the rule, and their cost."""
         return {f"{self._name}/{name}": value for name, value in self._ensemble.figures().items()}
 
 
 class ProcessPayment:
-    """Pays the steps of an attempt by a trained head, as `process` or turn by turn."""
+    """Adds a trained head's scores of an attempt's steps, as `process` or turn by turn."""
 
     def __init__(self, model: RewardModel, config: ProcessRewardConfig) -> None:
         self._model = model
         self._config = config
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
-        """See `Pay`."""
+        """Add the head's scores to a group's rewards."""
         scores = self._model.scores(group)
         return [self._paid(one, steps) for one, steps in zip(group, scores, strict=True)]
 
@@ -155,7 +156,7 @@ class OutcomeModelPayment:
         self._with_rule: list[tuple[bool, bool]] = []
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
-        """See `Pay`."""
+        """Replace the outcomes of a group."""
         paid: list[Trajectory] = []
         for trajectory, steps in zip(group, self._model.scores(group), strict=True):
             passes = bool(steps) and steps[-1] >= self._config.threshold
@@ -165,13 +166,13 @@ class OutcomeModelPayment:
         return paid
 
     def figures(self) -> dict[str, float]:
-        """Share of the attempts so far on which the head and the rule agree."""
+        """Return the share of attempts so far on which the head and the rule agree."""
         agreed = sum(one == other for one, other in self._with_rule)
         return {"outcome_model/agreement": agreed / max(1, len(self._with_rule))}
 
 
 class Payments:
-    """All that training pays for, one payment after the other."""
+    """Everything that training adds to rewards, applied one after the other."""
 
     def __init__(
         self,
@@ -188,14 +189,14 @@ class Payments:
 
     @classmethod
     def of(cls, profile: Profile, layout: Layout) -> Payments:
-        """The payments of `profile`.
+        """Return the reward terms of `profile`.
 
         Args:
-            profile: of the run.
+            profile: profile of the run.
             layout: how attempts are packed for reward models; each process scores for itself.
 
         Raises:
-            ArtifactError: a folder that the profile names is no reward model of its kind.
+            ArtifactError: a folder named by the profile holds no reward model of its kind.
         """
         reward = profile.reward
         own = replace(layout, processes=Processes())
@@ -211,11 +212,11 @@ class Payments:
 
     @property
     def asks_models(self) -> bool:
-        """Whether anything is asked that costs: one process then asks for all."""
+        """Whether a term calls models that cost money: one process then calls them for all."""
         return bool(self._graders)
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
-        """See `Pay`."""
+        """Add all terms to a group's rewards."""
         for trajectory in group:
             require_outcome(trajectory)
         paid = self._terms(self._outcome(group) if self._outcome else group)
@@ -226,17 +227,17 @@ class Payments:
         return paid
 
     def judged(self, group: Sequence[Trajectory]) -> list[Trajectory]:
-        """`group` with the outcomes that training pays, and none of the further terms."""
+        """Return `group` with the outcomes that training uses, and none of the further terms."""
         return self._outcome(group) if self._outcome and group else list(group)
 
     def figures(self) -> dict[str, float]:
-        """Agreement of graders and of an outcome model so far."""
+        """Return the agreement of graders and of an outcome model so far."""
         measured = [*self._graders, *([self._outcome] if self._outcome else [])]
         return {name: value for one in measured for name, value in one.figures().items()}
 
 
 def require_outcome(trajectory: Trajectory) -> None:
-    """Check that an attempt was judged: a reward that is missing is never 0.
+    """Check that an attempt was scored: a missing reward is never 0.
 
     Raises:
         DataError: it has no outcome, or a term that is no number.
@@ -254,15 +255,15 @@ def require_outcome(trajectory: Trajectory) -> None:
 def with_terms(
     trajectory: Trajectory, terms: RewardBreakdown, turn_payments: Sequence[float]
 ) -> Trajectory:
-    """`trajectory` with further terms, and what its turns earn in addition.
+    """Return `trajectory` with further terms, and further rewards of its turns.
 
     Args:
-        trajectory: judged.
-        terms: by name; none may be there already.
-        turn_payments: one for each turn.
+        trajectory: a scored trajectory.
+        terms: terms by name, none of which it may have already.
+        turn_payments: one further reward for each turn.
 
     Raises:
-        DataError: two terms of one name.
+        DataError: two terms have the same name.
     """
     if twice := sorted(terms.keys() & trajectory.reward.keys()):
         raise DataError(
@@ -280,7 +281,7 @@ def with_terms(
 
 
 def episode_facts(trajectory: Trajectory) -> EpisodeFacts:
-    """What the terms read of a judged attempt."""
+    """Return what the terms read of a scored attempt."""
     said = _own_messages(trajectory)
     left = list(trajectory.tool_results)
     turns: list[tuple[CallFacts, ...]] = []
@@ -304,7 +305,7 @@ def episode_facts(trajectory: Trajectory) -> EpisodeFacts:
 
 
 def _own_messages(trajectory: Trajectory) -> list[Message]:
-    """The message of each turn; a prompt may hold examples, which come before them."""
+    """Return the message of each turn, without examples in the prompt, which come before them."""
     said = [message for message in trajectory.messages if message.role == "assistant"]
     return said[len(said) - len(trajectory.turns) :]
 

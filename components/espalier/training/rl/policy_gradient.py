@@ -1,4 +1,4 @@
-"""From a minibatch to the policy's gradient, in micro-batches whose sum is the whole's gradient.
+"""Computes the policy's gradient of a minibatch, in micro-batches whose sum is the whole gradient.
 
 Axes: B rows of the step, b rows of a micro-batch, T token columns.
 """
@@ -24,7 +24,7 @@ from espalier.training.scoring import Scorer, ScoreRequest, Scores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minibatch:
-    """The rows of one optimizer update, with what was assessed about them."""
+    """The rows of one optimizer update, with their assessment."""
 
     rows: Rows
     assessment: Assessment
@@ -39,9 +39,9 @@ class Minibatch:
         """Build the losses' view of the rows of `units`, on the device of the scores.
 
         Args:
-            units: of this minibatch.
+            units: units of this minibatch.
             policy_logprobs_bT: their rows' scores; may be narrower than the step's rows.
-            entropy_bT: likewise.
+            entropy_bT: their rows' entropies, equally wide.
         """
         rows = rows_of(units)
         width, device = policy_logprobs_bT.shape[1], policy_logprobs_bT.device
@@ -74,7 +74,7 @@ class Minibatch:
 
 
 def observed_share(rows: Rows, loss_mask_BT: Tensor) -> float:
-    """Share of the tokens in the loss that are observations."""
+    """Return the share of the tokens in the loss that are observations."""
     return float((loss_mask_BT & rows.observed_BT).sum()) / max(1.0, float(loss_mask_BT.sum()))
 
 
@@ -83,7 +83,7 @@ def check_no_observation_is_learned(rows: Rows, loss_mask_BT: Tensor) -> None:
 
     Raises:
         DataError: an observation is in the loss: masks and turns disagree, or a span was tokenised
-            again after sampling. Training on would teach the policy to recite tool results.
+            again after sampling. Further training would teach the policy to recite tool results.
     """
     leaking_B = (loss_mask_BT & rows.observed_BT).any(dim=1).nonzero().flatten()
     if len(leaking_B):
@@ -91,7 +91,7 @@ def check_no_observation_is_learned(rows: Rows, loss_mask_BT: Tensor) -> None:
         raise DataError(
             f"{share:.1%} of the loss's tokens are observations (first in trajectory "
             f"{int(leaking_B[0])} of the step): action masks and spans of turns disagree. Only "
-            "training.train_on_observations = true, an ablation, trains on what tools say."
+            "training.train_on_observations = true, an ablation, trains on tool results."
         )
 
 
@@ -105,7 +105,7 @@ def add_scaled(figures: Figures, more: Mapping[str, Tensor | float], scale: floa
 
 
 def mean_figures(updates: Sequence[Figures]) -> Figures:
-    """The mean of each figure over the updates that have it; a skipped one has none."""
+    """Return the mean of each figure over the updates that have it; a skipped update has none."""
     counts = Counter(name for figures in updates for name in figures)
     means: Figures = {}
     for figures in updates:
@@ -115,15 +115,15 @@ def mean_figures(updates: Sequence[Figures]) -> Figures:
 
 
 class Forwarded(NamedTuple):
-    """What went forwards and backwards through the policy."""
+    """Counts of what went forwards and backwards through the policy."""
 
     tokens: float = 0.0
-    """Of trajectories."""
+    """Number of tokens of the trajectories."""
     positions: float = 0.0
-    """As they are laid out: fewer where trajectories share what they begin with."""
+    """Number of forwarded positions: fewer where trajectories share their beginnings."""
 
     def figures(self) -> Figures:
-        """As columns of the history."""
+        """Return the columns of the history."""
         return {"update_tokens": self.tokens, "update_positions": self.positions}
 
 
@@ -143,7 +143,7 @@ class PolicyGradient:
         self._forwarded = Forwarded()
 
     def take_forwarded(self) -> Forwarded:
-        """What this process forwarded with gradient since the last call."""
+        """Return the counts of this process since the last call."""
         taken, self._forwarded = self._forwarded, Forwarded()
         return taken
 
@@ -216,7 +216,7 @@ class PolicyGradient:
         return figures, own_BT
 
     def _surrogate(self, run: list[Unit], scored: _Scored, gradients: list[Tensor]) -> Tensor:
-        """A scalar whose gradient is that of the whole loss, through this micro-batch's scores."""
+        """Return a scalar with the whole loss's gradient through this micro-batch's scores."""
         rows = rows_of(run)
         total = scored.logprobs_bT.new_zeros(())
         values = (scored.logprobs_bT, scored.entropy_bT)

@@ -27,7 +27,7 @@ LAST_STEP = "last_step.parquet"
 
 
 class Drawing(NamedTuple):
-    """Where prompts come from, and what became of them."""
+    """The source of prompts, and the ledger of their outcomes."""
 
     pool: TaskPool | SelfPlay
     ledger: PromptLedger
@@ -48,7 +48,7 @@ class LoopProgress:
         self.history: list[Figures] = []
         self.rollouts = 0
         self.saved_step = 0
-        """Steps of the newest checkpoint that this process has written; 0 before the first."""
+        """Number of steps in the newest checkpoint of this process; 0 before the first."""
         self.start_dev_em: float | None = None
         """Of the weights that training began with; None before they are judged."""
         self._policy = policy
@@ -62,7 +62,7 @@ class LoopProgress:
 
     @property
     def best_step(self) -> int:
-        """Optimizer steps after which the kept weights were taken."""
+        """Number of optimizer steps after which the kept weights were taken."""
         return self._best[1]
 
     def sampled(self, trajectories: Sequence[Trajectory]) -> None:
@@ -71,20 +71,20 @@ class LoopProgress:
         self.rollouts += len(trajectories)
 
     def idle_steps(self, *, has_sampled: bool, has_credit: bool) -> int:
-        """Number of steps in a row without credit, up to and including the current one.
+        """Return how many steps in a row, up to the current one, gave no credit.
 
-        A step that sampled nothing (lost environments) says nothing about the tasks
-        and does not count. All processes use the first one's number, and so stop together.
+        A step that sampled nothing (lost environments) shows nothing about the tasks and does not
+        count. All processes use the first one's number, so they stop together.
         """
         before = int(self.history[-1].get("idle_steps", 0)) if self.history else 0
         return self._processes.broadcast(0 if has_credit else before + has_sampled)
 
     def is_idle(self, config: TrainingConfig) -> bool:
-        """Whether too many steps in a row gave no credit (`stop_after_idle_steps`)."""
+        """Return whether too many steps in a row gave no credit (`stop_after_idle_steps`)."""
         return bool(self.history) and config.stops_after(self.history[-1].get("idle_steps", 0))
 
     def idle_line(self, config: TrainingConfig) -> str:
-        """One line on why an idle run has stopped, and what would let it learn further."""
+        """Return a log line on why an idle run has stopped, and what would let it learn further."""
         # a row without action tokens sampled nothing
         sampled = [row for row in self.history if row["action_tokens"]]
         idle = sampled[-config.stop_after_idle_steps :]
@@ -114,9 +114,10 @@ class LoopProgress:
     def keep_best(self, step: int, dev_em: float) -> None:
         """Keep the weights of `step` if no earlier ones have a higher dev EM.
 
-        The later of equals: training mostly helps, and a few hundred questions do not show by how
-        much. Replayed over made-up runs, no other rule was better where weights differ from look to
-        look (`tests.benchmarks.kept_step`), and one copy of the weights is enough for it.
+        The later of equally good weights is kept: training mostly helps, and a few hundred
+        questions do not show by how much. In simulated runs no other rule was better where weights
+        differ between evaluations (`tests.benchmarks.kept_step`), and this rule needs only one
+        copy of the weights.
         """
         if dev_em >= self._best[0]:
             self._best = (dev_em, step, whole_weights(self._policy))
@@ -131,7 +132,7 @@ class LoopProgress:
         if not self._processes.is_first:
             return
         # beside the checkpoint: a run killed after its last step must not lose the trajectories;
-        # by a rename: who copies the folder meanwhile has the former file or this one
+        # by a rename: a copy of the folder made meanwhile has the former file or this one
         with whole_file(self._store.directory / LAST_STEP) as draft:
             write_trajectories(draft, self._last_step)
         # a new name: a run killed between the two writes keeps the former buffer and checkpoint

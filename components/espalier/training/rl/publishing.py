@@ -1,4 +1,4 @@
-"""Publishing weights: rollers sample from what has been trained so far."""
+"""Publishes weights, so that rollers sample from what has been trained so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from espalier.training.rl.asynchronous import RolloutWorker
 
 
 class Publisher(Protocol):
-    """Hands the trained weights to the rollers."""
+    """Passes the trained weights to the rollers."""
 
     def publish(self, version: int) -> None:
         """Let the rollers sample from the current weights, under this version."""
@@ -33,7 +33,7 @@ class MemoryPublisher:
         self._rollers = rollers
 
     def publish(self, version: int) -> None:
-        """See `Publisher`."""
+        """Set the version: the rollers read the trained weights in place."""
         copy_weights(self._trained, self._policy.model)
         for roller in self._rollers:
             roller.policy_version = version
@@ -45,14 +45,14 @@ class WorkerPublisher:
     def __init__(
         self, local: MemoryPublisher, policy: Policy, worker: RolloutWorker, *, every: int = 1
     ) -> None:
-        """The worker gets the first weights, and those of every `every`-th version."""
+        """Give the worker the first weights, and those of every `every`-th version."""
         self._local = local
         self._policy = policy
         self._worker = worker
         self._every = every
 
     def publish(self, version: int) -> None:
-        """See `Publisher`; the worker gets a copy, which later updates do not touch."""
+        """Publish a copy to the worker, which later updates do not change."""
         self._local.publish(version)
         if self._worker.version is None or version % self._every == 0:
             self._worker.publish(version, cloned_weights(self._policy.model))
@@ -74,9 +74,9 @@ class DirectoryPublisher:
         self._directory = directory
 
     def publish(self, version: int) -> None:
-        """See `Publisher`; the directory of the version before is removed."""
+        """Write and load the version's directory; the former version's is removed."""
         copy_weights(self._trained, self._policy.model)
-        if not self._rollers:  # another process talks to the server
+        if not self._rollers:  # another process sends requests to the server
             return
         current = self._directory / f"version-{version}"
         save_policy(self._policy, current)

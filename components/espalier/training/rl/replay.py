@@ -17,7 +17,7 @@ from espalier.records.trajectory import Trajectory, read_trajectories, write_tra
 from espalier.training.rl.rows import Group
 
 Perplexities = Callable[[Sequence[Trajectory]], list[float]]
-"""Perplexity of each trajectory's actions under the current policy."""
+"""Returns the perplexity of each trajectory's actions under the current policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class ReplayBuffer:
         """Start empty.
 
         Args:
-            config: what is kept and drawn.
-            perplexities: of trajectories under the current policy.
-            compares_groups: whether advantages compare the trajectories of a group. A group of one
-                is not replayed then: it has no siblings to be compared with.
+            config: sets what is kept and drawn.
+            perplexities: computes the perplexities of trajectories under the current policy.
+            compares_groups: whether advantages compare the trajectories of a group. If so, a group
+                of one is not replayed, as it has nothing to be compared with.
         """
         self._config = config
         self._least_members = 2 if compares_groups else 1
@@ -49,14 +49,14 @@ class ReplayBuffer:
         return len(self._entries)
 
     def add(self, groups: Sequence[Group], *, version: int) -> None:
-        """Keep `groups`, sampled by step `version`; drop the stale, and those over capacity."""
+        """Keep `groups`, sampled by step `version`; drop stale ones, and those over capacity."""
         if not self._config.capacity:
             return
         for group in groups:
             kept = _successes(group) if self._config.successes_only else group
             if kept.trajectories:
                 sampled_by = min(t.policy_version for t in kept.trajectories)
-                if kept.draw is not None:  # the step that learns from it now has settled it
+                if kept.draw is not None:  # the step that learns from it now settles its draw
                     kept = replace(kept, draw=None)
                 self._entries.append(_Entry(kept, sampled_by))
         oldest = version - self._config.max_staleness
@@ -81,7 +81,7 @@ class ReplayBuffer:
         return [candidates[n] for n in ranked[:count]]
 
     def save(self, path: Path) -> list[list[float | None]]:
-        """Write the trajectories to `path`; returns what else `restore` needs, as plain data."""
+        """Write the trajectories to `path`; return the other data for `restore`, as plain data."""
         write_trajectories(path, [t for e in self._entries for t in e.group.trajectories])
         return [
             [
@@ -117,7 +117,7 @@ class ReplayBuffer:
             self._entries.append(_Entry(group, int(version)))
 
     def _eviction_order(self) -> list[int]:
-        """Indices of the entries, those to be dropped first in front."""
+        """Return indices of the entries, in the order in which they are dropped."""
         places = list(range(len(self._entries)))  # entries are in the order of their arrival
         if self._config.order == "priority":
             places.sort(key=lambda n: _reward_std(self._entries[n].group))

@@ -1,8 +1,8 @@
-"""A step's trajectories as dense rows: which are learned from, their layout, and their batches.
+"""A step's trajectories as dense rows: which are trained on, their layout, and their batches.
 
     groups -> learning_batch -> dense_rows -> minibatches -> micro_batches
 
-A unit is what must stay together: one row, or the two rows of a preference pair.
+A unit is a set of rows that stay together: one row, or the two rows of a preference pair.
 
 Axes: B trajectories, T token columns (the longest trajectory), K terms of the reward. See
 `espalier.algorithms.batch` for a worked instance.
@@ -36,17 +36,17 @@ from espalier.training.prefix_tree import common_prefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The trajectories of one task, without those that were lost from outside."""
+    """The trajectories of one task, without those that were lost to infrastructure."""
 
     trajectories: tuple[Trajectory, ...]
     baseline_reward: float | None = None
     """Reward of the greedy trajectory, where the advantages need one (ReMax)."""
     expected_reward: float | None = None
-    """Outcome that was predicted of the task without the group, where they need it (SPO)."""
+    """Outcome predicted for the task without this group, where the advantages need it (SPO)."""
     is_silenced: bool = False
     """Whether a filter set its advantages to 0; its tokens still count in the loss's normaliser."""
     draw: int | None = None
-    """Its number in the ledger of prompts; None where it is learned from once more (replay)."""
+    """The number of its draw in the prompt ledger; None if it is replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +66,24 @@ class Rows:
     reward_names: tuple[str, ...]
     action_mask_BT: Tensor
     loss_mask_BT: Tensor
-    """The action mask; with `train_on_observations` all that follows the prompt."""
+    """The action mask; with `train_on_observations`, everything after the prompt."""
     observed_BT: Tensor
-    """Bool: observations, which must stay out of the loss. Read from the spans of the turns and not
-    from the action mask, so that one can be checked by the other."""
+    """Bool: observations, which must stay out of the loss. Computed from the spans of the turns and
+    not from the action mask, so that one checks the other."""
     turns_BT: Tensor
     behavior_logprobs_BT: Tensor
     """Nats; NaN on loss tokens that no engine sampled."""
     baseline_rewards_B: Tensor | None
     expected_rewards_B: Tensor | None
     silenced_B: Tensor
-    """Bool, see `Group.is_silenced`."""
+    """Bool: `Group.is_silenced` of the trajectory's group."""
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     @property
     def width(self) -> int:
-        """Token columns."""
+        """Number of token columns."""
         return self.action_mask_BT.shape[1]
 
 
@@ -91,8 +91,8 @@ def dense_rows(groups: Sequence[Group], *, with_observations: bool) -> Rows:
     """Lay out the trajectories of `groups`.
 
     Args:
-        groups: at least one trajectory in all.
-        with_observations: the ablation that leaves the tool's tokens in the loss, as a trainer
+        groups: groups with at least one trajectory in all.
+        with_observations: the ablation that leaves the tools' tokens in the loss, as a trainer
             without an action mask does.
     """
     trajectories = [t for group in groups for t in group.trajectories]
@@ -137,7 +137,7 @@ def dense_rows(groups: Sequence[Group], *, with_observations: bool) -> Rows:
 
 
 def _of_groups(values: Sequence[float | None], sizes: Tensor) -> Tensor | None:
-    """[B]: each group's value for each of its trajectories; None where a group has none."""
+    """Return [B]: each group's value for its trajectories; None if a group has no value."""
     known = [value for value in values if value is not None]
     return torch.tensor(known).repeat_interleave(sizes) if len(known) == len(values) else None
 
@@ -147,7 +147,7 @@ def _padded(values: Sequence[Sequence[float]], width: int, dtype: torch.dtype) -
 
 
 def _turns(trajectories: Sequence[Trajectory], width: int) -> tuple[Tensor, Tensor]:
-    """Turn numbers of the action tokens (-1 elsewhere), and which tokens are observations."""
+    """Return turn numbers of action tokens (-1 elsewhere), and which tokens are observations."""
     turns_BT = torch.full((len(trajectories), width), -1)
     observed_BT = torch.zeros(len(trajectories), width, dtype=torch.bool)
     for row, trajectory in enumerate(trajectories):
@@ -172,7 +172,7 @@ def _rewards(trajectories: Sequence[Trajectory], action_BT: Tensor) -> Tensor:
 
 
 class LearningBatch(NamedTuple):
-    """Groups whose trajectories are all learned from, and which of them stay together."""
+    """Groups whose trajectories are all trained on, and which of them stay together."""
 
     groups: list[Group]
     units: list[Unit]
@@ -180,7 +180,7 @@ class LearningBatch(NamedTuple):
 
 
 def learning_batch(groups: Sequence[Group], rule: MaterialRule) -> LearningBatch:
-    """Choose what to learn from as the algorithm's rule says; nothing may be left."""
+    """Choose what to train on by the algorithm's rule; the result may be empty."""
     match rule:
         case Everything():
             return _single(list(groups))
@@ -224,7 +224,7 @@ Unit = tuple[int, ...]
 def minibatches(units: Sequence[Unit], *, count: int, rng: random.Random) -> list[list[Unit]]:
     """Shuffle `units` and cut them into at most `count` minibatches (the last may be smaller).
 
-    A minibatch is at least one unit, so few units make fewer minibatches.
+    A minibatch has at least one unit, so few units make fewer minibatches.
     """
     order = list(units)
     rng.shuffle(order)
@@ -238,7 +238,7 @@ def micro_batches(
     """Cut `units`, sorted by length, into runs of at most `max_tokens` tokens.
 
     Args:
-        units: of one minibatch.
+        units: units of one minibatch.
         lengths: tokens of each row of the step.
         max_tokens: a longer unit gets a run of its own.
     """
@@ -259,7 +259,7 @@ def micro_batches(
 
 _READ_AGAIN = 4
 """Tokens that a run of trees may have for each node: keys and values of a shared prefix are
-gathered for every branch behind it, so that memory grows with the tokens as well."""
+gathered for every branch after it, so that memory also grows with the tokens."""
 
 
 def tree_micro_batches(
@@ -267,11 +267,11 @@ def tree_micro_batches(
 ) -> list[list[Unit]]:
     """Cut `units` into runs whose prefix trees have at most `max_nodes` nodes.
 
-    Units that begin alike stand side by side. A run that is full ends, in its second half, where
-    the fewest nodes are forwarded again by the next one.
+    Units with common beginnings are neighbours. A full run ends, in its second half, where the
+    next run forwards the fewest nodes again.
 
     Args:
-        units: of one minibatch.
+        units: units of one minibatch.
         sequences: all rows of the step.
         max_nodes: a larger unit gets a run of its own. A run's sequences have at most
             `_READ_AGAIN` times as many tokens.
@@ -283,7 +283,9 @@ def tree_micro_batches(
     runs: list[list[Unit]] = []
     start = 0
     while start < len(ordered):
-        nodes = [sizes[start]]  # of the run with each further unit; fewer where pairs share more
+        nodes = [
+            sizes[start]
+        ]  # nodes of the run with each further unit; an upper bound where pairs share more
         for size, common in zip(sizes[start + 1 :], shared[start + 1 :], strict=True):
             nodes.append(nodes[-1] + size - common)
         fitting = sum(
@@ -305,17 +307,17 @@ def _first_context(sequence: TrainingSequence) -> np.ndarray:
 
 
 def rows_of(units: Sequence[Unit]) -> list[int]:
-    """The rows of `units`, in their order."""
+    """Return the rows of `units`, in their order."""
     return [row for unit in units for row in unit]
 
 
 def totals(units: Sequence[Unit], loss_mask_BT: Tensor, *, max_tokens: float) -> Totals:
-    """Sizes by which a minibatch's loss is normalised.
+    """Return the sizes by which a minibatch's loss is normalised.
 
     Args:
-        units: all of the minibatch.
+        units: all units of the minibatch.
         loss_mask_BT: [B, T] of the step.
-        max_tokens: the longest action sequence that is possible, for Dr. GRPO's normaliser.
+        max_tokens: longest possible action sequence, for Dr. GRPO's normaliser.
     """
     rows = rows_of(units)
     lengths_B = loss_mask_BT[rows].sum(dim=1)

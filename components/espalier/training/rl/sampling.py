@@ -1,4 +1,4 @@
-"""Sampling a step's groups: draw tasks, roll out, admit what the filters keep, draw again.
+"""Samples a step's groups: draw tasks, roll out, admit what the filters keep, draw again.
 
 Processes that train together share the sampling (`SplitRoller`, `RankZeroRoller`,
 `RankZeroSampler`): each of them ends up with all trajectories.
@@ -34,42 +34,42 @@ class StepRollouts:
     sampled: list[Trajectory] = field(default_factory=list)
     groups_sampled: int = 0
     zero_variance: int = 0
-    """Sampled groups whose rewards were all equal; of groups of one, those that were right, which
-    leave as little to learn."""
+    """Number of sampled groups whose rewards were all equal; for groups of one, of those that were
+    right, which give as little to learn."""
     informative: int = 0
-    """Trajectories of the other groups: a filter that knew them before would sample these alone."""
+    """Number of trajectories in the other groups: a perfect filter would sample only these."""
     lost: int = 0
-    """Episodes that were lost from outside; they have no reward. Those whose own program ended the
-    sandbox are wrong answers, and are among the sampled ones."""
+    """Number of episodes lost to infrastructure; they have no reward. Those whose own program ended
+    the sandbox are wrong answers, and count as sampled."""
 
     @property
     def zero_variance_share(self) -> float:
-        """Share of the sampled groups that `zero_variance` counts."""
+        """The share of the sampled groups that `zero_variance` counts."""
         return self.zero_variance / max(1, self.groups_sampled)
 
 
 class StepSampler(Protocol):
-    """Samples the groups of a step, in turns with the learner or ahead of it."""
+    """Samples the groups of a step, alternating with the learner or ahead of it."""
 
     ledger: PromptLedger
-    """What became of the prompts that it drew; whoever learns from its groups says so there."""
+    """Outcomes of the prompts that it drew; the learner settles the groups that it was given."""
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """Return up to `groups` groups for optimizer step `step`."""
         ...
 
     def close(self) -> None:
-        """Stop sampling ahead; `sample` is not called any more."""
+        """Stop sampling ahead; `sample` must not be called any more."""
         ...
 
 
 class CountedGroup(NamedTuple):
-    """A group that the curriculum has been told of."""
+    """A group that was reported to the curriculum."""
 
     trajectories: list[Trajectory]
-    """With all terms of their rewards."""
+    """Trajectories with all terms of their rewards."""
     expected: float | None
-    """Outcome that was predicted without them, where the algorithm reads it (SPO)."""
+    """Outcome predicted without them, where the algorithm needs it (SPO)."""
 
 
 class GroupAdmission:
@@ -77,7 +77,7 @@ class GroupAdmission:
 
     def __init__(self, tasks: TaskPool, config: TrainingConfig, pay: Pay = pay_nothing) -> None:
         self.ledger = PromptLedger()
-        """Is told of each group that is not admitted."""
+        """Records each group that is not admitted."""
         self._tasks = tasks
         self._config = config
         self._pay = pay
@@ -85,12 +85,12 @@ class GroupAdmission:
         self._refilling = [rule for rule in filters if rule.regenerations]
         self._final = [rule for rule in filters if not rule.regenerations]
         self.regenerations = max((rule.regenerations for rule in filters), default=0)
-        """How often other tasks may be drawn in place of groups that are not admitted."""
+        """How often other tasks may be drawn to replace groups that are not admitted."""
         self.wants_baselines = "baseline_rewards_B" in config.algorithm.needs
         """Whether the algorithm compares with a greedy rollout of each task (ReMax)."""
 
     def count(self, group: Sequence[Trajectory], result: StepRollouts) -> CountedGroup:
-        """Pay and count a group, without its lost episodes, whether or not it is admitted later."""
+        """Complete a group's rewards, without its lost episodes, and count it."""
         group = self._pay(group)
         result.sampled.extend(group)
         result.groups_sampled += 1
@@ -107,12 +107,12 @@ class GroupAdmission:
     def comparable_group(
         self, counted: CountedGroup, greedy: Trajectory | None, *, draw: int
     ) -> list[Group]:
-        """The group; [] where lost episodes left it without siblings or without a baseline.
+        """Return the group; [] if lost episodes left nothing to compare it with.
 
         Args:
-            counted: what `count` returned.
-            greedy: the rollout that it is compared with, not paid yet, where there is one.
-            draw: its number in the ledger.
+            counted: result of `count`.
+            greedy: the greedy rollout that it is compared with, if any, without further terms.
+            draw: number of its draw in the ledger.
         """
         group = tuple(counted.trajectories)
         compares = self._config.algorithm.compares_groups
@@ -131,7 +131,7 @@ class GroupAdmission:
         ]
 
     def apply_refill_filters(self, groups: list[Group]) -> list[Group]:
-        """Apply the filters that have dropped groups replaced by further draws."""
+        """Apply the filters whose dropped groups are replaced by further draws."""
         return self._apply(groups, self._refilling)
 
     def apply_final_filters(self, groups: list[Group]) -> list[Group]:
@@ -152,24 +152,24 @@ class GroupAdmission:
 
 
 def draws_of(groups: Sequence[Group]) -> list[int]:
-    """The draws of `groups`, those without one left out."""
+    """Return the draws of `groups`, without groups that have none."""
     return [group.draw for group in groups if group.draw is not None]
 
 
 def successes(group: Sequence[Trajectory]) -> int:
-    """How many of the group the verifier accepted."""
+    """Return how many of the group the verifier accepted."""
     return sum(t.is_right for t in group)
 
 
 def is_mixed(group: Sequence[Trajectory]) -> bool:
-    """Whether some of the group succeeded and some did not."""
+    """Return whether some of the group succeeded and some did not."""
     return 0 < successes(group) < len(group)
 
 
 def filter_values(
     groups: Sequence[Group], rule: GroupFilter, algorithm: Algorithm
 ) -> list[list[float]]:
-    """One number per trajectory of each group: reward, outcome, or largest advantage in size."""
+    """Return each trajectory's reward, outcome or largest absolute advantage, by group."""
     if rule.reads == "outcomes":
         return [[t.reward["outcome"] for t in group.trajectories] for group in groups]
     if rule.reads == "rewards" or not groups:
@@ -200,8 +200,8 @@ GroupsByTask = dict[str, list[Trajectory]]
 """Trajectories by task id, in the order in which the tasks were drawn; groups may be ragged."""
 
 MIN_EXPECTED_PASS_SHARE = 0.25
-"""Lower bound on the share of tasks expected to pass the screening: without it, one bad draw would
-have the next one draw hundreds of tasks."""
+"""Lower bound on the share of tasks expected to pass the screening: without it, the draw after a
+bad one would be hundreds of tasks."""
 
 
 class GroupSampler:
@@ -209,7 +209,7 @@ class GroupSampler:
 
     With `screening`, each task is sampled that many times first, and the rest of its group only if
     some of these rollouts solve it and some do not (SPEED-RL, arXiv:2506.09016): a task that is too
-    hard or too easy costs `screening` rollouts and not a whole group.
+    hard or too easy costs only `screening` rollouts, not a whole group.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class GroupSampler:
         self._admission = GroupAdmission(tasks, config, pay)
         self.ledger = self._admission.ledger
         self._draws: dict[str, int] = {}
-        """Of the step, by task."""
+        """Draws of the step, by task."""
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """Sample until there are `groups` groups, or the regenerations are used up."""
@@ -257,7 +257,7 @@ class GroupSampler:
         """Do nothing: no sampling runs between steps."""
 
     def _tries(self, missing: int, result: StepRollouts) -> int:
-        """How many tasks to draw, so that about `missing` of them pass the screening."""
+        """Return how many tasks to draw, so that about `missing` of them pass the screening."""
         if not self._screening:
             return missing
         passed = len(result.groups) / result.groups_sampled if result.groups_sampled else 0.5
@@ -266,7 +266,7 @@ class GroupSampler:
     def _sample_groups(
         self, tasks: Sequence[Task], missing: int, step: int, seed: int, result: StepRollouts
     ) -> GroupsByTask:
-        """A whole group of every task, or of the first `missing` that pass the screening."""
+        """Return a whole group of every task, or of the first `missing` that pass the screening."""
         size = self._config.group_size
         groups = self._roll_out(tasks, self._screening or size, step, seed, result)
         lost = [self._draws[task.task_id] for task in tasks if task.task_id not in groups]
@@ -289,7 +289,7 @@ class GroupSampler:
     def _roll_out(
         self, tasks: Sequence[Task], samples: int, step: int, seed: int, result: StepRollouts
     ) -> GroupsByTask:
-        """`samples` trajectories per task, without the episodes that were lost from outside."""
+        """Return `samples` trajectories per task, without episodes lost to infrastructure."""
         trajectories = self._roller.roll_out(
             tasks, samples=samples, temperature=self._config.temperature_at(step), seed=seed
         )
@@ -303,7 +303,7 @@ class GroupSampler:
     def _comparable(
         self, tasks: Sequence[Task], sampled: GroupsByTask, result: StepRollouts
     ) -> list[Group]:
-        """Count the sampled groups; returns the comparable ones, with their baselines."""
+        """Count the sampled groups; return the comparable ones, with their baselines."""
         baselines = self._baselines([task for task in tasks if task.task_id in sampled])
         groups: list[Group] = []
         for task_id, group in sampled.items():
@@ -314,7 +314,7 @@ class GroupSampler:
         return groups
 
     def _baselines(self, tasks: Sequence[Task]) -> dict[str, Trajectory]:
-        """Each task's greedy rollout, where the algorithm needs it (ReMax)."""
+        """Return each task's greedy rollout, where the algorithm needs it (ReMax)."""
         if not self._admission.wants_baselines or not tasks:
             return {}
         greedy = self._roller.roll_out(tasks, samples=1, temperature=0.0, seed=0)
@@ -334,9 +334,11 @@ class SplitRoller:
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """See `Roller.roll_out`; what is drawn depends on the number of processes."""
+        """Sample `samples` trajectories of every task; draws depend on the number of processes."""
         rank, count = self._processes.rank, self._processes.count
-        if count > 1:  # one seed would give the first task of each process the same draws
+        if (
+            count > 1
+        ):  # with one common seed the first task of each process would get the same draws
             seed = random.Random(f"process:{seed}:{rank}").getrandbits(48)
         own = self._own.roll_out(
             tasks[rank::count], samples=samples, temperature=temperature, seed=seed
@@ -350,7 +352,7 @@ class SplitRoller:
 
 
 class RankZeroRoller:
-    """Rank 0 rolls out for all processes: it alone talks to the inference server."""
+    """Rank 0 rolls out for all processes: only it sends requests to the inference server."""
 
     def __init__(self, own: TrajectorySampler, processes: Processes) -> None:
         self._own = own
@@ -359,7 +361,7 @@ class RankZeroRoller:
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """See `Roller.roll_out`."""
+        """Sample `samples` trajectories of every task, on rank 0."""
         own: list[Trajectory] = []
         if self._processes.is_first:
             own = self._own.roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
@@ -367,23 +369,23 @@ class RankZeroRoller:
 
 
 class RankZeroSampler:
-    """Rank 0 samples for all processes: it alone has a worker that samples ahead."""
+    """Rank 0 samples for all processes: only it has a worker that samples ahead."""
 
     def __init__(self, own: StepSampler | None, processes: Processes) -> None:
-        """`own` is None on ranks > 0; they have a ledger without draws."""
+        """Set rank 0's sampler; on ranks > 0 `own` is None, and their ledger has no draws."""
         self.ledger = PromptLedger() if own is None else own.ledger
         self._own = own
         self._processes = processes
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
-        """See `StepSampler`."""
+        """Return the groups that rank 0 sampled for this step."""
         own = StepRollouts() if self._own is None else self._own.sample(step, groups=groups)
         rollouts = self._processes.broadcast(own)
-        if self._own is None:  # rank 0 alone keeps the ledger
+        if self._own is None:  # only rank 0 keeps the ledger
             rollouts.groups = [replace(group, draw=None) for group in rollouts.groups]
         return rollouts
 
     def close(self) -> None:
-        """See `StepSampler`."""
+        """Stop sampling ahead; `sample` must not be called any more."""
         if self._own is not None:
             self._own.close()

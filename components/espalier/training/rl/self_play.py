@@ -23,7 +23,7 @@ from espalier.training.rl.payment import Pay
 def shared_proposer(
     profile: Profile, inputs: Mapping[str, Path], processes: Processes
 ) -> TaskProposer | None:
-    """The proposer of tasks, shared by all processes; None where self-play is off."""
+    """Return the proposer of tasks, shared by all processes; None where self-play is off."""
     if isinstance(profile.self_play, NoSelfPlayConfig):
         return None
     own = None
@@ -40,19 +40,19 @@ def build_self_play(
     models: Models,
     layout: Layout,
 ) -> SelfPlay:
-    """Build self-play as the profile asks for it.
+    """Build self-play as the profile sets it.
 
     Args:
-        proposer: of the tasks.
-        profile: of the run.
-        pool: that training draws from.
+        proposer: proposes the tasks.
+        profile: profile of the run.
+        pool: pool that training draws from.
         roller: samples the attempts, over the documents that training searches; shared by all
             processes.
-        models: their critic estimates the tasks' values where the profile says so.
+        models: their critic estimates the tasks' values if the profile says so.
         layout: how the critic's rows are packed.
     """
     config = profile.self_play
-    assert not isinstance(config, NoSelfPlayConfig), "there is no proposer where self-play is off"
+    assert not isinstance(config, NoSelfPlayConfig), "without self-play there is no proposer"
     asks_critic = isinstance(config, WebRLConfig) and config.value == "critic"
     trials = PolicyTrials(
         roller,
@@ -69,28 +69,28 @@ class RankZeroProposer:
     """Rank 0 proposes for all processes: a model's answers are not reproducible from a seed."""
 
     def __init__(self, own: TaskProposer | None, processes: Processes) -> None:
-        """`own` is None on ranks > 0."""
+        """Set rank 0's proposer; on ranks > 0 `own` is None."""
         self._own = own
         self._processes = processes
 
     def propose(self, order: ProposalRequest) -> ProposedTasks:
-        """See `TaskProposer`."""
+        """Return the tasks that rank 0 proposed."""
         own = ProposedTasks((), {}) if self._own is None else self._own.propose(order)
         return self._processes.broadcast(own)
 
 
 class JudgedRoller:
-    """Samples as another roller does; which attempts succeed is decided as in training."""
+    """Samples as another roller does; success is decided by the outcomes of training."""
 
     def __init__(self, roller: TrajectorySampler, judge: Pay) -> None:
-        """`judge` gives attempts the outcome that training pays."""
+        """Set the roller, and `judge`, which gives attempts the outcomes that training uses."""
         self._roller = roller
         self._judge = judge
 
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """See `TrajectorySampler`."""
+        """Sample `samples` trajectories of every task, with the outcomes that training uses."""
         sampled = self._roller.roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
         judged = iter(self._judge([one for one in sampled if not one.is_lost]))
         return [one if one.is_lost else next(judged) for one in sampled]
@@ -114,10 +114,10 @@ class PolicyTrials:
         Args:
             roller: samples the attempts; shared by all processes.
             layout: how the critic's rows are packed.
-            critic: None where no values are wanted.
+            critic: estimates values; None estimates none.
             config: gives the temperature of the next step, which the attempts share.
-            samples: attempts at each task.
-            seed: of the run.
+            samples: number of attempts at each task.
+            seed: seed of the run.
         """
         self._roller = roller
         self._layout = layout
@@ -127,7 +127,7 @@ class PolicyTrials:
         self._seed = seed
 
     def __call__(self, tasks: Sequence[Task], step: int) -> list[Trial]:
-        """See `AttemptTasks`."""
+        """Attempt the tasks, and return the attempts with the critic's values."""
         sampled = self._roller.roll_out(
             tasks,
             samples=self._samples,
@@ -143,7 +143,7 @@ class PolicyTrials:
         ]
 
     def _values(self, attempts: Sequence[Sequence[Trajectory]]) -> list[float]:
-        """The critic's value of each task; NaN without a critic or an attempt with an action.
+        """Return the critic's value of each task; NaN without a critic or without any action.
 
         One attempt is enough: up to the first action all attempts at a task are equal.
         """

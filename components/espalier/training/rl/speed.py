@@ -1,4 +1,4 @@
-"""How fast the updates were: tokens a second, and how much of the device's arithmetic they used."""
+"""The speed of the updates: tokens per second, and the device's arithmetic that they use."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from espalier.training.rl.loop import RlLoop
 from espalier.training.rl.policy_gradient import Figures
 
 _FLOP = 6
-"""Of a parameter and position, forward and backward (Kaplan et al. 2020, arXiv:2001.08361,
-sec. 2.1)."""
+"""Operations per parameter and position, forward and backward (Kaplan et al. 2020,
+arXiv:2001.08361, sec. 2.1)."""
 _CPU_SIDE, _ACCELERATOR_SIDE = 1024, 4096
-"""Of the square matrices: large enough that the time goes into the product, 12 MiB on a CPU."""
+"""Side of the square matrices: large enough that the product takes nearly all the time, 12 MiB on a
+CPU."""
 _MEASURED_S = 0.2
 
 
 def update_speed(loop: RlLoop, hardware: Hardware, processes: Processes) -> Figures:
-    """Figures of the updates since the last resume; {} where there were none.
+    """Return figures of the updates since the last resume; {} without updates.
 
-    `update_matmul_share` is what the policy's own passes need, 6 operations a parameter and
-    position, in the whole time of the updates: scoring for a reference, a critic, the loss and the
-    optimizer lower it.
+    `update_matmul_share` is the arithmetic of the policy's own passes, 6 operations per parameter
+    and position, relative to the device's peak over the whole time of the updates: scoring for a
+    reference, a critic, the loss and the optimizer lower it.
     """
     updating = loop.updating
     if not updating.tokens:
@@ -41,7 +42,7 @@ def update_speed(loop: RlLoop, hardware: Hardware, processes: Processes) -> Figu
 
 
 def matmul_peak(hardware: Hardware) -> float:
-    """Operations a second of a large matrix product, as training computes it: the best of some."""
+    """Return operations per second of a large matrix product in training's number format."""
     is_cpu = hardware.device.type == "cpu"
     side = _CPU_SIDE if is_cpu else _ACCELERATOR_SIDE
     generator = torch.Generator(hardware.device).manual_seed(0)
@@ -49,7 +50,7 @@ def matmul_peak(hardware: Hardware) -> float:
     matrix = matrix.to(hardware.autocast or matrix.dtype)
     best_s = float("inf")
     with torch.no_grad():
-        _timed(matrix, is_cpu=is_cpu)  # the first has what is done once
+        _timed(matrix, is_cpu=is_cpu)  # the first one includes one-time work
         until = time.perf_counter() + _MEASURED_S
         while time.perf_counter() < until:
             best_s = min(best_s, _timed(matrix, is_cpu=is_cpu))

@@ -45,7 +45,7 @@ class CriticUpdate:
         *,
         max_skipped_updates: int,
     ) -> None:
-        """See `Updater` for `max_skipped_updates`."""
+        """Set up the optimizer, which allows `max_skipped_updates` in a row as `Updater` does."""
         self.critic = critic
         self._settings = settings
         self._layout = layout
@@ -60,7 +60,7 @@ class CriticUpdate:
         self.updater = Updater(critic, optimizer, total_steps=1)
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimizer, for a checkpoint."""
+        """Return weights and optimizer state, for a checkpoint."""
         optimizer = optimizer_state(self.updater.optimizer)
         return {
             "model": whole_weights(self.critic),
@@ -75,7 +75,7 @@ class CriticUpdate:
         self.updater.skipped_in_a_row = state["skipped_in_a_row"]
 
     def apply(self, minibatch: Minibatch) -> Figures:
-        """Do one optimizer update; returns this process's share of the figures, {} if skipped.
+        """Make one optimizer update; return this process's share of the figures, {} if skipped.
 
         The critic is fitted on all tokens that advantages are computed over, as in verl, where both
         share the response mask. That includes tokens that corrections or token filters drop from
@@ -143,8 +143,8 @@ class PolicyUpdate:
 
         Args:
             rows: a step's trajectories.
-            units: its rows; two together are a preference pair, chosen first.
-            step: its number and sampling distribution.
+            units: the step's rows; two together are a preference pair, chosen first.
+            step: the step's number and sampling distribution.
 
         Raises:
             DataError: an observation is in the loss.
@@ -172,7 +172,7 @@ class PolicyUpdate:
         return figures | _health(rows, assessment, step)
 
     def state(self) -> dict[str, Any]:
-        """State for a checkpoint, without the policy's weights; `restore` takes it back."""
+        """Return the state for a checkpoint, without the policy's weights, for `restore`."""
         return {
             "optimizer": optimizer_state(self.updater.optimizer),
             "kl_coefficient": self.kl_coefficient,
@@ -190,7 +190,7 @@ class PolicyUpdate:
 
     @property
     def _skipped(self) -> int:
-        """Updates of policy and critic that were skipped so far."""
+        """Return the number of skipped updates of policy and critic so far."""
         return self.updater.skipped + (self.critic.updater.skipped if self.critic else 0)
 
     def _minibatches(

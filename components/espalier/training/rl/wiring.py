@@ -1,4 +1,4 @@
-"""Building a run's objects: models, rollers, curriculum and publisher of one process."""
+"""Builds a run's objects: models, rollers, curriculum and publisher of one process."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ from espalier.training.supervised import dev_exact_match
 
 
 class TrainingRun(NamedTuple):
-    """One process's loop, with the policy that it trains."""
+    """The loop of one process, and the policy that it trains."""
 
     policy: Policy
     loop: RlLoop
     rollers: Sequence[Roller]
-    """Sample the training's trajectories; asynchronous sampling adds some during the loop."""
+    """Rollers that sample the training's trajectories; asynchronous sampling adds some during the
+    loop."""
     dev_roller: Roller
     dev_questions: int
-    """That choose the weights."""
+    """Questions that choose the weights."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """Throughput of this process, what its learner waited for, turns whose tokens drifted."""
+        """Return this process's throughput, its learner's waiting time, and drifted turns."""
         seconds = sum(roller.seconds for roller in self.rollers)
         tokens = sum(roller.total_tokens for roller in self.rollers)
         # asynchronous sampling overlaps with learning: count the whole duration
@@ -76,9 +77,9 @@ class TrainingRun(NamedTuple):
         }
 
     def _drafts(self) -> dict[str, float]:
-        """Tokens that were guessed from earlier episodes, mostly of the dev questions; {} if none.
+        """Return counts of drafted tokens (`rollout.speculation`); {} if there are none.
 
-        See `rollout.speculation`.
+        Most drafts are those of the dev questions.
         """
         if not self.dev_roller.drafted_tokens:
             return {}
@@ -95,7 +96,7 @@ class _Sampling(NamedTuple):
     dev_roller: Roller
     rollers: Sequence[Roller]
     make_trial_roller: Callable[[], TrajectorySampler]
-    """For attempts at proposed tasks, in the learner's thread of every process."""
+    """Makes the roller of attempts at proposed tasks, in the learner's thread of every process."""
 
 
 def build_run(
@@ -105,13 +106,13 @@ def build_run(
     processes: Processes,
     environments_over: EnvironmentsOver,
 ) -> TrainingRun:
-    """Build the loop of one process; every process calls this alike.
+    """Build the loop of one process; every process calls this with the same arguments.
 
     Args:
-        profile: of the run.
+        profile: profile of the run.
         inputs: artifact directories by name.
-        store: of the run's checkpoints.
-        processes: those that train together.
+        store: store of the run's checkpoints.
+        processes: the processes that train together.
         environments_over: makes the environments of a view ("train", "dev").
     """
     config = profile.training
@@ -136,7 +137,9 @@ def build_run(
     )
     if not in_turns:
         sampling = _asynchronous(context)
-        if processes.is_first:  # in turns the same draws are made again without one
+        if (
+            processes.is_first
+        ):  # without sampling ahead the same draws are made again, without a journal
             journal = DrawJournal(store.directory / JOURNAL, store.identity)
             sampling.sampler.ledger.journal = journal
     elif profile.rollout.engine == "vllm":
@@ -174,9 +177,9 @@ def _placed_models(
 ) -> Models:
     """The models that train, with `sampling` moved to where this process samples.
 
-    It is moved first where it is trained itself and not as shards: a model on another device would
-    be copied. Shards are cut of a copy, and the whole model is moved after that, because both may
-    not fit before; where a server samples, it stays on the CPU.
+    If the model itself is trained, unsharded, it is moved first: a model on another device would be
+    copied. Shards are made from a copy, and the whole model is moved only after that, because both
+    might not fit before. Where a server samples, the model stays on the CPU.
     """
     sampling_hardware, config = Hardware.for_sampling(profile.hardware), profile.training
     if not config.sharded:
@@ -189,20 +192,20 @@ def _placed_models(
 
 
 class SamplerContext(NamedTuple):
-    """What each way of sampling (in turns, by server, asynchronous) is built from."""
+    """The objects that each way of sampling is built from: alternating, by server, ahead."""
 
     profile: Profile
     policy: Policy
-    """In memory, for sampling."""
+    """The policy in memory, for sampling."""
     trained: PreTrainedModel
-    """The same model, or one whose weights the publisher copies."""
+    """The same model, or a copy whose weights the publisher copies back."""
     pool: TaskPool
     processes: Processes
     environments_over: EnvironmentsOver
     pay: Pay
 
     def group_sampler(self, roller: TrajectorySampler) -> GroupSampler:
-        """A sampler of groups over `roller`."""
+        """Return a sampler of groups over `roller`."""
         return GroupSampler(
             roller,
             self.pool,
@@ -214,9 +217,9 @@ class SamplerContext(NamedTuple):
 
 
 def _paid_once(payments: Payments, processes: Processes) -> Pay:
-    """Rank 0 asks paid models for all processes; without such models each pays for itself.
+    """Return a `Pay` that calls paid models on rank 0 only; otherwise each process adds terms.
 
-    Sampling ahead is rank 0's alone, and its trajectories are paid before they are shared.
+    With sampling ahead, only rank 0 samples, and its rewards are complete before they are shared.
     """
     if processes.count == 1 or not payments.asks_models:
         return payments
@@ -224,7 +227,7 @@ def _paid_once(payments: Payments, processes: Processes) -> Pay:
 
 
 def _in_turns(context: SamplerContext) -> _Sampling:
-    """Sample and learn in turns, on one model in memory."""
+    """Sample and learn alternately, on one model in memory."""
     profile, policy = context.profile, context.policy
     exploration = profile.rollout.exploration
     environments = context.environments_over("train")
@@ -262,7 +265,7 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
     local = MemoryPublisher(context.trained, policy, (dev_roller,))
 
     def make_trial_roller() -> TrajectorySampler:
-        # environments of its own: the worker's thread uses the others at the same time
+        # its own environments: the worker's thread uses the others at the same time
         environments = context.environments_over("train")
         return RankZeroRoller(Roller.local(policy, environments, profile), processes)
 
@@ -311,7 +314,7 @@ def _stragglers(profile: Profile) -> Stragglers | None:
 
 
 def _task_pool(profile: Profile, inputs: Mapping[str, Path]) -> TaskPool:
-    """The pool of the curriculum artifact: every candidate with its measured pass rate."""
+    """Return the curriculum artifact's pool: every candidate with its measured pass rate."""
     family, curriculum = family_of(profile), inputs["curriculum"]
     share = profile.renamed_training_share
     predicts, paid = profile.training.algorithm.predicts_rewards, term_context(profile)

@@ -1,1 +1,1 @@
-"""The wire formats, one module each; `endpoint` chooses by the path of a request."""
+"""The wire formats, one module each; `endpoint` chooses one by the path of a request."""

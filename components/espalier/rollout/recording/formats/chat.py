@@ -23,8 +23,8 @@ from espalier.wire.requests import (
 
 class _Function(OfferedFunction):
     strict: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Agents' libraries ask for it by default; a call that breaks the schema is theirs to refuse,
-    as it is with every model that cannot promise it."""
+    """Agents' libraries set it by default; the agent has to refuse a call that breaks the schema,
+    as with every model that cannot guarantee it."""
 
 
 class _Tool(RequestedTool):
@@ -38,12 +38,12 @@ class _Request(ChatRequest):
 
 
 class ChatFormat:
-    """See `WireFormat`."""
+    """OpenAI's chat completions."""
 
     name: WireName = "chat"
 
     def read(self, body: bytes, remembered: Remembered) -> Asked:
-        """See `WireFormat`."""
+        """Read a request."""
         del remembered  # the whole conversation is in every request
         given = parse(body, _Request)
         if unsupported := self._unsupported(given):
@@ -68,20 +68,20 @@ class ChatFormat:
 
     @staticmethod
     def _unsupported(given: _Request) -> tuple[str, str] | None:
-        """A field that is not supported here, and why; None where there is none."""
+        """Return an unsupported field and the reason; None if there is none."""
         told: dict[str, tuple[bool, str]] = {
             "n": (given.n > 1, "one answer a call is recorded; ask again for another"),
             "stop": (
                 bool(given.stop or given.stop_token_ids),
                 "an answer ends where the policy ends it; cut the text where you read it",
             ),
-            "logprobs": (given.logprobs, "they are recorded, and not sent"),
+            "logprobs": (given.logprobs, "log-probs are recorded, and not sent"),
             "ignore_eos": (given.ignore_eos, "an answer ends where the policy ends it"),
         }
         return next(((name, why) for name, (found, why) in told.items() if found), None)
 
     def whole(self, asked: Asked, answer: Answer) -> Json:
-        """See `WireFormat`."""
+        """Return the answer as one object."""
         choice: Json = {
             "index": 0,
             "message": {"role": "assistant", **_said(answer.said), "refusal": None},
@@ -96,7 +96,7 @@ class ChatFormat:
         return {**whole, "choices": [choice], **told, "usage": _usage(answer)}
 
     def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
-        """See `WireFormat`."""
+        """Return the answer as server-sent events."""
         said = _said(answer.said)
         for place, call in enumerate(said.get("tool_calls", ())):
             call["index"] = place
@@ -111,7 +111,7 @@ class ChatFormat:
         yield b"data: [DONE]\n\n"
 
     def refused(self, refusal: Refusal) -> Json:
-        """See `WireFormat`."""
+        """Return an error, as clients of this format read it."""
         return refusal.body()
 
     def _chunk(self, asked: Asked, answer: Answer, choices: list[Json], **told: Any) -> bytes:  # noqa: ANN401 (JSON)

@@ -8,6 +8,6 @@ from espalier.rollout.recording.asked import Json
 
 
 def event(content: Json, *, named: str = "") -> bytes:
-    """One event; OpenAI's chat has no names, the other formats have."""
+    """Return one event; OpenAI's chat events have no names, those of the other formats do."""
     head = f"event: {named}\n".encode() if named else b""
     return head + b"data: " + json.dumps(content, allow_nan=False).encode() + b"\n\n"

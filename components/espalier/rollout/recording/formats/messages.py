@@ -84,7 +84,7 @@ class _Tool(_Part):
     description: str = ""
     input_schema: dict[str, Any]
     strict: bool = False
-    """See `formats.chat`."""
+    """Agents' libraries set it by default, as in `formats.chat`."""
 
     @field_validator("input_schema")
     @classmethod
@@ -126,12 +126,12 @@ class _Request(_Part):
 
 
 class MessagesFormat:
-    """See `WireFormat`."""
+    """Anthropic's messages."""
 
     name: WireName = "messages"
 
     def read(self, body: bytes, remembered: Remembered) -> Asked:
-        """See `WireFormat`."""
+        """Read a request."""
         del remembered  # the whole conversation is in every request
         given = parse(body, _Request)
         system = "".join(part.text for part in given.system)
@@ -154,7 +154,7 @@ class MessagesFormat:
         )
 
     def whole(self, asked: Asked, answer: Answer) -> Json:
-        """See `WireFormat`."""
+        """Return the answer as one object."""
         return {
             **_opened(asked, answer),
             "content": _blocks(answer),
@@ -163,7 +163,7 @@ class MessagesFormat:
         }
 
     def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
-        """See `WireFormat`."""
+        """Return the answer as server-sent events."""
         begun = {**_opened(asked, answer), "content": [], "usage": _usage(answer, 0)}
         told: list[Json] = [{"type": "message_start", "message": begun}]
         for place, block in enumerate(_blocks(answer)):
@@ -180,7 +180,7 @@ class MessagesFormat:
             yield event(one, named=one["type"])
 
     def refused(self, refusal: Refusal) -> Json:
-        """See `WireFormat`."""
+        """Return an error, as clients of this format read it."""
         kind = _ERROR_TYPES.get(
             refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error"
         )
@@ -188,7 +188,7 @@ class MessagesFormat:
 
 
 def _messages(said: _Said) -> Iterator[Message]:
-    """The messages that one of theirs is: results stand in a message of the user."""
+    """Yield the messages of one Anthropic message; tool results are in a user message."""
     if said.role == "assistant":
         yield _assistant(said.content)
         return
@@ -249,7 +249,7 @@ def _blocks(answer: Answer) -> list[Json]:
 
 
 def _block_events(block: Json) -> Iterator[Json]:
-    """The events of one block, without its place."""
+    """Yield the events of one block, without its index."""
     match block["type"]:
         case "tool_use":
             empty, delta = {"input": {}}, {"type": "input_json_delta"}

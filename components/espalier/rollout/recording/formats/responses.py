@@ -1,7 +1,7 @@
 """OpenAI's responses: POST /v1/responses.
 
-A conversation is a list of items. Those that the assistant wrote one after the other (reasoning,
-text, calls) are one message of the policy.
+A conversation is a list of items. Consecutive items of the assistant (reasoning, text, calls) are
+one message of the policy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class _Part(RequestPart):
         {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
         | {"prompt_cache_retention", "include", "truncation", "status", "annotations", "phase"}
     )
-    """What changes no answer here; `truncation` "auto" cuts nothing, as nothing is ever cut."""
+    """Fields that do not affect the answer; `truncation` "auto" is one, as nothing is ever
+    truncated."""
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "background": (False,),
         "top_logprobs": (0,),
@@ -100,7 +101,7 @@ _Item = _Said | _Call | _Result | _Reasoning
 
 
 def _as_items(given: object) -> object:
-    """Text as a message of the user, and messages without a type as messages."""
+    """Return text as a message of the user, and messages without a type as messages."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     if not isinstance(given, list):
@@ -114,7 +115,7 @@ def _as_items(given: object) -> object:
 class _Tool(_Part, OfferedFunction):
     type: Literal["function"]
     strict: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """See `formats.chat`."""
+    """Agents' libraries set it by default, as in `formats.chat`."""
 
 
 class _Request(_Part):
@@ -142,17 +143,19 @@ class _Request(_Part):
 
 
 class ResponsesFormat:
-    """See `WireFormat`."""
+    """OpenAI's responses."""
 
     name: WireName = "responses"
 
     def read(self, body: bytes, remembered: Remembered) -> Asked:
-        """See `WireFormat`."""
+        """Read a request."""
         given = parse(body, _Request)
         earlier: tuple[Message, ...] = ()
         if given.previous_response_id is not None:
             earlier = remembered(given.previous_response_id.removeprefix("resp_"))
-        if given.instructions is not None:  # those of an earlier request do not go on
+        if (
+            given.instructions is not None
+        ):  # the instructions of an earlier request do not apply any more
             rest = earlier[1:] if earlier and earlier[0].role == "system" else earlier
             earlier = (Message(role="system", content=given.instructions), *rest)
         return Asked(
@@ -171,11 +174,11 @@ class ResponsesFormat:
         )
 
     def whole(self, asked: Asked, answer: Answer) -> Json:
-        """See `WireFormat`."""
+        """Return the answer as one object."""
         return _response(asked, answer, _items(answer), is_over=True)
 
     def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
-        """See `WireFormat`."""
+        """Return the answer as server-sent events."""
         items = _items(answer)
         begun = _response(asked, answer, [], is_over=False)
         told: list[Json] = [
@@ -190,12 +193,12 @@ class ResponsesFormat:
             yield event({**one, "sequence_number": number}, named=one["type"])
 
     def refused(self, refusal: Refusal) -> Json:
-        """See `WireFormat`."""
+        """Return an error, as clients of this format read it."""
         return refusal.body()
 
 
 def _messages(items: Iterable[_Item]) -> Iterator[Message]:
-    """Messages of a list of items."""
+    """Yield the messages of a list of items."""
     text: list[str] = []
     calls: list[ToolCall] = []
     is_open = False
@@ -217,7 +220,7 @@ def _messages(items: Iterable[_Item]) -> Iterator[Message]:
                 calls.append(item.call())
                 is_open = True
             case _Reasoning():
-                pass  # a summary need not be what the policy wrote; its tokens are recorded
+                pass  # a summary may differ from the thought; the sampled tokens are recorded
             case _Said() | _Result():
                 yield from written()
                 text, calls, is_open = [], [], False
@@ -234,7 +237,7 @@ def _read(item: _Said | _Result) -> Message:
 
 
 def _items(answer: Answer) -> list[Json]:
-    """The output: reasoning, then calls or text."""
+    """Return the output items: reasoning, then calls or text."""
     said, items = answer.said, list[Json]()
     status = "completed" if answer.stopped else "incomplete"
     if said.thought is not None:
@@ -307,7 +310,7 @@ def _response(asked: Asked, answer: Answer, items: list[Json], *, is_over: bool)
 
 
 def _item_events(item: Json) -> Iterator[Json]:
-    """The events of one item, without its place."""
+    """Yield the events of one item, without its index."""
     identity = {"item_id": item["id"]}
     match item["type"]:
         case "function_call":
