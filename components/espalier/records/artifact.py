@@ -320,10 +320,9 @@ def _write_durably(path: Path, text: str) -> None:
 def replace_directory(draft_dir: Path, output_dir: Path) -> None:
     """Put a finished draft in its place; a former artifact there is deleted afterwards.
 
-    On Linux's own file systems both swap places in one step, so that a reader always sees the former
-    artifact or the new one. If the file system cannot swap (NFS), the former one is renamed first; a
-    process killed between these two renames leaves it under that name, and `only_writer` restores
-    it.
+    On Linux's own file systems both swap places in one step, so that a reader always sees one of
+    them. If the file system cannot swap (NFS), the former one is renamed first; a process killed
+    between these two renames leaves it under that name, and `only_writer` restores it.
     """
     former = output_dir.with_name(f".{output_dir.name}.former")
     if not output_dir.exists():

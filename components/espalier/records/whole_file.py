@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written under another name, then put in place by one rename."""
+"""Files that are complete or absent: written under another name, then renamed into place."""
 
 from __future__ import annotations
 
