@@ -15,9 +15,10 @@ from minio import Minio
 
 from espalier.config import load_profile
 from espalier.orchestration.step_runner import StepOrder
-from espalier.records import open_artifact
+from espalier.records import MANIFEST_NAME, file_digest
 from espalier.registry import TrackingTarget, load_version
 from espalier.registry.promotion import promote
+from espalier.storage.layout import OBJECTS, object_name, parsed_manifest
 from tests.benchmarks.minio_server import free_port, minio_server
 from tests.cluster.places import ClusterError
 from tests.factories.mlflow_database import empty_database
@@ -110,10 +111,8 @@ def folders(tmp_path):
         RCLONE_CONFIG_BACKUPS_TYPE="alias", RCLONE_CONFIG_BACKUPS_REMOTE=str(tmp_path / "kept"),
     )  # fmt: skip
     made.live, made.kept = live, tmp_path / "kept" / BACKUPS
-    (live / FILES / "1").mkdir(parents=True)
-    (live / RUNS / "r1").mkdir(parents=True)
-    artifact(live / FILES / "1" / "policy")
-    artifact(live / RUNS / "r1" / "policy")
+    published(live / FILES / "1" / "policy")
+    published(live / RUNS / "r1" / "policy")
     write_rows(made.database, 1)
     return made
 
@@ -170,15 +169,26 @@ def postgres():
 
 
 def lose(site):
-    shutil.rmtree(site.live)
+    shutil.rmtree(site.live, ignore_errors=True)
     site.database.unlink(missing_ok=True)
+
+
+def published(folder, contents=None):
+    """An artifact as it lies in S3: its manifest, and files under their SHA-256."""
+    with tempfile.TemporaryDirectory() as draft:
+        manifest = artifact(Path(draft, "artifact"), contents)
+        for name, digest in manifest.files.items():
+            (folder / OBJECTS).mkdir(parents=True, exist_ok=True)
+            shutil.copy2(Path(draft, "artifact", name), folder / object_name(digest))
+        shutil.copy2(Path(draft, "artifact", MANIFEST_NAME), folder / MANIFEST_NAME)
 
 
 def expect_whole_artifacts(folder):
     """Whatever has a manifest has the files that it names; how many there are."""
-    manifests = list(folder.rglob("manifest.json"))
-    for manifest in manifests:
-        open_artifact(manifest.parent)
+    manifests = list(folder.rglob(MANIFEST_NAME))
+    for path in manifests:
+        for digest in parsed_manifest(path.read_bytes(), str(path)).files.values():
+            assert file_digest(path.parent / object_name(digest)) == digest
     return len(manifests)
 
 
@@ -222,7 +232,7 @@ def test_a_lost_database_and_bucket_give_the_champion_back(s3, tmp_path):
 def test_an_earlier_backup_comes_back_with_its_objects(folders):
     first = folders.back_up()
     before = files(folders.live)
-    artifact(folders.live / RUNS / "r1" / "policy", {"rows.jsonl": b"other"})
+    published(folders.live / RUNS / "r1" / "policy", {"rows.jsonl": b"other"})
     shutil.rmtree(folders.live / FILES / "1")
     write_rows(folders.database, 2)
     folders.back_up()
@@ -246,8 +256,8 @@ def test_a_stopped_script_leaves_no_manifest_without_its_files(folders, tmp_path
     folders.back_up()
     write_rows(folders.database, 2)
     if script == "backup.sh":
-        artifact(folders.live / RUNS / "r1" / "policy", {"rows.jsonl": b"other"})
-        artifact(folders.live / RUNS / "r2")
+        published(folders.live / RUNS / "r1" / "policy", {"rows.jsonl": b"other"})
+        published(folders.live / RUNS / "r2")
         shutil.rmtree(folders.live / FILES / "1")
     wrapper = tmp_path / "bin" / "rclone"
     wrapper.parent.mkdir()
@@ -292,7 +302,7 @@ def test_a_lost_database_of_postgres_comes_back(folders):
 
 def test_backups_beyond_those_kept_are_deleted(folders):
     for number in range(3):
-        artifact(folders.live / RUNS / "r1" / "policy", {"rows.jsonl": b"%d" % number})
+        published(folders.live / RUNS / "r1" / "policy", {"rows.jsonl": b"%d" % number})
         kept = folders.back_up(KEEP="2")
     databases = sorted(path.name for path in (folders.kept / "databases").iterdir())
     assert len(databases) == 2
