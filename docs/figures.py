@@ -14,11 +14,12 @@ NOT_MEASURED = "-"
 def laptop_short() -> str:
     """The three seeds of the profile laptop, for the README."""
     return table(
-        ("seed", "untrained", "warm start", "after RL", "gain of RL [95 %]", "minutes", "memory"),
+        ("seed", "untrained", "warm start", "imitation alone", "after RL", "gain of RL [95 %]",
+         "minutes", "memory"),
         (
             (
-                one["seed"], one["untrained"], one["warm_start"], one["trained"],
-                gain(one["gain"], one["ci95"]), one["minutes"],
+                one["seed"], one["untrained"], one["warm_start"], one["imitation_alone"],
+                one["trained"], gain(one["gain"], one["ci95"]), one["minutes"],
                 f"{one['peak_memory_mib'] / 1024:.1f} GiB",
             )
             for one in baseline("laptop")["seeds"]

@@ -60,7 +60,7 @@ def test_a_run_whose_profile_is_damaged_is_refused(tmp_path):
         open_finished_run(tmp_path)
 
 
-def test_keys_that_are_gone_are_left_out_of_a_saved_profile(tmp_path):
+def test_keys_that_are_gone_do_not_spoil_a_saved_profile(tmp_path):
     tables = Profile(seed=3).model_dump(mode="json")
     tables |= {"gone": {"key": 1}, "agent": tables["agent"] | {"wire_formats": ["chat"]}}
     tables["training"]["algorithm"]["advantage"]["gone"] = 1
