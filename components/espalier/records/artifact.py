@@ -291,7 +291,7 @@ def open_artifact(directory: Path, *, digest: Callable[[Path], str] = file_diges
     present = {path.as_posix() for path in payload_files(directory)}
     for name, expected in manifest.files.items():
         if name not in present:
-            raise ArtifactError(f"{directory / name}: in the manifest, but missing. {_MEND}")
+            raise ArtifactError(f"{directory / name}: in the manifest, but not there. {_MEND}")
         if digest(directory / name) != expected:
             raise ArtifactError(
                 f"{directory / name}: its bytes are not those that were published "

@@ -312,7 +312,7 @@ def _ordered(messages: Sequence[Message]) -> Iterator[Message]:
         if messages[place - 2].role == "assistant":
             raise ValueError(f"{where} is the assistant's, like the one before; join them")
         if not calls and not message.content:
-            raise ValueError(f"{where} of the assistant has no text and no call")
+            raise ValueError(f"{where} of the assistant holds nothing: no text and no call")
         plain = tuple(call.model_copy(update={"call_id": ""}) for call in calls)
         yield message.model_copy(update={"tool_calls": plain})
         if calls and place < len(messages):

@@ -95,7 +95,8 @@ def test_rank_zero_speaks_before_the_others(monkeypatch):
     places = {f"at/{rank}": (6, "at work after a sum") for rank in range(3)}
     assert RankWatch(at(1, 7, inside_for_s=5.0), Beating(places), 4.0).look() is None
     assert (
-        "rank 0 has not come" in RankWatch(at(1, 7, inside_for_s=15.0), Beating(places), 4).look()
+        "rank 0 has not reached"
+        in RankWatch(at(1, 7, inside_for_s=15.0), Beating(places), 4).look()
     )
 
 
