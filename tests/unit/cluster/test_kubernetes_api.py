@@ -22,7 +22,7 @@ from espalier.cluster.kubernetes_api import (
 )
 from espalier.records import ClusterError
 from espalier.sandbox import api_server
-from espalier.serving import tracks
+from espalier.serving import workload
 from tests.fakes.loopback import Handler, Server, serving
 
 PODS = object_path("v1", "pods", "one")
@@ -129,7 +129,7 @@ def test_a_server_that_asks_for_a_pause_gets_it(server, pauses, header, pause_s)
 def test_the_serving_controller_asks_once(server, pauses):
     server.script = [(503, {})] * 99
     with pytest.raises(ApiError, match=r"HTTP 503 Service Unavailable$"):
-        blocking(server, tracks.RETRIES).send(read(PODS))
+        blocking(server, workload.RETRIES).send(read(PODS))
     assert (pauses, len(server.seen)) == ([], 1)
 
 

@@ -66,13 +66,6 @@ def test_a_truncated_table_is_an_artifact_error(tmp_path):
         read_questions(path)
 
 
-def test_a_table_from_before_losses_were_counted_has_none(tmp_path):
-    table = questions_table({"trained": [a_row("a")]})
-    former = table.drop_columns(["lost_episodes", "broke_sandbox_episodes"])
-    pq.write_table(former, tmp_path / "questions.parquet")
-    assert read_questions(tmp_path / "questions.parquet") == {"trained": [a_row("a")]}
-
-
 def test_the_answer_of_a_lost_episode_earns_no_overlap():
     right = a_trajectory("t", "Lyon", is_right=True)
     lost = replace(right, finish_reason=FinishReason.SANDBOX_LOST, reward={})
@@ -111,7 +104,7 @@ def test_a_lost_episode_has_no_answer_to_ground():
     assert is_grounded(lost) is None
 
 
-def test_knowledge_comes_back_from_parquet_and_may_be_missing(tmp_path):
+def test_knowledge_comes_back_from_parquet(tmp_path):
     path = tmp_path / "questions.parquet"
     found = a_trajectory("a", "Lyon", is_right=True)
     said = FromMemory(is_right=False, answer="Paris")
@@ -120,8 +113,6 @@ def test_knowledge_comes_back_from_parquet_and_may_be_missing(tmp_path):
     pq.write_table(table, path)
     assert read_questions(path) == {"trained": [row]}
     assert (row.grounded, row.closed_book_em, row.closed_book_answer) == (True, False, "Paris")
-    pq.write_table(table.drop_columns(["grounded", "closed_book_em", "closed_book_answer"]), path)
-    assert read_questions(path) == {"trained": [score_question(a_task("a"), GROUPS, found)]}
 
 
 def test_a_table_without_its_verdicts_is_an_artifact_error(tmp_path):

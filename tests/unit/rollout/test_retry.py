@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
@@ -153,14 +152,6 @@ def test_retried_trajectory_survives_its_file(tmp_path, retried):
     _, trajectory = retried
     write_trajectories(tmp_path / "t.parquet", [trajectory])
     assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
-
-
-def test_file_from_before_retries_has_one_attempt_each(tmp_path):
-    _, trajectory = played(SEARCHED, RIGHT)
-    path = tmp_path / "t.parquet"
-    write_trajectories(path, [trajectory])
-    pq.write_table(pq.read_table(path).drop_columns(["attempts"]), path)
-    assert read_trajectories(path) == [trajectory]
 
 
 class _LostLater(ToolEnvironment):

@@ -67,7 +67,7 @@ def test_a_rank_that_does_not_come_is_named():
 def test_a_rank_that_is_stopped_is_named():
     store = Store({"at/1": b"9/7/in a sum", "at/2": b"9/6/at work after a sum"})
     said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
-    assert "rank 2 has not been heard of" in said
+    assert "rank 2 has not reported" in said
 
 
 def test_a_rank_that_never_said_anything_is_named():

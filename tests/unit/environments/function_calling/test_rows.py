@@ -108,7 +108,7 @@ def test_a_conversation_goes_on_turn_by_turn(family, folder):
         (f"possible_answer/{TALK}", {"ground_truth": [["x()"], []]}, "x is"),
         (f"possible_answer/{TALK}", {"ground_truth": []}, "0 turns"),
         ("level-1-api_processed.json", {"system": "none"}, "functions"),
-        ("rlla_sft.json", {"output": "<tool_call>\nx\n</tool_call>"}, "is none"),
+        ("rlla_sft.json", {"output": "<tool_call>\nx\n</tool_call>"}, "malformed call"),
     ],
 )
 def test_a_faulty_row_is_named(family, folder, name, change, said):

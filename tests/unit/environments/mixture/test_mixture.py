@@ -131,7 +131,10 @@ def test_a_task_of_another_family_is_refused(mixture):
     [
         (MEMBERS[:1], "members"),
         ([MEMBERS[0], MEMBERS[0]], "twice"),
-        ([MEMBERS[0], {"environment": {"name": "mixture", "members": MEMBERS}}], "no member"),
+        (
+            [MEMBERS[0], {"environment": {"name": "mixture", "members": MEMBERS}}],
+            "cannot be a member",
+        ),
         ([MEMBERS[0], {"environment": "no_such"}], "no_such"),
         ([MEMBERS[0], {"environment": "shop", "weight": 0}], "weight"),
     ],

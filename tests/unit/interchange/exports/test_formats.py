@@ -172,5 +172,5 @@ def test_fewer_messages_than_turns_are_refused():
             for name in ("token_ids", "action_mask", "behavior_logprobs", "turns", "window_starts")
         },
     )
-    with pytest.raises(ArtifactError, match="but 0"):
+    with pytest.raises(ArtifactError, match="only 0"):
         exported_turns(cut, None)
