@@ -42,7 +42,7 @@ class MixtureConfig(EnvironmentConfig):
                 "one member of both"
             )
         if self.name in names:
-            raise ValueError("no member can be a mixture itself; name its members here")
+            raise ValueError("a mixture cannot be a member of a mixture; name its members here")
         return self
 
     def families(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def exported_turns(trajectory: Trajectory, task: Task | None) -> tuple[ExportedT
     if len(wrote) < count:
         raise ArtifactError(
             f"trajectory of task {trajectory.task_id}: {count} messages were sampled, but "
-            f"{len(wrote)} assistant messages are recorded. Write it again, or drop the row"
+            f"it has only {len(wrote)} assistant messages. Write it again, or drop the row"
         )
     # assistant messages that were not sampled are examples, and come before the first turn
     return tuple(_token_turns(trajectory, messages, wrote[len(wrote) - count :]))
