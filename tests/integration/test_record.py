@@ -100,4 +100,4 @@ def test_a_folder_that_is_there_is_refused(policy_dir, tmp_path):
     asked = ("record", str(policy_dir), "--out", str(tmp_path), "--port", "0")
     done = espalier_here(*asked, cwd=tmp_path)
     assert done.exit_code == 1
-    assert "name another --out" in done.stderr
+    assert "choose another --out" in done.stderr

@@ -160,7 +160,7 @@ def test_silent_connections_give_their_places_to_requests():
                     asking.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
                     assert rest(asking).endswith(b"ok\n")
         assert client.post("/v1/completions", json=ASKED).status_code == 200
-        found = int(re.findall(r"connections (\d+)\n", metrics(client))[0])
+        found = int(re.findall(r"connections (\d+)\.0\n", metrics(client))[0])
         assert found <= 8 + RESERVED_PLACES
         assert closed_by(client, "shed") >= 60 - 8 - RESERVED_PLACES
         for line in lines:
@@ -197,7 +197,7 @@ def test_a_client_that_never_reads_is_dropped():
             line.sendall(HEAD + f"content-length: {len(body)}\r\n\r\n".encode() + body)
             wait_until(lambda: closed_by(client, "write") == 1)
             wait_until(lambda: engine.open_sessions == 0)
-            wait_until(lambda: "serving_taken 0\n" in metrics(client))
+            wait_until(lambda: "serving_taken 0.0\n" in metrics(client))
 
 
 def test_a_client_that_never_reads_makes_room_for_others():
@@ -210,7 +210,7 @@ def test_a_client_that_never_reads_makes_room_for_others():
         for line in lines:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             line.sendall(HEAD + f"content-length: {len(body)}\r\n\r\n".encode() + body)
-        wait_until(lambda: "serving_taken 2\n" in metrics(client))
+        wait_until(lambda: "serving_taken 2.0\n" in metrics(client))
         wait_until(lambda: client.post("/v1/completions", json=ASKED).status_code == 200)
         for line in lines:
             line.close()
