@@ -302,11 +302,11 @@ CHAIN: tuple[Stage, ...] = (
 """In the order in which they run."""
 
 RELABELLED_FOLDER = "hindsight"
-"""Of a policy's artifact: failed attempts as demonstrations of the tasks that they solved."""
+"""Folder of a policy's artifact: failed attempts as demonstrations of tasks they solved."""
 POSED_FOLDER = "posed"
-"""Of a policy's artifact: the tasks that self-play proposed and kept."""
+"""Folder of a policy's artifact: the tasks that self-play proposed and kept."""
 OWN_TRACES_FOLDER = "own_traces"
-"""Of a policy's artifact: counts of the user's own demonstrations and pairs."""
+"""Folder of a policy's artifact: counts of the user's own demonstrations and pairs."""
 OWN_QUESTIONS = f"{OWN_TRACES_FOLDER}/questions.jsonl"
 """What they ask, a JSON text a line."""
 FURTHER_TASKS = (f"{RELABELLED_FOLDER}/tasks.jsonl", f"{POSED_FOLDER}/tasks.jsonl")

@@ -69,7 +69,7 @@ class Step(NamedTuple):
     message: str = ""
     """Why it waits or failed; only after `explained`."""
     pod: str = ""
-    """Of its last attempt; only after `explained`."""
+    """Pod of its last attempt; only after `explained`."""
     attempts: int = 0
     """Pods that it had; only after `explained`."""
 

@@ -117,7 +117,7 @@ _CONNECTIONS = 32
 _EXCERPT = 300
 """Characters of an answer without a Status object that are quoted in an error."""
 _LONGEST_LINE_BYTES = 16 * 2**20
-"""Of an event; etcd keeps objects of 1.5 MiB at most, and JSON writes them longer."""
+"""Longest line of an event; etcd keeps objects of 1.5 MiB at most, longer as JSON."""
 _LONGEST_ASKED_S = 60.0
 """A server that asks for a longer pause (Retry-After) is asked again after this one."""
 _TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")

@@ -215,11 +215,11 @@ class Toleration(Section):
     """A taint that pods put up with."""
 
     key: str = Field(min_length=1)
-    """Of the taint."""
+    """Key of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
     """"Exists" takes any value of the taint, "Equal" the one that is named."""
     value: str = ""
-    """Of the taint, with operator = "Equal"."""
+    """Value of the taint, for operator = "Equal"."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """Empty puts up with every effect of the taint."""
 

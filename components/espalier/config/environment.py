@@ -259,7 +259,7 @@ class KubernetesSandboxConfig(_SandboxConfig):
     image: PinnedImage
     """One that the cluster can pull, by digest or by a tag that is never moved."""
     kubeconfig: Path | None = None
-    """Of the cluster; unset is the one that the stage itself runs in."""
+    """Kubeconfig of the cluster; unset is the cluster that the stage itself runs in."""
 
 
 def _local_unless_named(content: object) -> object:

@@ -44,8 +44,8 @@ class GradingConfig(Section):
     cache: Path | None = None
     """Folder of answers for models that name none of their own."""
     max_cost: float = Field(default=0.0, ge=0)
-    """Of all models together, in the currency of their prices: the run stops before a question
-    that could exceed it; 0 sets no limit."""
+    """Largest cost of all models together, in the currency of their prices: the run stops before a
+    question that could exceed it; 0 sets no limit."""
     max_observation_characters: int = Field(default=2000, ge=100)
     """Longer tool results are cut for the judges."""
 
@@ -86,7 +86,7 @@ class JudgesConfig(GradingConfig):
 
     @property
     def endpoints(self) -> tuple[EndpointConfig, ...]:
-        """See `GradingConfig`."""
+        """Endpoints of the models that grade."""
         return self.models
 
     @model_validator(mode="after")
@@ -108,5 +108,5 @@ class SelfCritiqueConfig(GradingConfig):
 
     @property
     def endpoints(self) -> tuple[EndpointConfig, ...]:
-        """See `GradingConfig`."""
+        """Endpoints of the models that grade."""
         return (self.endpoint,)

@@ -25,7 +25,7 @@ class PrestageConfig(Section):
     learning_rate: float = Field(default=5e-3, gt=0)
     """Peak of the schedule."""
     optimizer: OptimizerKind = "muon"
-    """See `warm_start.optimizer.kind`. Muon learns to read and copy in fewer steps."""
+    """Optimizer, as `warm_start.optimizer.kind`. Muon learns to read and copy in fewer steps."""
     substitution_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names replaced by invented ones, so that names are read and not memorised."""
     join_share: float = Field(default=0.15, ge=0, le=1)
@@ -186,7 +186,7 @@ class OptimizerConfig(Section):
 
 
 EMBEDDED_WARM_START = OptimizerConfig(kind="muon", learning_rate=1.5e-3)
-"""Of the embedded policy, where the profile has no [warm_start.optimizer]."""
+"""Optimizer of a policy made from scratch, unless the profile has [warm_start.optimizer]."""
 
 
 class PolicyOptimizerConfig(OptimizerConfig):

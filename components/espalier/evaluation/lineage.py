@@ -26,7 +26,7 @@ from espalier.records.task import read_json_values
 LINEAGE_NAME = "lineage.packed"  # as *.gz, MLflow sends it to S3 as an encoding that readers undo
 """File of a version beside its policy."""
 _MAX_BYTES = 1 << 30
-"""Of the file, decompressed: some tens of millions of runs."""
+"""Largest size of the decompressed file: some tens of millions of runs."""
 
 
 class Lineage(BaseModel):

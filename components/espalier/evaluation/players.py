@@ -80,7 +80,7 @@ class PolicyPlayer:
         self._roller = Roller.open(policy_dir, suite.environments, suite.profile)
 
     def play(self, starts: Sequence[Start], done: Finished) -> None:
-        """See `Player`."""
+        """Play the episodes and hand on each one as it ends."""
         asyncio.run(self._play(starts, done))
 
     async def _play(self, starts: Sequence[Start], done: Finished) -> None:
@@ -118,7 +118,7 @@ class EndpointPlayer:
         self._suite = suite
 
     def play(self, starts: Sequence[Start], done: Finished) -> None:
-        """See `Player`."""
+        """Play the episodes and hand on each one as it ends."""
         asyncio.run(self._play(starts, done))
 
     async def _play(self, starts: Sequence[Start], done: Finished) -> None:

@@ -115,11 +115,11 @@ class CountingRoller(Protocol):
         seed: int,
         on_lost: Callable[[Trajectory], None],
     ) -> list[Trajectory]:
-        """See `Roller.roll_out`."""
+        """Play an episode for each task, as `Roller.roll_out` does."""
         ...
 
     def closed_book(self, questions: Sequence[ClosedBookQuestion]) -> list[str | None]:
-        """See `Roller.closed_book`."""
+        """Answer the questions from memory, as `Roller.closed_book` does."""
         ...
 
     @property

@@ -35,12 +35,12 @@ class QuestionRow:
     samples: int
     """Number of answers sampled for pass@k; 0 if the question is not sampled."""
     samples_right: int
-    """Of `samples`; a lost one is not right."""
+    """Number of right answers among `samples`; a lost one is not right."""
     lost_episodes: int = 0
-    """Of all its episodes, those that were lost from outside in every attempt: they count as
+    """Number of its episodes that were lost from outside in every attempt: they count as
     wrong."""
     broke_sandbox_episodes: int = 0
-    """Of all its episodes, those whose own program ended the sandbox: wrong answers."""
+    """Number of its episodes whose own program ended the sandbox: wrong answers."""
     grounded: bool | None = None
     """Whether a tool had returned the greedy answer before it was given; None where no answer was
     given, or the family's tools look nothing up."""

@@ -349,12 +349,12 @@ class _ToolFreeEnvironment:
         self._environment = environment
 
     async def reset(self, task: Task) -> Opening:
-        """See `Environment`."""
+        """Begin an episode that offers no tools."""
         opening = await waited(self._environment.reset(task))
         return Opening(opening.messages, ())
 
     async def step(self, action: Action) -> Step:
-        """See `Environment`."""
+        """Continue the episode; a tool call counts as malformed."""
         if isinstance(action, ToolCalls):
             action = Malformed("a call, and no tool is offered")
         return await waited(self._environment.step(action))

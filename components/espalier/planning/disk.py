@@ -15,7 +15,7 @@ _TASK_BYTES = 1000
 """A task as a JSON line; GeoNames' and made families' take 600 to 1,100."""
 _TASK_COPIES = 3  # synthetic, accepted, curriculum
 _TRAJECTORY_BYTES = 12
-"""Of a token in parquet, with the messages around it."""
+"""Size of a token in parquet, with the messages around it."""
 _POLICY_COPIES = 5  # base, pretrained, warm, trained; MLflow's
 _CHECKPOINTS = 2  # the newest, and the one that is being written
 _KNOWLEDGE_MIB = 60.0

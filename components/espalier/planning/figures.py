@@ -38,7 +38,7 @@ class Figures:
     preamble_share: float
     """Share of a trajectory that every prompt begins with; see `sharing`."""
     common_share: float
-    """Of the rest, the share that others of its group have too."""
+    """Share of the rest that other trajectories of the same group have too."""
     prestage_token_s: float
     """Reading skill of the embedded policy, a token."""
     sft_token_s: float
@@ -87,7 +87,7 @@ _ASSUMED: Measured = {
     "policy_mib": 1200.0,
     "unfragmented_mib": 165.0,
 }
-"""Of runs of the profiles that come with espalier: policies of about 0.75 M parameters, on one
+"""Assumed figures, from runs of shipped profiles: policies of about 0.75 M parameters, on one
 thread of an AMD EPYC."""
 _LENGTH_SHARE = 0.4
 """A trajectory's length as a share of episode.max_tokens; those profiles' lie at 0.2 to 0.6."""
@@ -175,7 +175,7 @@ class Calibration(NamedTuple):
 
 
 _ASSUMED_PARAMETERS = 750_000
-"""Of the policy that assumed times by the token were measured on, with one thread."""
+"""Size of the policy that the assumed times a token were measured with, on one thread."""
 
 
 def calibrated(profile: Profile, parameters: int, measured: Measured) -> Calibration:

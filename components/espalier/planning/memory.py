@@ -44,7 +44,7 @@ _STEP_WIDTHS = 11
 _DRAW_COPIES = 4
 """The same where a token is drawn: logits, scaled, probabilities, their sums."""
 _TRAJECTORY_BYTES = 160
-"""Of a token in a trajectory: its id, mask and log-prob are Python numbers."""
+"""Memory of a token in a trajectory: its id, mask and log-prob are Python numbers."""
 _CONTEXT_MIB = 690.0
 """What CUDA's context and libraries take of an accelerator before the first tensor: on an H200,
 with torch 2.11 for CUDA 13, a process held 753 MiB while 64 MiB were tensors."""

@@ -36,7 +36,7 @@ _LOWERED_BY: Mapping[str, tuple[str, ...]] = {
 }
 """What is limited -> keys of the profile that it depends on most."""
 _FREE_SHARE = 0.95
-"""Of the machine's memory: the kernel and other processes need some."""
+"""Share of the machine's memory that a run may use: the kernel and others need some."""
 
 
 class Limits(NamedTuple):
@@ -80,7 +80,7 @@ class Needs(NamedTuple):
 
     @property
     def hours(self) -> float:
-        """Of the whole run."""
+        """Expected hours of the whole run."""
         return sum(self.seconds.values()) / 3600
 
     @property

@@ -31,7 +31,7 @@ PREAMBLE_SHARE = 0.4
 """The share p assumed for a given model until a probe measures it. SmolLM2 has about as much on
 GeoNames questions."""
 _COMMON_BEHIND_PROMPT = 0.7
-"""Of what follows the prompt: c by that was within 0.13 of those runs' median for each profile."""
+"""Assumed share of c behind the prompt; c was then within 0.13 of those runs' median."""
 
 
 _TREES = frozenset({"lfm2", "llama", "mistral", "qwen2", "qwen3"})

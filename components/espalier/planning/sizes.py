@@ -127,7 +127,7 @@ def _given(directory: Path) -> PolicySize:
 
 
 def _shaped(parameters: int, config: Mapping[str, Any]) -> PolicySize:
-    """Of a model with these keys in its config.json."""
+    """Return the size of a model with these keys in its config.json."""
     hidden, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
     heads = int(config["num_attention_heads"])
     key_heads = int(config.get("num_key_value_heads") or heads)

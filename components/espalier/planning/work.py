@@ -13,7 +13,7 @@ from espalier.planning.sharing import Sharing, positions_per_token
 POLICIES = 3
 """Untrained, warm-started and trained are judged on the same questions."""
 _FORWARD = 1 / 3
-"""Of forward and backward together (2 of 6 operations a parameter and token, arXiv:2001.08361)."""
+"""Share of the forward pass: 2 of 6 operations a parameter and token (arXiv:2001.08361)."""
 _READ_AGAIN = 4  # most tokens of a micro-batch for each of its positions: training.rl.rows
 _NAME_TOKENS = 10  # of an answer from memory, a short one as its examples are
 _CHUNK_TASKS = 64  # the curriculum filter judges so many tasks at one time
@@ -32,7 +32,7 @@ class StageWork:
     micro_batch_tokens: float = 0.0
     """Positions that are trained on at one time."""
     tokens_per_position: float = 1.0
-    """Of what is trained on: more than one where trajectories share what they begin with."""
+    """Trained tokens for each position; above 1 where trajectories share their beginnings."""
     rows: int = 0
     """Episodes that are played side by side."""
     kept_episodes: float = 0.0
@@ -40,7 +40,7 @@ class StageWork:
 
     @property
     def trained_positions(self) -> float:
-        """Of `trained_tokens`."""
+        """Positions that the trained tokens occupy."""
         return self.trained_tokens / self.tokens_per_position
 
 

@@ -112,7 +112,7 @@ class GateComparison(NamedTuple):
     unknown: str = ""
     """What it is not known of that they were trained on, in words."""
     suites: tuple[SuiteComparison, ...] = ()
-    """Of `registry.must_not_fall`."""
+    """Comparisons on the suites of `registry.must_not_fall`."""
     fallen: tuple[GroupChange, ...] = ()
     """Groups of questions whose whole interval lies below 0; they refuse nothing."""
 

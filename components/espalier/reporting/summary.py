@@ -95,7 +95,7 @@ class Throughput(_Figures):
     rollout_tokens_per_s: float | None = None
     update_tokens_per_s: float | None = None
     update_matmul_share: float | None = None
-    """Of the arithmetic that a large matrix product reaches, 0-1."""
+    """Arithmetic of the updates as a share of what a large matrix product reaches, 0-1."""
 
 
 _MEASURED_IN = {

@@ -27,7 +27,7 @@ class PolicyStops:
         self.stop_ids = stop_ids
 
     def ends_action(self, action_ids: Sequence[int]) -> bool:
-        """See `StopRule.ends_action`."""
+        """Return whether the last token ends the action."""
         return action_ids[-1] in self.stop_ids
 
 

@@ -71,7 +71,7 @@ class Workload(ABC):
     kind: ClassVar[str]
     plural: ClassVar[str]
     name: ClassVar[str]
-    """Of the object, and the name label of its pods."""
+    """Name of the object, and the name label of its pods."""
 
     def __init__(self, api: KubernetesApi, settings: WorkloadSettings) -> None:
         self._api = api

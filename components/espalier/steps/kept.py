@@ -53,7 +53,7 @@ class Work:
     contents: Mapping[str, str]
     """Content digests of the input folders."""
     external: Mapping[str, str]
-    """See `Stage.external_inputs`."""
+    """Digests of inputs from outside of the run, by name, as `Stage.external_inputs` gives them."""
 
     @property
     def inputs(self) -> dict[str, str]:

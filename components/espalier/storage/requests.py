@@ -49,8 +49,8 @@ _CREDENTIALS = frozenset(
 )
 _MISSING = frozenset({"NoSuchKey", "NoSuchUpload"})
 _OVERTAKEN = _MISSING | {"ConditionalRequestConflict", "PreconditionFailed"}
-"""Of a conditional write: its condition does not hold, or did not while another was written; or it
-has been done already, and its answer was lost."""
+"""Error codes of a conditional write whose condition does not hold, or did not while another was
+written; or that has been done already, and whose answer was lost."""
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ class Role:
     arn: str
     token_file: str
     endpoint: str
-    """Of STS."""
+    """Address of STS."""
 
 
 def role_endpoint(named: str | None, region: str) -> str:

@@ -238,7 +238,7 @@ class GraphProposer:
         self._patterns = Patterns(prover.graph)
 
     def propose(self, order: ProposalRequest) -> ProposedTasks:
-        """See `TaskProposer`."""
+        """Propose varied tasks whose answers are proven."""
         return proven_of(self._drawn(order), order, self._prover)
 
     def _drawn(self, order: ProposalRequest) -> Iterator[Query | str]:

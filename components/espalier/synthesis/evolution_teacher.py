@@ -73,7 +73,7 @@ class TeacherProposer:
         self._endpoint = endpoint
 
     def propose(self, order: ProposalRequest) -> ProposedTasks:
-        """See `TaskProposer`.
+        """Propose new tasks after failed ones.
 
         Raises:
             EngineError: the server cannot be used.

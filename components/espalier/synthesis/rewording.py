@@ -22,7 +22,7 @@ from espalier.synthesis.own_questions import OwnQuestion
 _MAX_WORDS = 40
 _POSSESSIVE = re.compile(r"['\u2019]s\b")
 HEADING = "train.reworded"
-"""Of the funnel."""
+"""Heading of the funnel's counts."""
 
 
 class QuestionTold(StrictModel):

@@ -120,7 +120,7 @@ class EmbeddedSolver:
         self._planner = planner
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
-        """See `Model`."""
+        """Answer with the next move of the episode."""
         told = request.material
         if request.answer is not Move or not isinstance(told, EpisodeTold):
             return ModelRefusal("refused", f"{request.call} is none of the calls that it knows")

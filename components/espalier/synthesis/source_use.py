@@ -34,7 +34,7 @@ _MAX_JUDGED = 20_000
 """Triples without a question that are judged by every rule: of a large source most are just not
 drawn, and judging them all would take longer than drawing."""
 _LEAST_QUESTIONS = 3
-"""Of a split, on average, before a source counts as large enough."""
+"""Questions that a split has on average before a source counts as large enough."""
 
 
 def count_source_rows(knowledge: Path, funnel: Funnel) -> None:

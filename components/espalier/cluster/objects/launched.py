@@ -43,7 +43,7 @@ class LaunchOrder:
     """The Job that launches it, or the Workflow of a run of Kubeflow; deleting that deletes it."""
     settings: KubernetesConfig
     environment: Mapping[str, str]
-    """Of the processes that train."""
+    """Environment variables of the processes that train."""
     processes: int = 1
     """Processes of the stage that train together."""
 

@@ -238,7 +238,7 @@ class EmbeddedTeacher:
         }
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
-        """See `Model`."""
+        """Answer a request for agent texts without any network."""
         handler = self._handlers.get(request.answer)
         if handler is None:
             return ModelRefusal("refused", f"{request.call} is none of the calls that it knows")

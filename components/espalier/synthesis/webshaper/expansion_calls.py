@@ -150,7 +150,7 @@ class EmbeddedExpander:
         self._seed = seed
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
-        """See `Model`."""
+        """Answer with the expander's next action."""
         growth = request.material
         if request.answer is not Action or not isinstance(growth, ExpansionState):
             return ModelRefusal("refused", f"{request.call} is none of the calls that it knows")

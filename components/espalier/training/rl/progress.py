@@ -50,7 +50,7 @@ class LoopProgress:
         self.saved_step = 0
         """Number of steps in the newest checkpoint of this process; 0 before the first."""
         self.start_dev_em: float | None = None
-        """Of the weights that training began with; None before they are judged."""
+        """Dev EM of the weights that training began with; None before they are judged."""
         self._policy = policy
         self._update = update
         self._pool, self._ledger = drawing
