@@ -11,6 +11,11 @@ export LC_ALL=C # names are compared by their bytes
 export RCLONE_CONFIG=$here/rclone.conf
 export RCLONE_S3_ENDPOINT=$AWS_ENDPOINT_URL_S3 RCLONE_S3_REGION=$AWS_REGION
 export RCLONE_FAST_LIST=true # fewer requests
+# rclone cannot take the certificates of a private authority the way AWS's libraries do
+if [[ -n ${AWS_CA_BUNDLE:-} ]]; then
+  export RCLONE_CA_CERT=$AWS_CA_BUNDLE
+  unset AWS_CA_BUNDLE
+fi
 
 # A failure may pass, so a Job tries again; what is refused would be refused again (podFailurePolicy).
 fail() {
