@@ -9,14 +9,17 @@ pytestmark = pytest.mark.slow
 
 
 def test_pass_rate_rises_by_more_than_ten_points(warm, tmp_path):
-    """Over seeds 0 to 7 it rose by 12 to 24 points, from 65."""
-    optimizer = PROFILE.training.optimizer.model_copy(update={"learning_rate": 3e-3})
+    """Over seeds 0 to 3 it rose by 18 to 22 points, from 64.
+
+    At 3e-3 a run on a processor with AVX-512 ended where it began.
+    """
+    optimizer = PROFILE.training.optimizer.model_copy(update={"learning_rate": 1.5e-3})
     profile = changed(
-        steps=40,
+        steps=60,
         tasks_per_step=5,
         group_size=12,
         minibatches=1,
-        evaluate_every=20,
+        evaluate_every=30,
         optimizer=optimizer.model_dump(),
     )
     _, model = run_loop(warm, tmp_path, profile=profile, dev_score=partial(pass_rate, seed=1))
@@ -26,7 +29,7 @@ def test_pass_rate_rises_by_more_than_ten_points(warm, tmp_path):
 
 
 def test_asynchronous_training_raises_the_pass_rate_too(warm, tmp_path):
-    """At half the rate and in twice the steps: how old samples are, the machine decides.
+    """In more steps: how old samples are, the machine decides.
 
     At 3e-3 a run in CI ended where it began; at 1.5e-3 each of 21 rose by 29 to 33 points.
     """
