@@ -159,7 +159,7 @@ class DescribedTool(Tool):
     def __init__(self, spec: ToolSpec, play: Callable[[JsonObject], object]) -> None:
         """Bind `spec` to the function that plays a call, which gets its arguments unchecked.
 
-        It may be a coroutine function, like that of a tool on a server.
+        The function may be a coroutine function, as for a tool that a server plays.
         """
         self.spec = spec
         self.is_async = inspect.iscoroutinefunction(play)

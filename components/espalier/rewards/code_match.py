@@ -151,7 +151,7 @@ class _Flow(ast.NodeVisitor):
         self._computed(node.targets, node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """Treat it as an assignment, if it has a value."""
+        """Treat an annotated assignment as a plain one; without a value it assigns nothing."""
         if node.value is not None:
             self._computed([node.target], node.value)
 
@@ -160,7 +160,7 @@ class _Flow(ast.NodeVisitor):
         self._computed([node.target], node.value, also=list(_stored(node.target)))
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        """Treat it as an assignment."""
+        """Treat `name := value` as an assignment."""
         self._computed([node.target], node.value)
 
     def visit_For(self, node: ast.For) -> None:

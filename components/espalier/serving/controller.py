@@ -28,11 +28,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
 from espalier.cluster.objects.serving import KEY_VARIABLE
 from espalier.config import ControllerConfig, KubernetesConfig
 from espalier.determinism import prepare_environment
 from espalier.records import EspalierError, RegistryError, ServingError
-from espalier.serving.controller_metrics import CONTENT_TYPE, ControllerMetrics
+from espalier.serving.controller_metrics import ControllerMetrics
 from espalier.serving.deployment import ServingDeployment
 from espalier.serving.following import Follower, HealthProbe, VersionSource
 from espalier.serving.llm_services import ServingLlmService
@@ -109,7 +111,7 @@ def _handler(heartbeat: Heartbeat, metrics: ControllerMetrics) -> type[BaseHTTPR
         def do_GET(self) -> None:
             """Answer a probe, or Prometheus."""
             if self.path == "/metrics":
-                self._answer(200, metrics.text(), CONTENT_TYPE)
+                self._answer(200, metrics.text(), CONTENT_TYPE_PLAIN_0_0_4)
                 return
             known = self.path in ("/healthz", "/readyz")
             fault = heartbeat.fault(self.path) if known else "no such path"

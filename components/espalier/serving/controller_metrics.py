@@ -11,8 +11,6 @@ from prometheus_client.registry import Collector
 
 from espalier.serving.decision import RolloutState
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Content type of Prometheus' text format, which every scraper reads."""
 ROLLING, ROLLED_BACK = "rolling", "rolled_back"
 """Outcomes of a roll-out to the champion, and to the last good version in its place."""
 _STEPS = "espalier_controller_steps"

@@ -30,7 +30,7 @@ class Clock:
 
 
 class StoredManifest(NamedTuple):
-    """An object's bytes, with the ETag by which a later write asks for this very version."""
+    """A manifest's bytes, with the ETag by which a later write asks for this very version."""
 
     content: bytes
     etag: str

@@ -260,19 +260,6 @@ def download(
     return True
 
 
-def receive(requests: S3Requests, bucket: str, key: str, path: Path) -> str | None:
-    """Download an object of unknown content to the new file `path`.
-
-    Returns:
-        Its SHA-256 in hex; None if there is no such object.
-
-    Raises:
-        StorageError: the server refuses or is unreachable.
-    """
-    receiver = _Receiver(requests, bucket, key, path, None)
-    return receiver.digest if receiver.receive() else None
-
-
 class _Receiver:
     """Appends an object to a partial file, over as many connections as it takes, and sums it."""
 

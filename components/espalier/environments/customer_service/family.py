@@ -274,7 +274,7 @@ def _domain_of(task: Task) -> str:
 
 
 def _heard(reply: Reply, replies: list[str]) -> Reply:
-    """Return a `reply` that first appends every message to the user to `replies`."""
+    """Wrap `reply`: each message to the user is appended to `replies` before it is answered."""
     if inspect.iscoroutinefunction(reply):
 
         async def answered(said: str) -> str | None:

@@ -34,7 +34,8 @@ class Errand(NamedTuple):
     words: str
     calls: tuple[ToolCall, ...]
     names_values: bool = True
-    """False if the words refer to an earlier turn, so that many conversations share them."""
+    """Whether the words name the values of the calls. Words that refer to an earlier turn do not,
+    and the same words then occur in many conversations."""
 
 
 Draw = Callable[[random.Random, Any], Errand | None]

@@ -7,8 +7,8 @@ arXiv:2505.03335):
     input     abduction: the program and an output are shown; any input that leads there is right
     program   induction: some inputs and outputs are shown; it is proven on others
 
-Everything runs in a sandbox, and its output is compared here: no program judges itself. This
-guarantees the following about an answer:
+Programs run in a sandbox, and their output is compared in this process, so that no program judges
+itself. Of an answer this guarantees:
 
 - An answer to "output" or "input" is read as a literal and never executed. The program that an
   input is given to was proposed and screened, not written by the policy.

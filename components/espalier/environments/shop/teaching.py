@@ -38,7 +38,7 @@ def open_product(product: Product) -> ToolCalls:
 
 
 def shop_for(task: Task, catalogue: Catalogue) -> Script:
-    """Open promising products of the results in order, and buy the first that is right.
+    """Open the promising products among the results, in order, and buy the first that fits.
 
     The results show whether a product is promising: the goal's kind, the attributes in the title,
     the price. Only its own pages show its options, and attributes that are not in the title.

@@ -74,7 +74,7 @@ class SandboxSite:
         self._held = HeldSandbox(sandboxes, self._open)
 
     async def reply(self, request: Request) -> Reply:
-        """Return the page for a request, and update `state`."""
+        """Return the page for a request, and keep the site's new state in `state`."""
         code = _ASKED.format(json.dumps(json.dumps(request)))
         written = await self._held.use(lambda sandbox: self._run(sandbox, code))
         (url, status, html), self.state = json.loads(written)
