@@ -20,7 +20,7 @@ import urllib3
 
 import espalier
 from espalier.records import Provenance, publishing
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.benchmarks.minio_server import minio_server
 from tests.fakes.s3_stand_in import BUCKET
 
@@ -61,7 +61,7 @@ def _timed(made, environment, fetched, runs):
     """Seconds, processor seconds and requests of each operation, the quickest of its runs."""
     found = {}
     for run in range(runs):
-        place = open_place(f"s3://{BUCKET}/{made.name}/{run}", environment)
+        place = open_location(f"s3://{BUCKET}/{made.name}/{run}", environment)
         operations = {
             "publish": lambda place=place: place.publish(made),
             "publish_again": lambda place=place: place.publish(made),

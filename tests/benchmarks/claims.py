@@ -38,7 +38,7 @@ _COLUMNS = ("way", "runtime_class", "claims", "p50_ms", "p99_ms", "exec_p50_ms",
 
 
 @dataclass
-class Waits:
+class ClaimWaits:
     """Seconds of each claim, and of each claim with its first program."""
 
     claim: list[float] = field(default_factory=list)
@@ -56,9 +56,9 @@ class Waits:
             self.answer.append(time.perf_counter() - began_s)
 
 
-async def through_agent_sandbox(backend: KubernetesBackend, number: int, warm: int) -> Waits:
+async def through_agent_sandbox(backend: KubernetesBackend, number: int, warm: int) -> ClaimWaits:
     """Claims, each made when the controller has a warm pod that is ready."""
-    waits = Waits()
+    waits = ClaimWaits()
     backend.warm_pods = warm
     await (await backend.create()).close()  # the first makes the template and the warm pool
     cluster = backend.cluster
@@ -84,9 +84,9 @@ async def through_agent_sandbox(backend: KubernetesBackend, number: int, warm: i
 
 async def through_own_pool(
     backend: KubernetesBackend, number: int, warm: int, *, max_uses: int
-) -> Waits:
+) -> ClaimWaits:
     """Claims of our pool, each made when it has a sandbox that is ready."""
-    waits = Waits()
+    waits = ClaimWaits()
     settings = PoolSettings(
         size=2 * warm, low_water=warm, high_water=warm, max_uses=max_uses, claim_timeout_s=_READY_S
     )

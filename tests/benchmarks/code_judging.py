@@ -17,7 +17,7 @@ import time
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.code.family import Court
+from espalier.environments.code.family import ProgramJudge
 from espalier.environments.code.unit_tests import unit_tests_of
 from espalier.records import Task
 from espalier.sandbox.choice import sandbox_pool
@@ -40,7 +40,7 @@ def main() -> None:
     with sandbox_pool(profile.environment.sandbox, profile.kubernetes) as pool:
         for kind in ("cases", "checks"):
             asked = [task if kind == "cases" else _with_checks(task) for task in tasks]
-            seconds, passed = asyncio.run(_judge(Court(pool, 10.0), asked, options.programs))
+            seconds, passed = asyncio.run(_judge(ProgramJudge(pool, 10.0), asked, options.programs))
             num_tests = len(unit_tests_of(asked[0]).hidden)
             rate = options.programs / seconds
             print(f"{kind:<9} {rate:>11.1f} {rate * num_tests:>10.1f} {passed:>9}")
@@ -53,7 +53,7 @@ def _with_checks(task: Task) -> Task:
     return task.model_copy(update={"arguments": {**task.arguments, "preamble": "pass"}})
 
 
-async def _judge(court: Court, tasks: list[Task], count: int) -> tuple[float, int]:
+async def _judge(court: ProgramJudge, tasks: list[Task], count: int) -> tuple[float, int]:
     """Seconds, and how many programs passed; the first few start the sandboxes."""
     await asyncio.gather(*(court.judgement(task, task.verifier.gold[0]) for task in tasks[:4]))
     began_s = time.monotonic()

@@ -98,7 +98,7 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     from espalier.synthesis.agent_texts.calls import (
         SEARCH,
         Plan,
-        PlanTold,
+        PlanInput,
         judge_request,
         plain_text,
     )
@@ -114,7 +114,7 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     if not row["planned"]:
         return {**row, "kept": False, "right": False, "reason": "no plan"}
     plan = Plan(analysis=thought, tool="search", query=query)
-    told = PlanTold(question=task.question, tools=(SEARCH,), plan=plan)
+    told = PlanInput(question=task.question, tools=(SEARCH,), plan=plan)
     judgement = asyncio.run(judge.answer(judge_request(told)))
     assert not isinstance(judgement, ModelRefusal), "the embedded judge judges"
     outcome = attempt_by_plan(task, plan, search).reward["outcome"]

@@ -30,7 +30,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from espalier.records import ArtifactError, Manifest, Provenance, StorageError, publishing
-from espalier.storage import open_place
+from espalier.storage import open_location
 from espalier.storage.garbage import DEFAULT_AGE, Collector
 from espalier.storage.layout import COLLECTING, object_name
 from espalier.storage.objects import Clock, listed_below
@@ -121,7 +121,7 @@ class Bench:
         rng = random.Random(f"{seed} {number}")
         uri = f"s3://{BUCKET}/runs/{number // ROUNDS_OF_A_PREFIX}/knowledge"
         self._prefixes.add(uri)
-        was_there = open_place(uri, self._environment).manifest() is not None
+        was_there = open_location(uri, self._environment).manifest() is not None
         chosen = rng.choices(self._versions, k=2)
         faults = []
         reader = self._reader(uri, was_there)
@@ -180,7 +180,7 @@ class Bench:
 
     def _publish(self, uri, version):
         try:
-            open_place(uri, self._environment).publish(version.folder)
+            open_location(uri, self._environment).publish(version.folder)
         except StorageError as error:
             if "published other content" in str(error):
                 return REFUSED
@@ -230,7 +230,7 @@ class Bench:
         """The manifest of what is there, every byte checked; None if nothing is published."""
         shutil.rmtree(target, ignore_errors=True)
         try:
-            manifest = open_place(uri, self._environment).fetch(target)
+            manifest = open_location(uri, self._environment).fetch(target)
         except ArtifactError as error:
             if "no manifest.json" in str(error):
                 return None

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 from espalier.config import ServingConfig
 from espalier.records import Malformed, action_of
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
-from espalier.rollout.recording.asked import Answer, Asked
 from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
-from espalier.rollout.recording.desk import AttemptDesk
+from espalier.rollout.recording.attempt_manager import AttemptManager
+from espalier.rollout.recording.call_request import Answer, CallRequest
 from espalier.rollout.recording.dialects import RequestDialects
 from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
 from espalier.rollout.recording.recorder import Recorder
@@ -119,7 +119,7 @@ def record(pipe: Connection) -> None:
     recorder = Recorder(_policy(), _LIMITS)
 
     async def serve() -> None:
-        desk = AttemptDesk(recorder, deadline_s=300.0, max_open=4096, hand_on=lambda _: None)
+        desk = AttemptManager(recorder, deadline_s=300.0, max_open=4096, hand_on=lambda _: None)
         async with recording(RecordingEndpoint(recorder, _BOUNDS, desk=desk), _BOUNDS) as base:
             pipe.send(base)
             await _asked(pipe, open_attempts=lambda: recorder.open_attempts)
@@ -245,7 +245,7 @@ class Unrecorded(Attempt):
         super().__init__("unrecorded", policy, limits, None)
         self.encoding_s = 0.0
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: CallRequest) -> Answer:
         """See `Attempt`."""
         dialect = self._policy.dialects.of(asked.tools)
         prompt_ids = self._encoded(asked, dialect)
@@ -274,7 +274,7 @@ class Unrecorded(Attempt):
             token_ids=completion.token_ids,
         )
 
-    def _encoded(self, asked: Asked, dialect: Any) -> tuple[int, ...]:
+    def _encoded(self, asked: CallRequest, dialect: Any) -> tuple[int, ...]:
         """The conversation, message by message as `read_conversation` has it."""
         ids: list[int] = []
         for is_answer, run in groupby(asked.messages, key=lambda one: one.role == "assistant"):

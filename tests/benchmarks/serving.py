@@ -52,7 +52,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TimedRequest:
     """When a request was sent, had its first token, and was answered."""
 
     sent_s: float
@@ -60,7 +60,7 @@ class Asked:
     done_s: float
 
 
-Ask = Callable[[list[int]], Awaitable[Asked]]
+Ask = Callable[[list[int]], Awaitable[TimedRequest]]
 
 
 def main() -> None:
@@ -121,10 +121,10 @@ def measure(options: argparse.Namespace) -> None:
     keep(path, question(options), [asdict(p) for p in points], provenance(options.threads))
 
 
-async def load(ask: Ask, *, clients: int, requests: int, seed: int) -> list[Asked]:
+async def load(ask: Ask, *, clients: int, requests: int, seed: int) -> list[TimedRequest]:
     """Clients that each send their next request when the one before is answered."""
 
-    async def client(number: int) -> list[Asked]:
+    async def client(number: int) -> list[TimedRequest]:
         dice = random.Random(f"{seed}:{number}")
         return [await ask(prompt(dice)) for _ in range(requests)]
 
@@ -137,7 +137,7 @@ def prompt(dice: random.Random) -> list[int]:
     return [dice.randrange(20, 2000) for _ in range(PROMPT_TOKENS)]
 
 
-def point(contestant: str, clients: int, asked: list[Asked]) -> Point:
+def point(contestant: str, clients: int, asked: list[TimedRequest]) -> Point:
     """Sum a load up."""
     wall_s = max(a.done_s for a in asked) - min(a.sent_s for a in asked)
     waits_ms = sorted(1000 * (a.first_s - a.sent_s) for a in asked)
@@ -181,7 +181,7 @@ def endpoint(directory: Path, threads: int) -> Iterator[Ask]:
             said += line
         (url,) = re.findall(r"http://\S+", said)
 
-        async def ask(prompt_ids: list[int]) -> Asked:
+        async def ask(prompt_ids: list[int]) -> TimedRequest:
             asked = {"model": MODEL, "prompt": prompt_ids, "max_tokens": ANSWER_TOKENS}
             body = {**asked, "ignore_eos": True, "stream": True, "return_token_ids": True}
             sent_s, first_s, tokens = time.perf_counter(), None, 0
@@ -193,7 +193,7 @@ def endpoint(directory: Path, threads: int) -> Iterator[Ask]:
                         tokens += len(json.loads(line[6:])["choices"][0]["token_ids"])
             assert first_s is not None
             assert tokens == ANSWER_TOKENS
-            return Asked(sent_s, first_s, time.perf_counter())
+            return TimedRequest(sent_s, first_s, time.perf_counter())
 
         clients: dict[object, httpx2.AsyncClient] = {}
 
@@ -244,11 +244,11 @@ def generate(directory: Path, threads: int) -> Iterator[Ask]:
 
     turn: dict[object, asyncio.Lock] = {}
 
-    async def ask(prompt_ids: list[int]) -> Asked:
+    async def ask(prompt_ids: list[int]) -> TimedRequest:
         sent_s = time.perf_counter()
         async with turn.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             first_s = await asyncio.to_thread(write, prompt_ids)
-        return Asked(sent_s, first_s, time.perf_counter())
+        return TimedRequest(sent_s, first_s, time.perf_counter())
 
     yield ask
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from espalier.chain import CHAIN
 from espalier.records import open_artifact
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.cluster import objects, parts, processes
 from tests.cluster.chain import SANDBOXES_IN_PODS, ClusterRun, wake_servers
 from tests.cluster.parts import kubectl
@@ -159,7 +159,7 @@ def history_of(uri):
     """As training published it; the artifact's digests are checked on the way."""
     with tempfile.TemporaryDirectory() as folder:
         artifact = Path(folder, "trained_policy")
-        open_place(f"{uri}/trained_policy", os.environ).fetch(artifact)
+        open_location(f"{uri}/trained_policy", os.environ).fetch(artifact)
         open_artifact(artifact)
         return pq.read_table(artifact / "history.parquet")
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from espalier.chain import CHAIN
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.cluster.chain import RUNNER, run_chain
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
@@ -20,7 +20,7 @@ def test_every_stage_runs_as_a_job_writing_to_s3(own_cluster, tmp_path):
     run, times = run_chain(places(), print)
     assert [stage.stage for stage in times] == [link.name for link in CHAIN]
     for link in CHAIN:
-        place = open_place(f"{run.uri}/{link.output}", os.environ)
+        place = open_location(f"{run.uri}/{link.output}", os.environ)
         manifest = place.manifest()
         assert manifest is not None, link.name
         assert manifest.producer == link.name
@@ -34,6 +34,6 @@ def test_every_stage_runs_as_a_job_writing_to_s3(own_cluster, tmp_path):
 def _assert_loads_outside(run, folder):
     """Who reaches MLflow, and no S3, loads what training published there."""
     outside("load", f"{run.settings.registry.model_name}@challenger", "--out", str(folder / "it"))
-    open_place(f"{run.uri}/trained_policy", os.environ).fetch(folder / "trained")
+    open_location(f"{run.uri}/trained_policy", os.environ).fetch(folder / "trained")
     (trained,) = (folder / "trained").rglob(WEIGHTS)
     assert (folder / "it" / WEIGHTS).read_bytes() == trained.read_bytes()

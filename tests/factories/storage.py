@@ -55,9 +55,9 @@ def settings(stand_in, retries=QUICK, **changes):
 
 
 def s3_place(stand_in, prefix="runs/r17/knowledge", *, clock=None, pool=None, **changes):
-    from espalier.storage.bucket import S3Place
+    from espalier.storage.bucket import S3Location
 
-    return S3Place(settings(stand_in, **changes), BUCKET, prefix, clock=clock, pool=pool)
+    return S3Location(settings(stand_in, **changes), BUCKET, prefix, clock=clock, pool=pool)
 
 
 def minio_uri():

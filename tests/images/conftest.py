@@ -27,7 +27,7 @@ AS_IN_A_POD = (
 """As the pods of k8s/: nobody's user, a root that is only read, no capability; and no network."""
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     code: int
     out: str
     err: str
@@ -48,7 +48,7 @@ def podman(*arguments, timeout_s=600):
     done = subprocess.run(
         ["podman", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
     )
-    return Said(done.returncode, done.stdout, done.stderr)
+    return Output(done.returncode, done.stdout, done.stderr)
 
 
 def run(name, program, *arguments, flags=()):

@@ -16,7 +16,7 @@ from espalier.config import KubernetesConfig
 from espalier.orchestration.step_runner import container_command
 from espalier.records import read_manifest
 from espalier.steps.profiles import named_profile
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +187,7 @@ def test_a_killed_kubeflow_step_ends_like_an_unbroken_one(s3, tmp_path, profile,
 def test_an_ended_job_goes_on_like_an_unbroken_one(s3, tmp_path, profile, unbroken, end):
     run = f"{RUNS}/r17"
     for name, path in read_by("warm_start", unbroken).items():
-        open_place(f"{run}/{name}", s3.environment).publish(path)
+        open_location(f"{run}/{name}", s3.environment).publish(path)
 
     def step(pod):
         command = container_command("warm_start", profile.model_dump_json(), run)
@@ -199,7 +199,7 @@ def test_an_ended_job_goes_on_like_an_unbroken_one(s3, tmp_path, profile, unbrok
     said = finished(step("two"))
     assert "goes on from the checkpoint of 20" in said
     expected = read_manifest(unbroken / "warm_policy").content
-    made = open_place(f"{run}/warm_policy", s3.environment).manifest()
+    made = open_location(f"{run}/warm_policy", s3.environment).manifest()
     assert made is not None
     assert made.content == expected
     assert not any("/checkpoint/" in key for key in s3.objects)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.factories.storage import artifact, files, key_of
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 
@@ -49,7 +49,7 @@ def test_a_killed_publication_sends_the_missing_parts_alone(s3, tmp_path):
         transfer(s3, "publish", tmp_path / "here"),
         lambda: s3.counted("PUT", f"partNumber={PARTS}") == 1,
     )
-    place = open_place(URI, s3.environment)
+    place = open_location(URI, s3.environment)
     assert place.manifest() is None
     s3.faults.clear()
     s3.requests.clear()
@@ -63,7 +63,7 @@ def test_a_killed_publication_sends_the_missing_parts_alone(s3, tmp_path):
 def test_a_killed_fetch_reads_the_rest_alone(s3, tmp_path):
     content = os.urandom(SIZE)
     artifact(tmp_path / "here", {"rows": b"1", "weights": content})
-    open_place(URI, s3.environment).publish(tmp_path / "here")
+    open_location(URI, s3.environment).publish(tmp_path / "here")
     s3.requests.clear()
     weights = key_of(content, "runs/r17/trained_policy")
     s3.fail("GET", weights, "half")

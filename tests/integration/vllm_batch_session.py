@@ -26,7 +26,7 @@ ON_A_CPU = {
 }  # fmt: skip
 
 
-class Told(BaseModel, frozen=True):
+class Number(BaseModel, frozen=True):
     number: int
 
 
@@ -43,7 +43,7 @@ def request(number):
     return Request(
         call="judge",
         instructions="Judge it.",
-        material=Told(number=number),
+        material=Number(number=number),
         answer=Verdict,
         sample=number,
     )

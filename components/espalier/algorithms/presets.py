@@ -228,7 +228,7 @@ WITH_CRITIC: Mapping[str, Preset] = {
     ),
     "starpo_s": Preset(
         "RAGEN, Wang et al. 2025, arXiv:2504.20073, sec. 3.2: the quarter of the groups whose "
-        "rewards vary most; a message that cannot be read costs 0.1, and no form is paid",
+        "rewards vary most; a message that cannot be read costs 0.1, and no form is rewarded",
         {
             "advantage": {"name": "gae"},
             "loss": _WIDE_CLIP,
@@ -246,8 +246,8 @@ WITH_CRITIC: Mapping[str, Preset] = {
         },
     ),
     "reft": Preset(
-        "Luong et al. 2024, arXiv:2401.08967, sec. 3.2 and app. C: PPO from a warm start, paid by "
-        "a verifier less the KL to that start",
+        "Luong et al. 2024, arXiv:2401.08967, sec. 3.2 and app. C: PPO from a warm start; its "
+        "reward is the verifier's less the KL to that start",
         {
             "advantage": {"name": "gae", "gae_lambda": 0.95},
             "loss": _CLIP,

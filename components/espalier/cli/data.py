@@ -113,9 +113,9 @@ def fetch(
     """
     import os
 
-    from espalier.storage import open_place
+    from espalier.storage import open_location
 
-    typer.echo(open_place(uri, os.environ).fetch(out).content)
+    typer.echo(open_location(uri, os.environ).fetch(out).content)
 
 
 @data.command(

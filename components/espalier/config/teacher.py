@@ -12,7 +12,7 @@ from espalier.config.data import Section
 from espalier.config.learning import OptimizerConfig
 
 
-class AskedConfig(Section):
+class ModelRequestConfig(Section):
     """What is asked of a model, wherever it runs."""
 
     model: str = ""
@@ -37,7 +37,7 @@ class AskedConfig(Section):
         return self
 
 
-class VllmBatchConfig(AskedConfig):
+class VllmBatchConfig(ModelRequestConfig):
     """vLLM in the process of the stage, asked in batches: for an environment that has vLLM.
 
     A cache knows the model by its directory: other weights belong into another one.
@@ -57,7 +57,7 @@ class VllmBatchConfig(AskedConfig):
         return self
 
 
-class EndpointConfig(AskedConfig):
+class EndpointConfig(ModelRequestConfig):
     """Any OpenAI-compatible chat endpoint; prices in one currency, a million tokens."""
 
     url: str = ""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from espalier.config import JudgesConfig
 from espalier.environments.contract import EnvironmentLostError
 from espalier.environments.episode import EpisodeRules, TurnResults
-from espalier.judging import JudgeEnsemble, JudgementMissingError, Said, Transcript
+from espalier.judging import JudgeEnsemble, JudgementMissingError, Transcript, TranscriptMessage
 from espalier.judging.rubric import criteria_of
 from espalier.records import Task
 
@@ -45,12 +45,16 @@ class JudgedOutcomes:
 
     def _transcript(self, task: Task, answer: str, turns: TurnResults) -> Transcript:
         most = self._config.max_observation_characters
-        said = [Said(role=message.role, text=message.content) for message in task.prompt]
+        said = [
+            TranscriptMessage(role=message.role, text=message.content) for message in task.prompt
+        ]
         for results in turns:
             calls = tuple(result.call.model_dump_json(exclude={"call_id"}) for result in results)
-            said.append(Said(role="assistant", calls=calls))
-            said += [Said(role="tool", text=result.content[:most]) for result in results]
-        said.append(Said(role="assistant", text=answer))
+            said.append(TranscriptMessage(role="assistant", calls=calls))
+            said += [
+                TranscriptMessage(role="tool", text=result.content[:most]) for result in results
+            ]
+        said.append(TranscriptMessage(role="assistant", text=answer))
         return Transcript(
             messages=tuple(said),
             finish_reason="answered",

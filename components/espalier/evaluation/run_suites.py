@@ -26,7 +26,7 @@ from espalier.evaluation.suites import (
 from espalier.records import json_digest
 
 
-class AskedPolicy(NamedTuple):
+class EvaluatedPolicy(NamedTuple):
     """A policy by its folder, and what it was trained on."""
 
     directory: Path
@@ -45,7 +45,7 @@ class SuiteJudgement(NamedTuple):
 def judge_suite(
     name: str,
     profile: Profile,
-    policies: Mapping[str, AskedPolicy],
+    policies: Mapping[str, EvaluatedPolicy],
     artifacts: Mapping[str, Path],
     work: Path,
 ) -> SuiteJudgement:
@@ -83,7 +83,7 @@ def _knowledge_of(profile: Profile, knowledge: Path, work: Path) -> KnowledgeOf:
 
 
 def _judged(
-    suite: NamedSuite, profile: Profile, policies: Mapping[str, AskedPolicy], work: Path
+    suite: NamedSuite, profile: Profile, policies: Mapping[str, EvaluatedPolicy], work: Path
 ) -> SuiteJudgement:
     config, seed = profile.evaluation, profile.seed
     run_words = config.contamination.run_words
@@ -116,7 +116,7 @@ def _judged(
     return SuiteJudgement(content, rows)
 
 
-def _attempts(suite: NamedSuite, asked: AskedPolicy, folder: Path) -> list[Attempt]:
+def _attempts(suite: NamedSuite, asked: EvaluatedPolicy, folder: Path) -> list[Attempt]:
     made_of = {"suite": suite.digest, "model": asked.digest, "seed": str(suite.profile.seed)}
     path = folder / f"{json_digest(made_of)[:12]}.jsonl"
     wanted = len(suite.tasks) * suite.config.attempts

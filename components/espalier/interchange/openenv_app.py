@@ -25,8 +25,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from espalier.config import EnvironmentServerConfig, ServingConfig
-from espalier.interchange.openenv_desk import NoPlace, SessionDesk
 from espalier.interchange.openenv_session import Session, SessionLost, tools_of
+from espalier.interchange.openenv_sessions import NoFreeSession, SessionManager
 from espalier.interchange.openenv_tasks import ServedTasks, public
 from espalier.records import Task
 from espalier.wire.exchange import read_body
@@ -90,7 +90,7 @@ class OpenEnvApp:
         self._config = config
         self._bounds = bounds
         self._keys = keys
-        self.desk = SessionDesk(served, config)
+        self.desk = SessionManager(served, config)
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -146,7 +146,7 @@ class OpenEnvApp:
             try:
                 with self.desk.of_socket(socket.query_params.get("session_id")) as session:
                     await self._conversation(socket, session, reply)
-            except NoPlace as full:
+            except NoFreeSession as full:
                 error = framed_error(str(full), full.code, **full.counts)
                 await _last_words(socket, error, 1013)
             except MessageFault as fault:
@@ -295,7 +295,7 @@ class OpenEnvApp:
                     return rpc_error(rpc.id, RpcErrorCode.INVALID_PARAMS, _NEEDS_A_SESSION)
                 case _:
                     return await _called(self.desk.of_id(session_id), rpc)
-        except NoPlace as full:
+        except NoFreeSession as full:
             return rpc_error(rpc.id, RpcErrorCode.SERVER_ERROR, str(full))
         except MessageFault as fault:
             return rpc_error(rpc.id, RpcErrorCode.INVALID_PARAMS, str(fault))

@@ -9,13 +9,13 @@ which no rule exists.
 
 from espalier.judging.agreement import cohen_kappa, expected_kappa, fleiss_kappa
 from espalier.judging.ensemble import JudgeEnsemble, JudgementMissingError, Verdict
-from espalier.judging.rubric import Said, Transcript, judgement_type, transcript_of
+from espalier.judging.rubric import Transcript, TranscriptMessage, judgement_type, transcript_of
 
 __all__ = [
     "JudgeEnsemble",
     "JudgementMissingError",
-    "Said",
     "Transcript",
+    "TranscriptMessage",
     "Verdict",
     "cohen_kappa",
     "expected_kappa",

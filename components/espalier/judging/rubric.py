@@ -21,7 +21,7 @@ INSTRUCTIONS = (
 _CUT = " [...]"
 
 
-class Said(StrictModel):
+class TranscriptMessage(StrictModel):
     """One message of a transcript."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -33,7 +33,7 @@ class Said(StrictModel):
 class Transcript(StrictModel):
     """What is graded."""
 
-    messages: tuple[Said, ...]
+    messages: tuple[TranscriptMessage, ...]
     finish_reason: str
     criteria: dict[str, str]
     """Key of the answer -> question."""
@@ -78,9 +78,11 @@ def criteria_of(rubric: Sequence[Criterion]) -> dict[str, str]:
     return {_key(one): one.question for one in rubric}
 
 
-def _said(message: Message, most: int) -> Said:
+def _said(message: Message, most: int) -> TranscriptMessage:
     text = message.content
     if message.role == "tool" and len(text) > most:
         text = text[:most] + _CUT
     calls = tuple(call.model_dump_json(exclude={"call_id"}) for call in message.tool_calls)
-    return Said(role=message.role, text=text, thought=message.thought or "", calls=calls)
+    return TranscriptMessage(
+        role=message.role, text=text, thought=message.thought or "", calls=calls
+    )

@@ -67,7 +67,7 @@ _Stated = Annotated[str, StringConstraints(max_length=2000)]
 others."""
 
 
-class WantedRelation(StrictModel):
+class RequestedRelation(StrictModel):
     """A relation that may be stated."""
 
     name: str
@@ -75,12 +75,12 @@ class WantedRelation(StrictModel):
     object_type: str
 
 
-class ChunkTold(StrictModel):
+class ChunkInput(StrictModel):
     """A piece of a document and the wanted relations; if none are given, all are wanted."""
 
     title: str
     text: str
-    relations: tuple[WantedRelation, ...]
+    relations: tuple[RequestedRelation, ...]
 
 
 class Statement(StrictModel):
@@ -101,7 +101,7 @@ class Statements(StrictModel):
 def statements_request(chunk: Chunk, relations: Sequence[RelationConfig]) -> Request[Statements]:
     """Return the request for the triples that a text states."""
     told = (
-        WantedRelation(name=r.name, subject_type=r.subject_type, object_type=r.object_type)
+        RequestedRelation(name=r.name, subject_type=r.subject_type, object_type=r.object_type)
         for r in relations
     )
     return Request(
@@ -111,7 +111,7 @@ def statements_request(chunk: Chunk, relations: Sequence[RelationConfig]) -> Req
         "that are given, by their names, and no others; where none is given, name each relation in "
         "one to four words. As evidence copy the sentence that says so, word for word; it must "
         "contain both names. State nothing that is denied, supposed or known from elsewhere.",
-        material=ChunkTold(title=chunk.title, text=chunk.text, relations=tuple(told)),
+        material=ChunkInput(title=chunk.title, text=chunk.text, relations=tuple(told)),
         answer=Statements,
     )
 

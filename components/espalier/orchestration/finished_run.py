@@ -109,13 +109,13 @@ def suite_judge_of(run: FinishedRun, training: Training) -> EvaluateSuite:
     """A function that judges a policy with this training on a suite of the profile of `run`."""
 
     def judge(policy_dir: Path, suite: str, digest: str) -> pd.DataFrame:
-        from espalier.evaluation.run_suites import AskedPolicy, judge_suite
+        from espalier.evaluation.run_suites import EvaluatedPolicy, judge_suite
 
         prepare_torch(run.profile.threads)
         artifacts = {name: run.folder(name) for name in ("knowledge", "accepted")}
         for path in artifacts.values():
             open_artifact(path)
-        asked = {"trained": AskedPolicy(policy_dir, policy_files_digest(policy_dir), training)}
+        asked = {"trained": EvaluatedPolicy(policy_dir, policy_files_digest(policy_dir), training)}
         with TemporaryDirectory() as work:
             found = judge_suite(suite, run.profile, asked, artifacts, Path(work))
         if (here := found.figures["digest"]) != digest:

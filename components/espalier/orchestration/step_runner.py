@@ -30,7 +30,7 @@ from espalier.config import Profile
 from espalier.determinism import TRAINER_VARIABLE
 from espalier.records import MANIFEST_NAME, EspalierError, Manifest, read_manifest
 from espalier.steps.kept import CHECKPOINTS_VARIABLE, forget_checkpoint
-from espalier.storage import Place, joined, open_place
+from espalier.storage import ArtifactLocation, joined, open_location
 
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
@@ -225,10 +225,10 @@ def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
 def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     link = order.link
     sources = {
-        folder: open_place(order.inputs.get(folder, joined(order.run_uri, folder)), os.environ)
+        folder: open_location(order.inputs.get(folder, joined(order.run_uri, folder)), os.environ)
         for folder in link.inputs
     }
-    target = open_place(order.output or joined(order.run_uri, link.output), os.environ)
+    target = open_location(order.output or joined(order.run_uri, link.output), os.environ)
     published = target.manifest()
     if published is not None and _is_current(published, order, sources):
         lost = target.lost_files(published)
@@ -258,7 +258,7 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     if checkpoints is not None:
         forget_checkpoint(checkpoints, os.environ, lambda line: say(f"{order.stage}: {line}"))
     notes = order.folder / "steps" / order.stage / _NOTES
-    open_place(joined(order.run_uri, "steps", order.stage), os.environ).write(
+    open_location(joined(order.run_uri, "steps", order.stage), os.environ).write(
         _NOTES, notes.read_bytes()
     )
     say(f"{order.stage}: wrote {target.uri}  sha256:{manifest.content[:12]}")
@@ -307,7 +307,7 @@ def _holds(folder: Path, published: Manifest) -> bool:
     return (folder / MANIFEST_NAME).is_file() and read_manifest(folder) == published
 
 
-def _made(target: Place, kind: LaunchedKind) -> Manifest:
+def _made(target: ArtifactLocation, kind: LaunchedKind) -> Manifest:
     manifest = target.manifest()
     if manifest is None:
         raise EspalierError(
@@ -316,7 +316,9 @@ def _made(target: Place, kind: LaunchedKind) -> Manifest:
     return manifest
 
 
-def _is_current(published: Manifest, order: StepOrder, sources: Mapping[str, Place]) -> bool:
+def _is_current(
+    published: Manifest, order: StepOrder, sources: Mapping[str, ArtifactLocation]
+) -> bool:
     """Whether the output was made with these settings from these inputs."""
     given = order.link.external_inputs(order.profile)
     for name, place in sources.items():

@@ -27,7 +27,7 @@ from espalier.records import Message, Task, ToolCalls
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
-from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE, NamedCall, Waits
+from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE, EpisodeWaits, NamedCall
 from espalier.sandbox.call_time import CallTime
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class EpisodeContext:
     limits: EpisodeConfig
     agent: AgentPlayer | None = None
     """Plays the episodes instead of the built-in loop."""
-    waits: Waits = field(default_factory=Waits)
+    waits: EpisodeWaits = field(default_factory=EpisodeWaits)
     """Records what each episode waits for."""
 
 

@@ -28,7 +28,7 @@ from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner, run_episode
 from espalier.rollout.stragglers import Stragglers, all_ended
-from espalier.rollout.waits import Waits, exit_if_hung, hangs_after_s
+from espalier.rollout.waits import EpisodeWaits, exit_if_hung, hangs_after_s
 
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ class Roller:
         """Number of lost attempts by finish reason, including those that were played again."""
         self.replays = 0
         """Number of attempts that repeated a lost episode."""
-        self.waits = Waits(hangs_after_s(profile))
+        self.waits = EpisodeWaits(hangs_after_s(profile))
         """What the episodes wait for."""
         self.stragglers: Stragglers | None = None
         """Closes groups without their slowest episodes; None waits for all. Training sets it."""

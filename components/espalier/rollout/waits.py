@@ -63,7 +63,7 @@ class Wait(NamedTuple):
     """By `time.monotonic`."""
 
 
-class Waits:
+class EpisodeWaits:
     """The waits of one roller's episodes; may be read from any thread."""
 
     def __init__(self, limit_s: float = math.inf) -> None:

@@ -37,7 +37,7 @@ class ServingTag(enum.StrEnum):
     REFUSED = "refused"
 
 
-class Told(NamedTuple):
+class VersionTags(NamedTuple):
     """What a version's tags say became of it."""
 
     state: str = ""
@@ -59,7 +59,7 @@ class Champion:
     """When it was last promoted; empty where it never was."""
     location: str = ""
     """Where MLflow lists its files."""
-    told: Told = field(default_factory=Told)
+    told: VersionTags = field(default_factory=VersionTags)
 
     @classmethod
     def of(cls, version: ModelVersion) -> Self:
@@ -73,7 +73,7 @@ class Champion:
             gate=f"{version.gate}: {reason}" if reason else version.gate,
             since=version.tags.get(CHAMPION_SINCE, ""),
             location=version.location,
-            told=Told(version.tags.get(STATE_TAG, ""), version.tags.get(REASON_TAG, "")),
+            told=VersionTags(version.tags.get(STATE_TAG, ""), version.tags.get(REASON_TAG, "")),
         )
 
     @property
@@ -155,7 +155,7 @@ class RolloutState:
         )
 
 
-class Seen(NamedTuple):
+class RolloutReading(NamedTuple):
     """How far a roll-out is, and why it is stuck."""
 
     progress: RolloutProgress
@@ -173,17 +173,19 @@ def _asked_version(deployment: K8sObject, model: str) -> str | None:
     return None
 
 
-def rollout_progress(deployment: K8sObject) -> Seen:
+def rollout_progress(deployment: K8sObject) -> RolloutReading:
     """As `kubectl rollout status` computes it; a Deployment without replicas is never ready."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
-        return Seen(RolloutProgress.ROLLING)
+        return RolloutReading(RolloutProgress.ROLLING)
     for condition in status.get("conditions") or []:
         if condition.get("reason") == "ProgressDeadlineExceeded":
-            return Seen(RolloutProgress.STUCK, condition.get("message", "its deadline passed"))
+            return RolloutReading(
+                RolloutProgress.STUCK, condition.get("message", "its deadline passed")
+            )
     counts = [status.get(name, 0) for name in ("updatedReplicas", "replicas", "availableReplicas")]
     is_ready = wanted > 0 and all(count == wanted for count in counts)
-    return Seen(RolloutProgress.READY if is_ready else RolloutProgress.ROLLING)
+    return RolloutReading(RolloutProgress.READY if is_ready else RolloutProgress.ROLLING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ class Mark:
     """Tag the version with what became of it: its tags say something else."""
 
     champion: Champion
-    told: Told
+    told: VersionTags
 
 
 Decision: TypeAlias = Wait | Refuse | Roll | CheckHealth | Fail | RollBack | Mark
@@ -271,13 +273,13 @@ def _rolled(champion: Champion, state: RolloutState) -> Decision:
     if not was_good or state.memory.failed is not None:
         return CheckHealth(champion)
     why = f"version {champion.version} is served"
-    return _told(champion, Told(ServingTag.SERVED, champion.gate), why)
+    return _told(champion, VersionTags(ServingTag.SERVED, champion.gate), why)
 
 
 def _after_failure(champion: Champion, state: RolloutState) -> Decision:
     """Go back to the last good version; stay there until another promotion."""
     good = state.memory.last_good
-    failed = Told(ServingTag.FAILED, state.memory.failed_reason or "")
+    failed = VersionTags(ServingTag.FAILED, state.memory.failed_reason or "")
     if good is None or good == champion.version:
         why = f"version {champion.version} failed, and none was good before it"
         return _told(champion, failed, why)
@@ -287,6 +289,6 @@ def _after_failure(champion: Champion, state: RolloutState) -> Decision:
     return _told(champion, failed, why)
 
 
-def _told(champion: Champion, told: Told, why: str) -> Decision:
+def _told(champion: Champion, told: VersionTags, why: str) -> Decision:
     """Nothing to do but to say so in the version's tags, where MLflow was away when it happened."""
     return Wait(why) if champion.told == told else Mark(champion, told)

@@ -26,7 +26,7 @@ from espalier.serving.decision import (
     RollBack,
     RolloutState,
     ServingTag,
-    Told,
+    VersionTags,
     Wait,
     decide,
 )
@@ -67,7 +67,7 @@ class VersionSource:
         found = self._opened().find(number)
         return None if found is None else Champion.of(found)
 
-    def mark(self, number: str, told: Told) -> None:
+    def mark(self, number: str, told: VersionTags) -> None:
         """Tag a version with what became of it; tags that are there already are not written again.
 
         Raises:
@@ -203,7 +203,7 @@ class Follower:
             self._log(note)
             self._workload.record("Refused", note, state, warns=True)
             why = "no gate pass and no forced reason"
-            self._registry.mark(champion.version, Told(ServingTag.REFUSED, why))
+            self._registry.mark(champion.version, VersionTags(ServingTag.REFUSED, why))
             self._metrics.count_rollout(ServingTag.REFUSED)
             self._last_refused = note
 
@@ -233,7 +233,7 @@ class Follower:
         self._workload.record("Served", note, state, warns=False)
         self._workload.remember(state.memory.with_success(champion.version), state)
         self._metrics.count_rollout(ServingTag.SERVED)
-        self._registry.mark(champion.version, Told(ServingTag.SERVED, champion.gate))
+        self._registry.mark(champion.version, VersionTags(ServingTag.SERVED, champion.gate))
 
     def _fail(self, champion: Champion, reason: str, state: RolloutState) -> None:
         pods = self._workload.faults(champion.version)
@@ -243,7 +243,7 @@ class Follower:
         self._workload.record("RolloutFailed", note, state, warns=True)
         self._workload.remember(state.memory.with_failure(champion.promotion, why), state)
         self._metrics.count_rollout(ServingTag.FAILED)
-        self._registry.mark(champion.version, Told(ServingTag.FAILED, why))
+        self._registry.mark(champion.version, VersionTags(ServingTag.FAILED, why))
 
     def _log(self, what: str) -> None:
         """Log what differs from the last line."""

@@ -25,8 +25,8 @@ from espalier.serving.decision import (
     Champion,
     RolloutMemory,
     RolloutProgress,
+    RolloutReading,
     RolloutState,
-    Seen,
     rollout_progress,
 )
 from espalier.serving.workload import Address, Workload, WorkloadSettings, serving_errors
@@ -113,7 +113,7 @@ def _annotations(service: K8sObject) -> dict[str, str]:
     return service["metadata"].get("annotations") or {}
 
 
-def service_progress(service: K8sObject, workload: K8sObject | None) -> Seen:
+def service_progress(service: K8sObject, workload: K8sObject | None) -> RolloutReading:
     """How far a service's roll-out is.
 
     Args:
@@ -122,15 +122,15 @@ def service_progress(service: K8sObject, workload: K8sObject | None) -> Seen:
     """
     status = service.get("status") or {}
     if status.get("observedGeneration", 0) < service["metadata"].get("generation", 0):
-        return Seen(RolloutProgress.ROLLING)
+        return RolloutReading(RolloutProgress.ROLLING)
     if workload is None or _pod_version(workload) != _annotations(service).get(
         MODEL_VERSION_ANNOTATION
     ):
-        return Seen(RolloutProgress.ROLLING)
+        return RolloutReading(RolloutProgress.ROLLING)
     seen = rollout_progress(workload)
     conditions = {one["type"]: one.get("status") for one in status.get("conditions") or []}
     if seen.progress is RolloutProgress.READY and conditions.get("Ready") != "True":
-        return Seen(RolloutProgress.ROLLING)  # its route is not there yet
+        return RolloutReading(RolloutProgress.ROLLING)  # its route is not there yet
     return seen
 
 

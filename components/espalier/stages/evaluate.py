@@ -21,7 +21,7 @@ from espalier.evaluation.lineage import lineage_of
 from espalier.evaluation.policies import FinishedEvaluations, PolicyEvaluation, evaluate_on_suite
 from espalier.evaluation.questions import questions_table
 from espalier.evaluation.results import KNOWLEDGE, LOSSES, POLICIES, gain, summarize
-from espalier.evaluation.run_suites import AskedPolicy, judge_suite
+from espalier.evaluation.run_suites import EvaluatedPolicy, judge_suite
 from espalier.evaluation.suite import VIEW, Suite, make_suite
 from espalier.evaluation.suite_results import TaskRow, write_rows
 from espalier.records import (
@@ -73,7 +73,7 @@ def run(
         if profile.evaluation.suites:
             training = _training(profile, inputs, manifests)
             policies = {
-                name: AskedPolicy(inputs[folder] / "policy", digests[name], training)
+                name: EvaluatedPolicy(inputs[folder] / "policy", digests[name], training)
                 for name, folder in _ARTIFACTS.items()
             }
             work = work_dir(output_dir)
@@ -103,7 +103,7 @@ def _training(
 def _judge_suites(
     profile: Profile,
     inputs: Mapping[str, Path],
-    policies: Mapping[str, AskedPolicy],
+    policies: Mapping[str, EvaluatedPolicy],
     work: Path,
     draft: Draft,
 ) -> dict[str, Any]:

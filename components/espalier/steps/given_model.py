@@ -24,7 +24,7 @@ from espalier.config import (
 )
 from espalier.records import PolicyError, RegistryError
 from espalier.steps.kept import ARTIFACTS_VARIABLE
-from espalier.storage import joined, open_place
+from espalier.storage import joined, open_location
 
 _TRAINED_BYTES = 16
 """A parameter in training, in float32: itself, its gradient, and two moments of AdamW. Activations,
@@ -254,7 +254,7 @@ def push_named_model(
         StorageError: the place refuses or is unreachable.
     """
     manifest = open_named_model(reference)
-    place = open_place(joined(address, MODELS, reference.folder_name), environment)
+    place = open_location(joined(address, MODELS, reference.folder_name), environment)
     found = place.manifest()
     if found is None or found.content != manifest.content or place.lost_files(found):
         place.publish(reference.directory)
@@ -281,7 +281,7 @@ def bring_named_model(
     artifacts, name = environment.get(ARTIFACTS_VARIABLE), reference.model.name
     if not (artifacts and reference.digest):
         raise PolicyError(reference.missing)
-    place = open_place(joined(artifacts, MODELS, reference.folder_name), environment)
+    place = open_location(joined(artifacts, MODELS, reference.folder_name), environment)
     if place.manifest() is None:
         raise PolicyError(
             f"policy.model = {reference}: not in {place.uri}, where pods take it from. Put it "

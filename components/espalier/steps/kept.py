@@ -36,7 +36,7 @@ from espalier.records import (
 from espalier.storage import joined
 
 if TYPE_CHECKING:
-    from espalier.storage.kept import KeptPlace
+    from espalier.storage.expiring import ExpiringLocation
 
 ARTIFACTS_VARIABLE = "ESPALIER_ARTIFACTS"
 """Names the address below which artifacts lie and garbage is collected, as s3://espalier/runs."""
@@ -124,7 +124,7 @@ def run_or_fetch(
     artifacts, own = environment.get(ARTIFACTS_VARIABLE), environment.get(CHECKPOINTS_VARIABLE)
     if not (artifacts or own) or not stage.is_reusable(profile):
         return stage.run(profile, inputs, output, tracker)
-    from espalier.storage.kept import open_kept  # minio takes a tenth of a second to import
+    from espalier.storage.expiring import open_expiring  # minio takes a tenth of a second to import
     from espalier.storage.mirror import FolderMirror
 
     external = stage.external_inputs(profile)
@@ -133,9 +133,9 @@ def run_or_fetch(
     outputs = joined(artifacts, "kept", stage.name, work.key) if artifacts else None
     checkpoints = own or joined(artifacts or "", "checkpoints", stage.name, work.key)
     try:
-        kept = open_kept(outputs, environment) if outputs else None
+        kept = open_expiring(outputs, environment) if outputs else None
         mirror = FolderMirror(
-            work_dir(output), open_kept(checkpoints, environment), work.provenance, tracker.note
+            work_dir(output), open_expiring(checkpoints, environment), work.provenance, tracker.note
         )
     except StorageError as error:
         tracker.note(f"nothing is kept for later runs: {error}")
@@ -160,16 +160,16 @@ def forget_checkpoint(uri: str, environment: Mapping[str, str], say: Callable[[s
         environment: S3 endpoint and credentials.
         say: takes the line.
     """
-    from espalier.storage.kept import open_kept
+    from espalier.storage.expiring import open_expiring
 
     try:
-        open_kept(uri, environment).forget()
+        open_expiring(uri, environment).forget()
     except StorageError as error:
         say(f"the checkpoint in {uri} is left to the collector: {error}")
 
 
 def _fetched(
-    work: Work, kept: KeptPlace, output: Path, say: Callable[[str], None]
+    work: Work, kept: ExpiringLocation, output: Path, say: Callable[[str], None]
 ) -> Manifest | None:
     """Copy the output that an earlier run has kept; None if there is no whole one."""
     try:
@@ -191,7 +191,7 @@ def _fetched(
     return fetched
 
 
-def _undamaged(kept: KeptPlace, output: Path) -> Manifest:
+def _undamaged(kept: ExpiringLocation, output: Path) -> Manifest:
     """Fetch; what turns out to be damaged is deleted, as a listing may not show the damage."""
     try:
         return kept.fetch(output)
@@ -200,7 +200,7 @@ def _undamaged(kept: KeptPlace, output: Path) -> Manifest:
         raise
 
 
-def _is_kept(kept: KeptPlace, output: Path, say: Callable[[str], None]) -> bool:
+def _is_kept(kept: ExpiringLocation, output: Path, say: Callable[[str], None]) -> bool:
     """Keep the output for later runs; whether it could be."""
     try:
         kept.keep(output)

@@ -17,7 +17,14 @@ Publishing writes the payload first and the manifest last; fetching checks every
 """
 
 from espalier.storage.layout import restore_names
-from espalier.storage.place import Place, joined, open_place
+from espalier.storage.location import ArtifactLocation, joined, open_location
 from espalier.storage.settings import S3Retries, S3Settings
 
-__all__ = ["Place", "S3Retries", "S3Settings", "joined", "open_place", "restore_names"]
+__all__ = [
+    "ArtifactLocation",
+    "S3Retries",
+    "S3Settings",
+    "joined",
+    "open_location",
+    "restore_names",
+]

@@ -19,8 +19,8 @@ from espalier.records import (
     replace_directory,
 )
 from espalier.storage.layout import PARTIAL_SUFFIX, object_name, parsed_manifest
+from espalier.storage.location import WRITER_WAIT_S, writing
 from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, at_once
-from espalier.storage.place import WRITER_WAIT_S, writing
 from espalier.storage.publication import Publication
 from espalier.storage.requests import S3Requests
 from espalier.storage.settings import S3Settings
@@ -34,7 +34,7 @@ _ATTEMPTS = 3
 """Fetches before an artifact that is replaced all the time counts as an error."""
 
 
-class S3Place:
+class S3Location:
     """An artifact below s3://bucket/prefix/; see `layout` for what lies there."""
 
     def __init__(
@@ -55,7 +55,7 @@ class S3Place:
             prefix: of the artifact.
             clock: for the ages of objects; None is this machine's.
             pool: sends the requests; None makes one.
-            given_up: once it is set, requests raise `TransferGivenUp`.
+            given_up: once it is set, requests raise `TransferAbandoned`.
         """
         self._objects = ArtifactObjects(
             S3Requests(settings, pool, given_up=given_up), bucket, prefix

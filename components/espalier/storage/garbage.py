@@ -23,7 +23,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from espalier.records import MANIFEST_NAME, ArtifactError, StorageError
-from espalier.storage.kept import in_order_of_deletion
+from espalier.storage.expiring import in_order_of_deletion
 from espalier.storage.layout import (
     COLLECTING,
     KEPT_MARK,
@@ -31,6 +31,7 @@ from espalier.storage.layout import (
     object_name,
     parsed_manifest,
 )
+from espalier.storage.location import parsed_bucket
 from espalier.storage.objects import (
     ArtifactObjects,
     Clock,
@@ -38,7 +39,6 @@ from espalier.storage.objects import (
     StoredObject,
     listed_below,
 )
-from espalier.storage.place import parsed_bucket
 from espalier.storage.publication import COLLECTOR_LIFE
 from espalier.storage.requests import S3Requests, Upload
 from espalier.storage.settings import s3_settings

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from espalier.records import MANIFEST_NAME, ArtifactError, Manifest, Provenance, StorageError
 from espalier.records.artifact import describe
-from espalier.storage.requests import TransferGivenUp
+from espalier.storage.requests import TransferAbandoned
 
 if TYPE_CHECKING:
-    from espalier.storage.kept import KeptPlace
+    from espalier.storage.expiring import ExpiringLocation
 
 POLL_S = 1.0
 _SAVED_WITHIN_S = 60.0
@@ -55,7 +55,7 @@ class FolderMirror:
     def __init__(
         self,
         folder: Path,
-        place: KeptPlace,
+        place: ExpiringLocation,
         provenance: Provenance,
         say: Callable[[str], None],
     ) -> None:
@@ -148,7 +148,7 @@ class FolderMirror:
             manifest = describe(links, self._provenance, {}, created)
             (links / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2))
             self._place.replace(links)
-        except TransferGivenUp:
+        except TransferAbandoned:
             return True
         except FileNotFoundError:
             return True  # as above
@@ -167,7 +167,7 @@ class FolderMirror:
             self._place.touch()
         except StorageError as error:
             self._fail(error)
-        except TransferGivenUp:
+        except TransferAbandoned:
             return
 
     def _fail(self, error: Exception) -> None:

@@ -73,7 +73,7 @@ def etag_of(response: urllib3.BaseHTTPResponse) -> str:
     return response.headers.get("ETag", "").strip('"')
 
 
-class TransferGivenUp(Exception):
+class TransferAbandoned(Exception):
     """Nobody needs the transfer any more: see `given_up` of `S3Requests`."""
 
 
@@ -92,8 +92,8 @@ class S3Requests:
         Args:
             settings: of the server.
             pool: sends the requests; None makes one with the time-outs of `settings`.
-            given_up: once it is set, the next request raises `TransferGivenUp`, so that a transfer
-                in another thread ends after the part that it is sending.
+            given_up: once it is set, the next request raises `TransferAbandoned`, so that a
+                transfer in another thread ends after the part that it is sending.
         """
         retries = settings.retries
         self._settings = settings
@@ -130,7 +130,7 @@ class S3Requests:
 
         def asked() -> Answer:
             if given_up is not None and given_up.is_set():
-                raise TransferGivenUp(what)
+                raise TransferAbandoned(what)
             return request()
 
         def pause(seconds: float) -> None:

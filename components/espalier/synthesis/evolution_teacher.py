@@ -22,7 +22,7 @@ from espalier.knowledge.folding import folded_name
 from espalier.records import Task
 from espalier.synthesis.evolution import Prover, proven_of
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
-from espalier.synthesis.webshaper.expansion_calls import RelationTold
+from espalier.synthesis.webshaper.expansion_calls import RelationInput
 from espalier.synthesis.webshaper.query import Constant, Query
 from espalier.synthesis.webshaper.steps import project
 
@@ -37,18 +37,18 @@ _PROPOSALS = 8
 """Questions that one request asks for, and the most failed ones that it shows."""
 
 
-class FailedTold(StrictModel):
+class FailedQuestionInput(StrictModel):
     """A failed question, and its signature: relations without constants."""
 
     question: str
     pattern: str
 
 
-class FailuresTold(StrictModel):
+class FailuresInput(StrictModel):
     """What the model is shown."""
 
-    failed: tuple[FailedTold, ...]
-    relations: tuple[RelationTold, ...]
+    failed: tuple[FailedQuestionInput, ...]
+    relations: tuple[RelationInput, ...]
     wanted: int
 
 
@@ -102,13 +102,14 @@ class TeacherProposer:
                 sample=number,
             )
 
-    def _told(self, failed: Sequence[Task]) -> FailuresTold:
-        return FailuresTold(
+    def _told(self, failed: Sequence[Task]) -> FailuresInput:
+        return FailuresInput(
             failed=tuple(
-                FailedTold(question=task.question, pattern=task.metadata.pattern) for task in failed
+                FailedQuestionInput(question=task.question, pattern=task.metadata.pattern)
+                for task in failed
             ),
             relations=tuple(
-                RelationTold(
+                RelationInput(
                     name=name,
                     subject_kind=relation.subject_kind,
                     object_kind=relation.object_kind,

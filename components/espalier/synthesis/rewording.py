@@ -25,7 +25,7 @@ HEADING = "train.reworded"
 """Heading of the funnel's counts."""
 
 
-class QuestionTold(StrictModel):
+class QuestionInput(StrictModel):
     """What the model is shown."""
 
     question: str
@@ -84,7 +84,7 @@ def _request(pair: OwnQuestion, wanted: int) -> Request[Rewordings]:
         instructions="Ask the question in other words, as different people would: as many times as "
         "wanted. Keep every name as it is spelt, ask for the same answer, and do not give the "
         "answer away.",
-        material=QuestionTold(question=pair.question, answer=pair.answers[0], wanted=wanted),
+        material=QuestionInput(question=pair.question, answer=pair.answers[0], wanted=wanted),
         answer=Rewordings,
     )
 

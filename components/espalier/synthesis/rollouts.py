@@ -18,7 +18,7 @@ from espalier.knowledge.search import SearchTool
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
-from espalier.synthesis.agent_texts.calls import Plan, QuestionTold, plan_request
+from espalier.synthesis.agent_texts.calls import Plan, QuestionInput, plan_request
 from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher
 from espalier.synthesis.agent_texts.schema import Schema
 from espalier.synthesis.demonstrations import UNANSWERED, UNKNOWN_TOOL, Rejected, reason_against
@@ -75,18 +75,18 @@ SEARCH: Literal["search"] = "search"
 ANSWER: Literal["answer"] = "answer"
 
 
-class SearchSeen(BaseModel, frozen=True):
+class MadeSearch(BaseModel, frozen=True):
     """A search that was made, and its observation."""
 
     query: str
     observation: str
 
 
-class EpisodeTold(BaseModel, frozen=True):
+class EpisodeInput(BaseModel, frozen=True):
     """What a solver is told before a move: the question, and its own searches so far."""
 
     question: str
-    seen: tuple[SearchSeen, ...] = ()
+    seen: tuple[MadeSearch, ...] = ()
 
 
 class Move(BaseModel, frozen=True, extra="forbid"):
@@ -97,7 +97,7 @@ class Move(BaseModel, frozen=True, extra="forbid"):
     argument: PlainText
 
 
-def move_request(told: EpisodeTold, sample: int) -> Request[Move]:
+def move_request(told: EpisodeInput, sample: int) -> Request[Move]:
     """Ask for the next move."""
     return Request(
         call="solve_question",
@@ -122,9 +122,9 @@ class EmbeddedSolver:
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """Answer with the next move of the episode."""
         told = request.material
-        if request.answer is not Move or not isinstance(told, EpisodeTold):
+        if request.answer is not Move or not isinstance(told, EpisodeInput):
             return ModelRefusal("refused", f"{request.call} is none of the calls that it knows")
-        wanted = plan_request(QuestionTold(question=told.question), request.sample)
+        wanted = plan_request(QuestionInput(question=told.question), request.sample)
         plan = await self._planner.answer(wanted)
         if isinstance(plan, ModelRefusal):
             return plan
@@ -134,7 +134,7 @@ class EmbeddedSolver:
         return move
 
 
-def _next_move(told: EpisodeTold, labels: list[str], first_query: str) -> BaseModel:
+def _next_move(told: EpisodeInput, labels: list[str], first_query: str) -> BaseModel:
     answer = NOTHING_READ
     for number, seen in enumerate(told.seen):
         found = line_values(seen.observation, labels[number])
@@ -176,7 +176,7 @@ class Rollouts:
 
     async def _attempt(self, task: Task, sample: int) -> Trajectory | Rejected:
         episode = TeacherEpisode(task, self._search)
-        told = EpisodeTold(question=task.question)
+        told = EpisodeInput(question=task.question)
         for _ in range(self._max_turns):
             move = await self._model.answer(move_request(told, sample))
             if isinstance(move, ModelRefusal):
@@ -186,7 +186,7 @@ class Rollouts:
             if move.tool != SEARCH:
                 return Rejected(UNKNOWN_TOOL)
             observation = episode.search(move.thought, move.argument)
-            seen = SearchSeen(query=move.argument, observation=observation)
+            seen = MadeSearch(query=move.argument, observation=observation)
             told = told.model_copy(update={"seen": (*told.seen, seen)})
         return Rejected(UNANSWERED)
 

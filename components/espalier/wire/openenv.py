@@ -59,7 +59,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Asked(_Part):
+class ClientMessage(_Part):
     """A client's message."""
 
     type: Literal["reset", "step", "state", "close", "mcp"]
@@ -125,7 +125,7 @@ class Answered(BaseModel):
 PartT = TypeVar("PartT", bound=BaseModel)
 
 
-def asked(raw: str | bytes) -> Asked:
+def asked(raw: str | bytes) -> ClientMessage:
     """Parse a client's message.
 
     Raises:
@@ -135,7 +135,7 @@ def asked(raw: str | bytes) -> Asked:
     kind = value.get("type")
     if kind not in ("reset", "step", "state", "close", "mcp"):
         raise MessageFault(f"unknown message type: {str(kind)[:100]!r}", ErrorCode.UNKNOWN_TYPE)
-    return _parsed(value, Asked)
+    return _parsed(value, ClientMessage)
 
 
 def answered(raw: str | bytes) -> Answered:

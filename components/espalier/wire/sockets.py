@@ -18,7 +18,7 @@ PING_S = 15.0
 """Seconds between two pings, and how long a client may take to answer one."""
 
 
-class PlaceHolder(Protocol):
+class SlotHolder(Protocol):
     """The connection whose place a WebSocket keeps."""
 
     def end_socket(self) -> None:
@@ -31,7 +31,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:  # noqa: ANN401 (uvicorn's own)
         super().__init__(*given, **named)
-        self.holder: PlaceHolder | None = None
+        self.holder: SlotHolder | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the HTTP connection that held the transport before the upgrade."""

@@ -12,7 +12,7 @@ from espalier.chain import STAGES
 from espalier.cluster.objects.job import stage_job
 from espalier.orchestration.step_runner import StepOrder
 from espalier.steps.profiles import named_profile
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.cluster import objects
 from tests.cluster.chain import BUCKET, ON_ONE_NODE, RUNNER
 from tests.cluster.faults import history_of
@@ -112,7 +112,7 @@ class Stage:
     @property
     def checkpoint(self):
         """The manifest of the newest checkpoint, while one is kept."""
-        return open_place(self.order.checkpoints, os.environ).manifest()
+        return open_location(self.order.checkpoints, os.environ).manifest()
 
     def steps(self):
         """Numbers of the steps of the training that was published."""
@@ -131,7 +131,7 @@ def publish_inputs(folder, uri):
     """Put the artifacts of a finished run where its stages on the cluster read them."""
     names = {name for stage in ("warm_start", "train") for name in STAGES[stage].inputs}
     for name in sorted(names):
-        open_place(f"{uri}/{name}", os.environ).publish(Path(folder) / name)
+        open_location(f"{uri}/{name}", os.environ).publish(Path(folder) / name)
 
 
 def until(what, holds, *, within_s):
@@ -189,7 +189,7 @@ def condition(item, kind):
 
 
 @dataclasses.dataclass
-class Seen:
+class Moments:
     """Moments of a test, in seconds since it began."""
 
     began: float = dataclasses.field(default_factory=time.monotonic)

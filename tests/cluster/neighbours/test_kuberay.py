@@ -78,7 +78,7 @@ def _seen_states(training, seen):
 
 
 def test_training_on_two_ray_nodes_runs_to_its_end(claim, inputs):
-    seen, steps = runs.Seen(), 4
+    seen, steps = runs.RolloutReading(), 4
     training = runs.Stage(claim, inputs, overrides=(*ON_RAY, f"training.steps={steps}")).start()
     try:
         runs.until(training.log, lambda: len(_workers(training)) == 2, within_s=_READY_S)
@@ -90,7 +90,7 @@ def test_training_on_two_ray_nodes_runs_to_its_end(claim, inputs):
 
 
 def test_training_outlives_a_lost_ray_node(claim, inputs):
-    seen, steps = runs.Seen(), 32  # twelve end before a pod that is deleted has ended
+    seen, steps = runs.RolloutReading(), 32  # twelve end before a pod that is deleted has ended
     training = runs.Stage(claim, inputs, overrides=(*ON_RAY, f"training.steps={steps}")).start()
     try:
         runs.until(training.log, lambda: training.checkpoint, within_s=_READY_S)
@@ -109,7 +109,7 @@ def test_training_outlives_a_lost_ray_node(claim, inputs):
 
 def test_a_queued_ray_job_waits_for_its_quota(claim, queues, inputs):
     """Head, workers and submitter are counted together, and start together."""
-    seen = runs.Seen()
+    seen = runs.RolloutReading()
     _set_quota(queues, "400m")
     training = runs.Stage(
         queues,

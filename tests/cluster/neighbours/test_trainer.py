@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from espalier.chain import STAGES
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.cluster import objects
 from tests.cluster.images import PIPELINE as IMAGE
 from tests.cluster.neighbours import runs
@@ -54,7 +54,7 @@ def _progress(stage):
 
 @pytest.mark.parametrize("stage", ["warm_start", "train"])
 def test_a_stage_runs_as_a_train_job_to_its_end(runtimes, inputs, stage):
-    seen, told = runs.Seen(), []
+    seen, told = runs.RolloutReading(), []
     work = runs.Stage(
         runtimes, inputs, stage, overrides=(*AS_TRAIN_JOB, "training.steps=4")
     ).start()
@@ -71,13 +71,13 @@ def test_a_stage_runs_as_a_train_job_to_its_end(runtimes, inputs, stage):
         job = _train_job(work)
         assert runs.condition(job, "Complete")["status"] == "True"
         assert job["status"]["trainerStatus"]["progressPercentage"] == 100, job["status"]
-        assert open_place(f"{work.uri}/{STAGES[stage].output}", os.environ).manifest()
+        assert open_location(f"{work.uri}/{STAGES[stage].output}", os.environ).manifest()
     finally:
         work.delete()
 
 
 def test_a_preempted_train_job_loses_no_step(runtimes, queues, inputs):
-    seen = runs.Seen()
+    seen = runs.RolloutReading()
     work = runs.Stage(
         queues,
         inputs,

@@ -21,8 +21,8 @@ import pytest
 
 from espalier.chain import CHAIN
 from espalier.records import open_artifact
-from espalier.storage import open_place
-from espalier.storage.kept import open_kept
+from espalier.storage import open_location
+from espalier.storage.expiring import open_expiring
 from tests.cluster.chain import ClusterRun, wake_servers
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
@@ -63,7 +63,7 @@ def suspended(own_cluster):
         run.wait(link.name, run.start(link.name), _STAGE_S)
     job = run.start("train")
     checkpoint = f"{run.uri}/steps/train/checkpoint"
-    _until(lambda: open_kept(checkpoint, os.environ).manifest(), _STAGE_S)
+    _until(lambda: open_expiring(checkpoint, os.environ).manifest(), _STAGE_S)
     _suspend(job, "true")
     _until(lambda: not _pods(job), _SOON_S)
     while_suspended = _read(job)
@@ -109,7 +109,7 @@ def _pods(job):
 def _history(uri):
     with tempfile.TemporaryDirectory() as folder:
         artifact = Path(folder, "trained_policy")
-        open_place(f"{uri}/trained_policy", os.environ).fetch(artifact)
+        open_location(f"{uri}/trained_policy", os.environ).fetch(artifact)
         open_artifact(artifact)
         return pq.read_table(artifact / "history.parquet")
 

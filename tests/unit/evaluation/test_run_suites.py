@@ -8,7 +8,7 @@ from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.evaluation.contamination import Prints, Training
 from espalier.evaluation.lineage import policy_files_digest
-from espalier.evaluation.run_suites import AskedPolicy, judge_suite
+from espalier.evaluation.run_suites import EvaluatedPolicy, judge_suite
 from espalier.evaluation.suite_results import read_suite_rows, write_rows
 from espalier.orchestration.finished_run import FinishedRun, suite_judge_of
 from espalier.policy.loading import save_policy
@@ -49,7 +49,7 @@ def policies(tmp_path, profile):
     family = family_of(profile)
     prints = Prints.of(family, family.tasks("train", 2), 8)  # 0 + 0 and 1 + 1
     training = Training(data=("d",), prints=(prints,))
-    one = AskedPolicy(tmp_path / "policy", policy_files_digest(tmp_path / "policy"), training)
+    one = EvaluatedPolicy(tmp_path / "policy", policy_files_digest(tmp_path / "policy"), training)
     return {"warm_start": one, "trained": one}
 
 

@@ -10,8 +10,8 @@ from espalier.config import JudgesConfig, Profile, SelfCritiqueConfig
 from espalier.judging import (
     JudgeEnsemble,
     JudgementMissingError,
-    Said,
     Transcript,
+    TranscriptMessage,
     expected_kappa,
 )
 from espalier.judging.rubric import criteria_of
@@ -40,7 +40,7 @@ def judges(double, *names, **fields):
 def transcript(text="Lyon is in France", config=None):
     rubric = config.rubric if config else ()
     return Transcript(
-        messages=(Said(role="assistant", text=text),),
+        messages=(TranscriptMessage(role="assistant", text=text),),
         finish_reason="answered",
         criteria=criteria_of(rubric),
     )

@@ -34,7 +34,7 @@ ARTIFACTS = f"s3://{BUCKET}/runs"
 def s3(monkeypatch):
     found = settings.s3_settings
     monkeypatch.setattr(
-        "espalier.storage.kept.s3_settings",
+        "espalier.storage.expiring.s3_settings",
         lambda given: settings.S3Settings(
             endpoint=found(given).endpoint,
             region=found(given).region,

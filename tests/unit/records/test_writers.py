@@ -12,8 +12,8 @@ import pytest
 from espalier.records import ArtifactError, open_artifact, replace_directory, work_dir
 from espalier.records import artifact as module
 from espalier.records.artifact import only_writer
-from espalier.storage import open_place
-from espalier.storage import place as place_module
+from espalier.storage import location as place_module
+from espalier.storage import open_location
 from tests.factories.storage import artifact, files
 
 
@@ -56,7 +56,7 @@ def whole(folder):
 def test_a_writer_killed_anywhere_leaves_a_whole_artifact(tmp_path, exchanges):
     first = artifact(tmp_path / "first", {"rows": b"1", "gone": b"3"})
     second = artifact(tmp_path / "second", {"rows": b"2"})
-    place = open_place(str(tmp_path / "out" / "knowledge"), {})
+    place = open_location(str(tmp_path / "out" / "knowledge"), {})
     number, status = 0, -signal.SIGKILL
     while status == -signal.SIGKILL:
         number += 1
@@ -104,7 +104,7 @@ def test_the_lock_of_a_killed_writer_holds_nobody_up(tmp_path):
 
 def publish_often(source, target, times):
     for _ in range(times):
-        open_place(str(target), {}).publish(source)
+        open_location(str(target), {}).publish(source)
 
 
 def test_two_writers_and_a_reader_of_one_folder(tmp_path):
@@ -114,7 +114,7 @@ def test_two_writers_and_a_reader_of_one_folder(tmp_path):
         artifact(tmp_path / "second", {f"{n}": b"2" for n in range(9)}),
     ]
     target = tmp_path / "out" / "knowledge"
-    open_place(str(target), {}).publish(tmp_path / "first")
+    open_location(str(target), {}).publish(tmp_path / "first")
     writers = [
         get_context("spawn").Process(target=publish_often, args=(tmp_path / name, target, 40))
         for name in ("first", "second")
@@ -123,7 +123,7 @@ def test_two_writers_and_a_reader_of_one_folder(tmp_path):
         writer.start()
     read = []
     while any(writer.is_alive() for writer in writers):
-        manifest = open_place(str(target), {}).fetch(tmp_path / "read")
+        manifest = open_location(str(target), {}).fetch(tmp_path / "read")
         assert open_artifact(tmp_path / "read") == manifest
         read.append(made.index(manifest))
     for writer in writers:
@@ -135,7 +135,7 @@ def test_two_writers_and_a_reader_of_one_folder(tmp_path):
 
 def test_a_folder_replaced_by_its_like_is_read_again(tmp_path, monkeypatch):
     published = artifact(tmp_path / "first")
-    place, copied = open_place(str(tmp_path / "knowledge"), {}), place_module._copied
+    place, copied = open_location(str(tmp_path / "knowledge"), {}), place_module._copied
     place.publish(tmp_path / "first")
 
     def raced(source, destination):
@@ -149,7 +149,7 @@ def test_a_folder_replaced_by_its_like_is_read_again(tmp_path, monkeypatch):
 
 def test_two_fetches_into_one_folder_take_turns(tmp_path):
     published = artifact(tmp_path / "here", {f"{n}": os.urandom(1000) for n in range(30)})
-    place = open_place(str(tmp_path / "here"), {})
+    place = open_location(str(tmp_path / "here"), {})
     threads = [threading.Thread(target=place.fetch, args=(tmp_path / "in",)) for _ in range(5)]
     for thread in threads:
         thread.start()
@@ -174,5 +174,5 @@ def test_a_link_out_of_the_artifact_is_not_copied(tmp_path):
     (tmp_path / "here" / "rows").unlink()
     (tmp_path / "here" / "rows").symlink_to(tmp_path / "secret")
     with pytest.raises(ArtifactError, match="link"):
-        open_place(str(tmp_path / "here"), {}).fetch(tmp_path / "there")
+        open_location(str(tmp_path / "here"), {}).fetch(tmp_path / "there")
     assert not (tmp_path / "there").exists()

@@ -18,7 +18,7 @@ from espalier.rollout.roller import Roller
 from espalier.rollout.waits import (
     ENGINE_ACTION,
     ENGINE_PLACE,
-    Waits,
+    EpisodeWaits,
     exit_if_hung,
     hang_message,
     hangs_after_s,
@@ -30,7 +30,7 @@ CALL = ToolCalls.one("search", {"query": "lyon country"})
 
 
 def test_the_longest_waits_are_named_first():
-    waits = Waits()
+    waits = EpisodeWaits()
     with waits.wait("a", "the tool search"), waits.wait("b", "x"), waits.wait("c", "y"):
         time.sleep(0.01)
         with waits.wait("d", "z"):
@@ -40,7 +40,7 @@ def test_the_longest_waits_are_named_first():
 
 
 def test_a_tool_is_named_before_what_it_keeps_waiting():
-    waits = Waits()
+    waits = EpisodeWaits()
     with (
         waits.wait("a", ENGINE_ACTION),
         waits.wait("b", ENGINE_PLACE),
@@ -51,7 +51,7 @@ def test_a_tool_is_named_before_what_it_keeps_waiting():
 
 
 def test_a_call_that_was_given_up_is_named_once(caplog):
-    late, waits = threading.Event(), Waits()
+    late, waits = threading.Event(), EpisodeWaits()
     context = SimpleNamespace(tools=ToolRunner(workers=2, timeout_s=0.05), waits=waits)
     step = SimpleNamespace(step=lambda action: late.wait()).step
 
@@ -68,7 +68,7 @@ def test_a_call_that_was_given_up_is_named_once(caplog):
 
 
 def test_why_an_environment_was_lost_is_said_once(caplog):
-    context = SimpleNamespace(tools=ToolRunner(workers=0, timeout_s=1.0), waits=Waits())
+    context = SimpleNamespace(tools=ToolRunner(workers=0, timeout_s=1.0), waits=EpisodeWaits())
 
     def reset(task):
         raise EnvironmentLostError(f"http://desk: full\nat {task} {'x' * 900}")
@@ -95,7 +95,7 @@ def test_an_engine_that_never_answers_ends_the_rollout(monkeypatch):
 
 def test_a_long_episode_that_goes_on_is_no_hang():
     async def slowly():
-        waits = Waits(limit_s=0.3)
+        waits = EpisodeWaits(limit_s=0.3)
 
         async def episode():
             for _ in range(6):
@@ -109,7 +109,7 @@ def test_a_long_episode_that_goes_on_is_no_hang():
 
 
 def test_a_wait_that_is_cancelled_is_no_progress():
-    waits = Waits()
+    waits = EpisodeWaits()
     time.sleep(0.1)
     with pytest.raises(asyncio.CancelledError), waits.wait("a", "the tool x"):
         raise asyncio.CancelledError
@@ -130,7 +130,7 @@ def test_a_tool_that_blocks_the_loop_ends_the_process(monkeypatch, caplog):
     monkeypatch.setattr(waits_module.os, "_exit", ended)
     monkeypatch.setattr(waits_module, "_POLL_S", 0.02)
     monkeypatch.setattr(waits_module, "_LOOP_ANSWERS_WITHIN_S", 0.05)
-    waits = Waits(limit_s=0.1)
+    waits = EpisodeWaits(limit_s=0.1)
     context = SimpleNamespace(tools=ToolRunner(workers=0, timeout_s=9), waits=waits)
 
     async def play():

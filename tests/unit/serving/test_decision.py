@@ -13,12 +13,12 @@ from espalier.serving.decision import (
     RolloutMemory,
     RolloutProgress,
     RolloutState,
-    Told,
+    VersionTags,
     Wait,
     decide,
 )
 
-NOT_TOLD = Told()
+NOT_TOLD = VersionTags()
 
 
 def champion(version="2", *, since="t1", may_lead=True, told=NOT_TOLD):
@@ -80,9 +80,9 @@ def test_after_a_failure_the_last_good_version_is_rolled_to():
 
 
 def test_a_version_that_is_marked_is_not_marked_again():
-    served = champion(told=Told("served", "passed"))
+    served = champion(told=VersionTags("served", "passed"))
     assert isinstance(decide(served, state(asked="2", last_good="2")), Wait)
-    went_back = champion(told=Told("failed", "why"))
+    went_back = champion(told=VersionTags("failed", "why"))
     assert isinstance(decide(went_back, state(asked="1", **FAILED)), Wait)
 
 

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from espalier.cli import command_line
 from espalier.records import StorageError
+from espalier.storage.expiring import ExpiringLocation
 from espalier.storage.garbage import DEFAULT_AGE, Collector, open_collector
-from espalier.storage.kept import KeptPlace
 from espalier.storage.layout import COLLECTING, KEPT_MARK, object_name
 from espalier.storage.objects import Clock
 from espalier.storage.requests import S3Requests
@@ -192,7 +192,7 @@ def keep(s3, tmp_path):
     def kept(contents, prefix=KEPT):
         folder = tmp_path / f"{len(s3.objects)}"
         artifact(folder, contents)
-        KeptPlace(settings(s3), BUCKET, prefix).keep(folder)
+        ExpiringLocation(settings(s3), BUCKET, prefix).keep(folder)
 
     return kept
 
@@ -214,7 +214,7 @@ def test_a_use_of_what_is_kept_counts_from_then_on(s3, keep, collect):
     keep({"rows": b"1"})
     for key, stored in s3.objects.items():
         s3.objects[key] = stored._replace(modified=stored.modified - timedelta(days=20))
-    KeptPlace(settings(s3), BUCKET, KEPT).touch()
+    ExpiringLocation(settings(s3), BUCKET, KEPT).touch()
     assert collect(later=timedelta(days=29)) == (set(), [])
     assert collect(later=timedelta(days=31))[0]
 
@@ -274,7 +274,7 @@ def test_the_commands_fetch_and_collect(s3, publish, tmp_path):
         f"{uri}: deleted 1 objects of 1.0 MB", "freed 1.0 MB",
     ]  # fmt: skip
     assert run("collect", f"s3://{BUCKET}/runs", "--older-than", "1") == ["freed 0.0 MB"]
-    KeptPlace(settings(s3), BUCKET, KEPT).touch()
+    ExpiringLocation(settings(s3), BUCKET, KEPT).touch()
     mark = f"{KEPT}/{KEPT_MARK}"
     touched = s3.objects[mark].modified
     s3.objects[mark] = s3.objects[mark]._replace(modified=touched - timedelta(days=9))

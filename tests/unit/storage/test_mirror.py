@@ -11,7 +11,7 @@ import pytest
 
 from espalier.records import Provenance
 from espalier.storage import mirror as module
-from espalier.storage.kept import KeptPlace
+from espalier.storage.expiring import ExpiringLocation
 from espalier.storage.layout import KEPT_MARK
 from espalier.storage.mirror import FolderMirror
 from tests.factories.storage import QUICK, files, key_of, settings
@@ -33,7 +33,7 @@ def mirrored(s3, tmp_path):
 
     def made(name="work", provenance=WORK):
         said = []
-        place = KeptPlace(settings(s3, QUICK), BUCKET, PREFIX)
+        place = ExpiringLocation(settings(s3, QUICK), BUCKET, PREFIX)
         return FolderMirror(tmp_path / name, place, provenance, said.append), said
 
     return made
@@ -300,7 +300,7 @@ def test_what_is_forgotten_leaves_nothing(s3, mirrored, tmp_path):
         save(tmp_path / "work", b"2" * (2 * MIN_PART_BYTES + 1))
         wait_for(lambda: s3.counted("PUT", "partNumber=2"))
     assert s3.buckets[BUCKET].uploads
-    KeptPlace(settings(s3), BUCKET, PREFIX).forget()
+    ExpiringLocation(settings(s3), BUCKET, PREFIX).forget()
     assert s3.objects == {}
     assert s3.buckets[BUCKET].uploads == {}
     assert not any(thread.name == "checkpoints" for thread in threading.enumerate())

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from espalier.records import ArtifactError, StorageError, open_artifact
-from espalier.storage import open_place
+from espalier.storage import open_location
 from tests.factories.storage import artifact, files, minio_uri
 from tests.fakes.s3_stand_in import BUCKET
 
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.contract
 @pytest.fixture(params=["folder", "stand-in", "minio"])
 def place(request, tmp_path):
     if request.param == "folder":
-        return open_place(str(tmp_path / "remote" / "knowledge"), {})
+        return open_location(str(tmp_path / "remote" / "knowledge"), {})
     if request.param == "minio":
-        return open_place(minio_uri(), os.environ)
+        return open_location(minio_uri(), os.environ)
     stand_in = request.getfixturevalue("s3")
-    return open_place(f"s3://{BUCKET}/runs/r17/knowledge", stand_in.environment)
+    return open_location(f"s3://{BUCKET}/runs/r17/knowledge", stand_in.environment)
 
 
 def test_what_is_fetched_is_what_was_published(place, tmp_path):
@@ -98,4 +98,4 @@ def test_a_note_is_no_artifact(place):
 )
 def test_an_invalid_uri_is_refused(uri, message):
     with pytest.raises(StorageError, match=message):
-        open_place(uri, {})
+        open_location(uri, {})

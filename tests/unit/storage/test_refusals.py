@@ -9,7 +9,7 @@ import urllib3
 from minio.error import InvalidResponseError, S3Error, ServerError
 
 from espalier.records import ArtifactError, StorageAwayError, StorageError
-from espalier.storage import S3Retries, open_place
+from espalier.storage import S3Retries, open_location
 from espalier.storage.requests import S3Requests
 from espalier.storage.settings import s3_settings
 from espalier.storage.transfer import PART_BYTES, part_size
@@ -160,14 +160,14 @@ def test_bytes_that_are_wrong_twice_leave_nothing_half(s3, tmp_path):
 
 def test_a_folder_is_its_own_copy(tmp_path):
     published = artifact(tmp_path / "here")
-    place = open_place(str(tmp_path / "here"), {})
+    place = open_location(str(tmp_path / "here"), {})
     before = {path: path.stat().st_ino for path in (tmp_path / "here").iterdir()}
     assert place.fetch(tmp_path / "here") == place.publish(tmp_path / "here") == published
     assert {path: path.stat().st_ino for path in (tmp_path / "here").iterdir()} == before
 
 
 def test_a_small_file_is_written_by_one_rename(tmp_path):
-    place = open_place(str(tmp_path / "run"), {})
+    place = open_location(str(tmp_path / "run"), {})
     place.write("steps/usage.json", b"{}")
     place.write("steps/usage.json", b"[]")
     written = {path.name: path.read_bytes() for path in (tmp_path / "run" / "steps").iterdir()}

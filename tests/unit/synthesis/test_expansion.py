@@ -24,7 +24,7 @@ from espalier.synthesis.webshaper.expansion_calls import (
     ExpanderTurn,
     ExpansionState,
     Fact,
-    FactsFound,
+    FoundFacts,
     GiveUp,
     Search,
     SubQuestionVerdict,
@@ -192,7 +192,7 @@ def test_an_agent_that_never_submits_runs_out_of_actions(lyon, tools):
     assert asyncio.run(expander.grow(lyon[0])) is None
     assert len(model.told) == CONFIG.max_actions
     assert len(model.told[-1].turns) == CONFIG.max_actions - 1
-    assert model.told[-1].turns[0].result == FactsFound(facts=())
+    assert model.told[-1].turns[0].result == FoundFacts(facts=())
     assert funnel.counts("train.expansion") == {"out_of_actions": 1}
 
 
@@ -332,7 +332,7 @@ def test_the_embedded_expander_summarizes_a_union_before_submitting_it():
         question=(("C@leaf", "r", "?T"),), leaf="leaf", leaf_kind="k", relations=()
     )
     told = ExpanderTurn(
-        action=Action(thought="so", call=Search(name="leaf")), result=FactsFound(facts=facts)
+        action=Action(thought="so", call=Search(name="leaf")), result=FoundFacts(facts=facts)
     )
     tools_used = set()
     for seed in range(40):
@@ -345,7 +345,7 @@ def test_the_embedded_expander_summarizes_a_union_before_submitting_it():
             call = asyncio.run(EmbeddedExpander(seed).answer(request)).call
             calls.append(call)
             refused = SubQuestionVerdict(accepted=False, reason="no")
-            result = refused if isinstance(call, Validate) else FactsFound(facts=())
+            result = refused if isinstance(call, Validate) else FoundFacts(facts=())
             if isinstance(call, Summarize):
                 from espalier.synthesis.webshaper.expansion_calls import UnionMembers
 

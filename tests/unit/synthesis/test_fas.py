@@ -12,10 +12,10 @@ from espalier.synthesis.agent_texts.calls import (
     SEARCH,
     Claim,
     Judgement,
-    KnowledgeTold,
+    KnowledgeInput,
     Plan,
-    PlanTold,
-    QuestionTold,
+    PlanInput,
+    QuestionInput,
     guess_request,
     judge_request,
     plan_request,
@@ -128,19 +128,19 @@ def test_every_training_chain_is_read_as_it_was_asked(candidates, knowledge_dir,
 
 
 def test_a_plan_searches_the_first_line_and_names_the_rest(small):
-    told = QuestionTold(question="Find the capital of the country of Lyon.")
+    told = QuestionInput(question="Find the capital of the country of Lyon.")
     plan = answered(teacher(small[0]), plan_request(told))
     assert plan == Plan(analysis="country , capital", tool="search", query="Lyon country")
 
 
 def test_a_teacher_declines_to_plan_without_a_search_tool(small):
-    told = QuestionTold(question="Find the capital of France.", tools=())
+    told = QuestionInput(question="Find the capital of France.", tools=())
     assert answered(teacher(small[0]), plan_request(told)).reason == "refused"
 
 
 def test_equal_requests_have_equal_answers_and_samples_differ(small):
     model = teacher(small[0], mistake_share=1.0)
-    told = QuestionTold(question="Find the capital of a neighbour of the country of Lyon.")
+    told = QuestionInput(question="Find the capital of a neighbour of the country of Lyon.")
     plans = [answered(model, plan_request(told, sample)) for sample in range(12)]
     assert plans == [answered(model, plan_request(told, sample)) for sample in range(12)]
     assert len(set(plans)) > 4
@@ -169,7 +169,7 @@ def test_a_mistaken_plan_is_another_plan(small):
 )
 def test_the_judge_tells_plans_by_the_words_of_the_question(small, analysis, query, likely):
     plan = Plan(analysis=analysis, tool="search", query=query)
-    told = PlanTold(
+    told = PlanInput(
         question="What is the capital of the country of Lyon?", tools=(SEARCH,), plan=plan
     )
     judgement = answered(teacher(small[0]), judge_request(told))
@@ -177,13 +177,13 @@ def test_the_judge_tells_plans_by_the_words_of_the_question(small, analysis, que
 
 
 def test_the_judge_is_told_neither_the_answer_nor_a_result():
-    assert set(PlanTold.model_fields) == {"question", "tools", "plan"}
+    assert set(PlanInput.model_fields) == {"question", "tools", "plan"}
     assert set(Plan.model_fields) == {"analysis", "tool", "query"}
 
 
 def test_a_plan_with_an_unknown_tool_is_judged_unlikely(small):
     plan = Plan(analysis="country", tool="map", query="Lyon country")
-    told = PlanTold(question="What is the country of Lyon?", tools=(SEARCH,), plan=plan)
+    told = PlanInput(question="What is the country of Lyon?", tools=(SEARCH,), plan=plan)
     assert not answered(teacher(small[0]), judge_request(told)).likely
 
 
@@ -323,8 +323,8 @@ def test_neither_step_of_reasoning_is_told_the_gold_answer(small):
 
 
 def test_a_guess_is_made_without_any_knowledge(small):
-    told = QuestionTold(question="Find the capital of the country of Lyon.")
+    told = QuestionInput(question="Find the capital of the country of Lyon.")
     guess = answered(teacher(small[0]), guess_request(told))
     assert guess.parts == ("country", "capital")
-    knowledge = KnowledgeTold(question=told.question, first_answer="Oslo", knowledge=())
+    knowledge = KnowledgeInput(question=told.question, first_answer="Oslo", knowledge=())
     assert answered(teacher(small[0]), refine_request(knowledge)).answer == "Oslo"

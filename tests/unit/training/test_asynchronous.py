@@ -14,7 +14,7 @@ from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.records import HungError
 from espalier.rollout.roller import Roller
-from espalier.rollout.waits import Waits
+from espalier.rollout.waits import EpisodeWaits
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.rl.asynchronous import (
     GroupOrder,
@@ -354,7 +354,7 @@ def test_a_failed_replica_raises_in_the_learner(started):
 
 
 def test_a_group_that_hangs_is_named_by_the_deadline():
-    waits = Waits()
+    waits = EpisodeWaits()
     worker = RolloutWorker(
         lambda: FakeReplica([], seconds=60.0), threads=1, limit_s=0.2, waits=lambda: [waits]
     )

@@ -6,7 +6,7 @@ import pytest
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.records.trajectory import FinishReason
-from espalier.training.rl.payment import pay_nothing
+from espalier.training.rl.reward_functions import no_further_reward
 from espalier.training.rl.sampling import GroupSampler
 from tests.factories.training import make_task, make_trajectory
 
@@ -74,13 +74,22 @@ class Sampler:
         return self._sampler.sample(step, groups=self._count)
 
 
-def _sampler(script, *, pool=None, seed=0, screening=0, filters=None, pay=pay_nothing, **changes):
+def _sampler(
+    script,
+    *,
+    pool=None,
+    seed=0,
+    screening=0,
+    filters=None,
+    reward_function=no_further_reward,
+    **changes,
+):
     roller = ScriptedRoller(script)
     algorithm = {"filters": _regenerating(2) if filters is None else filters}
     algorithm |= changes.pop("algorithm", {})
     settings = {"tasks_per_step": 3, "group_size": 4, "minibatches": 1, "algorithm": algorithm}
     config = TrainingConfig.model_validate(settings | changes)
-    options = {"seed": seed, "screening": screening, "pay": pay}
+    options = {"seed": seed, "screening": screening, "reward_function": reward_function}
     return roller, Sampler(roller, pool or RecordingPool(), config, **options)
 
 
@@ -329,7 +338,7 @@ def test_dapos_filter_compares_outcomes_and_not_lengths():
     def pay_by_place(group):
         return [replace(t, reward=t.reward | {"length": -place}) for place, t in enumerate(group)]
 
-    _, sampler = _sampler([MIXED, ALWAYS, NEVER], filters=filters, pay=pay_by_place)
+    _, sampler = _sampler([MIXED, ALWAYS, NEVER], filters=filters, reward_function=pay_by_place)
     kept = sampler.sample(0)
     assert len(kept.groups) == 1
     assert kept.zero_variance == 0, "their whole rewards differ"

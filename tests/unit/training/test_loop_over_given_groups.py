@@ -94,7 +94,7 @@ class Published:
         self.versions.append(version)
 
 
-class Told(NullTracker):
+class RecordingTracker(NullTracker):
     def __init__(self, ends_after=99):
         self.notes, self.rows, self.bar = [], {}, []
         self._steps, self._ends_after = 0, ends_after
@@ -122,7 +122,7 @@ class Run:
 
     def __init__(self, directory, *, kinds=(), scores=(), config=None):
         self.profile = config or profile()
-        self.sampler, self.published, self.told = Sampler(kinds), Published(), Told()
+        self.sampler, self.published, self.told = Sampler(kinds), Published(), RecordingTracker()
         self.model = tiny_policy().model
         self.weights_when_judged = []
         self._scores = iter(scores)
@@ -223,7 +223,7 @@ def test_a_killed_run_ends_as_an_unbroken_one(tmp_path, after):
     scores = {0: 0.3, 2: 0.3, 4: 0.2, 5: 0.25}
     unbroken = Run(tmp_path / "whole", scores=scores.values()).run()
     killed = Run(tmp_path / "broken", scores=scores.values())
-    killed.told = Told(ends_after=after)
+    killed.told = RecordingTracker(ends_after=after)
     with pytest.raises(KeyboardInterrupt):
         killed.run()
     assert killed.sampler.closed == 1

@@ -315,7 +315,7 @@ def test_bfloat16_stays_near_float32(policy, groups):
 
 def _explained(policy, groups, rewards, expected):
     """`explained_variance` of a step whose groups have these rewards and predictions."""
-    paid = [
+    rewarded = [
         Group(
             trajectories=tuple(replace(t, reward={"outcome": reward}) for t in group),
             expected_reward=guess,
@@ -324,7 +324,7 @@ def _explained(policy, groups, rewards, expected):
     ]
     profile = _profile({"preset": "spo"})
     update, _ = make_update(policy.model, profile)
-    return _apply_whole(update, profile, paid).get("explained_variance")
+    return _apply_whole(update, profile, rewarded).get("explained_variance")
 
 
 def test_predictions_of_outcomes_are_judged_by_explained_variance(policy, groups):

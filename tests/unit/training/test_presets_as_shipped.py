@@ -36,7 +36,7 @@ def test_every_preset_as_shipped_makes_two_updates(inputs, tmp_path, preset):
 
 
 def test_gdpo_weighs_the_terms_that_a_step_has(inputs, tmp_path):
-    """`turns` is among the terms only in steps in which a turn was paid."""
+    """`turns` is among the terms only in steps in which a turn was rewarded."""
     advantage = {"name": "gdpo", "weights": {"format": 0.5, "turns": 0.5}}
     assert_two_updates(inputs, tmp_path, {"advantage": advantage})
 

@@ -1,4 +1,4 @@
-"""Labels of steps by completions, heads that are fitted to them, and what they pay."""
+"""Labels of steps by completions, heads that are fitted to them, and the rewards of those."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +19,12 @@ from espalier.training.reward_models.head import (
 )
 from espalier.training.reward_models.labels import label_outcomes, label_steps
 from espalier.training.rl.models import Critic, build_layout
-from espalier.training.rl.payment import OutcomeModelPayment, Payments, ProcessPayment, TermPayment
+from espalier.training.rl.reward_functions import (
+    OutcomeModelRewards,
+    ProcessRewards,
+    ProfileRewards,
+    TermRewards,
+)
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import (
     CPU,
@@ -154,22 +159,22 @@ def scored(*scores):
 )
 def test_steps_are_paid_as_the_profile_says(tmp_path, reduce, term, by_turn):
     config = ProcessRewardConfig(model=tmp_path, weight=0.5, reduce=reduce)
-    [paid] = ProcessPayment(scored(0.2, 0.1, 0.3), config)([attempt(make_task("lyon"), 1)])
-    assert paid.reward == pytest.approx({"outcome": 1.0, "format": 0.0} | term)
-    assert [turn.reward for turn in paid.turns] == pytest.approx(by_turn)
+    [rewarded] = ProcessRewards(scored(0.2, 0.1, 0.3), config)([attempt(make_task("lyon"), 1)])
+    assert rewarded.reward == pytest.approx({"outcome": 1.0, "format": 0.0} | term)
+    assert [turn.reward for turn in rewarded.turns] == pytest.approx(by_turn)
 
 
 def test_an_outcome_model_takes_the_rules_place(tmp_path):
     context = TermContext(64, outcome_low=-1.0, outcome_high=1.0)
-    judge = OutcomeModelPayment(scored(0.1, 0.2, 0.7), OutcomeModelConfig(model=tmp_path), context)
-    pay = Payments(TermPayment([], context), outcome=judge)
-    paid = pay([attempt(make_task("lyon"), 1), attempt(make_task("lyon"), 0)])
-    assert [t.reward["outcome"] for t in paid] == [1.0, 1.0]
+    judge = OutcomeModelRewards(scored(0.1, 0.2, 0.7), OutcomeModelConfig(model=tmp_path), context)
+    reward_function = ProfileRewards(TermRewards([], context), outcome=judge)
+    rewarded = reward_function([attempt(make_task("lyon"), 1), attempt(make_task("lyon"), 0)])
+    assert [t.reward["outcome"] for t in rewarded] == [1.0, 1.0]
     wrong = [attempt(make_task("lyon"), 0)]
-    assert pay.judged(wrong)[0].is_right, "trials of self-play are judged alike"
-    assert Payments(TermPayment([], context)).judged(wrong) == wrong
-    assert pay.judged([]) == []
-    assert pay.figures() == {"outcome_model/agreement": pytest.approx(1 / 3)}
+    assert reward_function.judged(wrong)[0].is_right, "trials of self-play are judged alike"
+    assert ProfileRewards(TermRewards([], context)).judged(wrong) == wrong
+    assert reward_function.judged([]) == []
+    assert reward_function.figures() == {"outcome_model/agreement": pytest.approx(1 / 3)}
 
 
 @pytest.mark.parametrize(

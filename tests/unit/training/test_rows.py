@@ -60,8 +60,10 @@ def test_an_episodes_reward_is_on_its_last_action_token():
 
 def test_a_turns_reward_is_on_its_last_action_token():
     plain = _two_turns()
-    paid = tuple(replace(turn, reward=r) for turn, r in zip(plain.turns, (0.25, 0.5), strict=True))
-    rows = _rows(replace(plain, turns=paid, reward={"outcome": 1.0, "turns": 0.75}), _short())
+    rewarded = tuple(
+        replace(turn, reward=r) for turn, r in zip(plain.turns, (0.25, 0.5), strict=True)
+    )
+    rows = _rows(replace(plain, turns=rewarded, reward={"outcome": 1.0, "turns": 0.75}), _short())
     assert rows.rewards_BT[0].tolist() == [0, 0, 0, 0.25, 0, 1.5]
 
 

@@ -34,21 +34,21 @@ class CallShaping(TurnTerm):
         low = self.cap if self.duplicate or self.unknown else 0.0
         return Span(-low, min(self.cap, self.right))
 
-    def turn_payments(self, episode: EpisodeFacts) -> list[float]:
+    def turn_rewards(self, episode: EpisodeFacts) -> list[float]:
         """Return the term's amount for each message of the policy, reward units."""
-        paid, before, payments = 0.0, None, list[float]()
+        total, before, rewards = 0.0, None, list[float]()
         found = False
         for turn in episode.turns:
-            start = paid
+            start = total
             for call in turn:
                 is_right = not found and self._is_right(call)
                 found = found or is_right
                 change = self.right * is_right - self.unknown * (not call.exists)
                 change -= self.duplicate * (before == call[:2])
-                paid = max(-self.cap, min(self.cap, paid + change))
+                total = max(-self.cap, min(self.cap, total + change))
                 before = call[:2]
-            payments.append(paid - start)
-        return payments
+            rewards.append(total - start)
+        return rewards
 
     def _is_right(self, call: CallFacts) -> bool:
         return call.succeeded and (not self.right_tools or call.name in self.right_tools)

@@ -27,7 +27,7 @@ class CallsCap(EpisodeTerm):
         del context
         return Span(-self.penalty, 0.0)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         del context
         return -self.penalty * (len(episode.calls) > self.most)

@@ -27,6 +27,6 @@ def require_outcome_dominates(terms: Mapping[str, Span], context: TermContext) -
     named = ", ".join(f"{name} {span.width:.3g}" for name, span in terms.items())
     raise ValueError(
         f"reward: the outcome can change the total by {context.outcome_width:.3g}, the other terms "
-        f"by {others:.3g} ({named}); a policy would be paid more for those than for its answers. "
+        f"by {others:.3g} ({named}); a policy would gain more by those than by its answers. "
         "Lower them or their caps, leave one out, or raise reward.outcome"
     )

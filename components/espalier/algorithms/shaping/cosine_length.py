@@ -45,7 +45,7 @@ class CosineLength(EpisodeTerm):
         most = self.share * context.outcome_width
         return Span(-most, most)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         moved = self.share * context.outcome_width
         moved *= cosine_progress(episode.length(self.unit), self.max_length)

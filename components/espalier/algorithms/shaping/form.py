@@ -38,7 +38,7 @@ class Form(EpisodeTerm):
         del context
         return Span(0.0, self.weight)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         del context
         valid = sum(call.exists for call in episode.calls)

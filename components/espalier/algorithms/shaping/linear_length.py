@@ -33,7 +33,7 @@ class LinearLength(EpisodeTerm):
         del context
         return Span(-self.cap, 0.0)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         del context
         over = max(0, episode.length(self.unit) - self.target)

@@ -29,7 +29,7 @@ class Majority(GroupTerm):
         del context
         return Span(0.0, self.weight)
 
-    def payments(self, group: Sequence[EpisodeFacts]) -> list[float]:
+    def rewards(self, group: Sequence[EpisodeFacts]) -> list[float]:
         """Return the term's amount for each episode of `group`, reward units."""
         answers = [_folded(episode.answer) for episode in group]
         common = Counter(answer for answer in answers if answer).most_common(2)

@@ -30,7 +30,7 @@ class NegativeEntropy(EpisodeTerm):
         del context
         return Span(-self.weight, 0.0)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         del context
         if not episode.action_logprobs:

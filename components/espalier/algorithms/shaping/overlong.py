@@ -45,7 +45,7 @@ class Overlong(EpisodeTerm):
         """Return the range of the term."""
         return Span(-self.share * context.outcome_width, 0.0)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         return overlong_penalty(
             context.max_tokens if episode.is_truncated else episode.total_tokens,

@@ -36,7 +36,7 @@ class Repetition(EpisodeTerm):
         del context
         return Span(-self.weight, 0.0)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         del context
         return -self.weight * repeated_share(episode.action_token_ids, self.ngram)

@@ -37,7 +37,7 @@ class SigmoidLength(EpisodeTerm):
         """Return the range of the term."""
         return Span(-self.share * max(0.0, context.outcome_high), 0.0)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         del context
         over = (episode.length(self.unit) - self.target) / self.softness

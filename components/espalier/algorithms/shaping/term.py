@@ -99,7 +99,7 @@ class Span(NamedTuple):
         return self.high - self.low
 
 
-class Payment(NamedTuple):
+class TermReward(NamedTuple):
     """The amount of a term in one episode, reward units."""
 
     once: float | None = None
@@ -124,7 +124,9 @@ class RewardTerm(AlgorithmRule):
         """Return the range of the term."""
 
     @abstractmethod
-    def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
+    def group_rewards(
+        self, group: Sequence[EpisodeFacts], context: TermContext
+    ) -> list[TermReward]:
         """Return the term's amounts for the attempts at one task."""
 
 
@@ -132,35 +134,41 @@ class EpisodeTerm(RewardTerm):
     """A term that is computed from one episode."""
 
     @abstractmethod
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
 
-    def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
+    def group_rewards(
+        self, group: Sequence[EpisodeFacts], context: TermContext
+    ) -> list[TermReward]:
         """Return the term's amounts for the attempts at one task."""
-        return [Payment(self.payment(episode, context)) for episode in group]
+        return [TermReward(self.reward(episode, context)) for episode in group]
 
 
 class GroupTerm(RewardTerm):
     """A term that compares the attempts at one task."""
 
     @abstractmethod
-    def payments(self, group: Sequence[EpisodeFacts]) -> list[float]:
+    def rewards(self, group: Sequence[EpisodeFacts]) -> list[float]:
         """Return the term's amount for each episode of `group`, reward units."""
 
-    def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
+    def group_rewards(
+        self, group: Sequence[EpisodeFacts], context: TermContext
+    ) -> list[TermReward]:
         """Return the term's amounts for the attempts at one task."""
         del context
-        return [Payment(payment) for payment in self.payments(group)]
+        return [TermReward(reward) for reward in self.rewards(group)]
 
 
 class TurnTerm(RewardTerm):
     """A term that counts turn by turn."""
 
     @abstractmethod
-    def turn_payments(self, episode: EpisodeFacts) -> list[float]:
+    def turn_rewards(self, episode: EpisodeFacts) -> list[float]:
         """Return the term's amount for each message of the policy, reward units."""
 
-    def paid(self, group: Sequence[EpisodeFacts], context: TermContext) -> list[Payment]:
+    def group_rewards(
+        self, group: Sequence[EpisodeFacts], context: TermContext
+    ) -> list[TermReward]:
         """Return the term's amounts for the attempts at one task."""
         del context
-        return [Payment(None, tuple(self.turn_payments(episode))) for episode in group]
+        return [TermReward(None, tuple(self.turn_rewards(episode))) for episode in group]

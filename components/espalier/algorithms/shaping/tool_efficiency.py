@@ -26,7 +26,7 @@ class ToolEfficiency(EpisodeTerm):
         del context
         return Span(0.0, self.weight)
 
-    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+    def reward(self, episode: EpisodeFacts, context: TermContext) -> float:
         """Return the term's amount for `episode`, reward units."""
         del context
         return self.weight * useful_share(episode.calls) if episode.is_right else 0.0

@@ -24,7 +24,7 @@ class TurnPenalty(TurnTerm):
         del context
         return Span(-self.cap, 0.0)
 
-    def turn_payments(self, episode: EpisodeFacts) -> list[float]:
+    def turn_rewards(self, episode: EpisodeFacts) -> list[float]:
         """Return the term's amount for each message of the policy, reward units."""
         taken = [min(self.cap, self.per_turn * n) for n in range(len(episode.turns) + 1)]
         return [before - after for before, after in pairwise(taken)]

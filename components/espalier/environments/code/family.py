@@ -133,10 +133,10 @@ class Code(SimpleFamily[CodeConfig]):
     def environments_in(self, sandboxes: PoolThread) -> Environments:
         """Return environments whose programs run in these sandboxes."""
         tools = self._tools_in(sandboxes)
-        court = Court(sandboxes, self.settings.test_timeout_s)
+        court = ProgramJudge(sandboxes, self.settings.test_timeout_s)
         return self.environments_by(tools, lambda _task: self._rules_in(court, tools))
 
-    def _rules_in(self, court: Court, tools: Sequence[Tool]) -> EpisodeRules:
+    def _rules_in(self, court: ProgramJudge, tools: Sequence[Tool]) -> EpisodeRules:
         """Return the rules of one episode, whose program is judged once for all terms."""
         judged: list[Judgement] = []
 
@@ -175,7 +175,7 @@ class Code(SimpleFamily[CodeConfig]):
         if answer is None:
             return self.outcome_span(self.settings)[0]
         with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
-            court = Court(sandboxes, self.settings.test_timeout_s)
+            court = ProgramJudge(sandboxes, self.settings.test_timeout_s)
             judged = asyncio.run(court.judgement(task, program_in(answer)))
         return unit_test_reward(judged.report, self.settings.reward)
 
@@ -231,7 +231,7 @@ class Code(SimpleFamily[CodeConfig]):
         return self.settings.model_dump(mode="json", exclude=elsewhere)
 
 
-class Court:
+class ProgramJudge:
     """Judges programs by hidden tests, each in a judging sandbox that was reset before.
 
     Equal programs for one task are judged once, since most answers of a trained policy are equal. A

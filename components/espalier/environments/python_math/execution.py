@@ -37,7 +37,7 @@ from espalier.environments.interpreter import PythonRuns
 from espalier.records import Task
 from espalier.sandbox import SandboxRefused
 
-Asked = Literal["output", "input", "program"]
+UnknownPart = Literal["output", "input", "program"]
 FUNCTION = "f"
 """Name of the function that every program defines."""
 MAX_ANSWER_CHARACTERS = 1000

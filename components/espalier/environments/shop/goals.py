@@ -17,7 +17,7 @@ from espalier.rewards import ShopGoal, ShopScore, webshop_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedGoal:
+class WordedGoal:
     """A goal in words, and the product that meets it."""
 
     instruction: str
@@ -42,7 +42,7 @@ class _Goal(BaseModel):
     product_category: str = ""
 
 
-def goal_task(asked: AskedGoal, *, family: str, split: Split, source: str) -> Task:
+def goal_task(asked: WordedGoal, *, family: str, split: Split, source: str) -> Task:
     """Return the task of a goal; its gold answer is the purchase that it was made from."""
     gold = {"asin": asked.asin, "options": dict(asked.chosen)}
     return make_task(

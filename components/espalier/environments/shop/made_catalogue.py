@@ -16,7 +16,7 @@ from espalier.config import SplitsConfig
 from espalier.environments.family import dealt_split
 from espalier.environments.shop.catalogue import Product, drawn_price_limit
 from espalier.environments.shop.config import MadeCatalogueConfig
-from espalier.environments.shop.goals import AskedGoal
+from espalier.environments.shop.goals import WordedGoal
 from espalier.records import Split
 from espalier.rewards import CATEGORY_SEPARATOR, ShopGoal, ShopProduct
 
@@ -142,7 +142,7 @@ def split_of(product: Product, splits: SplitsConfig) -> Split:
     return dealt_split(" ".join(sorted(product.record.title.split())), splits)
 
 
-def drawn_goal(dice: random.Random, product: Product, config: MadeCatalogueConfig) -> AskedGoal:
+def drawn_goal(dice: random.Random, product: Product, config: MadeCatalogueConfig) -> WordedGoal:
     """Return a goal that the product meets, with random options of it."""
     asks_hidden = dice.random() < config.hidden_share
     count = dice.randint(0 if not config.max_options else 1, config.max_options)
@@ -154,7 +154,7 @@ def drawn_goal(dice: random.Random, product: Product, config: MadeCatalogueConfi
 
 def goal_in_words(
     dice: random.Random, product: Product, chosen: Mapping[str, str], asked: Sequence[str]
-) -> AskedGoal:
+) -> WordedGoal:
     """Return the goal of buying a product with chosen options, in a random wording.
 
     Args:
@@ -174,7 +174,7 @@ def goal_in_words(
         "price": "" if limit is None else f" , under {limit:g} dollars",
     }
     hidden = " and a hidden attribute" if beside else ""
-    return AskedGoal(
+    return WordedGoal(
         instruction=dice.choice(_WISHES).format(**words),
         goal=ShopGoal(
             attributes=tuple(asked),
@@ -192,7 +192,7 @@ def goal_in_words(
 
 def made_goals(
     products: Sequence[Product], config: MadeCatalogueConfig, splits: SplitsConfig, split: Split
-) -> Iterator[AskedGoal]:
+) -> Iterator[WordedGoal]:
     """Yield distinct goals of a split, in rounds over its products, until a round finds none."""
     own = [product for product in products if split_of(product, splits) == split]
     seen: set[str] = set()

@@ -34,7 +34,7 @@ from espalier.environments.benchmarks import (
 )
 from espalier.environments.family import dealt_split
 from espalier.environments.shop.catalogue import Catalogue, Product, drawn_price_limit
-from espalier.environments.shop.goals import AskedGoal
+from espalier.environments.shop.goals import WordedGoal
 from espalier.records import DataError, Split
 from espalier.rewards import ShopGoal, ShopProduct, first_color, token_set_ratio
 
@@ -52,11 +52,11 @@ class PublicShop(NamedTuple):
     """A catalogue, and its goals in the order of upstream's shuffle."""
 
     catalogue: Catalogue
-    goals: Sequence[AskedGoal]
+    goals: Sequence[WordedGoal]
     is_official: bool
     """Whether there are enough goals by people for upstream's split by position."""
 
-    def goals_of(self, split: Split, splits: SplitsConfig) -> list[AskedGoal]:
+    def goals_of(self, split: Split, splits: SplitsConfig) -> list[WordedGoal]:
         """Return the goals of a split, by position or by the digest of the product's id."""
         if not self.is_official:
             return [goal for goal in self.goals if dealt_split(goal.asin, splits) == split]
@@ -240,7 +240,7 @@ def _require_unicode(where: str, value: object) -> None:
 # ------------------------------------------------------------------------------ goals
 
 
-def _human_goals(products: Sequence[Product], path: Path) -> Iterator[AskedGoal]:
+def _human_goals(products: Sequence[Product], path: Path) -> Iterator[WordedGoal]:
     """Yield a goal for each person's instruction for a product in the catalogue."""
     rows = {asin.lower(): value for asin, value in read_mapping(path).items()}
     _require_unicode(str(path), rows)
@@ -262,7 +262,7 @@ def _human_goals(products: Sequence[Product], path: Path) -> Iterator[AskedGoal]
 
 def _made_goals(
     products: Sequence[Product], rows: Mapping[str, _AttributesRow]
-) -> Iterator[AskedGoal]:
+) -> Iterator[WordedGoal]:
     """Yield a goal for each combination of options of a product with an instruction."""
     by_asin = {asin.lower(): row for asin, row in rows.items()}
     for product in products:
@@ -283,13 +283,13 @@ def _goal(
     asked: tuple[str, tuple[str, ...]],
     options: tuple[str | tuple[str, str], ...],
     number: int,
-) -> AskedGoal:
+) -> WordedGoal:
     words, attributes = asked
     dice = random.Random(f"webshop goal {product.asin} {number}")
     limit = drawn_price_limit(dice, product.price)
     said = "" if limit is None else f", and price lower than {limit:.2f} dollars"
     record = product.record
-    return AskedGoal(
+    return WordedGoal(
         instruction=f"{words}{said}",
         goal=ShopGoal(
             attributes=attributes,
@@ -337,10 +337,10 @@ def _bare_product(asin: str, row: _AttributesRow) -> Product:
     )
 
 
-def _bare_goals(rows: Mapping[str, _AttributesRow]) -> Iterator[AskedGoal]:
+def _bare_goals(rows: Mapping[str, _AttributesRow]) -> Iterator[WordedGoal]:
     for asin, row in rows.items():
         if row.instruction and row.instruction_attributes:
             goal = ShopGoal(attributes=row.instruction_attributes)
-            yield AskedGoal(
+            yield WordedGoal(
                 instruction=row.instruction, goal=goal, asin=asin.lower(), chosen={}, kind="bare"
             )

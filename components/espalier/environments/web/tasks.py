@@ -39,7 +39,7 @@ _STREETS = tuple(
 )  # fmt: skip
 
 
-class Asked(NamedTuple):
+class SiteRequest(NamedTuple):
     """One request to a site."""
 
     words: str
@@ -131,7 +131,7 @@ def reached_task(
 
 
 def _task(
-    asked: Asked, kind: str, prompt: str, seed: int, place: tuple[Split, int], family: str
+    asked: SiteRequest, kind: str, prompt: str, seed: int, place: tuple[Split, int], family: str
 ) -> Task:
     split, number = place
     checks: dict[str, Any] = {
@@ -246,30 +246,30 @@ def _number_of(browser: Browser, role: str, name: str) -> str:
 # ---------------------------------------------------------------------------------- kinds
 
 
-def _fact(section: str, key: str, *ways: str) -> Callable[[_Chance], Asked | None]:
+def _fact(section: str, key: str, *ways: str) -> Callable[[_Chance], SiteRequest | None]:
     """Return the maker of a question about one field of a record."""
 
-    def ask(chance: _Chance) -> Asked | None:
+    def ask(chance: _Chance) -> SiteRequest | None:
         value = str(chance.record[key])
         if value == NOBODY:
             return None
         steps = (("find", chance.name),)
-        return Asked(chance.worded(*ways), f"/{section}", (chance.name,), steps, answer=value)
+        return SiteRequest(chance.worded(*ways), f"/{section}", (chance.name,), steps, answer=value)
 
     return ask
 
 
-def _open(chance: _Chance) -> Asked:
+def _open(chance: _Chance) -> SiteRequest:
     words = chance.worded("open the page of the {name} .", "show me the {name} .")
     steps = (("find", chance.name),)
-    return Asked(words, "/shop", (chance.name,), steps, url=f"/shop/{chance.record['id']}")
+    return SiteRequest(words, "/shop", (chance.name,), steps, url=f"/shop/{chance.record['id']}")
 
 
-def _comment(chance: _Chance) -> Asked:
+def _comment(chance: _Chance) -> SiteRequest:
     return _comment_of(chance, chance.dice.choice(COMMENTS))
 
 
-def _comment_of(chance: _Chance, text: str) -> Asked:
+def _comment_of(chance: _Chance, text: str) -> SiteRequest:
     words = chance.worded(
         "post the comment {text} on {name} .", "comment {text} on {name} .", text=text
     )
@@ -277,45 +277,45 @@ def _comment_of(chance: _Chance, text: str) -> Asked:
     steps = (
         ("find", chance.name), ("click", "comment"), ("type", "text", text), ("click", "post"),
     )  # fmt: skip
-    return Asked(words, "/forum", (chance.name,), steps, forms=((path, {"text": text}),))
+    return SiteRequest(words, "/forum", (chance.name,), steps, forms=((path, {"text": text}),))
 
 
-def _vote(chance: _Chance) -> Asked:
+def _vote(chance: _Chance) -> SiteRequest:
     words = chance.worded("vote for {name} .", "give {name} your vote .")
     steps = (("find", chance.name), ("click", "vote"))
     path = f"/forum/{chance.record['id']}/vote"
-    return Asked(words, "/forum", (chance.name,), steps, forms=((path, {}),))
+    return SiteRequest(words, "/forum", (chance.name,), steps, forms=((path, {}),))
 
 
-def _assign(chance: _Chance) -> Asked:
+def _assign(chance: _Chance) -> SiteRequest:
     record = chance.record
     others = [one["name"] for one in chance.site["users"] if one["name"] != record["assignee"]]
     return _assigned(chance, chance.dice.choice(others))
 
 
-def _assigned(chance: _Chance, user: str) -> Asked:
+def _assigned(chance: _Chance, user: str) -> SiteRequest:
     words = chance.worded("assign {name} to {user} .", "{user} should do {name} .", user=user)
     return _edited(chance, words, "assignee", user)
 
 
-def _close(chance: _Chance) -> Asked | None:
+def _close(chance: _Chance) -> SiteRequest | None:
     if chance.record["status"] == "closed":
         return None
     words = chance.worded("close {name} .", "{name} is done , close it .")
     return _edited(chance, words, "status", "closed")
 
 
-def _edited(chance: _Chance, words: str, field: str, value: str) -> Asked:
+def _edited(chance: _Chance, words: str, field: str, value: str) -> SiteRequest:
     record = chance.record
     fields = {"assignee": record["assignee"], "status": record["status"], field: value}
     steps = (
         ("find", chance.name), ("click", "edit"), ("select", field, value), ("click", "save"),
     )  # fmt: skip
     path = f"/issues/{record['id']}/edit"
-    return Asked(words, "/issues", (chance.name,), steps, forms=((path, fields),))
+    return SiteRequest(words, "/issues", (chance.name,), steps, forms=((path, fields),))
 
 
-def _street(chance: _Chance) -> Asked | None:
+def _street(chance: _Chance) -> SiteRequest | None:
     name = chance.dice.choice(street_names(chance.split, chance.splits))
     return _moved(chance, f"{chance.dice.randint(10, 99)} {name}")
 
@@ -325,7 +325,7 @@ def street_names(split: Split, splits: SplitsConfig) -> list[str]:
     return [name for name in _STREETS if dealt_split(name, splits) == split]
 
 
-def _moved(chance: _Chance, street: str) -> Asked | None:
+def _moved(chance: _Chance, street: str) -> SiteRequest | None:
     number, _, name = street.partition(" ")
     if not number.isdecimal() or name not in street_names(chance.split, chance.splits):
         return None
@@ -333,14 +333,14 @@ def _moved(chance: _Chance, street: str) -> Asked | None:
     words = chance.dice.choice(("change my street to {} .", "i moved to {} .")).format(street)
     fields = {"email": account["email"], "street": street, "city": account["city"]}
     steps = (("click", "edit"), ("type", "street", street), ("click", "save"))
-    return Asked(words, "/account", (name,), steps, forms=(("/account/edit", fields),))
+    return SiteRequest(words, "/account", (name,), steps, forms=(("/account/edit", fields),))
 
 
-def _cart(chance: _Chance) -> Asked:
+def _cart(chance: _Chance) -> SiteRequest:
     return _carted(chance, str(chance.dice.randint(1, min(chance.record["stock"], 3))))
 
 
-def _carted(chance: _Chance, quantity: str) -> Asked:
+def _carted(chance: _Chance, quantity: str) -> SiteRequest:
     words = chance.worded(
         "put {quantity} {name} in the cart .", "add {quantity} {name} to the cart .",
         quantity=quantity,
@@ -348,11 +348,11 @@ def _carted(chance: _Chance, quantity: str) -> Asked:
     return _bought(chance, words, quantity)
 
 
-def _order(chance: _Chance) -> Asked:
+def _order(chance: _Chance) -> SiteRequest:
     return _ordered(chance, str(chance.dice.randint(1, min(chance.record["stock"], 3))))
 
 
-def _ordered(chance: _Chance, quantity: str) -> Asked:
+def _ordered(chance: _Chance, quantity: str) -> SiteRequest:
     words = chance.worded("order {quantity} {name} .", "buy {quantity} {name} .", quantity=quantity)
     asked = _bought(chance, words, quantity)
     return asked._replace(
@@ -360,15 +360,15 @@ def _ordered(chance: _Chance, quantity: str) -> Asked:
     )
 
 
-def _bought(chance: _Chance, words: str, quantity: str) -> Asked:
+def _bought(chance: _Chance, words: str, quantity: str) -> SiteRequest:
     path = f"/shop/{chance.record['id']}/cart"
     chosen = () if quantity == "1" else (("select", "quantity", quantity),)
     steps = (("find", chance.name), *chosen, ("click", "add to cart"))
     forms = ((path, {"quantity": quantity}),)
-    return Asked(words, "/shop", (chance.name,), steps, forms=forms)
+    return SiteRequest(words, "/shop", (chance.name,), steps, forms=forms)
 
 
-_ASKED: dict[TaskKind, tuple[str, Callable[[_Chance], Asked | None]]] = {
+_ASKED: dict[TaskKind, tuple[str, Callable[[_Chance], SiteRequest | None]]] = {
     "price": (
         "products",
         _fact("shop", "price", "what is the price of the {name} ?", "how much is the {name} ?"),
@@ -395,7 +395,7 @@ _ASKED: dict[TaskKind, tuple[str, Callable[[_Chance], Asked | None]]] = {
     "cart": ("products", _cart),
     "order": ("products", _order),
 }
-_FILLED_IN: dict[TaskKind, Callable[[_Chance, str], Asked | None]] = {
+_FILLED_IN: dict[TaskKind, Callable[[_Chance, str], SiteRequest | None]] = {
     "comment": _comment_of,
     "assign": _assigned,
     "street": _moved,

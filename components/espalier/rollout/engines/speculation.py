@@ -60,7 +60,7 @@ SpeculatedSessions: TypeAlias = Literal["off", "greedy", "all"]
 their context, and two thirds of their drafts are kept."""
 
 
-class Kept(NamedTuple):
+class AcceptedDraws(NamedTuple):
     """The draws of a step's rows that are kept."""
 
     is_stop_N: NDArray[np.bool_]
@@ -171,7 +171,9 @@ class Speculation:
             else:
                 self._next_S[slot] = len(action_ids) + _TRIES_AGAIN
 
-    def keep(self, slots_N: Ints, at: DraftedPositions, drawn: DrawnTokens, rows: RowState) -> Kept:
+    def keep(
+        self, slots_N: Ints, at: DraftedPositions, drawn: DrawnTokens, rows: RowState
+    ) -> AcceptedDraws:
         """Write the draws that are kept.
 
         Args:
@@ -200,4 +202,4 @@ class Speculation:
         for row in np.nonzero(drafted_N)[0].tolist():
             slot = int(slots_N[row])
             self._kinds[slot].learn(int(drafted_N[row]), int(counts_N[row]) - 1)
-        return Kept(is_stop_N, drafted_N, counts_N - 1)
+        return AcceptedDraws(is_stop_N, drafted_N, counts_N - 1)

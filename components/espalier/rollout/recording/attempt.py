@@ -26,7 +26,7 @@ from espalier.records import (
 )
 from espalier.records.trajectory import TURNS_TERM, FinishReason, RewardBreakdown
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
-from espalier.rollout.recording.asked import Answer, Asked
+from espalier.rollout.recording.call_request import Answer, CallRequest
 from espalier.rollout.recording.conversation import Conversation, DriftedError, read_conversation
 from espalier.rollout.recording.graph import PrefixGraph, RecordedCall
 from espalier.wire.requests import Refusal
@@ -158,7 +158,7 @@ class Attempt:
             )
         return (*call.asked, call.said)
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: CallRequest) -> Answer:
         """Sample and record the answer to one call.
 
         Raises:
@@ -226,7 +226,7 @@ class Attempt:
         if self.lost is not None:
             raise Refusal(409, f"this attempt is lost ({self.lost}): {self.lost_because}")
 
-    def _conversation(self, asked: Asked, dialect: Dialect) -> Conversation:
+    def _conversation(self, asked: CallRequest, dialect: Dialect) -> Conversation:
         try:
             conversation = read_conversation(
                 asked.messages,
@@ -240,7 +240,7 @@ class Attempt:
         self.foreign_messages += conversation.foreign
         return conversation
 
-    def _most_tokens(self, asked: Asked, prompt_tokens: int) -> int:
+    def _most_tokens(self, asked: CallRequest, prompt_tokens: int) -> int:
         calls = len(self.graph) + self.open_calls
         if calls >= self._limits.max_calls:
             raise Refusal(
@@ -258,7 +258,7 @@ class Attempt:
         most = min(room, self._limits.max_answer_tokens)
         return most if asked.max_tokens is None else min(most, asked.max_tokens)
 
-    def _drawn(self, asked: Asked, prompt: bytes) -> Sampling:
+    def _drawn(self, asked: CallRequest, prompt: bytes) -> Sampling:
         """Return how the answer is sampled; its seed depends on the prompt, not on call order."""
         if self._sampling is None:
             seed = random.getrandbits(63) if asked.seed is None else asked.seed
@@ -314,7 +314,7 @@ class Attempt:
             finally:
                 session.close()
 
-    def _said(self, asked: Asked, action: Action, text: str, answer_id: str) -> Message:
+    def _said(self, asked: CallRequest, action: Action, text: str, answer_id: str) -> Message:
         """Return the answer as it is sent; the raw text if it is no action, or was cut off."""
         match action:
             case ToolCalls() if asked.offers_calls:

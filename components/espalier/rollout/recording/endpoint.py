@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from espalier.config import ServingConfig
 from espalier.records import EngineError
-from espalier.rollout.recording.asked import WireFormat
 from espalier.rollout.recording.attempt import Attempt
-from espalier.rollout.recording.desk import AttemptDesk, BeginRequest
+from espalier.rollout.recording.attempt_manager import AttemptManager, BeginRequest
+from espalier.rollout.recording.call_request import WireFormat
 from espalier.rollout.recording.formats.chat import ChatFormat
 from espalier.rollout.recording.formats.messages import MessagesFormat
 from espalier.rollout.recording.formats.responses import ResponsesFormat
@@ -80,7 +80,7 @@ class RecordingEndpoint:
         recorder: Recorder,
         config: ServingConfig,
         *,
-        desk: AttemptDesk | None = None,
+        desk: AttemptManager | None = None,
         keys: ApiKeys | None = None,
     ) -> None:
         """Answer for `recorder`.

@@ -20,7 +20,7 @@ from espalier.rollout.engines.engine import Engine
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.recording.attempt import Policy
-from espalier.rollout.recording.desk import AttemptDesk
+from espalier.rollout.recording.attempt_manager import AttemptManager
 from espalier.rollout.recording.dialects import RequestDialects
 from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
 from espalier.rollout.recording.recorder import Recorder
@@ -144,7 +144,7 @@ async def _record(  # noqa: PLR0913 (what a session is made of)
     folder: TrajectoryFolder,
     say: Callable[[str], None],
 ) -> None:
-    desk = AttemptDesk(
+    desk = AttemptManager(
         recorder,
         deadline_s=profile.agent.deadline_s,
         max_open=_MAX_OPEN,

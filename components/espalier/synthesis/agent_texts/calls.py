@@ -33,7 +33,7 @@ SEARCH = OfferedTool(
 )
 
 
-class DocumentTold(StrictModel):
+class DocumentInput(StrictModel):
     """A document to draw claims from."""
 
     title: str
@@ -54,7 +54,7 @@ class Claims(StrictModel):
     claims: tuple[Claim, ...] = Field(max_length=200)
 
 
-class MemoryTold(StrictModel):
+class MemoryInput(StrictModel):
     """An entity with its claims, and the styles to write questions in."""
 
     entity: str
@@ -75,7 +75,7 @@ class Questions(StrictModel):
     questions: tuple[StyledQuestion, ...] = Field(max_length=len(STYLES))
 
 
-class QuestionTold(StrictModel):
+class QuestionInput(StrictModel):
     """A question and the offered tools."""
 
     question: str
@@ -90,7 +90,7 @@ class Plan(StrictModel):
     query: PlainText
 
 
-class PlanTold(StrictModel):
+class PlanInput(StrictModel):
     """A plan to be judged, without the right answer and without results of the tool."""
 
     question: str
@@ -112,7 +112,7 @@ class Guess(StrictModel):
     answer: PlainText
 
 
-class KnowledgeTold(StrictModel):
+class KnowledgeInput(StrictModel):
     """A question, a first answer, and knowledge about it."""
 
     question: str
@@ -135,7 +135,7 @@ class Candidate(StrictModel):
     text: PlainText
 
 
-class StepTold(StrictModel):
+class StepInput(StrictModel):
     """A step of an attempt: earlier observations, the action taken, alternatives wanted."""
 
     question: str
@@ -150,7 +150,7 @@ class Alternatives(StrictModel):
     candidates: tuple[Candidate, ...] = Field(max_length=16)
 
 
-def claims_request(told: DocumentTold) -> Request[Claims]:
+def claims_request(told: DocumentInput) -> Request[Claims]:
     """Ask for the claims of a document."""
     return Request(
         call="draw_claims",
@@ -161,7 +161,7 @@ def claims_request(told: DocumentTold) -> Request[Claims]:
     )
 
 
-def questions_request(told: MemoryTold) -> Request[Questions]:
+def questions_request(told: MemoryInput) -> Request[Questions]:
     """Ask for questions about a memory."""
     return Request(
         call="ask_questions",
@@ -173,7 +173,7 @@ def questions_request(told: MemoryTold) -> Request[Questions]:
     )
 
 
-def plan_request(told: QuestionTold, sample: int = 0) -> Request[Plan]:
+def plan_request(told: QuestionInput, sample: int = 0) -> Request[Plan]:
     """Ask for an analysis and the first action."""
     return Request(
         call="plan_first_action",
@@ -185,7 +185,7 @@ def plan_request(told: QuestionTold, sample: int = 0) -> Request[Plan]:
     )
 
 
-def judge_request(told: PlanTold) -> Request[Judgement]:
+def judge_request(told: PlanInput) -> Request[Judgement]:
     """Ask whether a plan is likely to succeed."""
     return Request(
         call="judge_plan",
@@ -196,7 +196,7 @@ def judge_request(told: PlanTold) -> Request[Judgement]:
     )
 
 
-def guess_request(told: QuestionTold) -> Request[Guess]:
+def guess_request(told: QuestionInput) -> Request[Guess]:
     """Ask for the parts of a question and a guess, without tools."""
     return Request(
         call="guess_answer",
@@ -207,7 +207,7 @@ def guess_request(told: QuestionTold) -> Request[Guess]:
     )
 
 
-def refine_request(told: KnowledgeTold) -> Request[Refined]:
+def refine_request(told: KnowledgeInput) -> Request[Refined]:
     """Ask for the answer that the knowledge supports."""
     return Request(
         call="refine_answer",
@@ -218,7 +218,7 @@ def refine_request(told: KnowledgeTold) -> Request[Refined]:
     )
 
 
-def alternatives_request(told: StepTold) -> Request[Alternatives]:
+def alternatives_request(told: StepInput) -> Request[Alternatives]:
     """Ask for other actions at a step."""
     return Request(
         call="offer_alternatives",

@@ -23,7 +23,7 @@ from espalier.records import AgentText, FinalAnswer, Message, Task
 from espalier.records.trajectory import Trajectory
 from espalier.synthesis.agent_texts.calls import (
     Candidate,
-    StepTold,
+    StepInput,
     alternatives_request,
     plain_text,
 )
@@ -106,7 +106,7 @@ class Decider:
         if taken is None:
             self._funnel.count(HEADING, "malformed_action")
             return None
-        told = StepTold(question=task.question, seen=seen, taken=taken, count=self._alternatives)
+        told = StepInput(question=task.question, seen=seen, taken=taken, count=self._alternatives)
         answer = await self._model.answer(alternatives_request(told))
         others = () if isinstance(answer, ModelRefusal) else answer.candidates[: self._alternatives]
         others = tuple(other for other in dict.fromkeys(others) if _differs(other, taken))

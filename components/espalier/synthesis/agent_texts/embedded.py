@@ -22,17 +22,17 @@ from espalier.synthesis.agent_texts.calls import (
     Candidate,
     Claim,
     Claims,
-    DocumentTold,
+    DocumentInput,
     Guess,
     Judgement,
-    KnowledgeTold,
-    MemoryTold,
+    KnowledgeInput,
+    MemoryInput,
     Plan,
-    PlanTold,
+    PlanInput,
+    QuestionInput,
     Questions,
-    QuestionTold,
     Refined,
-    StepTold,
+    StepInput,
     Style,
     StyledQuestion,
     plain_text,
@@ -88,7 +88,7 @@ def with_mistake(
 _TRIES = 40
 
 
-def alternative_actions(told: StepTold, schema: Schema, rng: random.Random) -> Alternatives:
+def alternative_actions(told: StepInput, schema: Schema, rng: random.Random) -> Alternatives:
     """Up to `told.count` distinct actions other than the one taken."""
     found: dict[str, Candidate] = {}
     for thought, action, text in _drawn(told, schema, rng):
@@ -102,7 +102,7 @@ def alternative_actions(told: StepTold, schema: Schema, rng: random.Random) -> A
 
 
 def _drawn(
-    told: StepTold, schema: Schema, rng: random.Random
+    told: StepInput, schema: Schema, rng: random.Random
 ) -> Iterator[tuple[str, Literal["search", "answer"], str]]:
     """Thought, kind and text of candidate actions."""
     names = [hit.title for text in told.seen for hit in shown_hits(text) if hit.title]
@@ -138,14 +138,14 @@ class QuestionDrafter:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._styles: dict[Style, Callable[[MemoryTold, random.Random], str]] = {
+        self._styles: dict[Style, Callable[[MemoryInput, random.Random], str]] = {
             "retrieval": self._retrieval,
             "numeric": self._numeric,
             "multi_hop": self._multi_hop,
             "synthesis": self._synthesis,
         }
 
-    def questions(self, told: MemoryTold, rng: random.Random) -> Questions:
+    def questions(self, told: MemoryInput, rng: random.Random) -> Questions:
         """One question for each wanted style that the memory allows."""
         asked = []
         for style in told.styles:
@@ -155,11 +155,11 @@ class QuestionDrafter:
                 asked.append(StyledQuestion(style=style, question=text))
         return Questions(questions=tuple(asked))
 
-    def _retrieval(self, told: MemoryTold, rng: random.Random) -> str:
+    def _retrieval(self, told: MemoryInput, rng: random.Random) -> str:
         related = self._related(told)
         return _phrase(rng.choice(related)[0], told.entity, rng) if related else ""
 
-    def _numeric(self, told: MemoryTold, rng: random.Random) -> str:
+    def _numeric(self, told: MemoryInput, rng: random.Random) -> str:
         facts = _facts(told)
         labels = [
             label
@@ -168,7 +168,7 @@ class QuestionDrafter:
         ]
         return f"the {rng.choice(labels)} of {told.entity}" if labels else ""
 
-    def _multi_hop(self, told: MemoryTold, rng: random.Random) -> str:
+    def _multi_hop(self, told: MemoryInput, rng: random.Random) -> str:
         chains = [
             (relation, second)
             for relation, listed in self._related(told)
@@ -182,7 +182,7 @@ class QuestionDrafter:
         relation, second = rng.choice(chains)
         return _phrase(second, _phrase(relation, told.entity, rng), rng, ends=True)
 
-    def _synthesis(self, told: MemoryTold, rng: random.Random) -> str:
+    def _synthesis(self, told: MemoryInput, rng: random.Random) -> str:
         related = self._related(told)
         if len(related) < 2:
             return ""
@@ -190,7 +190,7 @@ class QuestionDrafter:
         phrases = [_phrase(relation, told.entity, rng) for relation in (first, second)]
         return f"both {phrases[0]} and {phrases[1]}"
 
-    def _related(self, told: MemoryTold) -> list[tuple[Relation, list[str]]]:
+    def _related(self, told: MemoryInput) -> list[tuple[Relation, list[str]]]:
         """Relations of the entity's kinds that its claims state, each with the listed objects."""
         kinds = sorted(self._schema.kinds(told.entity))
         return [
@@ -201,7 +201,7 @@ class QuestionDrafter:
         ]
 
 
-def _facts(told: MemoryTold) -> Facts:
+def _facts(told: MemoryInput) -> Facts:
     return facts_of(claim.text for claim in told.claims)
 
 
@@ -250,7 +250,7 @@ class EmbeddedTeacher:
         )
         return answer
 
-    def _claims(self, told: DocumentTold, rng: random.Random) -> Claims:
+    def _claims(self, told: DocumentInput, rng: random.Random) -> Claims:
         del rng  # deterministic: the document states its claims
         title = plain_text(told.title)
         stated = [line for line in map(plain_text, told.lines) if line] if title else []
@@ -258,7 +258,7 @@ class EmbeddedTeacher:
             claims=tuple(Claim(entity=title, date=date_in(line), text=line) for line in stated)
         )
 
-    def _plan(self, told: QuestionTold, rng: random.Random) -> Plan | ModelRefusal:
+    def _plan(self, told: QuestionInput, rng: random.Random) -> Plan | ModelRefusal:
         if not any(tool.name == "search" for tool in told.tools):
             return ModelRefusal("refused", "no tool is offered that could find it")
         reading = self._reader.read(told.question)
@@ -272,11 +272,11 @@ class EmbeddedTeacher:
         query = search_query(name, labels[0])
         return Plan(analysis=remaining_hops(labels), tool="search", query=query)
 
-    def _judgement(self, told: PlanTold, rng: random.Random) -> Judgement:
+    def _judgement(self, told: PlanInput, rng: random.Random) -> Judgement:
         del rng
         return self._judge.judge(told)
 
-    def _guess(self, told: QuestionTold, rng: random.Random) -> Guess:
+    def _guess(self, told: QuestionInput, rng: random.Random) -> Guess:
         reading = self._reader.read(told.question)
         if reading is None or not reading.labels:
             return Guess(parts=(LOOK_UP,), answer=rng.choice(self._schema.names))
@@ -289,7 +289,7 @@ class EmbeddedTeacher:
                 return text
         return _UNKNOWN
 
-    def _refined(self, told: KnowledgeTold, rng: random.Random) -> Refined:
+    def _refined(self, told: KnowledgeInput, rng: random.Random) -> Refined:
         del rng
         reading = self._reader.read(told.question)
         steps: list[str] = []

@@ -26,12 +26,12 @@ from espalier.rewards import exact_match
 from espalier.synthesis.agent_texts.calls import (
     STYLES,
     Claim,
-    DocumentTold,
+    DocumentInput,
     Guess,
-    KnowledgeTold,
-    MemoryTold,
-    PlanTold,
-    QuestionTold,
+    KnowledgeInput,
+    MemoryInput,
+    PlanInput,
+    QuestionInput,
     StyledQuestion,
     claims_request,
     guess_request,
@@ -137,7 +137,7 @@ class Planner:
                 yield text
 
     async def _claims(self, document: Document) -> tuple[Document, list[Claim]]:
-        told = DocumentTold(title=document.title, lines=document.lines)
+        told = DocumentInput(title=document.title, lines=document.lines)
         answer = await self._model.answer(claims_request(told))
         if isinstance(answer, ModelRefusal):
             self._funnel.count(PLANNING, f"claims_{answer.reason}")
@@ -149,7 +149,7 @@ class Planner:
 
     async def _plans_about(self, memory: EntityMemory) -> list[AgentText]:
         styles = STYLES[: self._config.questions_per_memory]
-        told = MemoryTold(entity=memory.entity, claims=tuple(memory.claims), styles=styles)
+        told = MemoryInput(entity=memory.entity, claims=tuple(memory.claims), styles=styles)
         answer = await self._model.answer(questions_request(told))
         if isinstance(answer, ModelRefusal):
             self._funnel.count(PLANNING, f"questions_{answer.reason}")
@@ -164,7 +164,7 @@ class Planner:
         return [text for text in texts if text is not None]
 
     async def _plan(self, question: StyledQuestion, memory: EntityMemory) -> AgentText | None:
-        told = QuestionTold(question=question.question)
+        told = QuestionInput(question=question.question)
         plan = await self._model.answer(plan_request(told))
         if isinstance(plan, ModelRefusal):
             self._funnel.count(PLANNING, f"plan_{plan.reason}")
@@ -172,7 +172,7 @@ class Planner:
         if plan.tool not in {tool.name for tool in told.tools}:
             self._funnel.count(PLANNING, "tool_not_offered")
             return None
-        judged = PlanTold(question=told.question, tools=told.tools, plan=plan)
+        judged = PlanInput(question=told.question, tools=told.tools, plan=plan)
         judgement = await self._model.answer(judge_request(judged))
         if isinstance(judgement, ModelRefusal) or not judgement.likely:
             self._funnel.count(PLANNING, "judged_unlikely")
@@ -231,12 +231,12 @@ class Reasoner:
         if not knowledge or len(knowledge) < len(evidence_of(task)):
             self._funnel.count(REASONING, "evidence_not_visible")
             return None
-        guess = await self._model.answer(guess_request(QuestionTold(question=task.question)))
+        guess = await self._model.answer(guess_request(QuestionInput(question=task.question)))
         if isinstance(guess, ModelRefusal):
             self._funnel.count(REASONING, f"guess_{guess.reason}")
             return None
         shown = tuple(LINE_SEPARATOR.join((d.title, *d.lines)) for d in knowledge)
-        told = KnowledgeTold(question=task.question, first_answer=guess.answer, knowledge=shown)
+        told = KnowledgeInput(question=task.question, first_answer=guess.answer, knowledge=shown)
         refined = await self._model.answer(refine_request(told))
         if isinstance(refined, ModelRefusal):
             self._funnel.count(REASONING, f"refine_{refined.reason}")

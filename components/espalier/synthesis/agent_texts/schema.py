@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from espalier.knowledge import Document, KnowledgeGraph, Relation
 from espalier.knowledge.folding import EMPTY_WORDS, folded_name, words
 from espalier.knowledge.graph import EntitySplit
-from espalier.synthesis.agent_texts.calls import Judgement, PlanTold
+from espalier.synthesis.agent_texts.calls import Judgement, PlanInput
 from espalier.synthesis.search_wording import LABEL_SEPARATOR
 from espalier.synthesis.task_making import FRAMES, JOINED_FRAMES
 
@@ -188,12 +188,12 @@ class PlanJudge:
             self._words[label] |= set(words(label))
         self._labels = {folded_name(label): label for label in schema.labels}
 
-    def judge(self, told: PlanTold) -> Judgement:
+    def judge(self, told: PlanInput) -> Judgement:
         """Whether the plan is likely to obtain what the question needs."""
         fault = self._fault(told)
         return Judgement(likely=not fault, reason=fault or "the plan says what the question asks")
 
-    def _fault(self, told: PlanTold) -> str:
+    def _fault(self, told: PlanInput) -> str:
         plan = told.plan
         if plan.tool not in {tool.name for tool in told.tools}:
             return "no such tool is offered"

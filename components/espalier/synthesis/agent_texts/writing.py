@@ -16,7 +16,7 @@ from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.records import AgentText, DataError, Task, Tracker
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.agent_texts.calls import QuestionTold, plan_request
+from espalier.synthesis.agent_texts.calls import QuestionInput, plan_request
 from espalier.synthesis.agent_texts.decisions import Decider
 from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher
 from espalier.synthesis.agent_texts.first_order import Planner, Reasoner
@@ -181,7 +181,7 @@ class _TextWriter:
         return failed
 
     async def _attempt(self, task: Task) -> tuple[Task, Trajectory | ModelRefusal]:
-        plan = await self._model.answer(plan_request(QuestionTold(question=task.question)))
+        plan = await self._model.answer(plan_request(QuestionInput(question=task.question)))
         if isinstance(plan, ModelRefusal):
             return task, plan
         return task, attempt_by_plan(task, plan, self._sources.search)

@@ -25,9 +25,9 @@ from espalier.synthesis.webshaper.expansion_calls import (
     ExpanderTurn,
     ExpansionState,
     Fact,
-    FactsFound,
+    FoundFacts,
     GiveUp,
-    RelationTold,
+    RelationInput,
     Search,
     SubQuestionVerdict,
     Summarize,
@@ -118,7 +118,7 @@ class ExpanderTools:
         self._reason_against_grown = reason_against
         self._seed = seed
         self.relations = tuple(
-            RelationTold(name=r.name, subject_kind=r.subject_kind, object_kind=r.object_kind)
+            RelationInput(name=r.name, subject_kind=r.subject_kind, object_kind=r.object_kind)
             for r in graph.relations.values()
         )
         self.names = {entity_id: entity.name for entity_id, entity in graph.entities.items()}
@@ -127,11 +127,11 @@ class ExpanderTools:
         for relation in graph.relations.values():
             self._by_object_kind.setdefault(relation.object_kind, []).append(relation.name)
 
-    def search(self, name: str) -> FactsFound:
+    def search(self, name: str) -> FoundFacts:
         """Facts whose objects include the entity, a seeded sample of each relation."""
         entity_id = self._ids.get(name)
         if entity_id is None:
-            return FactsFound(facts=())
+            return FoundFacts(facts=())
         rng = random.Random(f"{self._seed}/{self._steps.split}/search/{entity_id}")
         facts: list[Fact] = []
         for relation in self._by_object_kind.get(self._kind(entity_id), ()):
@@ -140,7 +140,7 @@ class ExpanderTools:
             for subjects in (alone, beside):
                 shown = rng.sample(subjects, min(len(subjects), _MAX_FACTS_PER_RELATION))
                 facts += [self._fact(subject, relation) for subject in shown]
-        return FactsFound(facts=tuple(facts))
+        return FoundFacts(facts=tuple(facts))
 
     def summarize(self, relation: str, names: Sequence[str]) -> UnionMembers:
         """Objects of the relation for any of the entities."""
@@ -233,7 +233,7 @@ def _projections(query: Query) -> list[str]:
 class _ActionOutcome(NamedTuple):
     """An action's result, and the grown question if the action was accepted."""
 
-    result: FactsFound | UnionMembers | SubQuestionVerdict
+    result: FoundFacts | UnionMembers | SubQuestionVerdict
     grown: CandidateQuestion | None = None
 
 

@@ -74,7 +74,7 @@ class Fact(BaseModel, frozen=True):
     objects: tuple[str, ...]
 
 
-class FactsFound(BaseModel, frozen=True):
+class FoundFacts(BaseModel, frozen=True):
     """What `search` shows; nothing for a name that the knowledge base lacks."""
 
     facts: tuple[Fact, ...]
@@ -97,10 +97,10 @@ class ExpanderTurn(BaseModel, frozen=True):
     """An action and its result."""
 
     action: Action
-    result: FactsFound | UnionMembers | SubQuestionVerdict
+    result: FoundFacts | UnionMembers | SubQuestionVerdict
 
 
-class RelationTold(BaseModel, frozen=True):
+class RelationInput(BaseModel, frozen=True):
     """A relation with the kinds of entity that it leads from and to."""
 
     name: str
@@ -114,7 +114,7 @@ class ExpansionState(BaseModel, frozen=True):
     question: tuple[tuple[str, str, str], ...]
     leaf: str
     leaf_kind: str
-    relations: tuple[RelationTold, ...]
+    relations: tuple[RelationInput, ...]
     turns: tuple[ExpanderTurn, ...] = ()
 
 
@@ -163,7 +163,7 @@ class EmbeddedExpander:
         if not growth.turns:
             return Action(thought="find what leads there", call=Search(name=growth.leaf))
         first = growth.turns[0].result
-        options = _options(first.facts if isinstance(first, FactsFound) else (), growth.leaf, rng)
+        options = _options(first.facts if isinstance(first, FoundFacts) else (), growth.leaf, rng)
         tried = sum(isinstance(turn.result, SubQuestionVerdict) for turn in growth.turns)
         if tried >= len(options):
             return Action(thought="no fact is left", call=GiveUp())

@@ -22,7 +22,7 @@ from espalier.records import HungError, Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.episode import EpisodeContext
 from espalier.rollout.roller import Roller
-from espalier.rollout.waits import Waits, hang_message
+from espalier.rollout.waits import EpisodeWaits, hang_message
 from espalier.training.rl.sampling import is_mixed
 
 _HUNG_THREAD_ENDS_WITHIN_S = 5.0
@@ -135,7 +135,7 @@ class RolloutWorker:
         *,
         threads: int,
         limit_s: float = math.inf,
-        waits: Callable[[], Sequence[Waits]] = list,
+        waits: Callable[[], Sequence[EpisodeWaits]] = list,
     ) -> None:
         """Set up a worker; nothing runs before `start`.
 

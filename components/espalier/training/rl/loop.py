@@ -64,7 +64,7 @@ class LoopParts:
     publisher: Publisher
     kind_choice: KindChoice | None = None
     """The rollers' exploration of action kinds."""
-    payment_figures: Callable[[], Figures] = dict
+    reward_figures: Callable[[], Figures] = dict
     """Agreement and cost so far of the models that grade attempts."""
     self_play: SelfPlay | None = None
     """Adds tasks to the pool between two refreshes; None where the profile has none."""
@@ -322,7 +322,7 @@ class RlLoop:
             "tool_calls": sum(len(t.tool_results) for t in sampled) / count,
             "temperature": self._profile.training.temperature_at(step),
             **_mean_terms(sampled),
-            **self._parts.payment_figures(),
+            **self._parts.reward_figures(),
         }
 
     def _request(self, step: int) -> ScoreRequest:

@@ -18,7 +18,7 @@ from espalier.curriculum.pool import TaskPool
 from espalier.records import Task
 from espalier.training.rl.asynchronous import GroupOrder, RolloutWorker, SampledGroup
 from espalier.training.rl.ledger import OpenDraw, Outcome
-from espalier.training.rl.payment import Pay, pay_nothing
+from espalier.training.rl.reward_functions import RewardFunction, no_further_reward
 from espalier.training.rl.rows import Group
 from espalier.training.rl.sampling import (
     MIN_EXPECTED_PASS_SHARE,
@@ -43,13 +43,13 @@ class AsynchronousSampler:
         *,
         seed: int,
         screening: int = 0,
-        pay: Pay = pay_nothing,
+        reward_function: RewardFunction = no_further_reward,
     ) -> None:
         self._worker = worker
         self._tasks = tasks
         self._config = config
         self._seed = seed
-        self._admission = GroupAdmission(tasks, config, pay)
+        self._admission = GroupAdmission(tasks, config, reward_function)
         self.ledger = self._admission.ledger
         self._ordered: dict[int, _Ordered] = {}
         """Draws in flight or waiting; meanwhile none of their tasks is drawn again."""

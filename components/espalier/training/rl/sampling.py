@@ -22,7 +22,7 @@ from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import TrajectorySampler
 from espalier.training.parallel import Processes
 from espalier.training.rl.ledger import Outcome, PromptLedger
-from espalier.training.rl.payment import Pay, pay_nothing
+from espalier.training.rl.reward_functions import RewardFunction, no_further_reward
 from espalier.training.rl.rows import Group, dense_rows
 
 
@@ -75,12 +75,17 @@ class CountedGroup(NamedTuple):
 class GroupAdmission:
     """Decides which sampled groups train; counts all of them and reports them to the curriculum."""
 
-    def __init__(self, tasks: TaskPool, config: TrainingConfig, pay: Pay = pay_nothing) -> None:
+    def __init__(
+        self,
+        tasks: TaskPool,
+        config: TrainingConfig,
+        reward_function: RewardFunction = no_further_reward,
+    ) -> None:
         self.ledger = PromptLedger()
         """Records each group that is not admitted."""
         self._tasks = tasks
         self._config = config
-        self._pay = pay
+        self._reward_function = reward_function
         filters = config.algorithm.group_filters
         self._refilling = [rule for rule in filters if rule.regenerations]
         self._final = [rule for rule in filters if not rule.regenerations]
@@ -91,7 +96,7 @@ class GroupAdmission:
 
     def count(self, group: Sequence[Trajectory], result: StepRollouts) -> CountedGroup:
         """Complete a group's rewards, without its lost episodes, and count it."""
-        group = self._pay(group)
+        group = self._reward_function(group)
         result.sampled.extend(group)
         result.groups_sampled += 1
         rewards = [t.total_reward for t in group]
@@ -120,7 +125,7 @@ class GroupAdmission:
         if is_alone or (self.wants_baselines and greedy is None):
             self.ledger.settle([draw], Outcome.LOST)
             return []
-        baseline = None if greedy is None else self._pay([greedy])[0].total_reward
+        baseline = None if greedy is None else self._reward_function([greedy])[0].total_reward
         return [
             Group(
                 trajectories=group,
@@ -220,14 +225,14 @@ class GroupSampler:
         *,
         seed: int,
         screening: int = 0,
-        pay: Pay = pay_nothing,
+        reward_function: RewardFunction = no_further_reward,
     ) -> None:
         self._roller = roller
         self._screening = screening
         self._tasks = tasks
         self._config = config
         self._seed = seed
-        self._admission = GroupAdmission(tasks, config, pay)
+        self._admission = GroupAdmission(tasks, config, reward_function)
         self.ledger = self._admission.ledger
         self._draws: dict[str, int] = {}
         """Draws of the step, by task."""

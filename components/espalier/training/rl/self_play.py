@@ -17,7 +17,7 @@ from espalier.rollout.roller import TrajectorySampler
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, TaskProposer, Trial
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import Critic, Layout, Models, initial_values
-from espalier.training.rl.payment import Pay
+from espalier.training.rl.reward_functions import RewardFunction
 
 
 def shared_proposer(
@@ -82,7 +82,7 @@ class RankZeroProposer:
 class JudgedRoller:
     """Samples as another roller does; success is decided by the outcomes of training."""
 
-    def __init__(self, roller: TrajectorySampler, judge: Pay) -> None:
+    def __init__(self, roller: TrajectorySampler, judge: RewardFunction) -> None:
         """Set the roller, and `judge`, which gives attempts the outcomes that training uses."""
         self._roller = roller
         self._judge = judge

@@ -30,13 +30,13 @@ from espalier.training.rl.ledger import JOURNAL, DrawJournal
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import Models, build_layout, build_models
 from espalier.training.rl.pacing import AsynchronousSampler
-from espalier.training.rl.payment import Pay, Payments
 from espalier.training.rl.publishing import (
     DirectoryPublisher,
     MemoryPublisher,
     Publisher,
     WorkerPublisher,
 )
+from espalier.training.rl.reward_functions import ProfileRewards, RewardFunction
 from espalier.training.rl.sampling import (
     GroupSampler,
     RankZeroRoller,
@@ -125,7 +125,7 @@ def build_run(
     pool = _task_pool(profile, inputs)
     proposer = shared_proposer(profile, inputs, processes)
     layout = build_layout(policy.model, profile, hardware, processes)
-    payments, in_turns = Payments.of(profile, layout), config.asynchronous.max_staleness == 0
+    rewards, in_turns = ProfileRewards.of(profile, layout), config.asynchronous.max_staleness == 0
     context = SamplerContext(
         profile,
         policy,
@@ -133,7 +133,7 @@ def build_run(
         pool,
         processes,
         environments_over,
-        _paid_once(payments, processes) if in_turns else payments,
+        _computed_once(rewards, processes) if in_turns else rewards,
     )
     if not in_turns:
         sampling = _asynchronous(context)
@@ -159,14 +159,14 @@ def build_run(
             proposer,
             profile,
             pool,
-            JudgedRoller(sampling.make_trial_roller(), payments.judged),
+            JudgedRoller(sampling.make_trial_roller(), rewards.judged),
             models,
             layout,
         ),
         dev_score=lambda: dev_exact_match(sampling.dev_roller, judged),
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
-        payment_figures=payments.figures,
+        reward_figures=rewards.figures,
     )
     loop = RlLoop(profile, parts, store)
     return TrainingRun(policy, loop, sampling.rollers, sampling.dev_roller, len(judged))
@@ -202,7 +202,7 @@ class SamplerContext(NamedTuple):
     pool: TaskPool
     processes: Processes
     environments_over: EnvironmentsOver
-    pay: Pay
+    reward_function: RewardFunction
 
     def group_sampler(self, roller: TrajectorySampler) -> GroupSampler:
         """Return a sampler of groups over `roller`."""
@@ -212,18 +212,19 @@ class SamplerContext(NamedTuple):
             self.profile.training,
             seed=self.profile.seed,
             screening=self.profile.curriculum.active_screening,
-            pay=self.pay,
+            reward_function=self.reward_function,
         )
 
 
-def _paid_once(payments: Payments, processes: Processes) -> Pay:
-    """Return a `Pay` that calls paid models on rank 0 only; otherwise each process adds terms.
+def _computed_once(rewards: ProfileRewards, processes: Processes) -> RewardFunction:
+    """Return a `RewardFunction` that asks models on rank 0 only.
 
-    With sampling ahead, only rank 0 samples, and its rewards are complete before they are shared.
+    Terms that ask no model are added by each process. With sampling ahead, only rank 0 samples,
+    and its rewards are complete before they are shared.
     """
-    if processes.count == 1 or not payments.asks_models:
-        return payments
-    return lambda group: processes.broadcast(payments(group) if processes.is_first else list(group))
+    if processes.count == 1 or not rewards.asks_models:
+        return rewards
+    return lambda group: processes.broadcast(rewards(group) if processes.is_first else list(group))
 
 
 def _in_turns(context: SamplerContext) -> _Sampling:
@@ -299,7 +300,7 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
         config,
         seed=profile.seed,
         screening=screening,
-        pay=context.pay,
+        reward_function=context.reward_function,
     )
     worker.start()
     publisher = WorkerPublisher(local, policy, worker, every=config.asynchronous.publish_every)
@@ -317,12 +318,12 @@ def _task_pool(profile: Profile, inputs: Mapping[str, Path]) -> TaskPool:
     """Return the curriculum artifact's pool: every candidate with its measured pass rate."""
     family, curriculum = family_of(profile), inputs["curriculum"]
     share = profile.renamed_training_share
-    predicts, paid = profile.training.algorithm.predicts_rewards, term_context(profile)
+    predicts, rewarded = profile.training.algorithm.predicts_rewards, term_context(profile)
     pool = TaskPool(
         read_tasks(curriculum / "tasks.jsonl"),
         profile.curriculum,
         group_size=profile.training.group_size,
-        reward_span=(paid.outcome_low, paid.outcome_high) if predicts else None,
+        reward_span=(rewarded.outcome_low, rewarded.outcome_high) if predicts else None,
         describe=lambda task: Description(
             family.of(task).report_groups(task), family.of(task).names_of(task)
         ),

@@ -18,7 +18,7 @@ def answered(*answers):
 
 
 @pytest.mark.parametrize(
-    ("answers", "paid"),
+    ("answers", "rewarded"),
     [
         (("Paris", "paris ", "Lyon", None), [0.1, 0.1, 0, 0]),
         (("Paris", "Lyon", None, None), [0, 0, 0, 0]),
@@ -27,8 +27,8 @@ def answered(*answers):
         (("Paris",), [0]),
     ],
 )
-def test_only_a_majority_of_answers_is_paid(answers, paid):
-    assert Majority().payments(answered(*answers)) == paid
+def test_only_a_majority_of_answers_is_paid(answers, rewarded):
+    assert Majority().rewards(answered(*answers)) == rewarded
 
 
 def test_unsupervised_terms_say_that_they_are_auxiliary():
@@ -38,11 +38,12 @@ def test_unsupervised_terms_say_that_they_are_auxiliary():
 
 
 @pytest.mark.parametrize(
-    ("logprobs", "paid"), [((0.0, 0.0), 0.0), ((-1.0, -1.0), -0.05), ((-9.0,), -0.1), ((), -0.1)]
+    ("logprobs", "rewarded"),
+    [((0.0, 0.0), 0.0), ((-1.0, -1.0), -0.05), ((-9.0,), -0.1), ((), -0.1)],
 )
-def test_uncertainty_costs_up_to_the_weight(logprobs, paid):
+def test_uncertainty_costs_up_to_the_weight(logprobs, rewarded):
     episode = EpisodeFacts(outcome=0.0, is_right=False, action_logprobs=logprobs)
-    assert NegativeEntropy().payment(episode, CONTEXT) == pytest.approx(paid)
+    assert NegativeEntropy().reward(episode, CONTEXT) == pytest.approx(rewarded)
 
 
 @pytest.mark.parametrize("case", golden_family("trl_repetition_penalty", topic="rewards"))

@@ -24,44 +24,44 @@ def played(*turns, right=True, **facts):
 
 
 def test_only_the_first_right_call_is_paid():
-    paid = CallShaping().turn_payments(played((call("a"),), (call("b"),), ()))
-    assert paid == pytest.approx([0.1, 0.0, 0.0])
+    rewarded = CallShaping().turn_rewards(played((call("a"),), (call("b"),), ()))
+    assert rewarded == pytest.approx([0.1, 0.0, 0.0])
 
 
 def test_each_repeated_call_and_unknown_tool_costs_on_its_turn():
     turns = ((call("a"),), (call("a"),), (call("a", name="lookup", exists=False),))
-    assert CallShaping(cap=1.0).turn_payments(played(*turns)) == pytest.approx([0.1, -0.05, -0.3])
+    assert CallShaping(cap=1.0).turn_rewards(played(*turns)) == pytest.approx([0.1, -0.05, -0.3])
 
 
 def test_shaping_stays_inside_its_cap_after_every_call():
     loop = tuple((call("a", name="nothing", exists=False),) for _ in range(9))
-    paid = CallShaping().turn_payments(played(*loop))
-    assert sum(paid) == pytest.approx(-0.3)
-    assert paid[1:] == pytest.approx([0.0] * 8)
+    rewarded = CallShaping().turn_rewards(played(*loop))
+    assert sum(rewarded) == pytest.approx(-0.3)
+    assert rewarded[1:] == pytest.approx([0.0] * 8)
 
 
 def test_another_tool_than_the_right_one_is_not_paid():
     term = CallShaping(right_tools=("search",))
-    assert term.turn_payments(played((call("a", name="python"),), (call("a"),))) == [0.0, 0.1]
+    assert term.turn_rewards(played((call("a", name="python"),), (call("a"),))) == [0.0, 0.1]
 
 
 def test_efficiency_is_paid_for_right_answers_alone():
     calls = ((call("a"),), (call("a"),), (call("b", succeeded=False),), (call("c"),))
     term = ToolEfficiency()
-    assert term.payment(played(*calls), CONTEXT) == pytest.approx(0.05)
-    assert term.payment(played(*calls, right=False), CONTEXT) == 0
-    assert term.payment(played(()), CONTEXT) == pytest.approx(0.1)
+    assert term.reward(played(*calls), CONTEXT) == pytest.approx(0.05)
+    assert term.reward(played(*calls, right=False), CONTEXT) == 0
+    assert term.reward(played(()), CONTEXT) == pytest.approx(0.1)
 
 
 def test_calls_over_the_cap_cost_once():
     term = CallsCap(most=2)
-    paid = [term.payment(played((call("a"),) * count), CONTEXT) for count in (0, 2, 3, 9)]
-    assert paid == [0, 0, -0.2, -0.2]
+    rewarded = [term.reward(played((call("a"),) * count), CONTEXT) for count in (0, 2, 3, 9)]
+    assert rewarded == [0, 0, -0.2, -0.2]
 
 
 def test_a_turn_costs_its_price_up_to_the_cap():
     term = TurnPenalty(per_turn=0.04, cap=0.1)
-    assert term.turn_payments(played(*[()] * 4)) == pytest.approx([-0.04, -0.04, -0.02, 0.0])
+    assert term.turn_rewards(played(*[()] * 4)) == pytest.approx([-0.04, -0.04, -0.02, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_a_turn_costs_its_price_up_to_the_cap():
 )
 def test_form_adds_up_and_is_clamped(facts, score):
     episode = EpisodeFacts(outcome=0.0, is_right=False, **facts)
-    assert Form(weight=1.0).payment(episode, CONTEXT) == pytest.approx(score)
+    assert Form(weight=1.0).reward(episode, CONTEXT) == pytest.approx(score)
 
 
 def test_a_message_that_cannot_be_read_costs_once():
     term = FormatPenalty()
-    assert term.payment(played((call("a"),)), CONTEXT) == 0
-    assert term.payment(played((call("a"),), is_malformed=True), CONTEXT) == -0.1
+    assert term.reward(played((call("a"),)), CONTEXT) == 0
+    assert term.reward(played((call("a"),), is_malformed=True), CONTEXT) == -0.1

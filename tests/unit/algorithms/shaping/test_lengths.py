@@ -47,31 +47,31 @@ def test_overlong_penalty_agrees_with_verl_and_trl(family):
 
 def test_overlong_is_dapos_where_outcomes_are_plus_minus_one():
     term = Overlong()
-    paid = [term.payment(episode(length), RETOOL) for length in (1, 80, 85, 90, 100)]
-    assert paid == pytest.approx([0.0, 0.0, -0.25, -0.5, -1.0])
+    rewarded = [term.reward(episode(length), RETOOL) for length in (1, 80, 85, 90, 100)]
+    assert rewarded == pytest.approx([0.0, 0.0, -0.25, -0.5, -1.0])
     assert term.span(RETOOL) == (-1.0, 0.0)
 
 
 def test_a_truncated_episode_pays_the_whole_overlong_penalty():
-    assert Overlong().payment(episode(40, is_truncated=True), CONTEXT) == pytest.approx(-0.5)
+    assert Overlong().reward(episode(40, is_truncated=True), CONTEXT) == pytest.approx(-0.5)
 
 
 def test_linear_length_costs_a_twentieth_a_step_over_target():
     term = LinearLength(target=3, per_unit=0.05, cap=0.12)
-    paid = [term.payment(episode(turns=turns), CONTEXT) for turns in (1, 3, 4, 5, 6, 50)]
-    assert paid == pytest.approx([0, 0, -0.05, -0.10, -0.12, -0.12])
+    rewarded = [term.reward(episode(turns=turns), CONTEXT) for turns in (1, 3, 4, 5, 6, 50)]
+    assert rewarded == pytest.approx([0, 0, -0.05, -0.10, -0.12, -0.12])
 
 
 def test_sigmoid_length_with_share_one_is_the_product():
     term = SigmoidLength(target=50, softness=10, share=1.0)
     for length in (0, 40, 50, 63, 10**6):
         product = 1 / (1 + math.exp(min(700, (length - 50) / 10)))
-        assert 1 + term.payment(episode(length), CONTEXT) == pytest.approx(product, abs=1e-12)
+        assert 1 + term.reward(episode(length), CONTEXT) == pytest.approx(product, abs=1e-12)
 
 
 def test_sigmoid_length_never_improves_a_wrong_answer():
     wrong = episode(90, right=False, outcome=-1.0)
-    assert SigmoidLength(target=50).payment(wrong, RETOOL) == 0
+    assert SigmoidLength(target=50).reward(wrong, RETOOL) == 0
 
 
 @pytest.mark.parametrize("case", golden_family("trl_cosine_length", topic="rewards"))
@@ -79,7 +79,7 @@ def test_cosine_length_is_trls_beside_an_outcome(case):
     right, limit = case["inputs"]["correct"], case["params"]["max_len"]
     term, outcome = CosineLength(max_length=limit), 1.0 if right else -1.0
     totals = [
-        outcome + term.payment(episode(length, right=right, outcome=outcome), RETOOL)
+        outcome + term.reward(episode(length, right=right, outcome=outcome), RETOOL)
         for length in case["inputs"]["completion_lengths"]
     ]
     assert totals == pytest.approx(case["expected"]["rewards"])

@@ -47,6 +47,6 @@ def test_no_episode_is_paid_outside_the_stated_range(rule, played):
     group, context = played
     term = rule()
     low, high = term.span(context)
-    for payment in term.paid(group, context):
-        paid = payment.once if payment.once is not None else sum(payment.by_turn)
-        assert low - 1e-9 <= paid <= high + 1e-9
+    for reward in term.group_rewards(group, context):
+        rewarded = reward.once if reward.once is not None else sum(reward.by_turn)
+        assert low - 1e-9 <= rewarded <= high + 1e-9

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.code.family import Court
+from espalier.environments.code.family import ProgramJudge
 from espalier.environments.code.judging import Judgement
 from espalier.environments.code.matching import gold_matches
 from espalier.environments.code.syntax import MAX_DEPTH
@@ -29,7 +29,7 @@ def task():
     return family().tasks("train", 1)[0]
 
 
-class _Judged(Court):
+class _Judged(ProgramJudge):
     """A court whose verdict is given beforehand."""
 
     def __init__(self, compiled, passed):

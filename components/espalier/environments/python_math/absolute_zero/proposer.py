@@ -20,13 +20,13 @@ from espalier.environments.python_math.absolute_zero.programs import (
     chain_proposals,
 )
 from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.execution import Asked, Case, case_arguments, executed
+from espalier.environments.python_math.execution import Case, UnknownPart, case_arguments, executed
 from espalier.records import JsonObject, Message, Task, TaskMetadata, ToolSpec, Verifier, task_id_of
 from espalier.sandbox.choice import sandbox_pool
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, weight_of
 
 SOURCE = "absolute_zero"
-KINDS: dict[Asked, str] = {
+KINDS: dict[UnknownPart, str] = {
     "output": "deduction",
     "input": "abduction",
     "program": "induction",
@@ -45,12 +45,12 @@ _CONTROLS = tuple(
 """Markers of every dialect, none of which a question may contain."""
 
 
-def num_inputs(asked: Asked) -> int:
+def num_inputs(asked: UnknownPart) -> int:
     """Return the number of cases that a task of this kind needs."""
     return 2 * SHOWN_CASES if asked == "program" else 1
 
 
-def triple_task(proposal: Proposal, cases: Sequence[Case], asked: Asked) -> Task | str:
+def triple_task(proposal: Proposal, cases: Sequence[Case], asked: UnknownPart) -> Task | str:
     """Return the task, or why the cases cannot make one."""
     first, kind = cases[0], KINDS[asked]
     if any(case.output == case.arguments for case in cases):
@@ -103,7 +103,7 @@ class TaskDraft(NamedTuple):
     """A proposal, and the part that its task leaves out."""
 
     proposal: Proposal
-    asked: Asked
+    asked: UnknownPart
 
 
 Drafts = Callable[[ProposalRequest], list[TaskDraft | str]]
@@ -143,8 +143,8 @@ class TripleProposer:
 class ChainDrafts:
     """Drafts programs from calculations; kinds with higher rewards are drawn more often."""
 
-    def __init__(self, asked: Sequence[Asked]) -> None:
-        self._kinds: list[tuple[Asked, int]] = [
+    def __init__(self, asked: Sequence[UnknownPart]) -> None:
+        self._kinds: list[tuple[UnknownPart, int]] = [
             (one, steps) for one in asked for steps in range(1, MAX_STEPS + 1)
         ]
 
@@ -152,7 +152,7 @@ class ChainDrafts:
         """Return drafts for the requested number of tasks, with some spare."""
         rng = random.Random(order.seed)
         weights = _weights(order, self._kinds)
-        sources: dict[tuple[Asked, int], Iterator[Proposal]] = {}
+        sources: dict[tuple[UnknownPart, int], Iterator[Proposal]] = {}
         found: list[TaskDraft | str] = []
         for _ in range(_PROPOSALS_PER_TASK * order.num_tasks):
             asked, steps = kind = rng.choices(self._kinds, weights)[0]
@@ -202,7 +202,7 @@ def _task(draft: TaskDraft | str, cases: Found) -> Task | str:
     return cases if isinstance(cases, str) else triple_task(draft.proposal, cases, draft.asked)
 
 
-def _weights(order: ProposalRequest, kinds: Sequence[tuple[Asked, int]]) -> list[float]:
+def _weights(order: ProposalRequest, kinds: Sequence[tuple[UnknownPart, int]]) -> list[float]:
     """Return the sampling weight of each kind, from the rewards that its tasks earned."""
     earned: dict[tuple[str, int], list[float]] = defaultdict(list)
     for signature, reward in order.earned.items():

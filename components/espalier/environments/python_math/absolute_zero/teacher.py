@@ -20,7 +20,7 @@ from espalier.environments.python_math.absolute_zero.proposer import (
     TaskDraft,
     num_inputs,
 )
-from espalier.environments.python_math.execution import Asked
+from espalier.environments.python_math.execution import UnknownPart
 from espalier.records import Task
 from espalier.synthesis.self_play import ProposalRequest
 
@@ -41,7 +41,7 @@ class _RequestPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ReferencesTold(_RequestPart):
+class ReferencesInput(_RequestPart):
     """Earlier tasks, as references for the model."""
 
     references: tuple[str, ...]
@@ -66,7 +66,7 @@ class ProposedPrograms(_RequestPart):
 class TeacherDrafts:
     """Drafts of programs proposed by the model behind an endpoint."""
 
-    def __init__(self, asked: Sequence[Asked], endpoint: EndpointConfig) -> None:
+    def __init__(self, asked: Sequence[UnknownPart], endpoint: EndpointConfig) -> None:
         self._asked = asked
         self._endpoint = endpoint
 
@@ -95,13 +95,13 @@ def _requests(order: ProposalRequest) -> Iterator[Request[ProposedPrograms]]:
         yield Request(
             call="propose_programs",
             instructions=INSTRUCTIONS,
-            material=ReferencesTold(references=references, wanted=_PROPOSALS),
+            material=ReferencesInput(references=references, wanted=_PROPOSALS),
             answer=ProposedPrograms,
             sample=number,
         )
 
 
-def draft_of(proposed: ProposedProgram, asked: Asked) -> TaskDraft | str:
+def draft_of(proposed: ProposedProgram, asked: UnknownPart) -> TaskDraft | str:
     """Return the draft that leaves `asked` out, or why the proposal cannot make one."""
     found = screened(proposed.program)
     if isinstance(found, str):

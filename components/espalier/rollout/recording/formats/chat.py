@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from espalier.records.message import Message
-from espalier.rollout.recording.asked import Answer, Asked, Json, Remembered, WireName
+from espalier.rollout.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
 from espalier.rollout.recording.formats.events import event
 from espalier.wire.requests import (
     MAX_TOOLS,
@@ -42,7 +42,7 @@ class ChatFormat:
 
     name: WireName = "chat"
 
-    def read(self, body: bytes, remembered: Remembered) -> Asked:
+    def read(self, body: bytes, remembered: Remembered) -> CallRequest:
         """Read a request."""
         del remembered  # the whole conversation is in every request
         given = parse(body, _Request)
@@ -50,7 +50,7 @@ class ChatFormat:
             name, why = unsupported
             raise Refusal(400, f"{name}: {why}", param=name)
         set_ = given.model_fields_set
-        return Asked(
+        return CallRequest(
             model=given.model,
             messages=tuple(message.as_message() for message in given.messages),
             tools=tuple(tool.spec() for tool in given.tools),
@@ -80,7 +80,7 @@ class ChatFormat:
         }
         return next(((name, why) for name, (found, why) in told.items() if found), None)
 
-    def whole(self, asked: Asked, answer: Answer) -> Json:
+    def whole(self, asked: CallRequest, answer: Answer) -> Json:
         """Return the answer as one object."""
         choice: Json = {
             "index": 0,
@@ -95,7 +95,7 @@ class ChatFormat:
         whole = self._envelope(asked, answer, "chat.completion")
         return {**whole, "choices": [choice], **told, "usage": _usage(answer)}
 
-    def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
+    def events(self, asked: CallRequest, answer: Answer) -> Iterable[bytes]:
         """Return the answer as server-sent events."""
         said = _said(answer.said)
         for place, call in enumerate(said.get("tool_calls", ())):
@@ -114,11 +114,11 @@ class ChatFormat:
         """Return an error, as clients of this format read it."""
         return refusal.body()
 
-    def _chunk(self, asked: Asked, answer: Answer, choices: list[Json], **told: Any) -> bytes:  # noqa: ANN401 (JSON)
+    def _chunk(self, asked: CallRequest, answer: Answer, choices: list[Json], **told: Any) -> bytes:  # noqa: ANN401 (JSON)
         chunk = self._envelope(asked, answer, "chat.completion.chunk")
         return event({**chunk, "choices": choices, **told})
 
-    def _envelope(self, asked: Asked, answer: Answer, kind: str) -> Json:
+    def _envelope(self, asked: CallRequest, answer: Answer, kind: str) -> Json:
         return {
             "id": f"chatcmpl-{answer.answer_id}",
             "object": kind,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from espalier.records.message import JsonObject, Message, ToolCall, ToolSpec
-from espalier.rollout.recording.asked import Answer, Asked, Json, Remembered, WireName
+from espalier.rollout.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
 from espalier.rollout.recording.formats.events import event
 from espalier.wire.requests import MAX_TOOLS, OfferedFunction, Refusal, RequestPart, parse
 
@@ -130,14 +130,14 @@ class MessagesFormat:
 
     name: WireName = "messages"
 
-    def read(self, body: bytes, remembered: Remembered) -> Asked:
+    def read(self, body: bytes, remembered: Remembered) -> CallRequest:
         """Read a request."""
         del remembered  # the whole conversation is in every request
         given = parse(body, _Request)
         system = "".join(part.text for part in given.system)
         opening = (Message(role="system", content=system),) if system else ()
         said = (message for one in given.messages for message in _messages(one))
-        return Asked(
+        return CallRequest(
             model=given.model,
             messages=(*opening, *said),
             tools=tuple(
@@ -153,7 +153,7 @@ class MessagesFormat:
             stream=given.stream,
         )
 
-    def whole(self, asked: Asked, answer: Answer) -> Json:
+    def whole(self, asked: CallRequest, answer: Answer) -> Json:
         """Return the answer as one object."""
         return {
             **_opened(asked, answer),
@@ -162,7 +162,7 @@ class MessagesFormat:
             "usage": _usage(answer, len(answer.token_ids)),
         }
 
-    def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
+    def events(self, asked: CallRequest, answer: Answer) -> Iterable[bytes]:
         """Return the answer as server-sent events."""
         begun = {**_opened(asked, answer), "content": [], "usage": _usage(answer, 0)}
         told: list[Json] = [{"type": "message_start", "message": begun}]
@@ -224,7 +224,7 @@ def _misplaced(role: str, kind: str) -> Refusal:
     return Refusal(400, f"messages: a {kind} block in a message of the {role}", param="messages")
 
 
-def _opened(asked: Asked, answer: Answer) -> Json:
+def _opened(asked: CallRequest, answer: Answer) -> Json:
     return {
         "id": f"msg_{answer.answer_id}",
         "type": "message",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from espalier.records.message import Message, ToolCall, ToolSpec
-from espalier.rollout.recording.asked import Answer, Asked, Json, Remembered, WireName
+from espalier.rollout.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
 from espalier.rollout.recording.formats.events import event
 from espalier.wire.requests import (
     MAX_TOOLS,
@@ -147,7 +147,7 @@ class ResponsesFormat:
 
     name: WireName = "responses"
 
-    def read(self, body: bytes, remembered: Remembered) -> Asked:
+    def read(self, body: bytes, remembered: Remembered) -> CallRequest:
         """Read a request."""
         given = parse(body, _Request)
         earlier: tuple[Message, ...] = ()
@@ -158,7 +158,7 @@ class ResponsesFormat:
         ):  # the instructions of an earlier request do not apply any more
             rest = earlier[1:] if earlier and earlier[0].role == "system" else earlier
             earlier = (Message(role="system", content=given.instructions), *rest)
-        return Asked(
+        return CallRequest(
             model=given.model,
             messages=(*earlier, *_messages(given.input)),
             tools=tuple(
@@ -173,11 +173,11 @@ class ResponsesFormat:
             stream=given.stream,
         )
 
-    def whole(self, asked: Asked, answer: Answer) -> Json:
+    def whole(self, asked: CallRequest, answer: Answer) -> Json:
         """Return the answer as one object."""
         return _response(asked, answer, _items(answer), is_over=True)
 
-    def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
+    def events(self, asked: CallRequest, answer: Answer) -> Iterable[bytes]:
         """Return the answer as server-sent events."""
         items = _items(answer)
         begun = _response(asked, answer, [], is_over=False)
@@ -273,7 +273,7 @@ def _items(answer: Answer) -> list[Json]:
     return items
 
 
-def _response(asked: Asked, answer: Answer, items: list[Json], *, is_over: bool) -> Json:
+def _response(asked: CallRequest, answer: Answer, items: list[Json], *, is_over: bool) -> Json:
     prompt, sampled = len(answer.prompt_ids), len(answer.token_ids)
     status = "completed" if answer.stopped else "incomplete"
     return {

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from espalier.records import MANIFEST_NAME, ArtifactError, Manifest
-from espalier.storage.bucket import S3Place
+from espalier.storage.bucket import S3Location
 from espalier.storage.layout import COLLECTING, KEPT_MARK, object_name
-from espalier.storage.place import parsed_address
+from espalier.storage.location import parsed_address
 from espalier.storage.settings import S3Settings, s3_settings
 
 
-class KeptPlace(S3Place):
+class ExpiringLocation(S3Location):
     """An artifact in S3 that is deleted when nobody has used it for a time."""
 
     def __init__(self, settings: S3Settings, bucket: str, prefix: str) -> None:
@@ -33,7 +33,7 @@ class KeptPlace(S3Place):
         super().__init__(settings, bucket, prefix, given_up=self._given_up)
 
     def give_up(self) -> None:
-        """Have the next request raise `requests.TransferGivenUp`, in whichever thread."""
+        """Have the next request raise `requests.TransferAbandoned`, in whichever thread."""
         self._given_up.set()
 
     def touch(self) -> None:
@@ -101,7 +101,7 @@ def in_order_of_deletion(names: Mapping[str, object]) -> list[str]:
     return sorted(names.keys() - {COLLECTING}, key=lambda name: (ranks.get(name, 1), name))
 
 
-def open_kept(uri: str, environment: Mapping[str, str]) -> KeptPlace:
+def open_expiring(uri: str, environment: Mapping[str, str]) -> ExpiringLocation:
     """The kept place that `uri` names; nothing is requested yet.
 
     Args:
@@ -112,4 +112,4 @@ def open_kept(uri: str, environment: Mapping[str, str]) -> KeptPlace:
         StorageError: no such address, or no credentials.
     """
     bucket, prefix = parsed_address(uri)
-    return KeptPlace(s3_settings(environment), bucket, prefix)
+    return ExpiringLocation(s3_settings(environment), bucket, prefix)

@@ -27,7 +27,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
-class Place(Protocol):
+class ArtifactLocation(Protocol):
     """Where one artifact is published: a local folder (here) or an S3 prefix (`bucket`)."""
 
     uri: str
@@ -53,7 +53,7 @@ class Place(Protocol):
         ...
 
 
-def open_place(uri: str, environment: Mapping[str, str]) -> Place:
+def open_location(uri: str, environment: Mapping[str, str]) -> ArtifactLocation:
     """The place that `uri` names; nothing is requested or created yet.
 
     Args:
@@ -65,16 +65,16 @@ def open_place(uri: str, environment: Mapping[str, str]) -> Place:
     """
     scheme = _SCHEME.match(uri)
     if scheme is None:
-        return LocalPlace(Path(uri))
+        return LocalLocation(Path(uri))
     if not uri.startswith(S3_SCHEME):
         raise StorageError(
             f"{uri}: {scheme[1]}:// is not supported; give s3://BUCKET/KEY or a path"
         )
     bucket, prefix = parsed_address(uri)
-    from espalier.storage.bucket import S3Place  # minio takes a tenth of a second to import
+    from espalier.storage.bucket import S3Location  # minio takes a tenth of a second to import
     from espalier.storage.settings import s3_settings
 
-    return S3Place(s3_settings(environment), bucket, prefix)
+    return S3Location(s3_settings(environment), bucket, prefix)
 
 
 def parsed_address(uri: str) -> tuple[str, str]:
@@ -109,7 +109,7 @@ def joined(uri: str, *names: str) -> str:
     return "/".join((uri.rstrip("/"), *names))
 
 
-class LocalPlace:
+class LocalLocation:
     """A local folder; fetch and publish copy, unless source and destination are the same."""
 
     def __init__(self, folder: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 from pydantic import Field
 
 from espalier.records.trajectory import Trajectory
-from espalier.rollout.recording.asked import Json
 from espalier.rollout.recording.attempt import Attempt
+from espalier.rollout.recording.call_request import Json
 from espalier.rollout.recording.recorder import Recorder
 from espalier.wire.requests import Refusal, RequestPart
 
@@ -26,7 +26,7 @@ class BeginRequest(RequestPart):
     """Shared by attempts that are compared with each other; by default the attempts at one task."""
 
 
-class AttemptDesk:
+class AttemptManager:
     """Begins attempts, ends them on request or at their deadline, hands on trajectories."""
 
     def __init__(

@@ -20,7 +20,7 @@ from espalier.interchange.openenv_tasks import ServedTasks
 from espalier.wire.openenv import ErrorCode, MessageFault
 
 
-class NoPlace(MessageFault):
+class NoFreeSession(MessageFault):
     """The limit of sessions is reached."""
 
     def __init__(self, most: int) -> None:
@@ -39,7 +39,7 @@ class _Kept:
     end: asyncio.TimerHandle | None = None
 
 
-class SessionDesk:
+class SessionManager:
     """Begins and ends sessions."""
 
     def __init__(self, served: ServedTasks, config: EnvironmentServerConfig) -> None:
@@ -133,7 +133,7 @@ class SessionDesk:
 
     def _begin(self) -> Session:
         if self.open_sessions >= self._config.max_sessions:
-            raise NoPlace(self._config.max_sessions)
+            raise NoFreeSession(self._config.max_sessions)
         self.open_sessions += 1
         number = next(self._numbers)
         return Session(self._served, number, step_timeout_s=self._config.step_timeout_s)

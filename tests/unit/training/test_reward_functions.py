@@ -13,7 +13,12 @@ from espalier.records.trajectory import (
     read_trajectories,
     write_trajectories,
 )
-from espalier.training.rl.payment import GraderPayment, Payments, TermPayment, episode_facts
+from espalier.training.rl.reward_functions import (
+    GraderRewards,
+    ProfileRewards,
+    TermRewards,
+    episode_facts,
+)
 from espalier.training.rl.rows import Group, dense_rows
 from tests.factories.training import make_task, make_trajectory
 from tests.fakes.endpoint_double import completion, running_double
@@ -65,39 +70,39 @@ def test_facts_give_each_turn_its_calls():
 
 
 def test_terms_are_kept_by_name_and_turns_where_they_fell():
-    pay = TermPayment([Overlong(), CallShaping(), Majority()], CONTEXT)
-    paid = pay([two_calls_and_an_answer() for _ in range(2)])[0]
-    assert paid.reward == pytest.approx(
+    reward_function = TermRewards([Overlong(), CallShaping(), Majority()], CONTEXT)
+    rewarded = reward_function([two_calls_and_an_answer() for _ in range(2)])[0]
+    assert rewarded.reward == pytest.approx(
         {"outcome": 1.0, "format": 0.0, "overlong": -0.25, "majority": 0.1, "turns": -0.2}
     )
-    assert [turn.reward for turn in paid.turns] == pytest.approx([0.1, -0.3, 0.0])
+    assert [turn.reward for turn in rewarded.turns] == pytest.approx([0.1, -0.3, 0.0])
 
 
 def test_what_a_turn_earned_stands_on_its_last_token():
-    paid = TermPayment([CallShaping()], CONTEXT)([two_calls_and_an_answer()])
-    rows = dense_rows([Group(trajectories=tuple(paid))], with_observations=False)
+    rewarded = TermRewards([CallShaping()], CONTEXT)([two_calls_and_an_answer()])
+    rows = dense_rows([Group(trajectories=tuple(rewarded))], with_observations=False)
     assert rows.rewards_BT[0].tolist() == pytest.approx([0, 0, 0.1, 0, -0.3, 0, 0, 0, 1.0])
 
 
 def test_a_missing_outcome_is_an_error_and_not_zero():
     unjudged = replace(two_calls_and_an_answer(), reward={"format": 0.1})
     with pytest.raises(DataError, match="no outcome"):
-        TermPayment([], CONTEXT)([unjudged])
+        TermRewards([], CONTEXT)([unjudged])
     broken = replace(two_calls_and_an_answer(), reward={"outcome": float("nan")})
     with pytest.raises(DataError, match="number"):
-        TermPayment([], CONTEXT)([broken])
+        TermRewards([], CONTEXT)([broken])
 
 
 def test_two_terms_of_one_name_are_refused():
     own = two_calls_and_an_answer()
     own = replace(own, reward=own.reward | {"majority": 0.5})
     with pytest.raises(DataError, match="majority"):
-        TermPayment([Majority()], CONTEXT)([own])
+        TermRewards([Majority()], CONTEXT)([own])
 
 
 def test_a_cut_off_episode_pays_the_whole_overlong_penalty():
     cut = replace(two_calls_and_an_answer(), finish_reason=FinishReason.MAX_TOKENS)
-    assert TermPayment([Overlong()], CONTEXT)([cut])[0].reward["overlong"] == -0.5
+    assert TermRewards([Overlong()], CONTEXT)([cut])[0].reward["overlong"] == -0.5
 
 
 def test_unknown_tools_are_still_known_after_reading(tmp_path):
@@ -113,14 +118,14 @@ def test_judges_pay_their_score_and_see_no_reward():
         models = [{"url": double.url, "model": name} for name in "abc"]
         rubric = [{"name": "success", "question": "Right?"}]
         config = JudgesConfig.model_validate({"models": models, "rubric": rubric, "weight": 0.3})
-        grader = GraderPayment("judges", config)
-        pay = Payments(TermPayment([Majority()], CONTEXT), [grader])
-        paid = pay([two_calls_and_an_answer(), two_calls_and_an_answer(0.0)])
+        grader = GraderRewards("judges", config)
+        reward_function = ProfileRewards(TermRewards([Majority()], CONTEXT), [grader])
+        rewarded = reward_function([two_calls_and_an_answer(), two_calls_and_an_answer(0.0)])
         grader.close()
         told = json.loads(double.seen[0][1]["messages"][1]["content"])
-    assert [t.reward["judges"] for t in paid] == [0.3, 0.3]
-    assert [t.is_right for t in paid] == [True, False], "the rule decides"
-    assert pay.figures()["judges/kappa_with_rule"] == 0.0
+    assert [t.reward["judges"] for t in rewarded] == [0.3, 0.3]
+    assert [t.is_right for t in rewarded] == [True, False], "the rule decides"
+    assert reward_function.figures()["judges/kappa_with_rule"] == 0.0
     assert [m["role"] for m in told["messages"]][-3:] == ["assistant", "tool", "assistant"]
     assert set(told) == {"messages", "finish_reason", "criteria", "reference"}
     assert told["reference"] == ""

@@ -33,17 +33,17 @@ from espalier.training.parallel import Processes
 from espalier.training.reward_models.head import RewardModel, load_reward_model
 from espalier.training.rl.models import Layout
 
-Pay = Callable[[Sequence[Trajectory]], list[Trajectory]]
+RewardFunction = Callable[[Sequence[Trajectory]], list[Trajectory]]
 """A function that returns the scored attempts at one task with the further terms of their
 rewards."""
 
 
-def pay_nothing(group: Sequence[Trajectory]) -> list[Trajectory]:
-    """Return the group unchanged: a `Pay` without further terms."""
+def no_further_reward(group: Sequence[Trajectory]) -> list[Trajectory]:
+    """Return the group unchanged: a `RewardFunction` without further terms."""
     return list(group)
 
 
-class TermPayment:
+class TermRewards:
     """Adds the terms of a profile."""
 
     def __init__(self, terms: Sequence[RewardTerm], context: TermContext) -> None:
@@ -51,7 +51,7 @@ class TermPayment:
         self._context = context
 
     @classmethod
-    def of(cls, profile: Profile) -> TermPayment:
+    def of(cls, profile: Profile) -> TermRewards:
         """Return an object that adds `profile`'s terms."""
         return cls(profile.reward.terms, term_context(profile))
 
@@ -66,21 +66,21 @@ class TermPayment:
         if not self._terms:
             return list(group)
         facts = [episode_facts(trajectory) for trajectory in group]
-        paid: list[RewardBreakdown] = [{} for _ in group]
+        rewarded: list[RewardBreakdown] = [{} for _ in group]
         turns = [[0.0] * len(episode.turns) for episode in facts]
         for term in self._terms:
-            for place, payment in enumerate(term.paid(facts, self._context)):
-                if payment.once is not None:
-                    paid[place][term.key] = payment.once
-                for turn, earned in enumerate(payment.by_turn):
+            for place, reward in enumerate(term.group_rewards(facts, self._context)):
+                if reward.once is not None:
+                    rewarded[place][term.key] = reward.once
+                for turn, earned in enumerate(reward.by_turn):
                     turns[place][turn] += earned
         return [
             with_terms(trajectory, terms, by_turn)
-            for trajectory, terms, by_turn in zip(group, paid, turns, strict=True)
+            for trajectory, terms, by_turn in zip(group, rewarded, turns, strict=True)
         ]
 
 
-class GraderPayment:
+class GraderRewards:
     """Adds the judges' score of an attempt, times its weight, under a name of its own."""
 
     def __init__(self, name: str, config: GradingConfig) -> None:
@@ -102,12 +102,12 @@ class GraderPayment:
                 for one in group
             ]
         )
-        paid: list[Trajectory] = []
+        rewarded: list[Trajectory] = []
         for trajectory, verdict in zip(group, verdicts, strict=True):
             self._ensemble.compare_with_rule(verdict, is_right=trajectory.is_right)
             terms = {self._name: self._config.weight * verdict.score}
-            paid.append(with_terms(trajectory, terms, [0.0] * len(trajectory.turns)))
-        return paid
+            rewarded.append(with_terms(trajectory, terms, [0.0] * len(trajectory.turns)))
+        return rewarded
 
     def close(self) -> None:
         """End the ensemble's thread."""
@@ -118,7 +118,7 @@ class GraderPayment:
         return {f"{self._name}/{name}": value for name, value in self._ensemble.figures().items()}
 
 
-class ProcessPayment:
+class ProcessRewards:
     """Adds a trained head's scores of an attempt's steps, as `process` or turn by turn."""
 
     def __init__(self, model: RewardModel, config: ProcessRewardConfig) -> None:
@@ -138,13 +138,13 @@ class ProcessPayment:
                 earned = [weight * (s - b) for s, b in zip(scores, before, strict=True)]
                 return with_terms(trajectory, {}, earned)
             case "mean":
-                paid = sum(scores) / max(1, len(scores))
+                rewarded = sum(scores) / max(1, len(scores))
             case "min":
-                paid = min(scores, default=0.0)
-        return with_terms(trajectory, {"process": weight * paid}, nothing)
+                rewarded = min(scores, default=0.0)
+        return with_terms(trajectory, {"process": weight * rewarded}, nothing)
 
 
-class OutcomeModelPayment:
+class OutcomeModelRewards:
     """Replaces the rule's outcome by a trained head's, at its threshold."""
 
     def __init__(
@@ -157,13 +157,13 @@ class OutcomeModelPayment:
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
         """Replace the outcomes of a group."""
-        paid: list[Trajectory] = []
+        rewarded: list[Trajectory] = []
         for trajectory, steps in zip(group, self._model.scores(group), strict=True):
             passes = bool(steps) and steps[-1] >= self._config.threshold
             self._with_rule.append((passes, trajectory.is_right))
             outcome = self._context.outcome_high if passes else self._context.outcome_low
-            paid.append(replace(trajectory, reward=trajectory.reward | {"outcome": outcome}))
-        return paid
+            rewarded.append(replace(trajectory, reward=trajectory.reward | {"outcome": outcome}))
+        return rewarded
 
     def figures(self) -> dict[str, float]:
         """Return the share of attempts so far on which the head and the rule agree."""
@@ -171,16 +171,16 @@ class OutcomeModelPayment:
         return {"outcome_model/agreement": agreed / max(1, len(self._with_rule))}
 
 
-class Payments:
+class ProfileRewards:
     """Everything that training adds to rewards, applied one after the other."""
 
     def __init__(
         self,
-        terms: TermPayment,
-        graders: Sequence[GraderPayment] = (),
+        terms: TermRewards,
+        graders: Sequence[GraderRewards] = (),
         *,
-        process: ProcessPayment | None = None,
-        outcome: OutcomeModelPayment | None = None,
+        process: ProcessRewards | None = None,
+        outcome: OutcomeModelRewards | None = None,
     ) -> None:
         self._outcome = outcome
         self._terms = terms
@@ -188,7 +188,7 @@ class Payments:
         self._graders = graders
 
     @classmethod
-    def of(cls, profile: Profile, layout: Layout) -> Payments:
+    def of(cls, profile: Profile, layout: Layout) -> ProfileRewards:
         """Return the reward terms of `profile`.
 
         Args:
@@ -200,15 +200,15 @@ class Payments:
         """
         reward = profile.reward
         own = replace(layout, processes=Processes())
-        graders = [GraderPayment(*named) for named in reward.graders.items()]
+        graders = [GraderRewards(*named) for named in reward.graders.items()]
         process = outcome = None
         if reward.process is not None:
             model = load_reward_model(reward.process.model, "process", own)
-            process = ProcessPayment(model, reward.process)
+            process = ProcessRewards(model, reward.process)
         if reward.outcome_model is not None:
             model = load_reward_model(reward.outcome_model.model, "outcome", own)
-            outcome = OutcomeModelPayment(model, reward.outcome_model, term_context(profile))
-        return cls(TermPayment.of(profile), graders, process=process, outcome=outcome)
+            outcome = OutcomeModelRewards(model, reward.outcome_model, term_context(profile))
+        return cls(TermRewards.of(profile), graders, process=process, outcome=outcome)
 
     @property
     def asks_models(self) -> bool:
@@ -219,12 +219,12 @@ class Payments:
         """Add all terms to a group's rewards."""
         for trajectory in group:
             require_outcome(trajectory)
-        paid = self._terms(self._outcome(group) if self._outcome else group)
+        rewarded = self._terms(self._outcome(group) if self._outcome else group)
         if self._process is not None:
-            paid = self._process(paid)
+            rewarded = self._process(rewarded)
         for grader in self._graders:
-            paid = grader(paid)
-        return paid
+            rewarded = grader(rewarded)
+        return rewarded
 
     def judged(self, group: Sequence[Trajectory]) -> list[Trajectory]:
         """Return `group` with the outcomes that training uses, and none of the further terms."""
@@ -253,14 +253,14 @@ def require_outcome(trajectory: Trajectory) -> None:
 
 
 def with_terms(
-    trajectory: Trajectory, terms: RewardBreakdown, turn_payments: Sequence[float]
+    trajectory: Trajectory, terms: RewardBreakdown, turn_rewards: Sequence[float]
 ) -> Trajectory:
     """Return `trajectory` with further terms, and further rewards of its turns.
 
     Args:
         trajectory: a scored trajectory.
         terms: terms by name, none of which it may have already.
-        turn_payments: one further reward for each turn.
+        turn_rewards: one further reward for each turn.
 
     Raises:
         DataError: two terms have the same name.
@@ -271,11 +271,11 @@ def with_terms(
             "itself; leave it out of reward.terms"
         )
     reward = trajectory.reward | terms
-    if any(turn_payments):
-        reward[TURNS_TERM] = reward.get(TURNS_TERM, 0.0) + sum(turn_payments)
+    if any(turn_rewards):
+        reward[TURNS_TERM] = reward.get(TURNS_TERM, 0.0) + sum(turn_rewards)
     turns = tuple(
-        replace(turn, reward=turn.reward + payment)
-        for turn, payment in zip(trajectory.turns, turn_payments, strict=True)
+        replace(turn, reward=turn.reward + reward)
+        for turn, reward in zip(trajectory.turns, turn_rewards, strict=True)
     )
     return replace(trajectory, reward=reward, turns=turns)
 

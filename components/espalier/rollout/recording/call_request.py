@@ -15,7 +15,7 @@ WireName = Literal["chat", "responses", "messages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CallRequest:
     """One request, parsed and checked."""
 
     model: str
@@ -61,7 +61,7 @@ class WireFormat(Protocol):
 
     name: WireName
 
-    def read(self, body: bytes, remembered: Remembered) -> Asked:
+    def read(self, body: bytes, remembered: Remembered) -> CallRequest:
         """Read a request.
 
         Raises:
@@ -69,11 +69,11 @@ class WireFormat(Protocol):
         """
         ...
 
-    def whole(self, asked: Asked, answer: Answer) -> Json:
+    def whole(self, asked: CallRequest, answer: Answer) -> Json:
         """Return the answer as one object."""
         ...
 
-    def events(self, asked: Asked, answer: Answer) -> Iterable[bytes]:
+    def events(self, asked: CallRequest, answer: Answer) -> Iterable[bytes]:
         """Return the answer as server-sent events."""
         ...
 
