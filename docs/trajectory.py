@@ -17,14 +17,14 @@ from espalier.config import EpisodeConfig, Profile
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
 from espalier.environments import make_task
-from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.family import search_environments
 from espalier.policy.embedded import train_tokenizer
 from espalier.records import FinalAnswer, Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
-from espalier.synthesis.search_wording import search_call
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.family import search_environments
+from espalier_search.synthesis.search_wording import search_call
 from tests.fakes.scripted_engine import ScriptedEngine
 
 DOCUMENTS = {

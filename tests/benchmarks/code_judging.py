@@ -17,10 +17,10 @@ import time
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.code.family import ProgramJudge
-from espalier.environments.code.unit_tests import unit_tests_of
 from espalier.records import Task
 from espalier.sandbox.choice import sandbox_pool
+from espalier_environments.code.family import ProgramJudge
+from espalier_environments.code.unit_tests import unit_tests_of
 from tests.benchmarks.keeping import provenance
 
 

@@ -96,7 +96,7 @@ def _judged(profile, run_dir: Path, policy_dir: Path, tasks) -> dict[str, object
 
 def _probes(tasks) -> dict[str, list]:
     """The questions again, without the tool, and with a demand for one that does not exist."""
-    from espalier.synthesis.agent_texts.negatives import (
+    from espalier_search.synthesis.agent_texts.negatives import (
         NOT_EXISTING,
         NOT_OFFERED,
         UNKNOWN_TOOLS,
@@ -122,7 +122,7 @@ def _asking(task, question: str):
 
 def _calls_what_is_not_there(kind: str, trajectory) -> bool:
     """A search where none is offered; elsewhere a tag of no tool, or no action at all."""
-    from espalier.synthesis.agent_texts.negatives import NOT_OFFERED
+    from espalier_search.synthesis.agent_texts.negatives import NOT_OFFERED
 
     # a message that could be parsed has its calls apart, one that could not is raw text
     written = [message for message in trajectory.messages if message.role == "assistant"]

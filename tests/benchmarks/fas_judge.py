@@ -65,14 +65,14 @@ def _rows_of(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 
 def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
-    from espalier.environments.search_qa import SearchQA, search_environments
-    from espalier.knowledge import KnowledgeGraph
-    from espalier.knowledge.graph import load_documents
-    from espalier.knowledge.search import SearchTool, documents_path
     from espalier.policy.loading import load_policy
+    from espalier.records.knowledge import load_documents
     from espalier.rollout.roller import Roller
-    from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher
-    from espalier.synthesis.agent_texts.schema import Schema
+    from espalier_search.knowledge import KnowledgeGraph
+    from espalier_search.knowledge.search import SearchTool, documents_path
+    from espalier_search.search_qa import SearchQA, search_environments
+    from espalier_search.synthesis.agent_texts.embedded import EmbeddedTeacher
+    from espalier_search.synthesis.agent_texts.schema import Schema
 
     profile = profile_of_run(options)
     knowledge = options.run / "knowledge"
@@ -95,14 +95,14 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 def _judged(task, trajectory, judge, search) -> dict[str, object]:
     from espalier.completions.request import ModelRefusal
-    from espalier.synthesis.agent_texts.calls import (
+    from espalier_search.synthesis.agent_texts.calls import (
         SEARCH,
         Plan,
         PlanInput,
         judge_request,
         plain_text,
     )
-    from espalier.synthesis.rollouts import attempt_by_plan
+    from espalier_search.synthesis.rollouts import attempt_by_plan
 
     action = trajectory.messages[len(task.prompt)]
     # a policy may sample any byte: what could not stand in an answer is no plan either

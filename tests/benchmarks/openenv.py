@@ -82,8 +82,8 @@ def _options() -> argparse.Namespace:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from espalier.interchange.openenv_server import EnvironmentServing, serve_environment
     from espalier.steps.profiles import named_profile
+    from espalier_interop.openenv_server import EnvironmentServing, serve_environment
 
     settings = [
         f"serving.environments.max_sessions={options.sessions}",
@@ -121,7 +121,7 @@ def _wait_for(port: int) -> None:
 
 async def step_for(port: int, options: argparse.Namespace) -> dict[str, float]:
     """All sessions step at their own moments, for so many seconds."""
-    from espalier.environments.openenv.session import Server, session_on
+    from espalier_interop.openenv.session import Server, session_on
 
     times: list[float] = []
     asked = 0
@@ -242,7 +242,7 @@ async def fall_silent(port: int, options: argparse.Namespace) -> dict[str, float
 
 async def _free(port: int, wanted: int) -> int:
     """Sessions that can be begun at one time."""
-    from espalier.environments.openenv.session import (
+    from espalier_interop.openenv.session import (
         EnvironmentLostError,
         RemoteSession,
         Server,

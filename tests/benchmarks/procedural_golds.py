@@ -11,9 +11,9 @@ import argparse
 import json
 import time
 
-from espalier.environments.procedural.config import GENERATORS
-from espalier.environments.procedural.generators import generators_of
-from espalier.environments.procedural.packages import own_python
+from espalier_environments.procedural.config import GENERATORS
+from espalier_environments.procedural.generators import generators_of
+from espalier_environments.procedural.packages import own_python
 
 CHEATS = (
     "__import__('os').abort()",

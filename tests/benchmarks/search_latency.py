@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from espalier.config import Profile, SearchConfig
-from espalier.knowledge import KnowledgeGraph, SearchTool
 from espalier.records import NullTracker
 from espalier.stages import ingest
+from espalier_search.knowledge import KnowledgeGraph, SearchTool
 
 NUM_QUERIES = 5000
 

@@ -116,13 +116,13 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     from espalier.chain import STAGES
     from espalier.config import load_profile
     from espalier.environments import Environments
-    from espalier.environments.search_qa import SearchQA, search_environments
-    from espalier.knowledge.search import SearchTool
-    from espalier.knowledge.views import View
+    from espalier.environments.contract import View
     from espalier.records import NullTracker
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
     from espalier.training.rl.wiring import build_run
+    from espalier_search.knowledge.search import SearchTool
+    from espalier_search.search_qa import SearchQA, search_environments
 
     profile = load_profile(
         options.profile,

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from espalier.config import Profile
-from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.search import SearchTool
+from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker
 from espalier.records.trajectory import Trajectory
 from espalier.stages import ingest
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.task_making import RoutedTask
-from espalier.synthesis.teacher import RouteTeacher
+from espalier_search.knowledge import KnowledgeGraph
+from espalier_search.knowledge.search import SearchTool
+from espalier_search.synthesis.questions import FormalQuestions
+from espalier_search.synthesis.task_making import RoutedTask
+from espalier_search.synthesis.teacher import RouteTeacher
 from tests.benchmarks.keeping import provenance
 
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from espalier.config import Profile
-from espalier.knowledge import KnowledgeGraph
+from espalier.environments.funnel import Funnel
 from espalier.records import SPLITS, NullTracker, Task
 from espalier.stages import ingest
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.questions import FormalQuestions
+from espalier_search.knowledge import KnowledgeGraph
+from espalier_search.synthesis.questions import FormalQuestions
 
 from .brute_force import Store, answers, faults, parsed
 

@@ -46,9 +46,9 @@ def first_gold(_family: Family, task: Task) -> str:
 
 def gold_of_functions(family: Family, task: Task) -> str:
     """Calls as JSON; of a conversation those of each turn."""
-    from espalier.environments.function_calling.answers import gold_calls
-    from espalier.environments.function_calling.functions import offered_in
-    from espalier.environments.function_calling.made_up import NONE_FITS
+    from espalier_environments.function_calling.answers import gold_calls
+    from espalier_environments.function_calling.functions import offered_in
+    from espalier_environments.function_calling.made_up import NONE_FITS
 
     del family
     if task.verifier.kind == "conversation":

@@ -19,22 +19,22 @@ from collections import Counter
 from pathlib import Path
 
 from espalier.config import Profile, SynthesisConfig
-from espalier.knowledge import KnowledgeGraph
+from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker
 from espalier.stages import ingest
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.questions import FormalQuestions, GrownQuestions
-from espalier.synthesis.webshaper.generator import Generator, kind_weights
-from espalier.synthesis.webshaper.notation import (
+from espalier_search.knowledge import KnowledgeGraph
+from espalier_search.synthesis.questions import FormalQuestions, GrownQuestions
+from espalier_search.synthesis.webshaper.generator import Generator, kind_weights
+from espalier_search.synthesis.webshaper.notation import (
     FaultKind,
     FormalismError,
     parse,
     read_entries,
     rows_of,
 )
-from espalier.synthesis.webshaper.notation_checks import check, structure_of
-from espalier.synthesis.webshaper.notation_files import structure_figures
-from espalier.synthesis.webshaper.notation_queries import entries_of
+from espalier_search.synthesis.webshaper.notation_checks import check, structure_of
+from espalier_search.synthesis.webshaper.notation_files import structure_figures
+from espalier_search.synthesis.webshaper.notation_queries import entries_of
 
 from .webshaper_count import UNREADABLE, kinds_of
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 from espalier.config import Profile
-from espalier.environments.python_math import PythonMath
 from espalier.sandbox import ExecResult
+from espalier_environments.python_math import PythonMath
 from tests.factories.records import make_task
 
 TASK = make_task(

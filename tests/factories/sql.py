@@ -10,9 +10,9 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.sql.databases import Column, Table, make_database
-from espalier.environments.sql.inside import answered
 from espalier.records import ToolCall, ToolCalls
+from espalier_environments.sql.databases import Column, Table, make_database
+from espalier_environments.sql.inside import answered
 from tests.factories.python_math import ended
 
 PETS = make_database(

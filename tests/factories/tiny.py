@@ -5,10 +5,10 @@ from functools import lru_cache
 from espalier.config import PolicyConfig, Profile
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
-from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.family import search_environments
 from espalier.policy.embedded import build_policy, train_tokenizer
 from espalier.policy.loading import Policy
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.family import search_environments
 
 TEXTS = (
     "Lyon country: France time zone: Europe/Paris",

@@ -9,10 +9,10 @@ from espalier.config import OptimizerConfig, Profile
 from espalier.policy.hardware import Hardware
 from espalier.records import FinalAnswer, NullTracker
 from espalier.rollout.roller import Roller
-from espalier.synthesis.search_wording import search_call
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories import records
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 

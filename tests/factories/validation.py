@@ -3,8 +3,6 @@
 from pathlib import Path
 
 from espalier.config import Profile
-from espalier.environments.search_qa import SearchQA
-from espalier.knowledge.graph import Entity, KnowledgeGraph
 from espalier.records import (
     FinalAnswer,
     Message,
@@ -13,11 +11,13 @@ from espalier.records import (
     publishing,
     write_tasks,
 )
+from espalier.records.knowledge import Entity, KnowledgeGraph
 from espalier.records.trajectory import (
     ToolResult,
     write_trajectories,
 )
-from espalier.synthesis.search_wording import search_call
+from espalier_search.search_qa import SearchQA
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.records import make_task, make_trajectory
 
 FAMILY = SearchQA(Profile())

@@ -5,10 +5,10 @@ import threading
 from contextlib import contextmanager
 
 from espalier.config import Profile, ServingConfig
-from espalier.interchange.openenv_app import OpenEnvApp
-from espalier.interchange.openenv_server import environment_server
-from espalier.interchange.openenv_tasks import tasks_of_profile
 from espalier.wire.listening import listening
+from espalier_interop.openenv_app import OpenEnvApp
+from espalier_interop.openenv_server import environment_server
+from espalier_interop.openenv_tasks import tasks_of_profile
 
 SHOP = {"name": "tests.unit.environments.prices:Prices", "rate": 7}
 

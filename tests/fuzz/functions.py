@@ -8,9 +8,9 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.function_calling.conversations import Services
-from espalier.environments.function_calling.states import APIS, parameter_names, tool_names
 from espalier.records import DataError
+from espalier_environments.function_calling.conversations import Services
+from espalier_environments.function_calling.states import APIS, parameter_names, tool_names
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json
 from tests.fuzz.parsers import ParserTarget

@@ -3,13 +3,13 @@
 import json
 
 from espalier.environments.contract import EnvironmentLostError
-from espalier.environments.mcp.config import McpConfig
-from espalier.environments.mcp.inside import reply_to
-from espalier.environments.mcp.session import McpSession
-from espalier.environments.mcp.transports import NoAnswerError, _events
 from espalier.environments.server_process import read_object
 from espalier.environments.tools import ToolError
 from espalier.records import DataError
+from espalier_interop.mcp.config import McpConfig
+from espalier_interop.mcp.inside import reply_to
+from espalier_interop.mcp.session import McpSession
+from espalier_interop.mcp.transports import NoAnswerError, _events
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json
 from tests.fuzz.parsers import ParserTarget

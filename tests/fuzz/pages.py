@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import ToolError, family_of
-from espalier.environments.web.browser import Browser
-from espalier.environments.web.website import Reply, Website
 from espalier.records import DataError, ToolCall
 from espalier.records.trajectory import ToolResult
+from espalier_environments.web.browser import Browser
+from espalier_environments.web.website import Reply, Website
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json
 from tests.fuzz.parsers import ParserTarget

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.code.family import program_in
-from espalier.environments.code.inside.program import composed
-from espalier.environments.code.inside.values import encode
-from espalier.environments.code.judging import judge
-from espalier.environments.code.unit_tests import UnitTests, unit_tests_of
 from espalier.records import DataError
 from espalier.rewards import OUTCOME_SPANS, compile_term, unit_test_reward
 from espalier.sandbox import ExecResult
+from espalier_environments.code.family import program_in
+from espalier_environments.code.inside.program import composed
+from espalier_environments.code.inside.values import encode
+from espalier_environments.code.judging import judge
+from espalier_environments.code.unit_tests import UnitTests, unit_tests_of
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json
 from tests.fuzz.parsers import ParserTarget

@@ -5,12 +5,12 @@ import os
 import re
 import types
 
-from espalier.environments.procedural.config import GENERATORS
-from espalier.environments.procedural.family import answer_in
-from espalier.environments.procedural.generators import Generators, exchange
-from espalier.environments.procedural.packages import own_python
-from espalier.environments.procedural.worked import worked
-from espalier.environments.procedural.worker import arithmetic
+from espalier_environments.procedural.config import GENERATORS
+from espalier_environments.procedural.family import answer_in
+from espalier_environments.procedural.generators import Generators, exchange
+from espalier_environments.procedural.packages import own_python
+from espalier_environments.procedural.worked import worked
+from espalier_environments.procedural.worker import arithmetic
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, changed_text, odd_value, written_json
 from tests.fuzz.parsers import ParserTarget

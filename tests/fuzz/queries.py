@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from espalier.environments.sql.databases import MAX_FILE_BYTES
-from espalier.environments.sql.public_tasks import query_kind, read_public_file, row_arguments
-from espalier.environments.sql.runs import QueryResult, read_written_rows, written_rows
 from espalier.records import DataError, Message, Task, TaskMetadata, Verifier
+from espalier_environments.sql.databases import MAX_FILE_BYTES
+from espalier_environments.sql.public_tasks import query_kind, read_public_file, row_arguments
+from espalier_environments.sql.runs import QueryResult, read_written_rows, written_rows
 from tests.factories.sql import LIMITS, PETS, asked, sql_family
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json

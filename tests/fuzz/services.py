@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from espalier.environments.customer_service.database import load_database
-from espalier.environments.customer_service.domains import domain_tools, service_of
 from espalier.records import DataError, ToolCall
 from espalier.records.trajectory import ToolResult
+from espalier_environments.customer_service.database import load_database
+from espalier_environments.customer_service.domains import domain_tools, service_of
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json
 from tests.fuzz.parsers import ParserTarget

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from espalier.environments.shop.goals import goal_task
-from espalier.environments.shop.tools import ScoredVisit, shop_tools, tools_of
-from espalier.environments.shop.webshop_files import load_webshop
 from espalier.records import DataError, ToolCall
 from espalier.records.trajectory import ToolResult
+from espalier_environments.shop.goals import goal_task
+from espalier_environments.shop.tools import ScoredVisit, shop_tools, tools_of
+from espalier_environments.shop.webshop_files import load_webshop
 from tests.fuzz.campaign import Violation
 from tests.fuzz.mutations import changed_bytes, changed_json, odd_value, written_json
 from tests.fuzz.parsers import ParserTarget

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.records import EspalierError, NullTracker
-from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions
-from espalier.synthesis.bulk_ray_workers import ray_workers
+from espalier_search.synthesis.bulk_drawing import BulkOrder, draw_questions
+from espalier_search.synthesis.bulk_ray_workers import ray_workers
 
 ORDER = {"splits": ("train",), "count": 4_000, "parts": 3}
 """Parts that take a second each: a test sees two of them half written, on a busy machine too."""

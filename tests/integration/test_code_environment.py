@@ -10,9 +10,6 @@ import pytest
 from espalier.config import Profile, load_profile
 from espalier.environments import EnvironmentLostError
 from espalier.environments.interpreter import SeparateRuns
-from espalier.environments.python_math import PythonMath
-from espalier.environments.python_math.calculating import CalculatingRuns, Calculations
-from espalier.environments.python_math.execution import Case, executed
 from espalier.records import (
     FinalAnswer,
     ToolCall,
@@ -21,6 +18,9 @@ from espalier.records import (
 from espalier.records.trajectory import read_trajectories
 from espalier.rollout.episode import ToolRunner
 from espalier.sandbox.choice import sandbox_pool
+from espalier_environments.python_math import PythonMath
+from espalier_environments.python_math.calculating import CalculatingRuns, Calculations
+from espalier_environments.python_math.execution import Case, executed
 from tests.factories.chains import chain_run
 from tests.factories.python_math import TASK
 

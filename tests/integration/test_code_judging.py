@@ -8,9 +8,9 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import check_golds, family_of
-from espalier.environments.code.judging import judge
-from espalier.environments.code.unit_tests import UnitTests, unit_tests_of
 from espalier.evaluation import pass_at_k
+from espalier_environments.code.judging import judge
+from espalier_environments.code.unit_tests import UnitTests, unit_tests_of
 from tests.benchmarks.hacks import code as hacks
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -26,9 +26,9 @@ from espalier.config import KnowledgeConfig, Profile
 from espalier.records import EngineError, NullTracker, open_artifact
 from espalier.records.artifact import work_dir
 from espalier.stages import ingest
-from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions
-from espalier.synthesis.bulk_ray_workers import _make_on_node
 from espalier.training.parallel import Processes
+from espalier_search.synthesis.bulk_drawing import BulkOrder, draw_questions
+from espalier_search.synthesis.bulk_ray_workers import _make_on_node
 from tests.integration.ray_drawing import ORDER
 from tests.integration.ray_driver import CASES
 from tests.integration.test_lost_processes import errors_of, pid_of

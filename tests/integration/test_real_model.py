@@ -8,8 +8,6 @@ import torch
 
 from espalier.config import NAMED_MODELS, OptimizerConfig, Profile
 from espalier.environments.family import policy_dialect
-from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.family import search_environments
 from espalier.policy.adding import add_model
 from espalier.policy.loading import load_policy, load_policy_to_train, save_policy
 from espalier.records import NullTracker, PolicyError
@@ -17,6 +15,8 @@ from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.supervised import SupervisedLoop
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.family import search_environments
 from tests.factories.training import SEARCH, TASKS, demonstration, supervised_plan
 from tests.factories.training_episodes import layout, make_update, step_of
 

@@ -8,10 +8,10 @@ import pytest
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.environments.interpreter import SeparateRuns
-from espalier.environments.python_math.execution import executed
+from espalier.environments.proposals import ProposalRequest
 from espalier.records import FinalAnswer
 from espalier.sandbox.choice import sandbox_pool
-from espalier.synthesis.self_play import ProposalRequest
+from espalier_environments.python_math.execution import executed
 
 PROFILE = Profile.model_validate(
     {

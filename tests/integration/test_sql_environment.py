@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from espalier.environments.sql.runs import QueryRuns
 from espalier.environments.teaching import play_script
 from espalier.sandbox.choice import sandbox_pool
+from espalier_environments.sql.runs import QueryRuns
 from tests.factories.sql import PETS, SUBMIT, query, sql_family
 
 PUBLIC = Path(__file__).resolve().parents[3] / "shared" / "data" / "intercode_sql"

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.function_calling.answers import answer_fault, gold_calls
-from espalier.environments.function_calling.conversations import (
+from espalier.records import ToolCall
+from espalier_environments.function_calling.answers import answer_fault, gold_calls
+from espalier_environments.function_calling.conversations import (
     conversation_fault,
     gold_turns,
     played_turns,
 )
-from espalier.environments.function_calling.functions import offered_in
-from espalier.records import ToolCall
+from espalier_environments.function_calling.functions import offered_in
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "bfcl_v4"

@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from espalier.environments.customer_service.database import load_database
-from espalier.environments.customer_service.domains import TRANSFER, domain_tools, service_of
 from espalier.records import Message, Task, TaskMetadata, ToolCall, Verifier
+from espalier_environments.customer_service.database import load_database
+from espalier_environments.customer_service.domains import TRANSFER, domain_tools, service_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "tau_bench"

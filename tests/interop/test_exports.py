@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from espalier.interchange.exports import export
 from espalier.records.trajectory import read_trajectories, write_trajectories
+from espalier_interop.exports import export
 from tests.factories.attempts import made_attempt
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.sample_run import make_run

@@ -7,12 +7,16 @@ models      promote, rollback, load, versions, serve, record, api-key: of what w
 named_models    models list, add, push: what a run may start from
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
-data        data check-queries, draw-questions, fetch, export, collect
-environments    environments list, check, add, serve
+data        data fetch, collect
+environments    environments list, check, add
+
+A package adds commands of its own by an entry point of the group `espalier.commands`: a module that
+adds them to `app`, `data` or `environments` of `espalier.cli.app` when it is imported.
 """
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from espalier.determinism import prepare_environment
@@ -20,9 +24,11 @@ from espalier.determinism import prepare_environment
 if TYPE_CHECKING:
     import typer
 
+ENTRY_POINTS = "espalier.commands"
+
 
 def command_line() -> typer.Typer:
-    """Every command."""
+    """Return the application with every command, those of installed packages included."""
     from espalier.cli import (  # noqa: F401 (they add commands)
         data,
         environments,
@@ -34,6 +40,8 @@ def command_line() -> typer.Typer:
     )
     from espalier.cli.app import app
 
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        point.load()
     return app
 
 

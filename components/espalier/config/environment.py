@@ -25,22 +25,9 @@ if TYPE_CHECKING:
     from espalier.config.profile import Profile
 
 ENTRY_POINTS = "espalier.environments"
-_BUILT_IN = {
-    "code": "espalier.environments.code:Code",
-    "customer_service": "espalier.environments.customer_service:CustomerService",
-    "function_calling": "espalier.environments.function_calling:FunctionCalling",
-    "harbor": "espalier.environments.harbor:Harbor",
-    "mcp": "espalier.environments.mcp:Mcp",
-    "mixture": "espalier.environments.mixture:Mixture",
-    "openenv": "espalier.environments.openenv:OpenEnv",
-    "procedural": "espalier.environments.procedural:Procedural",
-    "python_math": "espalier.environments.python_math:PythonMath",
-    "search_qa": "espalier.environments.search_qa:SearchQA",
-    "shop": "espalier.environments.shop:Shop",
-    "software_repair": "espalier.environments.software_repair:SoftwareRepair",
-    "sql": "espalier.environments.sql:Sql",
-    "web": "espalier.environments.web:Web",
-}
+OWN_PACKAGES = ("espalier", "espalier_environments", "espalier_interop", "espalier_search")
+"""The packages that espalier's version names; a user's package is named by its sources."""
+_OWN_DISTRIBUTION = "espalier-agents"
 
 
 class EnvironmentConfig(Section):
@@ -100,14 +87,7 @@ class InstalledFamily(NamedTuple):
 
 def installed_families() -> list[InstalledFamily]:
     """The families that are installed, by name; a built-in one hides another of its name."""
-    found = {
-        point.name: InstalledFamily(
-            point.name, point.value, point.dist.name if point.dist else "entry point"
-        )
-        for point in _entry_points()
-    }
-    found |= {name: InstalledFamily(name, where, "built-in") for name, where in _BUILT_IN.items()}
-    return [found[name] for name in sorted(found)]
+    return [_entry_points()[name] for name in sorted(_entry_points())]
 
 
 def family_names() -> list[str]:
@@ -122,9 +102,8 @@ def family_class(name: str) -> FamilyClass:
     Raises:
         ValueError: none is installed under it, or what is there is no family.
     """
-    where = _BUILT_IN.get(name) or next((p.value for p in _entry_points() if p.name == name), None)
-    if where is None and ":" in name:
-        where = name
+    installed = _entry_points().get(name)
+    where = name if ":" in name else installed and installed.where
     if where is None:
         known = family_names()
         close = difflib.get_close_matches(name, known, n=1)
@@ -161,7 +140,7 @@ def family_code_digest(environment: EnvironmentConfig) -> str | None:
 def _package_digest(name: str) -> str | None:
     module = family_class(name).__module__
     package = module.partition(".")[0]
-    if package == __name__.partition(".")[0]:
+    if package in OWN_PACKAGES:
         return None
     # a namespace package has no file of its own: the family's module stands for it
     given = sys.modules[package].__file__ or sys.modules[module].__file__
@@ -219,8 +198,16 @@ def named_environment(content: object) -> EnvironmentConfig:
 
 
 @lru_cache(maxsize=1)
-def _entry_points() -> tuple[metadata.EntryPoint, ...]:
-    return tuple(metadata.entry_points(group=ENTRY_POINTS))
+def _entry_points() -> dict[str, InstalledFamily]:
+    found: dict[str, InstalledFamily] = {}
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        source = point.dist.name if point.dist else "entry point"
+        family = InstalledFamily(
+            point.name, point.value, "built-in" if source == _OWN_DISTRIBUTION else source
+        )
+        if point.name not in found or family.source == "built-in":
+            found[point.name] = family
+    return found
 
 
 MOST_PROGRAM_S = 60.0

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TypeVar
 
-from espalier.knowledge.folding import words
+from espalier.records.folding import words
 
 ItemT = TypeVar("ItemT")
 

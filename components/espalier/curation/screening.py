@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from espalier.config import CurationConfig
-from espalier.knowledge.folding import words
 from espalier.records import DataError
+from espalier.records.folding import words
 from espalier.records.task import read_json_values
 
 RUN_WORDS = 3

@@ -16,9 +16,9 @@ from espalier.config import AbsoluteZeroConfig, PosingConfig, RZeroConfig, WebRL
 from espalier.curriculum.learnability import LEARNABILITY, r_zero, r_zero_code
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.repetition import cluster_shares
+from espalier.environments.proposals import AttemptTasks, ProposalRequest, TaskProposer, Trial
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.self_play import AttemptTasks, ProposalRequest, TaskProposer, Trial
 
 
 class TrialVerdict(NamedTuple):

@@ -13,10 +13,10 @@ from typing import Any
 from espalier.environments.benchmarks import check_golds
 from espalier.environments.contract import Environments
 from espalier.environments.family import Family, FamilyQuestion
+from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import GaveUp, play_script
 from espalier.records import NullTracker, Split, Task
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.funnel import Funnel
 
 _REPEATED = 8
 """Number of tasks whose gold script is played twice."""

@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Literal, NamedTuple, Protocol, TypeVar, cast
 
-from espalier.knowledge.views import View
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
@@ -20,6 +19,9 @@ from espalier.sandbox.protocol import (
 )
 
 T = TypeVar("T")
+
+View = Literal["train", "dev", "full"]
+"""What an episode may see of the knowledge: without dev and held-out, without held-out, all."""
 
 
 class EnvironmentLostError(EspalierError):

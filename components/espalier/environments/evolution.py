@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from espalier.config import Profile, WebRLConfig
+from espalier.environments.proposals import ProposalRequest, ProposedTasks
 from espalier.records import Task
-from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
 
 SOURCE = "webrl"
 """Source of the new tasks, in families that set one."""

@@ -36,13 +36,15 @@ from espalier.config import (
 )
 from espalier.dialects.dialect import Dialect
 from espalier.environments.contract import Environments, EnvironmentsOver, Recalled
+from espalier.environments.demonstrations import Rejected
 from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.funnel import Funnel
 from espalier.environments.hindsight import Hindsight
 from espalier.environments.judged import JudgedOutcomes
+from espalier.environments.proposals import TaskProposer
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.environments.tools import Tool, refuse_ambiguous_tools
-from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
     AgentText,
     DataError,
@@ -58,10 +60,8 @@ from espalier.records import (
     Verifier,
     task_id_of,
 )
+from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.demonstrations import Rejected
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.self_play import TaskProposer
 
 C = TypeVar("C", bound=EnvironmentConfig)
 

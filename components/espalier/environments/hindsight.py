@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from espalier.environments.demonstrations import Rejected
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.records import FinalAnswer, Task, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
-from espalier.synthesis.demonstrations import Rejected
 
 SOLVED = "solved"
 """Reason for trajectories that are not relabelled because they are right already."""

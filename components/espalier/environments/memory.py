@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from espalier.config import EpisodeConfig, Profile
 from espalier.dialects.dialect import Dialect
 from espalier.environments.family import Family, family_of
-from espalier.knowledge.folding import folded_name, words
-from espalier.knowledge.graph import Document
-from espalier.knowledge.search import TextIndex
+from espalier.environments.text_index import TextIndex
 from espalier.records import DataError, Message, Task, read_tasks
+from espalier.records.folding import folded_name, words
+from espalier.records.knowledge import Document
 from espalier.records.trajectory import Trajectory, read_trajectories
 
 if TYPE_CHECKING:

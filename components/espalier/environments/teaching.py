@@ -15,9 +15,9 @@ from espalier.environments.contract import (
     Step,
     waited,
 )
+from espalier.environments.demonstrations import Rejected
 from espalier.records import Action, Message, Task
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.demonstrations import Rejected
 
 
 class Observed(str):

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict
 
 from espalier.config import ContaminationConfig
 from espalier.environments import Family
-from espalier.knowledge.folding import folded_name, words
 from espalier.records import DataError, Task
+from espalier.records.folding import folded_name, words
 
 
 def _digest(text: str) -> str:

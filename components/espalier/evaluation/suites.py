@@ -38,6 +38,7 @@ from espalier.environments import (
     family_of,
 )
 from espalier.environments.contract import waited
+from espalier.environments.funnel import Funnel
 from espalier.evaluation.suite import VIEW
 from espalier.records import (
     Action,
@@ -53,7 +54,6 @@ from espalier.records import (
     read_tasks,
     tree_digest,
 )
-from espalier.synthesis.funnel import Funnel
 
 KnowledgeOf = Callable[[Profile], Path]
 """Profile of a suite -> the knowledge artifact that its tasks are played over."""

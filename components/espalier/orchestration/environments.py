@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -14,12 +14,20 @@ from espalier.config import Profile
 from espalier.config.environment import family_class, family_names
 from espalier.environments import family_of
 from espalier.environments.checking import check_family
-from espalier.environments.procedural import packages
 from espalier.records import NullTracker, ProfileError
 from espalier.stages import ingest
 from espalier.steps.profiles import named_profile, profile_names
 
 _LEAST_TASKS = 20
+
+
+@runtime_checkable
+class InstallsPackages(Protocol):
+    """A family whose packages are installed into an environment of their own."""
+
+    def install_packages(self) -> str:
+        """Install them, and return what was done, in a sentence."""
+        ...
 
 
 def check_environment(
@@ -70,14 +78,14 @@ def add_environment(name: str, out: Path | None) -> str:
     Raises:
         ProfileError: there is nothing to add, or a file of that name.
     """
-    if name == "procedural":
-        return f"installed reasoning-gym: {packages.install()}"
-    if name in family_names():
-        raise ProfileError(f"{name} is installed, and needs nothing of its own")
     try:
         found = family_class(name)
     except ValueError as error:
         raise ProfileError(str(error)) from error
+    if isinstance(found, InstallsPackages):
+        return found.install_packages()
+    if name in family_names():
+        raise ProfileError(f"{name} is installed, and needs nothing of its own")
     path = out or Path(f"{found.name}.toml")
     text = f'name = "{found.name}"\n\n[environment]\nname = "{name}"\n'
     try:

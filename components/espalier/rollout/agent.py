@@ -22,13 +22,13 @@ from espalier.records.message import JsonObject, ToolSpec
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.agent_process import AgentExit, agent_programs
 from espalier.rollout.engines.engine import Engine, Sampling
-from espalier.rollout.env_server import env_server_runs
 from espalier.rollout.episode import CallTimeoutError, ToolRunner
 from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
 from espalier.rollout.recording.dialects import RequestDialects
 from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
 from espalier.rollout.recording.graph import AttemptOutcome, RecordedCall
 from espalier.rollout.recording.recorder import Recorder
+from espalier.rollout.verifiers.runs import env_server_runs
 
 if TYPE_CHECKING:
     from espalier.dialects import DialectName

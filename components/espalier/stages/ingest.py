@@ -1,7 +1,7 @@
 """ingest: what the family's tasks are made from becomes one artifact.
 
 Enters: nothing but the profile, and the files that it names.
-Leaves: what the family writes (of a knowledge source see `espalier.knowledge.ingesting`), and
+Leaves: what the family writes (`espalier_search.knowledge.ingesting` for a knowledge source), and
 attribution.txt.
 """
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import espalier
 from espalier.chain import opened, provenance
 from espalier.config import Profile, family_code_digest, weights_origin
+from espalier.config.environment import OWN_PACKAGES
 from espalier.evaluation.lineage import LINEAGE_NAME, Lineage, lineage_of
 from espalier.records import (
     ArtifactError,
@@ -101,10 +102,12 @@ def _datasets(
 
 
 def code_digest(profile: Profile) -> str:
-    """Digest over the Python sources of this package, and of the family's where it has its own."""
-    root = Path(espalier.__file__).parent
+    """Digest over the sources of these packages, and of the family's where it has its own."""
+    root = Path(espalier.__file__).parent.parent
     sources = {
-        path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.rglob("*.py"))
+        path.relative_to(root).as_posix(): file_digest(path)
+        for package in OWN_PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
     }
     family = family_code_digest(profile.environment)
     return json_digest(sources | ({"environment.name": family} if family else {}))

@@ -16,6 +16,13 @@ from typing import Any
 from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.environments import Family, FamilyQuestion, family_of
+from espalier.environments.demonstrations import (
+    Demonstrations,
+    DetourSchedule,
+    demonstrable,
+    tempered_shares,
+)
+from espalier.environments.funnel import Funnel, summarize
 from espalier.records import (
     DataError,
     Draft,
@@ -27,13 +34,6 @@ from espalier.records import (
     write_tasks,
 )
 from espalier.records.trajectory import Trajectory, write_trajectories
-from espalier.synthesis.demonstrations import (
-    Demonstrations,
-    DetourSchedule,
-    demonstrable,
-    tempered_shares,
-)
-from espalier.synthesis.funnel import Funnel, summarize
 from espalier.usage import used_since
 
 

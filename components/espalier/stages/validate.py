@@ -14,7 +14,6 @@ from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.dialects import SYNTAXES
 from espalier.environments import Family, family_of
-from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
     Draft,
     Manifest,
@@ -24,6 +23,7 @@ from espalier.records import (
     write_agent_texts,
     write_tasks,
 )
+from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import write_trajectories
 from espalier.usage import used_since
 from espalier.validation.columns import HiddenNames, task_columns, text_columns, trajectory_columns

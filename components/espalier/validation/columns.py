@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 import pandas as pd
 
 from espalier.environments import Family
-from espalier.knowledge.folding import NameIndex, folded_name, words
-from espalier.knowledge.graph import EntitySplits
 from espalier.records import Action, AgentText, ArtifactError, Malformed, Message, Task
+from espalier.records.folding import NameIndex, folded_name, words
+from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import normalize_answer
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from espalier.environments import Family
-from espalier.knowledge.graph import EntitySplits
 from espalier.records import DataError, Task
+from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import Trajectory
 from espalier.validation.columns import SplitTask, task_columns, trajectory_columns
 from espalier.validation.judge import ExpectationResult, judge

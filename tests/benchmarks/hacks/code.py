@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from espalier.config import KubernetesConfig, LocalSandboxConfig
-from espalier.environments.code.judging import judge
-from espalier.environments.code.unit_tests import UnitTests
 from espalier.sandbox.choice import PoolThread, sandbox_pool
+from espalier_environments.code.judging import judge
+from espalier_environments.code.unit_tests import UnitTests
 from tests.benchmarks.hacks.hack import Hack
 
 CASES = ("assert f('education') == 5", "assert f('rhythm') == 0", "assert f('zebra') == 2")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.function_calling.family import FunctionCalling
 from espalier.environments.teaching import play_script
 from espalier.records import Action, Malformed, Task, ToolCall, ToolCalls
+from espalier_environments.function_calling.family import FunctionCalling
 from tests.benchmarks.hacks.hack import Hack
 
 Attempt = tuple[Task, Action]

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from espalier.environments.shop.goals import goal_of
 from espalier.records import Action, DataError, FinalAnswer, Task, ToolCalls
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import ShopGoal
+from espalier_environments.shop.goals import goal_of
 from tests.benchmarks.hacks.hack import Hack
 from tests.unit.environments.shop.shops import (
     HUMAN,

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from espalier.config import KubernetesConfig, LocalSandboxConfig
-from espalier.environments.software_repair.test_judge import passed_tests
 from espalier.sandbox.choice import PoolThread, sandbox_pool
+from espalier_environments.software_repair.test_judge import passed_tests
 from tests.benchmarks.hacks.hack import Hack
 
 _POOLS: list[PoolThread] = []

@@ -18,9 +18,9 @@ from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 
-from espalier.environments.sql.family import Sql
 from espalier.environments.teaching import play_script
 from espalier.records import FinalAnswer, Task
+from espalier_environments.sql.family import Sql
 from tests.benchmarks.hacks.hack import Hack
 from tests.factories.sql import PETS, SUBMIT, FolderSandboxes, query, sql_family
 

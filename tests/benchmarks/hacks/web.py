@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 
-from espalier.environments.web.browser import Browser
-from espalier.environments.web.family import Web
-from espalier.environments.web.hosting import ProcessSite
-from espalier.environments.web.tools import WebTools
 from espalier.records import Action, FinalAnswer, Task, ToolCalls
+from espalier_environments.web.browser import Browser
+from espalier_environments.web.family import Web
+from espalier_environments.web.hosting import ProcessSite
+from espalier_environments.web.tools import WebTools
 from tests.benchmarks.hacks.hack import Hack
 from tests.unit.environments.web.playing import DONE, call, outcome, plan, task_of, web
 

@@ -8,12 +8,12 @@ import pytest
 
 from espalier.config import KubernetesConfig, LocalSandboxConfig, SplitsConfig
 from espalier.environments import EnvironmentLostError
-from espalier.environments.web.browser import Request
-from espalier.environments.web.catalogue import made_site
-from espalier.environments.web.config import SiteConfig
-from espalier.environments.web.hosting import ProcessSite, SandboxSite
-from espalier.environments.web.website import Website
 from espalier.sandbox.choice import sandbox_pool
+from espalier_environments.web.browser import Request
+from espalier_environments.web.catalogue import made_site
+from espalier_environments.web.config import SiteConfig
+from espalier_environments.web.hosting import ProcessSite, SandboxSite
+from espalier_environments.web.website import Website
 from tests.unit.environments.web.playing import plan, played, task_of, web
 
 RECORDS = Website(made_site(SiteConfig(), 0, "train", SplitsConfig())).state()

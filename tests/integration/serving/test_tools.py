@@ -7,7 +7,7 @@ import pytest
 
 from espalier.dialects.dialect import Dialect
 from espalier.records import FinalAnswer, Message, ToolCall, ToolCalls
-from espalier.synthesis.search_wording import search_call
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TOOLS
 from tests.integration.serving.live import ScriptedEngine, events, listening_endpoint

@@ -11,8 +11,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from espalier.environments.harbor.reading import read_folder
 from espalier.records import DataError
+from espalier_interop.harbor.reading import read_folder
 from tests.interop.venvs import python_of
 
 THEIRS = Path(__file__).parent / "read_theirs.py"

@@ -2,10 +2,10 @@
 
 import copy
 
-from espalier.environments.function_calling.answers import gold_calls
-from espalier.environments.function_calling.conversations import gold_turns
-from espalier.environments.function_calling.functions import offered_in
 from espalier.records import ToolCall
+from espalier_environments.function_calling.answers import gold_calls
+from espalier_environments.function_calling.conversations import gold_turns
+from espalier_environments.function_calling.functions import offered_in
 from tests.interop.inspect_scores.rows import SHARED, Row, family, spread
 
 CALLED = (

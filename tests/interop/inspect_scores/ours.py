@@ -5,12 +5,12 @@ from collections import defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from espalier.environments.function_calling.answers import answer_fault
-from espalier.environments.function_calling.conversations import conversation_fault, played_turns
-from espalier.environments.search_qa.benchmarks import answer_scores
 from espalier.environments.teaching import play_script
 from espalier.records import FinalAnswer
 from espalier.rewards import final_answer
+from espalier_environments.function_calling.answers import answer_fault
+from espalier_environments.function_calling.conversations import conversation_fault, played_turns
+from espalier_search.search_qa.benchmarks import answer_scores
 from tests.interop.inspect_scores.calls import TALKS
 from tests.interop.inspect_scores.rows import family
 

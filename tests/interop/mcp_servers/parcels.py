@@ -3,8 +3,8 @@
 import random
 
 from espalier.environments import dealt_split, make_task
-from espalier.environments.mcp import Mcp
 from espalier.records import FinalAnswer, ToolCalls
+from espalier_interop.mcp import Mcp
 from tests.interop.mcp_servers.parcel_words import PRICES, TOWNS, WEIGHTS, WORDS
 
 

@@ -2,8 +2,8 @@
 
 import re
 
-from espalier.environments.openenv import OpenEnv
 from espalier.records import ToolCalls
+from espalier_interop.openenv import OpenEnv
 from tests.interop.openenv.parcel_words import CARRIER_OF
 
 _ASKED = re.compile(r"send (\d+) of (\w+) to \w+ (.+) , what is the fee \?")

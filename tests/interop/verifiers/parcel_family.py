@@ -1,8 +1,8 @@
 """The family of the taskset parcels_v1.py, which shows how an order is paid for."""
 
 from espalier.environments import ToolError
-from espalier.environments.verifiers import TasksetFamily
 from espalier.records import FinalAnswer, ToolCalls
+from espalier_interop.verifiers import TasksetFamily
 from tests.interop.agents.parcels import PRICES, WEIGHTS
 
 

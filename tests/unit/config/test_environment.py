@@ -10,9 +10,9 @@ from espalier.config import (
     Profile,
 )
 from espalier.environments import Family
-from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.search_qa.family import SearchQAConfig
 from espalier.records import ProfileError
+from espalier_environments.python_math.config import PythonMathConfig
+from espalier_search.search_qa.family import SearchQAConfig
 
 MATH = 'environment.name="python_math"'
 

@@ -17,7 +17,7 @@ from espalier.curriculum.learnability import (
 )
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import challenger_rewards, judge_trials
-from espalier.synthesis.self_play import Trial
+from espalier.environments.proposals import Trial
 from tests.golden_cases import golden_cases
 
 from .test_pool import IDS, TASKS

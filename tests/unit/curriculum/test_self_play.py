@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay, judge_trials
-from espalier.synthesis.self_play import ProposedTasks, Trial
+from espalier.environments.proposals import ProposedTasks, Trial
 from tests.factories.records import make_trajectory
 
 from .test_pool import IDS, TASKS, _task

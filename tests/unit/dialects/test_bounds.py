@@ -15,8 +15,8 @@ from espalier.dialects.syntax import (
     split_thought,
     typed_argument,
 )
-from espalier.environments.search_qa import SearchQA
 from espalier.records import FinalAnswer, Malformed, Message, ToolCall, ToolCalls
+from espalier_search.search_qa import SearchQA
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.messages import BOTH, LOOKUP, NOTE
 

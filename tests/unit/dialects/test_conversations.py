@@ -5,7 +5,7 @@ import pytest
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
 from espalier.records import FinalAnswer, Message, PolicyError, ToolCall, ToolCalls
-from espalier.synthesis.search_wording import search_call
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TOOLS
 from tests.unit.dialects.test_drift import ACTIONS, QUESTION, RESULTS, STEADY, embedded, told

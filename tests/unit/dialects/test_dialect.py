@@ -3,8 +3,8 @@
 import pytest
 
 from espalier.dialects.dialect import Dialect
-from espalier.environments.search_qa import SearchQA
 from espalier.records import Message, PolicyError
+from espalier_search.search_qa import SearchQA
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TAGS, TOOLS, tiny_dialect
 

@@ -15,7 +15,7 @@ from espalier.records import (
     ToolCalls,
     action_of,
 )
-from espalier.synthesis.search_wording import search_call
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TEXTS, TOOLS
 

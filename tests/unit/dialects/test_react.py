@@ -9,7 +9,7 @@ from espalier.dialects.dialect import Dialect
 from espalier.policy.embedded import train_tokenizer
 from espalier.records import FinalAnswer, Malformed, Message, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
-from espalier.synthesis.search_wording import search_call
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.messages import LOOKUP, NOTE, THOUGHTS, note
 from tests.factories.tiny import TOOLS
 

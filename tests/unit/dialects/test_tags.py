@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.config import Profile
-from espalier.environments.python_math import PythonMath
 from espalier.records import FinalAnswer, Malformed, ToolCall, ToolCalls
-from espalier.synthesis.search_wording import search_call
+from espalier_environments.python_math import PythonMath
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.tiny import TAGS, TOOLS
 
 PYTHON = PythonMath(Profile.model_validate({"environment": {"name": "python_math"}})).specs

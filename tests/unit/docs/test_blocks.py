@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from espalier.cli import command_line
 from espalier.config import Profile
+from espalier.config.environment import OWN_PACKAGES
 from tests.factories.sample_run import make_run
 from tests.unit.docs.fences import FENCES, PAGES, ROOT, edited, fences
 
@@ -129,7 +130,7 @@ def test_a_toml_block_that_is_no_profile_would_fail():
 def written(tmp_path_factory):
     """The files of all pages: a user's own modules, and a copy of the library with its changes."""
     folder = tmp_path_factory.mktemp("pages")
-    for top in ("espalier", "sandboxd"):
+    for top in (*OWN_PACKAGES, "sandboxd"):
         shutil.copytree(
             ROOT / "components" / top,
             folder / "components" / top,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.arithmetic import (
+from espalier_environments.python_math.arithmetic import (
     OPERATIONS,
     Calculation,
     Change,

@@ -8,11 +8,11 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import check_golds, family_of
-from espalier.environments.search_qa.benchmarks import read_paragraphs
-from espalier.environments.search_qa.family import search_environments
 from espalier.environments.teaching import GaveUp, play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.rewards import hotpot_scores
+from espalier_search.search_qa.benchmarks import read_paragraphs
+from espalier_search.search_qa.family import search_environments
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 NEEDS_DATA = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not here")

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.search_qa.invented_names import InventedNames
-from espalier.environments.search_qa.reading_logs import BrowsingWriter
-from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, ToolCalls
+from espalier.records.knowledge import Document
+from espalier_search.search_qa.invented_names import InventedNames
+from espalier_search.search_qa.reading_logs import BrowsingWriter
 
 DOCUMENTS = [
     Document("city:1", "Lyon", ("country: France", "time zone: Europe/Paris"), "train"),

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.environments.python_math.calculating import (
+from espalier.sandbox import SandboxLost
+from espalier_environments.python_math.calculating import (
     CalculatingRuns,
     Calculations,
     only_calculates,
 )
-from espalier.sandbox import SandboxLost
 from tests.factories.python_math import ended
 
 SUM = "x = 37\nx += 4 * 6\nprint(x)"

@@ -116,7 +116,7 @@ def test_families_are_listed_with_their_source():
     done = CliRunner().invoke(command_line(), ["environments", "list", "--json"])
     found = {one["name"]: one for one in json.loads(done.stdout)}
     assert found["procedural"]["source"] == "built-in"
-    assert found["procedural"]["where"] == "espalier.environments.procedural:Procedural"
+    assert found["procedural"]["where"] == "espalier_environments.procedural:Procedural"
 
 
 def test_a_profile_is_written_once_for_a_class(tmp_path):

@@ -2,9 +2,9 @@ import random
 
 import pytest
 
-from espalier.environments.search_qa.reading_logs import ClozeWriter
-from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
+from espalier.records.knowledge import Document
+from espalier_search.search_qa.reading_logs import ClozeWriter
 
 
 def show_all(document, query):

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.execution import (
+from espalier.records import FinalAnswer
+from espalier.sandbox import SandboxRefused
+from espalier_environments.python_math.execution import (
     MAX_ANSWER_CHARACTERS,
     Case,
     _script,
@@ -14,8 +16,6 @@ from espalier.environments.python_math.execution import (
     is_proven,
     returning,
 )
-from espalier.records import FinalAnswer
-from espalier.sandbox import SandboxRefused
 from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
 from tests.factories.records import make_task
 

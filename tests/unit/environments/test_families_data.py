@@ -12,23 +12,23 @@ import pytest
 
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import EnvironmentLostError
+from espalier.environments.funnel import Funnel
 from espalier.environments.held_sandbox import HeldSandbox
 from espalier.environments.interpreter import SeparateRuns, SessionRuns, shortened
-from espalier.environments.python_math import PythonMath
-from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
-from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.execution import is_proven
-from espalier.environments.python_math.problems import deal_problems, save_problems
-from espalier.environments.python_math.questions import (
+from espalier.records import NullTracker
+from espalier.records.knowledge import Document
+from espalier.sandbox import SandboxLost, SandboxRefused, SandboxUnavailable
+from espalier_environments.python_math import PythonMath
+from espalier_environments.python_math.arithmetic import Calculation, Change, calculation_split
+from espalier_environments.python_math.config import PythonMathConfig
+from espalier_environments.python_math.execution import is_proven
+from espalier_environments.python_math.problems import deal_problems, save_problems
+from espalier_environments.python_math.questions import (
     make_math_questions,
 )
-from espalier.environments.python_math.scratch import ScratchWriter
-from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter
-from espalier.knowledge.graph import Document
-from espalier.records import NullTracker
-from espalier.sandbox import SandboxLost, SandboxRefused, SandboxUnavailable
-from espalier.synthesis.funnel import Funnel
+from espalier_environments.python_math.scratch import ScratchWriter
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.reading_logs import BrowsingWriter, ClozeWriter
 from tests.factories.python_math import TASK, ScriptedRuns, ended
 from tests.factories.records import make_task
 

@@ -7,6 +7,8 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import Log, PlainQuestion, SimpleFamily, family_of, make_task
+from espalier.environments.demonstrations import Rejected
+from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import ScriptTeacher
 from espalier.records import (
     DataError,
@@ -18,8 +20,6 @@ from espalier.records import (
     ToolCalls,
 )
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.demonstrations import Rejected
-from espalier.synthesis.funnel import Funnel
 from tests.unit.environments.prices import Prices
 
 NOWHERE = Path("no-knowledge-is-read")

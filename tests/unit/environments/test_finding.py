@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.config.environment import family_class, family_names, parsed_environment
-from espalier.environments.python_math import PythonMath
-from espalier.environments.search_qa import SearchQA
+from espalier_environments.python_math import PythonMath
+from espalier_search.search_qa import SearchQA
 from tests.unit.environments.prices import Prices, PricesConfig
 
 PRICES = "tests.unit.environments.prices:Prices"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.problems import (
+from espalier.records import DataError
+from espalier_environments.python_math.problems import (
     WordProblem,
     extract_final_answer,
     read_word_problems,
 )
-from espalier.records import DataError
 from tests.golden_cases import golden_family
 
 SET = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.code.benchmarks import read_programming_tasks
-from espalier.environments.code.syntax import MAX_DEPTH, bounded_tree
-from espalier.environments.procedural.generators import exchange
-from espalier.environments.procedural.worked import PLAIN, worked
-from espalier.environments.sql.mysql_dump import read_dump
 from espalier.records import DataError
+from espalier_environments.code.benchmarks import read_programming_tasks
+from espalier_environments.code.syntax import MAX_DEPTH, bounded_tree
+from espalier_environments.procedural.generators import exchange
+from espalier_environments.procedural.worked import PLAIN, worked
+from espalier_environments.sql.mysql_dump import read_dump
 
 ROW = {
     "task_id": "HumanEval/0",

@@ -8,13 +8,13 @@ from pydantic import ValidationError
 
 from espalier.config import EpisodeConfig, Profile
 from espalier.environments.memory import SkillMemory, recalled_prompt, remembering
-from espalier.environments.search_qa import SearchQA
 from espalier.records import DataError, FinalAnswer, write_tasks
 from espalier.records.trajectory import write_trajectories
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
-from espalier.synthesis.search_wording import search_call
 from espalier.training.demonstrations import encode_demonstration
+from espalier_search.search_qa import SearchQA
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect
 from tests.factories.validation import a_task, a_trajectory
 from tests.fakes.scripted_engine import ScriptedEngine

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.config import Profile, SearchConfig
-from espalier.environments.search_qa import SearchQA, family, search_environments
-from espalier.environments.search_qa.other_names import OtherNames, WorldMaker, names_of
-from espalier.knowledge.graph import Document
-from espalier.knowledge.search import NO_RESULTS, SearchTool, TextIndex
+from espalier.environments.text_index import TextIndex
 from espalier.records import FinalAnswer, Message, Task, TaskMetadata, ToolCall, ToolCalls, Verifier
+from espalier.records.knowledge import Document
+from espalier_search.knowledge.search import NO_RESULTS, SearchTool
+from espalier_search.search_qa import SearchQA, family, search_environments
+from espalier_search.search_qa.other_names import OtherNames, WorldMaker, names_of
 
 DOCUMENTS = [
     Document("d1", "Lande Selfil", ("Lande Selfil was born in Brersten.",), "train"),

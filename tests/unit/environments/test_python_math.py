@@ -10,7 +10,6 @@ from espalier.config import Profile
 from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
 from espalier.environments.contract import sandbox_losses
 from espalier.environments.interpreter import observed, shortened
-from espalier.environments.python_math import PythonMath
 from espalier.records import (
     FinalAnswer,
     Malformed,
@@ -20,6 +19,7 @@ from espalier.records import (
 )
 from espalier.records.trajectory import FinishReason
 from espalier.sandbox import SandboxLost, SandboxRefused, SandboxTimeout, SandboxUnavailable
+from espalier_environments.python_math import PythonMath
 from tests.factories.python_math import TASK, ScriptedRuns, ended
 
 

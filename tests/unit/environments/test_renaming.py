@@ -3,9 +3,9 @@ from itertools import product
 
 import pytest
 
-from espalier.environments.search_qa.renaming import NameExchange
 from espalier.records import Message, Task, TaskMetadata, ToolCall, Verifier
 from espalier.records.trajectory import FinishReason, Trajectory
+from espalier_search.search_qa.renaming import NameExchange
 
 NAMES = ["Abcdef", "Uvwxyz", "Klmnop"]
 TASK = Task(

@@ -3,11 +3,11 @@ import re
 
 from espalier.config import Profile
 from espalier.dialects import SYNTAXES
-from espalier.environments.python_math import PythonMath
-from espalier.environments.python_math.arithmetic import OPERATIONS
-from espalier.environments.python_math.scratch import ScratchWriter
 from espalier.policy.embedded import train_tokenizer
 from espalier.records import FinalAnswer, ToolCalls
+from espalier_environments.python_math import PythonMath
+from espalier_environments.python_math.arithmetic import OPERATIONS
+from espalier_environments.python_math.scratch import ScratchWriter
 
 TAGS = SYNTAXES["tags"]
 PROFILE = Profile.model_validate({"environment": {"name": "python_math"}})

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.verifiers import TasksetFamily
 from espalier.records import DataError, ProfileError
+from espalier_interop.verifiers import TasksetFamily
 
 SYNTHESIS = {"train_tasks": 40, "dev_tasks": 4, "heldout_tasks": 10, "trajectories": 4}
 PRINTS = "#!{python} -S\nimport json, sys\nasked = json.loads(sys.argv[3])\n{then}\n"

@@ -4,7 +4,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from espalier.config import Profile
-from espalier.environments.search_qa import SearchQA
 from espalier.evaluation.questions import (
     FromMemory,
     is_grounded,
@@ -14,6 +13,7 @@ from espalier.evaluation.questions import (
 )
 from espalier.records import ArtifactError, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult
+from espalier_search.search_qa import SearchQA
 from tests.factories.evaluation import a_row, a_task, a_trajectory
 
 SEARCH = ToolCall(name="search", arguments={"query": "q"})

@@ -6,9 +6,9 @@ import pytest
 
 from espalier.config import load_profile
 from espalier.environments import family_of
+from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker, Provenance, publishing
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.funnel import Funnel
 from espalier.training.own_traces import encode_trace, read_demonstrations, read_pairs
 from tests.factories.tiny import tiny_dialect
 from tests.unit.examples.test_example_profiles import EXAMPLES, ROOT, overrides

@@ -11,8 +11,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from espalier.config import ServingConfig
 from espalier.environments.contract import EnvironmentLostError
-from espalier.interchange.openenv_tasks import ServedTasks
 from espalier.wire.keys import ApiKeys
+from espalier_interop.openenv_tasks import ServedTasks
 from tests.fakes.openenv_served import served_shop, served_tasks
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge import KnowledgeGraph
 from espalier.records import NullTracker
 from espalier.stages import ingest as stage
+from espalier_search.knowledge import KnowledgeGraph
 
 FEW_CITIES = Profile(seed=3, knowledge=KnowledgeConfig(max_cities=2500))
 

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge import cloze
-from espalier.knowledge.cloze import cloze_questions
-from espalier.knowledge.sources import SourceDocument, lines_of
 from espalier.records import NullTracker, read_tasks
 from espalier.stages import ingest, synthesize
+from espalier_search.knowledge import cloze
+from espalier_search.knowledge.cloze import cloze_questions
+from espalier_search.knowledge.sources import SourceDocument, lines_of
 from tests.factories.prose_folder import ProseFolder, write
 
 

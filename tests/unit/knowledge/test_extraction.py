@@ -15,12 +15,14 @@ from espalier.config import (
     Profile,
     RelationConfig,
 )
-from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.extraction import extract
-from espalier.knowledge.graph import load_documents
-from espalier.knowledge.search import documents_path
-from espalier.knowledge.sources import SourceDocument
-from espalier.knowledge.statements import (
+from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
+from espalier.records.knowledge import load_documents
+from espalier.stages import ingest as stage
+from espalier_search.knowledge import KnowledgeGraph
+from espalier_search.knowledge.extraction import extract
+from espalier_search.knowledge.search import documents_path
+from espalier_search.knowledge.sources import SourceDocument
+from espalier_search.knowledge.statements import (
     Checker,
     Chunk,
     Mention,
@@ -30,9 +32,7 @@ from espalier.knowledge.statements import (
     normalized_name,
     normalized_quotation,
 )
-from espalier.knowledge.user_sources import load_own
-from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
-from espalier.stages import ingest as stage
+from espalier_search.knowledge.user_sources import load_own
 from tests.fakes.endpoint_double import Scripted, completion, running_double
 
 BORN_IN = RelationConfig(name="born_in", subject_type="person", object_type="city", functional=True)

@@ -3,11 +3,11 @@ import json
 import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
-from espalier.knowledge import KnowledgeGraph, SearchTool
-from espalier.knowledge.sources import lines_of
-from espalier.knowledge.user_sources import load_own
 from espalier.records import KnowledgeError, NullTracker
 from espalier.stages import ingest as stage
+from espalier_search.knowledge import KnowledgeGraph, SearchTool
+from espalier_search.knowledge.sources import lines_of
+from espalier_search.knowledge.user_sources import load_own
 
 
 def _config(folder, **paths):

@@ -1,6 +1,6 @@
 import numpy as np
 
-from espalier.knowledge.geonames import geonames_relations, nearest_larger
+from espalier_search.knowledge.geonames import geonames_relations, nearest_larger
 
 
 def _names(graph, relation, subject_id):

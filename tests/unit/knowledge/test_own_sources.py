@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.user_sources import dump_documents, load_own, plain_text
 from espalier.records import KnowledgeError, NullTracker
 from espalier.stages import ingest as stage
+from espalier_search.knowledge import KnowledgeGraph
+from espalier_search.knowledge.user_sources import dump_documents, load_own, plain_text
 
 PAGE = (
     "<page><title>{title}</title><ns>{ns}</ns><id>{id}</id>{more}"

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from espalier.config import KnowledgeConfig
-from espalier.knowledge.phrasing import default_phrasings
-from espalier.knowledge.splits import Splits, build_graph
-from espalier.knowledge.user_sources import load_own
-from espalier.synthesis.task_making import question_text
-from espalier.synthesis.webshaper.query import Constant, Projection
+from espalier_search.knowledge.phrasing import default_phrasings
+from espalier_search.knowledge.splits import Splits, build_graph
+from espalier_search.knowledge.user_sources import load_own
+from espalier_search.synthesis.task_making import question_text
+from espalier_search.synthesis.webshaper.query import Constant, Projection
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from espalier.config import SplitsConfig
-from espalier.environments.python_math import PythonMathConfig
-from espalier.environments.python_math.problems import deal_problems, load_problems, save_problems
 from espalier.records import ArtifactError, DataError
+from espalier_environments.python_math import PythonMathConfig
+from espalier_environments.python_math.problems import deal_problems, load_problems, save_problems
 
 
 def written(path, questions):

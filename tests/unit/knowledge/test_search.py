@@ -3,10 +3,11 @@ import shutil
 import pytest
 
 from espalier.config import SearchConfig
-from espalier.knowledge import SearchTool
-from espalier.knowledge.graph import Document, load_documents
-from espalier.knowledge.search import TextIndex, documents_path
+from espalier.environments.text_index import TextIndex
 from espalier.records import ArtifactError
+from espalier.records.knowledge import Document, load_documents
+from espalier_search.knowledge import SearchTool
+from espalier_search.knowledge.search import documents_path
 
 
 @pytest.fixture(scope="module")

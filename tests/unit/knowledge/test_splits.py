@@ -2,13 +2,13 @@ import json
 import random
 
 from espalier.config import SplitsConfig
-from espalier.knowledge import Document
-from espalier.knowledge.folding import folded_name
-from espalier.knowledge.graph import load_documents
-from espalier.knowledge.search import documents_path
-from espalier.knowledge.sources import KnowledgeSource, SourceEntity
-from espalier.knowledge.splits import deal, draw_splits
-from espalier.knowledge.views import forbidden_names, leaks
+from espalier.records.folding import folded_name
+from espalier.records.knowledge import load_documents
+from espalier_search.knowledge import Document
+from espalier_search.knowledge.search import documents_path
+from espalier_search.knowledge.sources import KnowledgeSource, SourceEntity
+from espalier_search.knowledge.splits import deal, draw_splits
+from espalier_search.knowledge.views import forbidden_names, leaks
 
 
 def _source(*names, kind="person", region_kinds=frozenset()):

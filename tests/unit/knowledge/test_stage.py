@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge import KnowledgeGraph
 from espalier.records import ArtifactError, NullTracker, open_artifact
 from espalier.stages import ingest as stage
+from espalier_search.knowledge import KnowledgeGraph
 from tests.unit.knowledge.conftest import FEW_CITIES
 
 _RUN = """

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import EndpointConfig
 from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
-from espalier.environments.python_math.absolute_zero.programs import (
+from espalier.environments.proposals import ProposalRequest
+from espalier.sandbox import SandboxRefused
+from espalier_environments.python_math.absolute_zero.programs import (
     Proposal,
     Screened,
     chain_proposals,
     screened,
 )
-from espalier.environments.python_math.absolute_zero.proposer import (
+from espalier_environments.python_math.absolute_zero.proposer import (
     ChainDrafts,
     TaskDraft,
     all_executed,
@@ -28,21 +30,19 @@ from espalier.environments.python_math.absolute_zero.proposer import (
     tasks_from,
     triple_task,
 )
-from espalier.environments.python_math.absolute_zero.teacher import (
+from espalier_environments.python_math.absolute_zero.teacher import (
     ProposedProgram,
     ProposedPrograms,
     TeacherDrafts,
     draft_of,
 )
-from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
-from espalier.environments.python_math.execution import (
+from espalier_environments.python_math.arithmetic import Calculation, Change, calculation_split
+from espalier_environments.python_math.execution import (
     FRESH_RUNS,
     Case,
     executed,
     is_proven,
 )
-from espalier.sandbox import SandboxRefused
-from espalier.synthesis.self_play import ProposalRequest
 from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
 from tests.fakes.endpoint_double import Scripted, completion, running_double
 

@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 
 from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
-from espalier.environments.python_math.questions import (
+from espalier.environments.demonstrations import Rejected
+from espalier.environments.teaching import ScriptTeacher
+from espalier.records import ToolCall
+from espalier_environments.python_math.questions import (
     MAX_LINES_BEFORE_DETOUR,
     UNKNOWN_NAME,
     MathQuestion,
     program_script,
 )
-from espalier.environments.teaching import ScriptTeacher
-from espalier.records import ToolCall
-from espalier.synthesis.demonstrations import Rejected
 from tests.factories.python_math import TASK, ScriptedRuns, ended, environments_over
 
 QUESTION = MathQuestion(TASK, "times", "x = 12\nx *= 7\nprint(x)")

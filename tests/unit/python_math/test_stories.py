@@ -3,10 +3,10 @@ import re
 from collections import Counter
 
 from espalier.config import SynthesisConfig
-from espalier.environments.python_math import stories
-from espalier.environments.python_math.arithmetic import OPERATIONS, calculation_split
-from espalier.environments.python_math.stories import StoryGenerator, story_text
-from espalier.synthesis.funnel import Funnel
+from espalier.environments.funnel import Funnel
+from espalier_environments.python_math import stories
+from espalier_environments.python_math.arithmetic import OPERATIONS, calculation_split
+from espalier_environments.python_math.stories import StoryGenerator, story_text
 
 SPLITS = ("train", "dev", "heldout")
 CONFIG = SynthesisConfig(chain_weights=(0.25, 0.25, 0.25, 0.25))

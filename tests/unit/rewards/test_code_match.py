@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.code.grammar import draw_chain
 from espalier.rewards import code_parts, data_flow_match, syntax_match
+from espalier_environments.code.grammar import draw_chain
 
 GOLD = "def f(x):\n    y = x + 1\n    return y\n"
 

@@ -6,12 +6,12 @@ import pytest
 
 from espalier.config import EpisodeConfig, Profile
 from espalier.dialects.dialect import Dialect
-from espalier.environments.search_qa import SearchQA
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
 from espalier.rollout.closed_book import ClosedBookQuestion, closed_book_answer, stated_answer
 from espalier.rollout.engines.engine import Completion
 from espalier.rollout.episode import EpisodeContext, ToolRunner
 from espalier.rollout.roller import Roller
+from espalier_search.search_qa import SearchQA
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.records import make_task
 from tests.factories.tiny import (

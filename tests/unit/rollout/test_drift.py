@@ -9,7 +9,7 @@ from espalier.records import FinalAnswer, Message, PolicyError, Task, TaskMetada
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.episode import FinishedEpisode
 from espalier.rollout.roller import DriftCount, Roller
-from espalier.synthesis.search_wording import search_call
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 from tests.fakes.scripted_engine import ScriptedEngine

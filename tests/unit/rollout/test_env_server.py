@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from espalier.config import AgentConfig
-from espalier.environments.verifiers import bridge
 from espalier.records import Message, ProfileError
-from espalier.rollout.env_server import EnvServerRuns, read_answer, task_data
+from espalier.rollout.verifiers import bridge
+from espalier.rollout.verifiers.runs import EnvServerRuns, read_answer, task_data
 from tests.factories.records import make_task
 
 VARIABLES = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "ESPALIER_MODEL": "policy"}

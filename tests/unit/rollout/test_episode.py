@@ -12,15 +12,15 @@ from espalier.environments import (
     Tool,
     ToolEnvironment,
 )
-from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.family import search_tool
 from espalier.records import FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
 from espalier.sandbox import SandboxLost
-from espalier.synthesis.search_wording import search_call
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.family import search_tool
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.records import make_task
 from tests.factories.tiny import (
     TAGS,

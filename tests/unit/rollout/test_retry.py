@@ -7,14 +7,14 @@ from pydantic import ValidationError
 
 from espalier.config import EpisodeConfig, Profile
 from espalier.environments import EnvironmentLostError, ToolEnvironment
-from espalier.environments.search_qa import SearchQA
 from espalier.records import FinalAnswer, Message
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import REFLECTION_REQUEST, RETRY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
-from espalier.synthesis.search_wording import search_call
 from espalier.training.packing import TrainingSequence
+from espalier_search.search_qa import SearchQA
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect
 from tests.fakes.scripted_engine import ScriptedEngine

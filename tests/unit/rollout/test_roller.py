@@ -5,13 +5,13 @@ import torch
 
 from espalier.config import Profile
 from espalier.environments import EnvironmentLostError, ToolEnvironment
-from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.family import search_tool
 from espalier.policy.loading import save_policy
 from espalier.records import PolicyError
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.roller import Roller
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.family import search_tool
 from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 from tests.unit.rollout.play import plain_logprobs

@@ -3,16 +3,16 @@ import json
 import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SynthesisConfig
-from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.graph import load_documents
-from espalier.knowledge.search import documents_path
+from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker, read_tasks
+from espalier.records.knowledge import load_documents
 from espalier.stages import ingest
 from espalier.stages import synthesize as stage
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.task_making import INDEX_OF_SPLIT
-from espalier.synthesis.webshaper.candidate import DocumentTexts, World
-from espalier.synthesis.webshaper.generator import Generator, kind_weights
+from espalier_search.knowledge import KnowledgeGraph
+from espalier_search.knowledge.search import documents_path
+from espalier_search.synthesis.task_making import INDEX_OF_SPLIT
+from espalier_search.synthesis.webshaper.candidate import DocumentTexts, World
+from espalier_search.synthesis.webshaper.generator import Generator, kind_weights
 
 PROFILE = Profile(
     seed=5,

@@ -1,7 +1,7 @@
 """The tag dialect with the search tool, as the embedded policy writes it."""
 
 from espalier.dialects import SYNTAXES
-from espalier.synthesis.search_wording import SEARCH_TOOL
+from espalier_search.synthesis.search_wording import SEARCH_TOOL
 
 
 def write(action):

@@ -62,8 +62,8 @@ def test_agent_texts_change_nothing_else_of_the_artifact(written, synthetic_dir)
 
 
 def test_every_text_is_traced_back_to_its_documents_and_task(written, knowledge_dir):
-    from espalier.knowledge.graph import load_documents
-    from espalier.knowledge.search import documents_path
+    from espalier.records.knowledge import load_documents
+    from espalier_search.knowledge.search import documents_path
 
     readable = {d.document_id for d in load_documents(documents_path(knowledge_dir, "train"))}
     tasks = {task.task_id for task in read_tasks(written / "tasks" / "train.jsonl")}

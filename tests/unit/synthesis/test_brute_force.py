@@ -2,7 +2,7 @@
 
 import pytest
 
-from espalier.synthesis.webshaper.query import (
+from espalier_search.synthesis.webshaper.query import (
     ConstantSet,
     Intersection,
     Projection,

@@ -14,7 +14,7 @@ from espalier.records import (
     read_tasks,
 )
 from espalier.records.artifact import work_dir
-from espalier.synthesis.bulk_drawing import (
+from espalier_search.synthesis.bulk_drawing import (
     BulkOrder,
     Part,
     distinct_signatures,
@@ -22,7 +22,7 @@ from espalier.synthesis.bulk_drawing import (
     first_quotas,
     widen_quotas,
 )
-from espalier.synthesis.bulk_parts import (
+from espalier_search.synthesis.bulk_parts import (
     DrawEvent,
     QuestionStream,
     pack_event,
@@ -30,11 +30,11 @@ from espalier.synthesis.bulk_parts import (
     recover_part,
     write_part,
 )
-from espalier.synthesis.bulk_ray_workers import ray_workers
-from espalier.synthesis.webshaper.generator import kind_weights
-from espalier.synthesis.webshaper.query import canonical
-from espalier.synthesis.webshaper.rules import broken_rule
-from espalier.synthesis.webshaper.steps import Steps, chains, intersections
+from espalier_search.synthesis.bulk_ray_workers import ray_workers
+from espalier_search.synthesis.webshaper.generator import kind_weights
+from espalier_search.synthesis.webshaper.query import canonical
+from espalier_search.synthesis.webshaper.rules import broken_rule
+from espalier_search.synthesis.webshaper.steps import Steps, chains, intersections
 
 from .conftest import PROFILE
 

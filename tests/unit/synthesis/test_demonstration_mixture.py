@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from espalier.environments.demonstrations import Demonstrations, DetourSchedule, tempered_shares
+from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker
-from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule, tempered_shares
-from espalier.synthesis.funnel import Funnel
 
 ASKED = ["chain"] * 80 + ["union"] * 10 + ["intersection"] * 10
 

@@ -8,8 +8,8 @@ from espalier.config import KnowledgeConfig, PrestageConfig, Profile
 from espalier.records import NullTracker, read_tasks, write_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import filter_curriculum, ingest, prepare_policy, synthesize, warm_start
-from espalier.synthesis.task_making import fact_of
 from espalier.training.packing import TrainingSequence
+from espalier_search.synthesis.task_making import fact_of
 from tests.factories.prose_folder import ProseFolder, write
 from tests.factories.storage import artifact
 from tests.factories.tracking import Notes

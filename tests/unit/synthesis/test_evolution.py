@@ -8,16 +8,16 @@ from itertools import islice
 import pytest
 
 from espalier.config import WebRLConfig
+from espalier.environments.proposals import ProposalRequest
 from espalier.records import DataError
-from espalier.synthesis.evolution import (
+from espalier_search.synthesis.evolution import (
     GraphProposer,
     Patterns,
     Prover,
     failed_patterns,
     rewarding_patterns,
 )
-from espalier.synthesis.self_play import ProposalRequest
-from espalier.synthesis.webshaper.steps import Chain, Join
+from espalier_search.synthesis.webshaper.steps import Chain, Join
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from .conftest import PROFILE as PLAIN

@@ -7,14 +7,14 @@ import pytest
 
 from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import EndpointConfig
+from espalier.environments.proposals import ProposalRequest
 from espalier.records import EngineError
-from espalier.synthesis.evolution import Prover
-from espalier.synthesis.evolution_teacher import (
+from espalier_search.synthesis.evolution import Prover
+from espalier_search.synthesis.evolution_teacher import (
     ProposedQuestion,
     ProposedQuestions,
     TeacherProposer,
 )
-from espalier.synthesis.self_play import ProposalRequest
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 from tests.fakes.endpoint_double import Scripted, completion, running_double
 

@@ -6,19 +6,19 @@ import pytest
 
 from espalier.completions import EndpointModel, ModelRefusal
 from espalier.config import EndpointConfig, ExpansionConfig, Profile
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.task_making import GROWN, formal_question
-from espalier.synthesis.teacher import route_of
-from espalier.synthesis.webshaper.candidate import CandidateQuestion
-from espalier.synthesis.webshaper.expansion import (
+from espalier.environments.funnel import Funnel
+from espalier_search.synthesis.questions import FormalQuestions
+from espalier_search.synthesis.task_making import GROWN, formal_question
+from espalier_search.synthesis.teacher import route_of
+from espalier_search.synthesis.webshaper.candidate import CandidateQuestion
+from espalier_search.synthesis.webshaper.expansion import (
     Expander,
     ExpanderTools,
     QuestionGrower,
     RandomWalks,
     with_sub_question,
 )
-from espalier.synthesis.webshaper.expansion_calls import (
+from espalier_search.synthesis.webshaper.expansion_calls import (
     Action,
     EmbeddedExpander,
     ExpanderTurn,
@@ -31,8 +31,8 @@ from espalier.synthesis.webshaper.expansion_calls import (
     Summarize,
     Validate,
 )
-from espalier.synthesis.webshaper.generator import Generator
-from espalier.synthesis.webshaper.query import (
+from espalier_search.synthesis.webshaper.generator import Generator
+from espalier_search.synthesis.webshaper.query import (
     Constant,
     Projection,
     canonical,
@@ -40,8 +40,8 @@ from espalier.synthesis.webshaper.query import (
     evaluate,
     hops,
 )
-from espalier.synthesis.webshaper.rules import RULES, broken_rule
-from espalier.synthesis.webshaper.steps import Steps
+from espalier_search.synthesis.webshaper.rules import RULES, broken_rule
+from espalier_search.synthesis.webshaper.steps import Steps
 from tests.fakes.endpoint_double import EndpointDouble, Scripted, completion
 from tests.fakes.endpoint_double import running_double as running
 
@@ -347,7 +347,7 @@ def test_the_embedded_expander_summarizes_a_union_before_submitting_it():
             refused = SubQuestionVerdict(accepted=False, reason="no")
             result = refused if isinstance(call, Validate) else FoundFacts(facts=())
             if isinstance(call, Summarize):
-                from espalier.synthesis.webshaper.expansion_calls import UnionMembers
+                from espalier_search.synthesis.webshaper.expansion_calls import UnionMembers
 
                 result = UnionMembers(objects=("leaf",))
                 tools_used.add(call.names)
@@ -368,9 +368,9 @@ def test_grown_questions_replace_a_share_of_drawn_ones(knowledge_dir, graph):
 
 
 def test_the_teacher_answers_grown_questions_through_the_real_tool(grown, knowledge_dir):
-    from espalier.knowledge.search import SearchTool
-    from espalier.synthesis.demonstrations import Rejected
-    from espalier.synthesis.teacher import RouteTeacher
+    from espalier.environments.demonstrations import Rejected
+    from espalier_search.knowledge.search import SearchTool
+    from espalier_search.synthesis.teacher import RouteTeacher
 
     search = SearchTool.open(knowledge_dir, "train", PROFILE.search)
     teacher = RouteTeacher(search, PROFILE.search.max_observation_words, 0)

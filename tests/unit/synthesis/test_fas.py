@@ -5,10 +5,11 @@ import pytest
 
 from espalier.completions import ModelRefusal
 from espalier.config import AgentTextsConfig
-from espalier.knowledge import Document, KnowledgeGraph
-from espalier.knowledge.graph import Entity, Relation, Triple, load_documents
-from espalier.knowledge.search import documents_path
-from espalier.synthesis.agent_texts.calls import (
+from espalier.environments.funnel import Funnel
+from espalier.records.knowledge import Entity, Relation, Triple, load_documents
+from espalier_search.knowledge import Document, KnowledgeGraph
+from espalier_search.knowledge.search import documents_path
+from espalier_search.synthesis.agent_texts.calls import (
     SEARCH,
     Claim,
     Judgement,
@@ -21,16 +22,15 @@ from espalier.synthesis.agent_texts.calls import (
     plan_request,
     refine_request,
 )
-from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher, with_mistake
-from espalier.synthesis.agent_texts.first_order import (
+from espalier_search.synthesis.agent_texts.embedded import EmbeddedTeacher, with_mistake
+from espalier_search.synthesis.agent_texts.first_order import (
     EntityMemories,
     Planner,
     Reasoner,
     date_in,
     unsupported,
 )
-from espalier.synthesis.agent_texts.schema import QuestionReader, Schema
-from espalier.synthesis.funnel import Funnel
+from espalier_search.synthesis.agent_texts.schema import QuestionReader, Schema
 from tests.factories.records import make_task
 
 from . import tags
@@ -113,7 +113,7 @@ def test_a_question_outside_the_schema_is_not_read(small, question):
 
 @pytest.mark.slow
 def test_every_training_chain_is_read_as_it_was_asked(candidates, knowledge_dir, graph):
-    from espalier.synthesis.task_making import formal_question
+    from espalier_search.synthesis.task_making import formal_question
 
     reader = QuestionReader(Schema(graph, load_documents(documents_path(knowledge_dir, "train"))))
     questions = [formal_question(candidate, "train", 5) for candidate in candidates["train"]]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.knowledge import Entity, KnowledgeGraph, Relation, Triple
 from espalier.records import DataError
-from espalier.synthesis.webshaper.notation import (
+from espalier_search.knowledge import Entity, KnowledgeGraph, Relation, Triple
+from espalier_search.synthesis.webshaper.notation import (
     EXPLANATIONS,
     MAX_ENTRIES,
     FaultKind,
@@ -20,9 +20,9 @@ from espalier.synthesis.webshaper.notation import (
     print_term,
     rows_of,
 )
-from espalier.synthesis.webshaper.notation_checks import check, equivalent, structure_of
-from espalier.synthesis.webshaper.notation_queries import answers, entries_of, query_of
-from espalier.synthesis.webshaper.query import Constant, Projection, canonical, evaluate
+from espalier_search.synthesis.webshaper.notation_checks import check, equivalent, structure_of
+from espalier_search.synthesis.webshaper.notation_queries import answers, entries_of, query_of
+from espalier_search.synthesis.webshaper.query import Constant, Projection, canonical, evaluate
 
 from .test_query import IDS, QUERIES
 

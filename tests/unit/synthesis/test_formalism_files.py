@@ -3,7 +3,7 @@ import json
 import pytest
 
 from espalier.records import DataError
-from espalier.synthesis.webshaper.notation_files import check_file, figures, table
+from espalier_search.synthesis.webshaper.notation_files import check_file, figures, table
 
 FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]
 SHORT = [*FAIR, ["V@X", "is landlocked"]]

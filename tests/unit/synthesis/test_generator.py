@@ -2,10 +2,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from espalier.synthesis.funnel import Funnel, apportion
-from espalier.synthesis.task_making import kind_of
-from espalier.synthesis.webshaper.generator import Generator, kind_weights
-from espalier.synthesis.webshaper.query import (
+from espalier.environments.funnel import Funnel, apportion
+from espalier_search.synthesis.task_making import kind_of
+from espalier_search.synthesis.webshaper.generator import Generator, kind_weights
+from espalier_search.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,
@@ -14,7 +14,7 @@ from espalier.synthesis.webshaper.query import (
     hops,
     signature,
 )
-from espalier.synthesis.webshaper.rules import RULES, broken_rule
+from espalier_search.synthesis.webshaper.rules import RULES, broken_rule
 
 from .conftest import NUM_QUESTIONS, PROFILE
 

@@ -3,12 +3,12 @@ import re
 
 import pytest
 
+from espalier.environments.funnel import Funnel
 from espalier.records import FinalAnswer, Message, ToolCalls
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.agent_texts.calls import Alternatives, Candidate, Plan
-from espalier.synthesis.agent_texts.decisions import Decider
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.rollouts import attempt_by_plan, line_values
+from espalier_search.synthesis.agent_texts.calls import Alternatives, Candidate, Plan
+from espalier_search.synthesis.agent_texts.decisions import Decider
+from espalier_search.synthesis.rollouts import attempt_by_plan, line_values
 from tests.factories.records import make_task
 
 from . import tags

@@ -10,12 +10,14 @@ import pytest
 
 from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import AgentTextsConfig
-from espalier.knowledge import Document
+from espalier.environments.funnel import Funnel
 from espalier.records import (
     FinalAnswer,
     Message,
 )
-from espalier.synthesis.agent_texts.calls import (
+from espalier.validation import HiddenNames, text_columns
+from espalier_search.knowledge import Document
+from espalier_search.synthesis.agent_texts.calls import (
     Alternatives,
     Claims,
     Guess,
@@ -24,11 +26,9 @@ from espalier.synthesis.agent_texts.calls import (
     Questions,
     Refined,
 )
-from espalier.synthesis.agent_texts.decisions import Decider
-from espalier.synthesis.agent_texts.first_order import Planner, Reasoner
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.search_wording import search_call
-from espalier.validation import HiddenNames, text_columns
+from espalier_search.synthesis.agent_texts.decisions import Decider
+from espalier_search.synthesis.agent_texts.first_order import Planner, Reasoner
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.records import make_task, make_trajectory
 from tests.fakes.endpoint_double import completion
 

@@ -12,18 +12,18 @@ from pydantic import ValidationError
 
 from espalier.config import KnowledgeConfig, Profile
 from espalier.environments import family_of
-from espalier.knowledge import Entity, KnowledgeGraph, Relation, Triple
-from espalier.knowledge.search import SearchTool
+from espalier.environments.demonstrations import Rejected
+from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker, read_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import ingest
 from espalier.stages import synthesize as stage
-from espalier.synthesis.demonstrations import Rejected
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.inverted.clues import Clue, FactIndex, Span, number_of, span_of
-from espalier.synthesis.inverted.drawing import InvertedQuestion, InvertedQuestions
-from espalier.synthesis.inverted.teaching import ClueRoute, ClueTeacher
-from espalier.synthesis.questions import FormalQuestions
+from espalier_search.knowledge import Entity, KnowledgeGraph, Relation, Triple
+from espalier_search.knowledge.search import SearchTool
+from espalier_search.synthesis.inverted.clues import Clue, FactIndex, Span, number_of, span_of
+from espalier_search.synthesis.inverted.drawing import InvertedQuestion, InvertedQuestions
+from espalier_search.synthesis.inverted.teaching import ClueRoute, ClueTeacher
+from espalier_search.synthesis.questions import FormalQuestions
 
 SPLITS = ("train", "dev", "heldout")
 SYLLABLES = ("ba", "do", "fi", "gu", "ka", "le", "mo", "nu", "pa", "ri", "so", "tu", "ve", "zo")

@@ -1,8 +1,8 @@
 """Questions made from documents by the wording of a user's own pairs."""
 
-from espalier.knowledge import Document
-from espalier.synthesis.made_questions import made_questions
-from espalier.synthesis.own_questions import OwnQuestion
+from espalier_search.knowledge import Document
+from espalier_search.synthesis.made_questions import made_questions
+from espalier_search.synthesis.own_questions import OwnQuestion
 from tests.factories.prose_folder import ProseFolder
 
 

@@ -1,8 +1,9 @@
-from espalier.knowledge.graph import load_documents
-from espalier.knowledge.search import documents_path
+from espalier.environments.funnel import Funnel
 from espalier.records import FinalAnswer, ToolCalls, read_tasks
+from espalier.records.knowledge import load_documents
 from espalier.records.trajectory import read_trajectories
-from espalier.synthesis.agent_texts.negatives import (
+from espalier_search.knowledge.search import documents_path
+from espalier_search.synthesis.agent_texts.negatives import (
     DECLINED,
     KINDS,
     NOT_EXISTING,
@@ -11,7 +12,6 @@ from espalier.synthesis.agent_texts.negatives import (
     UNKNOWN_TOOLS,
     Negatives,
 )
-from espalier.synthesis.funnel import Funnel
 
 from . import tags
 

@@ -1,5 +1,10 @@
-from espalier.synthesis.task_making import FRAMES, JOINED_FRAMES, MAX_QUESTION_WORDS, question_text
-from espalier.synthesis.webshaper.query import constants
+from espalier_search.synthesis.task_making import (
+    FRAMES,
+    JOINED_FRAMES,
+    MAX_QUESTION_WORDS,
+    question_text,
+)
+from espalier_search.synthesis.webshaper.query import constants
 
 
 def _texts(candidates, graph, seed=0):

@@ -3,9 +3,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.synthesis.webshaper.notation import rows_of
-from espalier.synthesis.webshaper.notation_queries import entries_of
-from espalier.synthesis.webshaper.query import (
+from espalier_search.synthesis.webshaper.notation import rows_of
+from espalier_search.synthesis.webshaper.notation_queries import entries_of
+from espalier_search.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,

@@ -3,9 +3,9 @@
 import json
 
 from espalier.config import EndpointConfig
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.own_questions import OwnQuestion
-from espalier.synthesis.rewording import HEADING, reworded_questions
+from espalier.environments.funnel import Funnel
+from espalier_search.synthesis.own_questions import OwnQuestion
+from espalier_search.synthesis.rewording import HEADING, reworded_questions
 from tests.fakes.endpoint_double import completion, running_double
 
 PAIR = OwnQuestion("Where was Ada born?", ("London",), "document:a", "train")

@@ -5,17 +5,17 @@ import pytest
 
 from espalier.completions import ModelRefusal
 from espalier.config import Profile
-from espalier.knowledge.graph import load_documents
-from espalier.knowledge.search import SearchTool, documents_path
+from espalier.environments.demonstrations import Rejected, reason_against
+from espalier.environments.funnel import Funnel
 from espalier.records import Message, NullTracker
+from espalier.records.knowledge import load_documents
 from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
 from espalier.stages import synthesize as stage
-from espalier.synthesis.demonstrations import Rejected, reason_against
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.rollouts import Move, Rollouts, rollout_teacher
-from espalier.synthesis.task_making import formal_question
-from espalier.synthesis.teacher import RouteTeacher
+from espalier_search.knowledge.search import SearchTool, documents_path
+from espalier_search.synthesis.rollouts import Move, Rollouts, rollout_teacher
+from espalier_search.synthesis.task_making import formal_question
+from espalier_search.synthesis.teacher import RouteTeacher
 
 from .conftest import PROFILE
 

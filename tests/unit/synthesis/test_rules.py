@@ -1,10 +1,10 @@
 import pytest
 
-from espalier.knowledge import Document, Entity, KnowledgeGraph, Relation, Triple
-from espalier.synthesis.teacher import route_of
-from espalier.synthesis.webshaper import rules as rules_module
-from espalier.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World
-from espalier.synthesis.webshaper.query import (
+from espalier_search.knowledge import Document, Entity, KnowledgeGraph, Relation, Triple
+from espalier_search.synthesis.teacher import route_of
+from espalier_search.synthesis.webshaper import rules as rules_module
+from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World
+from espalier_search.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,
@@ -12,7 +12,7 @@ from espalier.synthesis.webshaper.query import (
     Union,
     evaluate,
 )
-from espalier.synthesis.webshaper.rules import broken_rule
+from espalier_search.synthesis.webshaper.rules import broken_rule
 
 KINDS = {
     "lyon": "city", "nice": "city", "bonn": "city", "kehl": "city",

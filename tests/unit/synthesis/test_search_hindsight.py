@@ -6,12 +6,12 @@ from functools import cache
 import pytest
 
 from espalier.environments.hindsight import relabelled
-from espalier.environments.search_qa import SearchQA
 from espalier.environments.teaching import ScriptTeacher, play_script
 from espalier.records import FinalAnswer, read_tasks
 from espalier.records.trajectory import read_trajectories
-from espalier.synthesis.evolution import Prover
-from espalier.synthesis.search_wording import search_call, shown_hits
+from espalier_search.search_qa import SearchQA
+from espalier_search.synthesis.evolution import Prover
+from espalier_search.synthesis.search_wording import search_call, shown_hits
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from .conftest import PROFILE

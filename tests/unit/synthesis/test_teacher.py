@@ -3,15 +3,15 @@ from collections import Counter
 
 import pytest
 
-from espalier.environments.search_qa import SearchQA, search_environments
-from espalier.knowledge.search import NO_RESULTS, SearchTool
+from espalier.environments.demonstrations import Rejected
 from espalier.records import action_of, read_tasks
 from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
-from espalier.synthesis.demonstrations import Rejected
-from espalier.synthesis.search_wording import listed_values
-from espalier.synthesis.task_making import formal_question
-from espalier.synthesis.teacher import (
+from espalier_search.knowledge.search import NO_RESULTS, SearchTool
+from espalier_search.search_qa import SearchQA, search_environments
+from espalier_search.synthesis.search_wording import listed_values
+from espalier_search.synthesis.task_making import formal_question
+from espalier_search.synthesis.teacher import (
     DETOUR_KINDS,
     Lookup,
     RouteTeacher,

@@ -3,10 +3,10 @@ from collections import Counter
 import pytest
 
 from espalier.config import Profile
-from espalier.environments.search_qa import SearchQA, family
-from espalier.knowledge.graph import Document
 from espalier.records import Message, Task, TaskMetadata, Verifier, write_tasks
+from espalier.records.knowledge import Document
 from espalier.training.dev_questions import dev_questions, few_questions_line
+from espalier_search.search_qa import SearchQA, family
 
 DOCUMENTS = [
     Document(f"d{n}", f"Town {name}", (f"The river of Town {name} is the Salm.",), "train")

@@ -8,8 +8,6 @@ import pytest
 from espalier.config import EpisodeConfig, Profile
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
-from espalier.interchange.exports.trl import trl_rows
-from espalier.interchange.exports.turns import ExportedTrajectory, exported_turns
 from espalier.records import DataError, FinalAnswer, Message, ToolCall, ToolCalls
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.own_traces import (
@@ -20,6 +18,8 @@ from espalier.training.own_traces import (
     read_demonstrations,
     read_pairs,
 )
+from espalier_interop.exports.trl import trl_rows
+from espalier_interop.exports.turns import ExportedTrajectory, exported_turns
 from tests.factories import records
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TOOLS, tiny_dialect

@@ -8,12 +8,12 @@ import torch
 from espalier.algorithms.losses.dpo import Dpo
 from espalier.config import PreferencesConfig
 from espalier.records import FinalAnswer, NullTracker
-from espalier.synthesis.search_wording import search_call
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.packing import TrainingSequence
 from espalier.training.preferences import PreferenceLoop, pairs_at
 from espalier.training.supervised import DevScore
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.tiny import tiny_dialect
 from tests.factories.training import (
     FACTS,

@@ -5,10 +5,10 @@ import pytest
 
 from espalier.records import DataError, FinalAnswer, Message
 from espalier.records.trajectory import FinishReason
-from espalier.synthesis.search_wording import search_call
 from espalier.training.checkpoint import write_history
 from espalier.training.demonstrations import encode_demonstration
 from espalier.training.supervised import DevScore, dev_exact_match
+from espalier_search.synthesis.search_wording import search_call
 from tests.factories.tiny import tiny_dialect
 from tests.factories.training import TASKS, make_task, make_trajectory
 

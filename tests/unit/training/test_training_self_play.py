@@ -11,12 +11,11 @@ import torch
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.environments import family_of
-from espalier.environments.search_qa import SearchQA
+from espalier.environments.proposals import ProposalRequest, ProposedTasks
 from espalier.policy.hardware import Hardware
 from espalier.records import NullTracker, ProfileError
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.roller import Roller
-from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import LoopParts, RlLoop
@@ -31,6 +30,7 @@ from espalier.training.rl.self_play import (
     shared_proposer,
 )
 from espalier.training.supervised import dev_exact_match
+from espalier_search.search_qa import SearchQA
 from tests.factories.tiny import lookup_environments
 from tests.factories.training import (
     FACTS,

@@ -3,10 +3,10 @@ import json
 import pytest
 
 from espalier.config import CurationConfig, Profile
-from espalier.environments.search_qa import SearchQA
 from espalier.records import AgentText, Message
 from espalier.validation.columns import SplitTask
 from espalier.validation.curating import ValidationRows, curate, write_curation
+from espalier_search.search_qa import SearchQA
 from tests.factories.validation import FAMILY, a_task, a_trajectory
 
 QUESTIONS = {

@@ -1,10 +1,10 @@
 import pytest
 
 from espalier.config import Profile
-from espalier.environments.search_qa import SearchQA
 from espalier.records import Message, ToolCalls
 from espalier.records.trajectory import Turn
 from espalier.validation import trajectory_columns
+from espalier_search.search_qa import SearchQA
 from tests.factories.validation import FAMILY, a_task, a_trajectory, answer, saw, search
 
 USER = Message(role="user", content="the blue one")

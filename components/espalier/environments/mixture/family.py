@@ -14,7 +14,8 @@ from typing import Any
 
 from espalier.config import EnvironmentConfig, Profile, family_class
 from espalier.config.reward import require_composition
-from espalier.environments.contract import Environment, Environments, EnvironmentsOver
+from espalier.environments.contract import Environment, Environments, EnvironmentsOver, View
+from espalier.environments.demonstrations import Rejected
 from espalier.environments.family import (
     Demonstrate,
     Family,
@@ -23,17 +24,15 @@ from espalier.environments.family import (
     TaskRenaming,
     family_of,
 )
+from espalier.environments.funnel import Funnel
 from espalier.environments.mixture.config import MixtureConfig
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
-from espalier.knowledge.graph import EntitySplits
-from espalier.knowledge.views import View
 from espalier.records import DataError, Draft, Split, Task, Tracker
+from espalier.records.knowledge import EntitySplits
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.demonstrations import Rejected
-from espalier.synthesis.funnel import Funnel
 
 
 class Mixture(Family[MixtureConfig]):

@@ -11,10 +11,10 @@ from espalier.config import NoSelfPlayConfig, Profile, TrainingConfig, WebRLConf
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay
 from espalier.environments import family_of
+from espalier.environments.proposals import ProposalRequest, ProposedTasks, TaskProposer, Trial
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import TrajectorySampler
-from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, TaskProposer, Trial
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import Critic, Layout, Models, initial_values
 from espalier.training.rl.reward_functions import RewardFunction

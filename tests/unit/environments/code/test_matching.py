@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.code.family import ProgramJudge
-from espalier.environments.code.judging import Judgement
-from espalier.environments.code.matching import gold_matches
-from espalier.environments.code.syntax import MAX_DEPTH
 from espalier.records import DataError, FinalAnswer
 from espalier.rewards import TestReport
+from espalier_environments.code.family import ProgramJudge
+from espalier_environments.code.judging import Judgement
+from espalier_environments.code.matching import gold_matches
+from espalier_environments.code.syntax import MAX_DEPTH
 
 WEIGHTS = {"syntax_weight": 0.1, "data_flow_weight": 0.2}
 

@@ -6,11 +6,11 @@ import pytest
 from espalier.config import Profile, load_profile
 from espalier.dialects import SYNTAXES
 from espalier.environments import family_of
-from espalier.environments.code.family import program_in
-from espalier.environments.code.inside.program import composed
-from espalier.environments.code.tasks import behaviour
-from espalier.environments.code.unit_tests import cases_of, unit_tests_of
 from espalier.records import DataError, FinalAnswer
+from espalier_environments.code.family import program_in
+from espalier_environments.code.inside.program import composed
+from espalier_environments.code.tasks import behaviour
+from espalier_environments.code.unit_tests import cases_of, unit_tests_of
 
 HUMANEVAL = {
     "task_id": "x/0",
@@ -121,7 +121,7 @@ def test_reference_programs_pass_their_tests():
 
 
 def test_equal_functions_of_other_programs_are_one_task():
-    from espalier.environments.code.grammar import _ANY, _ENDS, Chain, Step
+    from espalier_environments.code.grammar import _ANY, _ENDS, Chain, Step
 
     reverse, order, total = Step(_ANY[0]), Step(_ANY[1]), Step(_ENDS["numbers"][0])
     assert behaviour(Chain("numbers", (reverse,), total)) == behaviour(

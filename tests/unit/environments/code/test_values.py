@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.environments.code.inside.values import Unreadable, decode, encode
+from espalier_environments.code.inside.values import Unreadable, decode, encode
 
 PLAIN = st.recursive(
     st.none()

@@ -2,10 +2,10 @@
 
 import copy
 
-from espalier.environments.customer_service.database import checked_database
-from espalier.environments.customer_service.domains import service_of
 from espalier.environments.family import make_task
 from espalier.records import ToolCall
+from espalier_environments.customer_service.database import checked_database
+from espalier_environments.customer_service.domains import service_of
 
 ADDRESS = {
     "address1": "1 Mill Road", "address2": "", "city": "Salem", "state": "OR", "country": "USA",

@@ -9,13 +9,13 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import PlainQuestion, family_of
-from espalier.environments.customer_service.wording import in_words
 from espalier.environments.episode import written_calls
+from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import play_script
 from espalier.evaluation import pass_hat_k
 from espalier.records import DataError, Draft, FinalAnswer, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.funnel import Funnel
+from espalier_environments.customer_service.wording import in_words
 from tests.unit.environments.customer_service.tables import RETAIL
 
 NOWHERE = Path("no-knowledge")

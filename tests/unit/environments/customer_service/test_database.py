@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from espalier.environments.customer_service.database import checked_database, load_database
 from espalier.records import DataError
+from espalier_environments.customer_service.database import checked_database, load_database
 from tests.unit.environments.customer_service.tables import AIRLINE, RETAIL
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import check_golds, family_of
-from espalier.environments.customer_service.database import load_database
-from espalier.environments.customer_service.domains import final_digest
-from espalier.environments.customer_service.scoring import gold_actions, is_solved_by
 from espalier.records import ToolCall
+from espalier_environments.customer_service.database import load_database
+from espalier_environments.customer_service.domains import final_digest
+from espalier_environments.customer_service.scoring import gold_actions, is_solved_by
 from tests.golden_cases import golden_cases
 
 ROOT = Path(__file__).resolve().parents[4]

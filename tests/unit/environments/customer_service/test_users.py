@@ -4,9 +4,9 @@ import json
 import pytest
 
 from espalier.environments.contract import EnvironmentLostError
-from espalier.environments.customer_service.tau_tasks import in_first_person
-from espalier.environments.customer_service.users import EndpointUser, ModelThread, ScriptedUser
 from espalier.records import EngineError
+from espalier_environments.customer_service.tau_tasks import in_first_person
+from espalier_environments.customer_service.users import EndpointUser, ModelThread, ScriptedUser
 from tests.fakes.endpoint_double import completion, config, running_double
 
 FACTS = {"name": "ada berg", "zip": "97301", "order": "#w1", "reason": "ordered by mistake"}

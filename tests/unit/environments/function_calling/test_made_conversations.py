@@ -11,18 +11,18 @@ from espalier.config import Profile, SplitsConfig
 from espalier.environments import family_of
 from espalier.environments.benchmarks import check_golds
 from espalier.environments.family import PlainQuestion
-from espalier.environments.function_calling.config import FunctionCallingConfig
-from espalier.environments.function_calling.errands import SCENES
-from espalier.environments.function_calling.made_conversations import drawn_conversation
-from espalier.environments.function_calling.states import (
+from espalier.environments.funnel import Funnel
+from espalier.records.trajectory import Trajectory
+from espalier.rewards.bfcl import PYTHON_TYPES
+from espalier_environments.function_calling.config import FunctionCallingConfig
+from espalier_environments.function_calling.errands import SCENES
+from espalier_environments.function_calling.made_conversations import drawn_conversation
+from espalier_environments.function_calling.states import (
     APIS,
     document_of,
     parameter_names,
     tool_names,
 )
-from espalier.records.trajectory import Trajectory
-from espalier.rewards.bfcl import PYTHON_TYPES
-from espalier.synthesis.funnel import Funnel
 
 NOWHERE = Path("unused")
 SPLITS = ("train", "dev", "heldout")

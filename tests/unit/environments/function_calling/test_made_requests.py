@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.environments.family import PlainQuestion
+from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import play_script
 from espalier.records import FinalAnswer, Malformed, ToolCalls
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.funnel import Funnel
 
 NOWHERE = Path("unused")
 KINDS = {"single", "multiple", "parallel", "parallel_multiple", "none"}

@@ -9,12 +9,12 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import check_golds, family_of
-from espalier.environments.function_calling.conversations import (
+from espalier.records import ToolCall
+from espalier_environments.function_calling.conversations import (
     conversation_fault,
     gold_turns,
     played_turns,
 )
-from espalier.records import ToolCall
 from tests.golden_cases import golden_cases
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data"

@@ -8,11 +8,11 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.function_calling.bfcl_rows import parsed_call
-from espalier.environments.function_calling.functions import offered
 from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason
+from espalier_environments.function_calling.bfcl_rows import parsed_call
+from espalier_environments.function_calling.functions import offered
 from tests.unit.environments.function_calling.rows import CALLS, FILES, RATE
 
 SIMPLE = "BFCL_v4_simple_python.json"

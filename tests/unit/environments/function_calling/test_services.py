@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from espalier.environments.function_calling.conversations import Services
-from espalier.environments.function_calling.states import APIS, tool_names
+from espalier_environments.function_calling.conversations import Services
+from espalier_environments.function_calling.states import APIS, tool_names
 
 HOME = {
     "root": {

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from espalier.config import Profile
 from espalier.environments import family_of, harbor
-from espalier.environments.harbor.config import HarborConfig
-from espalier.environments.harbor.dockerfile import Copy, read_dockerfile
-from espalier.environments.harbor.playing import NoRewardError, read_reward, top_folders
-from espalier.environments.harbor.reading import read_folder, read_folders
 from espalier.records import DataError
+from espalier_interop.harbor.config import HarborConfig
+from espalier_interop.harbor.dockerfile import Copy, read_dockerfile
+from espalier_interop.harbor.playing import NoRewardError, read_reward, top_folders
+from espalier_interop.harbor.reading import read_folder, read_folders
 from tests.factories.harbor import DOCKERFILE, task_folder
 
 

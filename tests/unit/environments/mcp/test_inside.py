@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from espalier.environments.mcp.inside import MAX_LINE_BYTES, Server
 from espalier.wire.mcp import initialize_params, request
+from espalier_interop.mcp.inside import MAX_LINE_BYTES, Server
 from tests.fakes import mcp_notes
 
 ARGV = [sys.executable, "-S", mcp_notes.__file__]

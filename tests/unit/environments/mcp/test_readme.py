@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from espalier.environments import mcp
-from espalier.environments.mcp.config import McpConfig, ServerConfig
+from espalier_interop import mcp
+from espalier_interop.mcp.config import McpConfig, ServerConfig
 
 ROOM = Path(mcp.__file__).parent
 

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from espalier.config import Profile, family_code_digest, reads_knowledge
 from espalier.environments import family_of
 from espalier.environments.contract import waited
+from espalier.environments.funnel import Funnel
 from espalier.records import DataError, Draft, FinalAnswer, NullTracker
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.funnel import Funnel
 from tests.factories.records import make_task
 
 SUMS = "tests.factories.sums:Sums"

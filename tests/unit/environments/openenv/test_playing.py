@@ -11,9 +11,9 @@ from websockets.asyncio.server import serve
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.environments.contract import EnvironmentLostError
-from espalier.environments.openenv.remote_tools import listed_tools, read_prompt, schema_tool
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.records.trajectory import FinishReason
+from espalier_interop.openenv.remote_tools import listed_tools, read_prompt, schema_tool
 from tests.factories.scripts import played
 from tests.fakes.openenv_served import served_shop
 

@@ -4,7 +4,7 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.procedural.packages import own_python
+from espalier_environments.procedural.packages import own_python
 
 NEEDS_GENERATORS = pytest.mark.skipif(
     not own_python().is_file(),

@@ -8,13 +8,13 @@ import pytest
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import PlainQuestion, check_golds
 from espalier.environments.family import make_task
-from espalier.environments.procedural.drawing import Drawing, shares
-from espalier.environments.procedural.family import WorkedReading, answer_in
-from espalier.environments.procedural.generators import Item
-from espalier.environments.procedural.worked import PLAIN, worked
+from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ProfileError
-from espalier.synthesis.funnel import Funnel
+from espalier_environments.procedural.drawing import Drawing, shares
+from espalier_environments.procedural.family import WorkedReading, answer_in
+from espalier_environments.procedural.generators import Item
+from espalier_environments.procedural.worked import PLAIN, worked
 from tests.unit.environments.procedural import NEEDS_GENERATORS, SUMS, family
 
 

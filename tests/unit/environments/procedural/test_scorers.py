@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from espalier.environments import EnvironmentLostError
-from espalier.environments.procedural import worker
-from espalier.environments.procedural.config import GENERATORS
-from espalier.environments.procedural.generators import Generators, GeneratorsError, generators_of
-from espalier.environments.procedural.packages import own_python, python_of
 from espalier.records import DataError, ProfileError
+from espalier_environments.procedural import worker
+from espalier_environments.procedural.config import GENERATORS
+from espalier_environments.procedural.generators import Generators, GeneratorsError, generators_of
+from espalier_environments.procedural.packages import own_python, python_of
 from tests.unit.environments.procedural import NEEDS_GENERATORS
 
 EVALUATING = [  # whose score_answer evaluates an answer as Python, or has sympy do so

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.shop.goals import goal_task
-from espalier.environments.shop.webshop_files import load_webshop
 from espalier.environments.teaching import play_script
 from espalier.records import ToolCalls
+from espalier_environments.shop.goals import goal_task
+from espalier_environments.shop.webshop_files import load_webshop
 
 NOWHERE = Path("no-knowledge")
 SHIRT = {

@@ -8,19 +8,19 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import check_golds
-from espalier.environments.shop.config import MadeCatalogueConfig
-from espalier.environments.shop.made_catalogue import (
+from espalier.environments.teaching import ScriptTeacher
+from espalier.records import FinalAnswer
+from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.rewards import first_color, token_set_ratio
+from espalier.rewards.webshop import title_nouns
+from espalier_environments.shop.config import MadeCatalogueConfig
+from espalier_environments.shop.made_catalogue import (
     COLORS,
     DEPARTMENTS,
     MADE_ASIN,
     make_products,
     split_of,
 )
-from espalier.environments.teaching import ScriptTeacher
-from espalier.records import FinalAnswer
-from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rewards import first_color, token_set_ratio
-from espalier.rewards.webshop import title_nouns
 from tests.unit.environments.shop.shops import NOWHERE, play, shop_family
 
 SPLITS = ("train", "dev", "heldout")

@@ -4,9 +4,9 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.shop.goals import goal_of, gold_purchase
-from espalier.environments.shop.made_catalogue import make_products, split_of
-from espalier.synthesis.self_play import ProposalRequest
+from espalier.environments.proposals import ProposalRequest
+from espalier_environments.shop.goals import goal_of, gold_purchase
+from espalier_environments.shop.made_catalogue import make_products, split_of
 from tests.unit.environments.shop.shops import (
     ATTRIBUTES,
     NOWHERE,

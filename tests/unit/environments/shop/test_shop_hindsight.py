@@ -6,11 +6,11 @@ from functools import cache
 import pytest
 
 from espalier.environments.hindsight import OF_ANOTHER_SPLIT, relabelled
-from espalier.environments.shop.catalogue import Catalogue
-from espalier.environments.shop.made_catalogue import make_products, split_of
-from espalier.environments.shop.webshop_files import load_webshop
 from espalier.environments.teaching import ScriptTeacher
 from espalier.records import ProfileError, ToolCalls
+from espalier_environments.shop.catalogue import Catalogue
+from espalier_environments.shop.made_catalogue import make_products, split_of
+from espalier_environments.shop.webshop_files import load_webshop
 from tests.unit.environments.shop.shops import (
     NOWHERE,
     PRODUCTS,

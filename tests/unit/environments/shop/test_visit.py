@@ -2,10 +2,10 @@
 
 import pytest
 
-from espalier.environments.shop.catalogue import Catalogue, Product
-from espalier.environments.shop.visit import Visit
 from espalier.environments.tools import ToolError
 from espalier.rewards import ShopProduct
+from espalier_environments.shop.catalogue import Catalogue, Product
+from espalier_environments.shop.visit import Visit
 
 
 def product(asin, title, **options):

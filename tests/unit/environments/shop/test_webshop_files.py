@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from espalier.environments import check_golds
-from espalier.environments.shop.webshop_files import load_webshop
+from espalier.environments.funnel import Funnel
 from espalier.records import DataError, Draft
-from espalier.synthesis.funnel import Funnel
+from espalier_environments.shop.webshop_files import load_webshop
 from tests.unit.environments.shop.shops import (
     ATTRIBUTES,
     HUMAN,

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.environments.software_repair.diffs import (
+from espalier_environments.software_repair.diffs import (
     DiffError,
     applied,
     checked_path,
     diff_of,
     parsed_diff,
 )
-from espalier.environments.software_repair.worktree import Worktree
+from espalier_environments.software_repair.worktree import Worktree
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", "  d", "-e", "+f", "\\ g", "x\r", "@@"]))
 DIFF = """diff --git a/m.py b/m.py

@@ -7,9 +7,9 @@ import pytest
 
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import family_of
-from espalier.environments.software_repair.config import RepositoriesConfig
-from espalier.environments.software_repair.made_tasks import made_tasks
-from espalier.environments.software_repair.mutations import mutations
+from espalier_environments.software_repair.config import RepositoriesConfig
+from espalier_environments.software_repair.made_tasks import made_tasks
+from espalier_environments.software_repair.mutations import mutations
 
 SETTINGS = {"name": "software_repair", "shell": False, "sandbox": {"packages": [], "size": 1}}
 

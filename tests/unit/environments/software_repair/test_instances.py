@@ -8,11 +8,11 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.software_repair.diffs import diff_of
-from espalier.environments.software_repair.instances import load_snapshot
-from espalier.environments.software_repair.protected import is_protected
-from espalier.environments.software_repair.test_runner import split_test
 from espalier.records import DataError
+from espalier_environments.software_repair.diffs import diff_of
+from espalier_environments.software_repair.instances import load_snapshot
+from espalier_environments.software_repair.protected import is_protected
+from espalier_environments.software_repair.test_runner import split_test
 
 PUBLIC = Path(__file__).resolve().parents[5] / "shared" / "data" / "swe_bench" / "instances.json"
 WRONG = {"pkg/__init__.py": "", "pkg/area.py": "def area(r):\n    return 3 * r\n"}

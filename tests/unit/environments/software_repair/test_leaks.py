@@ -8,16 +8,16 @@ import zlib
 
 import pytest
 
-from espalier.environments.software_repair import leaks
-from espalier.environments.software_repair.diffs import diff_of, parsed_diff
-from espalier.environments.software_repair.leak_scan import folders_from, scan_folder
-from espalier.environments.software_repair.leaks import (
+from espalier.sandbox.protocol import ExecResult
+from espalier_environments.software_repair import leaks
+from espalier_environments.software_repair.diffs import diff_of, parsed_diff
+from espalier_environments.software_repair.leak_scan import folders_from, scan_folder
+from espalier_environments.software_repair.leaks import (
     LeakError,
     fix_pairs,
     refuse_leaks,
     refuse_leaks_of_sandbox,
 )
-from espalier.sandbox.protocol import ExecResult
 
 WRONG = "def area(r):\n    half = r / 2\n    value = 3 * r\n    return value + half\n"
 RIGHT = WRONG.replace("3 * r", "3 * r * r")

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from espalier.environments.benchmarks import read_rows
-from espalier.environments.sql.databases import Column
-from espalier.environments.sql.mysql_dump import DumpTable, read_dump
-from espalier.environments.sql.public_tasks import InterCodeRow
-from espalier.environments.sql.wikisql import Unreadable, quoted_gold
 from espalier.records import DataError
+from espalier_environments.sql.databases import Column
+from espalier_environments.sql.mysql_dump import DumpTable, read_dump
+from espalier_environments.sql.public_tasks import InterCodeRow
+from espalier_environments.sql.wikisql import Unreadable, quoted_gold
 
 PUBLIC = Path(__file__).resolve().parents[5] / "shared" / "data" / "intercode_sql"
 DUMP = r"""

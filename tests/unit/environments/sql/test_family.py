@@ -6,13 +6,13 @@ import json
 import pytest
 
 from espalier.environments.contract import EnvironmentLostError, ProgramBrokeSandboxError
-from espalier.environments.sql.public_tasks import query_kind, read_public_file
-from espalier.environments.sql.runs import QueryRuns, read_written_rows
-from espalier.environments.sql.worlds import made_database
 from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason
 from espalier.sandbox import SandboxLost, SandboxTimeout
+from espalier_environments.sql.public_tasks import query_kind, read_public_file
+from espalier_environments.sql.runs import QueryRuns, read_written_rows
+from espalier_environments.sql.worlds import made_database
 from tests.factories.python_math import ended
 from tests.factories.sql import PETS, SUBMIT, FolderSandboxes, query, sql_family
 

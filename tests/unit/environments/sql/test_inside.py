@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.sql.databases import Database
-from espalier.environments.sql.runs import inside_program
+from espalier_environments.sql.databases import Database
+from espalier_environments.sql.runs import inside_program
 from tests.factories.sql import LIMITS, PETS, asked
 
 BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from espalier.config import SplitsConfig
 from espalier.environments.reading import Log
-from espalier.environments.sql.config import KINDS, MadeDatabasesConfig
-from espalier.environments.sql.questions import made_questions
-from espalier.environments.sql.reading import QueryLogWriter
-from espalier.environments.sql.worlds import made_database, made_databases, names_of
 from espalier.rewards import rows_match
+from espalier_environments.sql.config import KINDS, MadeDatabasesConfig
+from espalier_environments.sql.questions import made_questions
+from espalier_environments.sql.reading import QueryLogWriter
+from espalier_environments.sql.worlds import made_database, made_databases, names_of
 from tests.factories.sql import sql_family
 
 SPLITS = SplitsConfig()

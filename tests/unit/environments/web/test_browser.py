@@ -5,16 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.environments import ToolError
-from espalier.environments.web.browser import MAX_URL, Browser, Request
-from espalier.environments.web.document import (
+from espalier_environments.web.browser import MAX_URL, Browser, Request
+from espalier_environments.web.document import (
     MAX_DEPTH,
     MAX_ELEMENTS,
     SelectorError,
     first_match,
     parse_html,
 )
-from espalier.environments.web.observing import page_lines
-from espalier.environments.web.website import Reply
+from espalier_environments.web.observing import page_lines
+from espalier_environments.web.website import Reply
 
 PAGE = """<!doctype html><html><head><title>slow login</title></head><body>
 <nav><a href="/">home</a></nav>

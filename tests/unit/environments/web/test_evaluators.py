@@ -5,9 +5,9 @@ import json
 import pytest
 
 from espalier.config import SplitsConfig
-from espalier.environments.web.catalogue import made_site
-from espalier.environments.web.config import SiteConfig
-from espalier.environments.web.evaluators import (
+from espalier_environments.web.catalogue import made_site
+from espalier_environments.web.config import SiteConfig
+from espalier_environments.web.evaluators import (
     Ending,
     is_program_match,
     is_string_match,
@@ -15,7 +15,7 @@ from espalier.environments.web.evaluators import (
     score,
     state_after,
 )
-from espalier.environments.web.website import Website
+from espalier_environments.web.website import Website
 
 INITIAL = Website(made_site(SiteConfig(), 0, "train", SplitsConfig())).state()
 

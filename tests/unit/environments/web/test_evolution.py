@@ -4,7 +4,7 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.synthesis.self_play import ProposalRequest
+from espalier.environments.proposals import ProposalRequest
 from tests.unit.environments.web.playing import NOWHERE, SMALL, outcome, plan
 
 SECTION = {"name": "web", "sites": 2, "site": SMALL}

@@ -4,9 +4,9 @@ import pytest
 
 from espalier.environments.hindsight import OF_ANOTHER_SPLIT, relabelled
 from espalier.environments.teaching import ScriptTeacher
-from espalier.environments.web.catalogue import TABLES, names_of_split
-from espalier.environments.web.tasks import reached_task, street_names
 from espalier.records import FinalAnswer
+from espalier_environments.web.catalogue import TABLES, names_of_split
+from espalier_environments.web.tasks import reached_task, street_names
 from tests.unit.environments.web.playing import (
     DONE,
     NOWHERE,
@@ -158,7 +158,7 @@ def test_text_is_asked_for_as_it_was_typed(family, hindsight):
 
 def test_drawn_and_reached_values_give_equal_tasks(family):
     """Drawn tasks and those of reached values share their words and checks."""
-    from espalier.environments.web.tasks import Reached
+    from espalier_environments.web.tasks import Reached
 
     for kind in ("comment", "assign", "cart", "order", "street"):
         task = task_of(family, kind)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from espalier.environments import check_golds
-from espalier.environments.web.catalogue import made_site
 from espalier.records import DataError, FinalAnswer
+from espalier_environments.web.catalogue import made_site
 from tests.unit.environments.web.playing import NOWHERE, call, played, web
 
 

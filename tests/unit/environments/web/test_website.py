@@ -6,10 +6,10 @@ import json
 import pytest
 
 from espalier.config import SplitsConfig
-from espalier.environments.web.catalogue import made_site, names_of_split
-from espalier.environments.web.config import SiteConfig
-from espalier.environments.web.document import parse_html
-from espalier.environments.web.website import MAX_TEXT, Website
+from espalier_environments.web.catalogue import made_site, names_of_split
+from espalier_environments.web.config import SiteConfig
+from espalier_environments.web.document import parse_html
+from espalier_environments.web.website import MAX_TEXT, Website
 
 SPLITS = SplitsConfig()
 

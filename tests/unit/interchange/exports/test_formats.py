@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from espalier.interchange.exports.atif import atif_rows
-from espalier.interchange.exports.trl import trl_rows, trl_token_rows
-from espalier.interchange.exports.turns import ExportedTrajectory, exported_turns
-from espalier.interchange.exports.verifiers import verifiers_rows
 from espalier.records import ArtifactError, Message, ToolCall, ToolSpec
 from espalier.records.trajectory import FinishReason
+from espalier_interop.exports.atif import atif_rows
+from espalier_interop.exports.trl import trl_rows, trl_token_rows
+from espalier_interop.exports.turns import ExportedTrajectory, exported_turns
+from espalier_interop.exports.verifiers import verifiers_rows
 from tests.factories.attempts import made_attempt
 from tests.factories.records import make_task, make_trajectory
 from tests.factories.sample_run import trajectory

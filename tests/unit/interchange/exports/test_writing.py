@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from espalier.cli import command_line
-from espalier.interchange.exports import FORMATS, export
 from espalier.records import ArtifactError
 from espalier.records.trajectory import write_trajectories
+from espalier_interop.exports import FORMATS, export
 from tests.factories.attempts import made_attempt
 from tests.factories.sample_run import make_run
 

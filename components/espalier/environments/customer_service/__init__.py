@@ -1,6 +1,0 @@
-"""Customer service: conversations that change a database, as in tau-bench."""
-
-from espalier.environments.customer_service.config import CustomerServiceConfig
-from espalier.environments.customer_service.family import CustomerService
-
-__all__ = ["CustomerService", "CustomerServiceConfig"]

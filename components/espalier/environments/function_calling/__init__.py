@@ -1,5 +1,0 @@
-"""Function calling (BFCL, API-Bank, ToolRL): tasks that offer functions of their own."""
-
-from espalier.environments.function_calling.family import FunctionCalling
-
-__all__ = ["FunctionCalling"]

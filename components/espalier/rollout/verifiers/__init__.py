@@ -1,0 +1,1 @@
+"""Attempts that an EnvServer of `verifiers` plays and scores, by an interpreter of its own."""

@@ -1,0 +1,222 @@
+"""Judges a program by tests, in a sandbox.
+
+The program runs in its own process, which is given the arguments of calls and nothing else. Its
+return values are compared elsewhere: in this process if tests are cases, otherwise in a second run
+in the sandbox, which the kernel isolates from the first (Landlock, and unreadable memory).
+No program can influence its own verdict:
+
+- it cannot read a test or an expected value, because no process in its reach holds one;
+- it cannot end the judge: if its process ends, the remaining tests have failed;
+- its output is dropped, and whatever it writes into the pipe is a value to be compared;
+- values are rebuilt from their wire form, without any of its classes.
+
+It does learn the arguments of the calls: for cases all at once, for checks one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from espalier.environments.interpreter import shortened
+from espalier.environments.joined_source import joined_source
+from espalier.rewards import TestReport, Verdict
+from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
+from espalier_environments.code.config import GRACE_S
+from espalier_environments.code.inside.values import Unreadable, decode
+from espalier_environments.code.unit_tests import Case, UnitTests, cases_of
+
+MAX_PROGRAM_CHARACTERS = 40_000
+"""A longer answer is not run."""
+_MESSAGE_CHARACTERS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdicts on a program, and the reasons."""
+
+    report: TestReport
+    messages: tuple[str, ...]
+    """What happened in each test; empty if it passed."""
+    timed_out: bool = False
+    """Whether a time limit ended it: it might do better another time."""
+
+
+async def judge(
+    sandbox: Sandbox,
+    tests: UnitTests,
+    statements: Sequence[str],
+    program: str,
+    *,
+    timeout_s: float,
+) -> Judgement:
+    """Judge a program by some of a task's tests.
+
+    Args:
+        sandbox: a sandbox without remains of another program.
+        tests: the task's tests.
+        statements: the hidden or the visible ones of them.
+        program: the policy's program, which is untrusted text.
+        timeout_s: time limit of all tests together.
+
+    Raises:
+        SandboxError: the sandbox is lost, or returns no result.
+    """
+    if len(program) > MAX_PROGRAM_CHARACTERS:
+        return _nothing_ran(statements, "the program is too long")
+    cases = cases_of(tests, statements)
+    try:
+        if cases is not None:
+            return await _judge_cases(sandbox, tests, cases, program, timeout_s)
+        return await _judge_checks(sandbox, tests, statements, program, timeout_s)
+    except SandboxRefused as refused:
+        if refused.status == _BUSY:
+            raise
+        return _nothing_ran(statements, f"refused: {refused}")
+
+
+_BUSY = 429
+
+
+def _nothing_ran(statements: Sequence[str], why: str) -> Judgement:
+    verdicts: tuple[Verdict, ...] = ("error",) * len(statements)
+    return Judgement(TestReport(compiled=False, verdicts=verdicts), (why,) * len(verdicts))
+
+
+# ---------------------------------------------------------------------------------------- cases
+
+
+async def _judge_cases(
+    sandbox: Sandbox, tests: UnitTests, cases: Sequence[Case], program: str, timeout_s: float
+) -> Judgement:
+    result = await sandbox.run_python(
+        _script("program", "run_cases", tests.prompt, program, tests.entry_point),
+        stdin=json.dumps([[case.function, case.arguments] for case in cases]).encode(),
+        timeout_s=timeout_s,
+    )
+    replies = [_reply(line) for line in result.stdout.splitlines()]
+    compiled, began, *returned = (*replies[: 2 + len(cases)], *[None] * (2 + len(cases)))
+    ended = _TOO_LONG if result.timed_out else "the program ended"
+    verdicts: list[Verdict] = []
+    messages: list[str] = []
+    for case, reply in zip(cases, returned, strict=False):
+        told = next(
+            (one for one in (compiled, began, reply) if one is None or one[0] == "e"), reply
+        )
+        verdict, message = _compared(case, told, ended)
+        verdicts.append(verdict)
+        messages.append(message)
+    report = TestReport(
+        compiled=compiled is not None and compiled[0] == "v", verdicts=tuple(verdicts)
+    )
+    return Judgement(report, tuple(messages), timed_out=result.timed_out)
+
+
+def _reply(line: bytes) -> list[Any] | None:
+    """Parse a line written by the program's process; None if it is not a valid reply."""
+    try:
+        reply: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match reply:
+        case ["v", value]:
+            return ["v", value]
+        case ["e", str(name), str(message)]:
+            return ["e", name, message]
+        case _:
+            return None
+
+
+def _compared(case: Case, reply: list[Any] | None, ended: str) -> tuple[Verdict, str]:
+    if reply is None:
+        return "error", ended
+    if reply[0] == "e":
+        return "error", _shown(f"{reply[1]}: {reply[2]}")
+    try:
+        value = decode(reply[1], _unequal)
+        if _is_equal(value, case.expected):
+            return "passed", ""
+        return "failed", _shown(f"{case.text} gave {value!r}")
+    except (
+        Unreadable,
+        RecursionError,
+        ValueError,
+    ):  # ValueError: an int with too many digits to print
+        return "failed", f"{_shown(case.text)} gave no plain value"
+
+
+def _is_equal(value: object, expected: object) -> bool:
+    return bool(value == expected)
+
+
+def _unequal(_number: object, _name: object) -> object:
+    """Return a stand-in for an object of the program, which equals nothing."""
+    return object()
+
+
+def _shown(text: str) -> str:
+    return shortened(text, _MESSAGE_CHARACTERS)
+
+
+# ---------------------------------------------------------------------------------------- checks
+
+
+async def _judge_checks(
+    sandbox: Sandbox, tests: UnitTests, statements: Sequence[str], program: str, timeout_s: float
+) -> Judgement:
+    folder = f"judging-{secrets.token_hex(8)}"
+    served = _script("program", "serve", tests.prompt, program, tests.entry_point, folder)
+    checked = _script(
+        "checks", "run_checks", tests.preamble, tests.functions, list(statements), folder, timeout_s
+    )
+    serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + GRACE_S))
+    try:
+        checks = await sandbox.run_python(checked, timeout_s=timeout_s + GRACE_S)
+        await asyncio.wait({serving}, timeout=_END_S)  # its pipes are closed, so it ends by itself
+    finally:
+        serving.cancel()
+        # its result does not matter: the checks notice a lost sandbox too
+        await asyncio.gather(serving, return_exceptions=True)
+    return _verdicts_of(checks, statements)
+
+
+_END_S = 0.2
+"""Time that the program's process has to end after its tests, before it is killed."""
+
+
+def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:
+    """Return the verdicts written by the tests' process, the only one that has this output."""
+    if result.succeeded:
+        compiled, found = cast("tuple[bool, list[tuple[Verdict, str]]]", json.loads(result.stdout))
+    else:
+        # the program must have ended it: for any other cause the sandbox raises an error
+        ended: tuple[Verdict, str] = ("error", "the program ended its tests")
+        compiled, found = True, [ended] * len(statements)
+    assert len(found) == len(statements), "a verdict for each test"
+    return Judgement(
+        TestReport(compiled=compiled, verdicts=tuple(verdict for verdict, _ in found)),
+        tuple(_shown(message) for _, message in found),
+        timed_out=result.timed_out or any(_TOO_LONG in message for _, message in found),
+    )
+
+
+_TOO_LONG = "the program takes too long"
+"""The text that `Channel` uses."""
+
+
+# ---------------------------------------------------------------------------------------- scripts
+
+_INSIDE = Path(__file__).parent / "inside"
+_PARTS = {"program": ("values", "program"), "checks": ("values", "program", "checks")}
+
+
+def _script(kind: str, function: str, *arguments: object) -> str:
+    """Return the source of the modules inside, and a call of one of their functions."""
+    called = f"{function}({', '.join(map(ascii, arguments))})"
+    modules = (_INSIDE / f"{name}.py" for name in _PARTS[kind])
+    return f"{joined_source(*modules)}\n{called}\n"

@@ -1,0 +1,160 @@
+"""Word problems in GSM8K's format, read from the user's files and split by wording.
+
+A line is a JSON object {question, answer}. The answer is a worked solution with calculator notes,
+whose final answer follows `#### `:
+
+    Half of 48 is 48/2 = <<48/2=24>>24, together 48 + 24 = <<48+24=72>>72.
+    #### 72
+
+Cobbe et al. 2021, arXiv:2110.14168; openai/grade-school-math.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from espalier.config import SplitsConfig
+from espalier.environments.family import dealt_split
+from espalier.records import ArtifactError, DataError, Split
+from espalier.records.folding import folded_name
+from espalier_environments.python_math.config import PythonMathConfig
+
+_FINAL_ANSWER = re.compile(r"#### (\-?[0-9\.\,]+)")
+"""The same as upstream's ANS_RE (grade_school_math/dataset.py)."""
+_NOTE = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
+
+
+@dataclass(frozen=True, slots=True)
+class WordProblem:
+    """A question, its final answer, and the expressions that its solution computes, in order."""
+
+    question: str
+    answer: str
+    expressions: tuple[str, ...] = ()
+
+
+def extract_final_answer(completion: str) -> str | None:
+    """Return the number after the first `#### `, without commas; None if there is no number.
+
+    This is the rule of upstream's `extract_answer`: a trailing dot is kept, and `#### $15` has no
+    answer.
+    """
+    match = _FINAL_ANSWER.search(completion)
+    return match[1].strip().replace(",", "") if match else None
+
+
+def read_word_problems(path: Path) -> list[WordProblem]:
+    """Return the problems of a file in GSM8K's format.
+
+    Raises:
+        DataError: the file is empty, or a line is malformed; the message names both.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as word problems: {error}") from error
+    problems = list(_problems(path, lines))
+    if not problems:
+        raise DataError(f"{path}: holds no word problem")
+    return problems
+
+
+def _problems(path: Path, lines: Sequence[str]) -> Iterator[WordProblem]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        question, solution = _texts(path, number, line)
+        answer = extract_final_answer(solution)
+        if answer is None:
+            raise DataError(
+                f"{path}, line {number}: its answer has no final number after '#### '. End the "
+                "answer with a line such as '#### 72'"
+            )
+        expressions = tuple(match[1].strip() for match in _NOTE.finditer(solution))
+        yield WordProblem(question, answer, expressions)
+
+
+def _texts(path: Path, number: int, line: str) -> tuple[str, str]:
+    try:
+        row: Any = json.loads(line)
+        question, solution = row["question"], row["answer"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}, line {number}: not a JSON object with question and answer ({error})"
+        ) from error
+    if not isinstance(question, str) or not isinstance(solution, str) or not question.strip():
+        raise DataError(f"{path}, line {number}: question and answer must be text")
+    return question.strip(), solution
+
+
+PROBLEMS_NAME = "problems.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class DealtProblem:
+    """A problem and its split."""
+
+    problem: WordProblem
+    split: Split
+
+
+def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtProblem]:
+    """Read the profile's problem files and assign the problems to splits.
+
+    The split of a problem depends only on its wording, not on the seed or the rest of the file. If
+    there is a file of held-out problems, problems with the same wording are left out of the other
+    splits.
+
+    Raises:
+        DataError: a file is not in GSM8K's format; the message names the line.
+    """
+    if config.problems is None:
+        return []
+    own = {
+        folded_name(problem.question): problem for problem in read_word_problems(config.problems)
+    }
+    if config.heldout_problems is None:
+        return [DealtProblem(problem, dealt_split(text, splits)) for text, problem in own.items()]
+    heldout = {folded_name(p.question): p for p in read_word_problems(config.heldout_problems)}
+    kept = {text: problem for text, problem in own.items() if text not in heldout}
+    return [
+        *(
+            DealtProblem(problem, dealt_split(text, splits, heldout=False))
+            for text, problem in kept.items()
+        ),
+        *(DealtProblem(problem, "heldout") for problem in heldout.values()),
+    ]
+
+
+def save_problems(problems: Iterable[DealtProblem], directory: Path) -> int:
+    """Write problems as JSON lines and return their number."""
+    rows = [json.dumps(asdict(dealt), sort_keys=True, ensure_ascii=False) for dealt in problems]
+    text = "".join(f"{row}\n" for row in rows)
+    (directory / PROBLEMS_NAME).write_text(text, encoding="utf-8")
+    return len(rows)
+
+
+def load_problems(directory: Path) -> list[DealtProblem]:
+    """Read what `save_problems` wrote.
+
+    Raises:
+        ArtifactError: the file is missing, or a line is malformed.
+    """
+    path = directory / PROBLEMS_NAME
+    problems: list[DealtProblem] = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            fields = row["problem"] | {"expressions": tuple(row["problem"]["expressions"])}
+            problems.append(DealtProblem(WordProblem(**fields), row["split"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{path}: holds no word problems ({error}). The artifact was made for another "
+            "environment, or is damaged: run ingest again"
+        ) from error
+    return problems

@@ -1,0 +1,5 @@
+"""Tasks of a verifiers (v1) taskset, played by its EnvServer: `espalier.rollout.verifiers`."""
+
+from espalier_interop.verifiers.family import TasksetConfig, TasksetFamily
+
+__all__ = ["TasksetConfig", "TasksetFamily"]

@@ -1,0 +1,109 @@
+"""Questions from documents alone: a sentence in which one name, year or number is asked for.
+
+"Ada was born in London in 1815." becomes "Ada was born in what in 1815?" and "Ada was born in
+London in which year?" (cloze questions after Lewis et al. 2019, arXiv:1906.04980, "Unsupervised
+Question Answering by Cloze Translation"; the noisy cloze without their translation). A sentence is
+used only if it names its subject: by the document's title, or by a pronoun at its beginning, which
+the title then replaces.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from espalier.records.folding import folded_name, words
+from espalier_search.knowledge.sources import SourceDocument, SourceQuestion
+
+_PRONOUN = re.compile(r"(?:He|She|It|They)(?=\s)")
+_OWNER = re.compile(r"(?:His|Her|Its|Their)(?=\s)")
+_YEAR = re.compile(r"(?<![\w,.])[12]\d{3}(?![\w,]|\.\d)")
+_NUMBER = re.compile(r"(?<![\w,.-])\d{1,3}(?:,\d{3})+(?![\w,])|(?<![\w,.-])\d+(?![\w,-]|\.\d)")
+_NAMES = re.compile(r"[A-Z][^\W\d_]+(?:[ '-][A-Z][^\W\d_]+)*")
+_MIN_WORDS, _MAX_WORDS = 4, 24
+_MAX_ANSWER_WORDS = 4
+_MAX_PER_SENTENCE = 2
+MAX_QUESTIONS = 20_000
+"""Each question is looked up in the documents afterwards, which for all questions of a dump would
+take hours."""
+
+
+class _Gap(NamedTuple):
+    start: int
+    end: int
+    asked_as: str
+
+
+class Cloze(NamedTuple):
+    """Questions, and the number of sentences that yielded none."""
+
+    questions: list[SourceQuestion]
+    unused_sentences: int
+
+
+def cloze_questions(documents: Iterable[SourceDocument]) -> Cloze:
+    """Return up to two questions for each sentence of `documents`, with one answer each.
+
+    If there are more than `MAX_QUESTIONS`, a random sample of them is returned.
+    """
+    asked: dict[str, list[tuple[int, SourceQuestion]]] = defaultdict(list)
+    sentences = 0
+    for document in documents:
+        said = Counter(word for line in document.lines for word in words(line))
+        for line in document.lines:
+            for question in _questions_of(line, document.title, said):
+                asked[folded_name(question.question)].append((sentences, question))
+            sentences += 1
+    # equal sentences in two documents may give one question with two answers: such are dropped
+    single = [found[0] for found in asked.values() if len(found) == 1]
+    if len(single) > MAX_QUESTIONS:
+        chosen = random.Random("cloze").sample(range(len(single)), MAX_QUESTIONS)
+        single = [single[place] for place in sorted(chosen)]
+    used = {number for number, _ in single}
+    return Cloze([question for _, question in single], sentences - len(used))
+
+
+def _questions_of(line: str, title: str, said: Counter[str]) -> Iterator[SourceQuestion]:
+    sentence = sentence_about(line, title)
+    if sentence is None or not _MIN_WORDS <= len(sentence.split()) <= _MAX_WORDS:
+        return
+    made = 0
+    for gap in _gaps(sentence, title):
+        answer = sentence[gap.start : gap.end]
+        # an answer that occurs elsewhere in the document may answer a different question
+        if min(said[word] for word in words(answer)) > 1 or made == _MAX_PER_SENTENCE:
+            continue
+        text = f"{sentence[: gap.start]}{gap.asked_as}{sentence[gap.end :]}".rstrip(" .!?")
+        made += 1
+        yield SourceQuestion(f"{text}?", (answer,))
+
+
+def sentence_about(line: str, title: str) -> str | None:
+    """Return the sentence with the document's title in it; None if it lacks a clear subject."""
+    if f" {folded_name(title)} " in f" {folded_name(line)} ":
+        return line
+    if match := _PRONOUN.match(line):
+        return title + line[match.end() :]
+    if match := _OWNER.match(line):
+        return f"{title}'s{line[match.end() :]}"
+    return None
+
+
+def _gaps(sentence: str, title: str) -> Iterator[_Gap]:
+    """Yield what can be asked for: years first, then other numbers, then names beside the title."""
+    taken = [match.span() for match in re.finditer(re.escape(title), sentence, re.IGNORECASE)]
+    for pattern, asked_as in ((_YEAR, "which year"), (_NUMBER, "how many"), (_NAMES, "what")):
+        for match in pattern.finditer(sentence):
+            start, end = match.span()
+            overlaps = any(
+                start < other_end and other_start < end for other_start, other_end in taken
+            )
+            # the first word is capitalised anyway, unless a second capitalised word follows it
+            is_first_word = start == 0 and asked_as == "what" and " " not in match[0]
+            if overlaps or is_first_word or len(match[0].split()) > _MAX_ANSWER_WORDS:
+                continue
+            taken.append((start, end))
+            yield _Gap(start, end, asked_as)

@@ -1,0 +1,150 @@
+"""What every source provides before splits are drawn, and reading of the user's files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from espalier.records import KnowledgeError
+from espalier.records.knowledge import Relation, Triple
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEntity:
+    """An entity without its split."""
+
+    entity_id: str
+    name: str
+    kind: str
+    hub: bool = False
+    """Whether all splits share it."""
+    region: str = ""
+    """Id of the entity whose split this one follows; empty if it draws its own."""
+    has_document: bool = True
+    numeric: bool = False
+    """Whether it is a year or another number, which may be the answer to a question."""
+    facts: tuple[str, ...] = ()
+    """Lines of its document that state no relation, such as "population: 20,430"."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDocument:
+    """A text of the user, split into lines."""
+
+    document_id: str
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceQuestion:
+    """A user's question with all accepted answers."""
+
+    question: str
+    answers: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class KnowledgeSource:
+    """Everything that a source provides."""
+
+    attribution: str
+    entities: list[SourceEntity] = field(default_factory=list)
+    relations: list[Relation] = field(default_factory=list)
+    triples: list[Triple] = field(default_factory=list)
+    documents: list[SourceDocument] = field(default_factory=list)
+    questions: list[SourceQuestion] = field(default_factory=list)
+    region_kinds: frozenset[str] = frozenset()
+    """Kinds of entities that are assigned to splits together with what lies in them."""
+    pinned: frozenset[str] = frozenset()
+    """Ids of entities that are always in the training split."""
+    public: frozenset[str] = frozenset()
+    """Ids of hubs (continents) that all splits show, whatever their names contain."""
+    entity_documents: dict[str, str] = field(default_factory=dict)
+    """Entity id -> id of the user's document about it."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Reason for unused rows, such as triples_repeated -> number of rows."""
+
+
+class JsonLine(NamedTuple):
+    """One object of a .jsonl file."""
+
+    place: str
+    """File and line, for messages."""
+    number: int
+    row: dict[str, Any]
+
+    def text(self, *keys: str) -> str:
+        """Return the first of `keys` that the row has, as a non-empty string.
+
+        Raises:
+            KnowledgeError: the row has none of them, or the value is not a text.
+        """
+        for key in keys:
+            if key in self.row:
+                value = self.row[key]
+                if isinstance(value, str) and value.strip():
+                    return " ".join(value.split())
+                raise KnowledgeError(
+                    f"{self.place}: {key!r} is {value!r}; write a string that is not empty"
+                )
+        wanted = " or ".join(repr(key) for key in keys)
+        raise KnowledgeError(f"{self.place}: no {wanted}; the row has {sorted(self.row)}")
+
+
+def read_text(path: Path) -> str:
+    """Return the file as UTF-8 text.
+
+    Raises:
+        KnowledgeError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise KnowledgeError(
+            f"{path}: not UTF-8 at byte {error.start} ({error.reason}). "
+            f"Convert it, for example: iconv -f latin1 -t utf-8 {path.name}"
+        ) from error
+    except OSError as error:
+        raise KnowledgeError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_json_lines(path: Path) -> Iterator[JsonLine]:
+    """Yield the objects of a .jsonl file; blank lines are skipped.
+
+    Raises:
+        KnowledgeError: a line is not a JSON object.
+    """
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise KnowledgeError(
+                f"{place}: not JSON ({error.msg} at column {error.colno}). "
+                "Write one object per line, or remove the line."
+            ) from error
+        if not isinstance(row, dict):
+            raise KnowledgeError(f"{place}: {type(row).__name__}, not an object in braces")
+        yield JsonLine(place, number, row)
+
+
+MAX_LINE_WORDS = 30
+_MARKUP = re.compile(r"^(?:#{1,6}\s+|[-*+>]\s+|\d+[.)]\s+)+")
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Split text into sentences of at most `MAX_LINE_WORDS` words, without leading markup."""
+    from sentencex.sentencex import segment  # of the extra `train`; the client reads no documents
+
+    for line in text.splitlines():
+        for sentence in segment("en", _MARKUP.sub("", line.strip())):
+            sentence_words = sentence.split()
+            for start in range(0, len(sentence_words), MAX_LINE_WORDS):
+                yield " ".join(sentence_words[start : start + MAX_LINE_WORDS])

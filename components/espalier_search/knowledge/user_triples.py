@@ -1,0 +1,127 @@
+"""The user's triples: entities, relations and phrasings from rows of JSON lines."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from espalier.records import KnowledgeError
+from espalier.records.folding import folded_name
+from espalier.records.knowledge import Relation, Triple
+from espalier_search.knowledge.phrasing import UNTYPED, default_phrasings
+from espalier_search.knowledge.sources import JsonLine, KnowledgeSource, SourceEntity
+
+_YEAR_DIGITS = 4
+_MIN_HUB_SUBJECTS = 3
+"""An object with this many subjects that is never a subject itself becomes a hub of all splits."""
+
+
+class _TripleEnd(NamedTuple):
+    kind: str
+    folded: str
+
+    @property
+    def entity_id(self) -> str:
+        return f"{self.kind}:{self.folded}"
+
+
+class _TripleRow(NamedTuple):
+    subject: _TripleEnd
+    relation: str
+    object: _TripleEnd
+
+
+def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Triple]:
+    """Add entities, relations and triples to `source`, and link entities to their documents.
+
+    Returns:
+        The triple of every line, in order; equal lines have equal triples.
+    """
+    spellings: dict[_TripleEnd, str] = {}
+    rows = _rows(list(lines), spellings)
+    names = _relation_names(rows)
+    stated = [
+        Triple(row.subject.entity_id, names[row.relation, row.subject.kind, row.object.kind],
+               row.object.entity_id)
+        for row in rows
+    ]  # fmt: skip
+    source.triples = list(dict.fromkeys(stated))
+    source.relations = _relations(names, source.triples)
+    titled = {folded_name(document.title): document.document_id for document in source.documents}
+    subjects_of: dict[_TripleEnd, list[_TripleEnd]] = defaultdict(list)
+    for row in rows:
+        subjects_of[row.object].append(row.subject)
+    subjects = {row.subject for row in rows}
+    for end, name in spellings.items():
+        users = [] if end in subjects else list(dict.fromkeys(subjects_of[end]))
+        # a number is not a name that a split could hide
+        is_number = end.folded.isdecimal() and end not in subjects
+        is_hub = is_number or len(users) >= _MIN_HUB_SUBJECTS
+        region = users[0].entity_id if users and not is_hub else ""
+        if end.folded in titled:
+            source.entity_documents[end.entity_id] = titled[end.folded]
+        source.entities.append(
+            SourceEntity(
+                end.entity_id, name, end.kind, hub=is_hub, region=region,
+                has_document=end in subjects, numeric=is_number,
+            )
+        )  # fmt: skip
+    return stated
+
+
+def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_TripleRow]:
+    """Return rows with typed ends; a type given in one row applies to rows that give none."""
+    types: dict[str, str] = {}
+    for line in lines:
+        for end in ("subject", "object"):
+            if f"{end}_type" in line.row:
+                types.setdefault(_folded(line, end), line.text(f"{end}_type"))
+    rows = []
+    for line in lines:
+        ends = []
+        for end in ("subject", "object"):
+            folded = _folded(line, end)
+            given = line.text(f"{end}_type") if f"{end}_type" in line.row else None
+            ends.append(_TripleEnd(given or types.get(folded) or _kind_of(folded), folded))
+            spellings.setdefault(ends[-1], line.text(end))
+        rows.append(_TripleRow(ends[0], line.text("relation"), ends[1]))
+    return rows
+
+
+def _kind_of(folded: str) -> str:
+    """Return the kind of an entity for which no row gives a type."""
+    if not folded.isdecimal():
+        return UNTYPED
+    return "year" if len(folded) == _YEAR_DIGITS and folded[0] in "12" else "number"
+
+
+def _folded(line: JsonLine, end: str) -> str:
+    if folded := folded_name(line.text(end)):
+        return folded
+    raise KnowledgeError(f"{line.place}: {end!r} is {line.row[end]!r}, which holds no word")
+
+
+def _relation_names(rows: list[_TripleRow]) -> dict[tuple[str, str, str], str]:
+    """Return (relation, subject kind, object kind) -> name; other kinds get another name."""
+    names: dict[tuple[str, str, str], str] = {}
+    taken: set[str] = set()
+    for row in rows:
+        key = (row.relation, row.subject.kind, row.object.kind)
+        if key not in names:
+            kinds = f"{row.relation} ({row.subject.kind} to {row.object.kind})"
+            names[key] = kinds if row.relation in taken else row.relation
+            taken.add(names[key])
+    return names
+
+
+def _relations(names: dict[tuple[str, str, str], str], triples: list[Triple]) -> list[Relation]:
+    num_objects = Counter((triple.relation, triple.subject) for triple in triples)
+    plural = {relation for (relation, _), count in num_objects.items() if count > 1}
+    relations = []
+    for (relation, subject_kind, object_kind), name in names.items():
+        label = " ".join(relation.replace("_", " ").split())
+        functional = name not in plural
+        phrasings = default_phrasings(label, object_kind, functional=functional)
+        relations.append(Relation(name, label, subject_kind, object_kind, functional, phrasings))
+    return relations

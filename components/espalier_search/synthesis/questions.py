@@ -1,0 +1,347 @@
+"""Questions of every split: a user's own first, then formal ones up to the number asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from espalier.completions import opened_model
+from espalier.config import Profile, SplitsConfig
+from espalier.environments.contract import View
+from espalier.environments.demonstrations import Rejected
+from espalier.environments.funnel import Funnel
+from espalier.records import SPLITS, DataError, Split
+from espalier.records.folding import folded_name
+from espalier.records.knowledge import load_documents
+from espalier_search.knowledge import KnowledgeGraph, Triple
+from espalier_search.knowledge.search import SearchTool, documents_path
+from espalier_search.knowledge.splits import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
+from espalier_search.synthesis.inverted.asking import inverted_question
+from espalier_search.synthesis.inverted.drawing import InvertedQuestions
+from espalier_search.synthesis.made_questions import made_questions
+from espalier_search.synthesis.own_questions import OwnQuestion, read_own_questions
+from espalier_search.synthesis.rewording import reworded_questions
+from espalier_search.synthesis.source_use import (
+    count_source_rows,
+    count_triples,
+    least_documents,
+    least_subjects,
+    triples_read,
+)
+from espalier_search.synthesis.task_making import (
+    GROWN,
+    INDEX_OF_SPLIT,
+    MADE,
+    RoutedTask,
+    formal_question,
+    own_question,
+)
+from espalier_search.synthesis.teacher import DETOUR_KINDS, Route, RouteTeacher
+from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World
+from espalier_search.synthesis.webshaper.expansion import QuestionGrower
+from espalier_search.synthesis.webshaper.expansion_calls import EmbeddedExpander
+from espalier_search.synthesis.webshaper.generator import Generator, kind_weights
+from espalier_search.synthesis.webshaper.steps import MAX_LISTED, Steps
+
+_OTHERWISE = (
+    "give knowledge.triples about more entities (about {subjects} with a document of their own; "
+    "now {num_subjects}), give question/answer pairs in knowledge.questions whose answers stand in "
+    "at least {documents} documents (now {num_own} pairs), or change splits.heldout_share and "
+    "splits.dev_share"
+)
+_REMEDIES = {
+    "answer_twice_in_last_document": "the subject's document names the answer in text that does "
+    "not state the triple. A sentence that states it is no reason to refuse: let it name the "
+    "object and use the words of the relation's name, or one wording in 5 documents or more",
+    "answer_in_earlier_document": "documents on the way to the answer name it already: give "
+    "objects that only the document of their subject names",
+    "answer_on_chain": "relations lead back to an entity that the question names: give relations "
+    "to further entities",
+    "not_unique": "subjects have several objects, and nothing tells which is meant: give relations "
+    "with one object for each subject",
+    "ambiguous_step": "a step on the way leads to several entities: give relations with one object "
+    "for each subject",
+    "unreadable_line": "a line of the documents is longer than an observation, or hides names of "
+    "other splits: raise search.max_observation_words",
+    "entity_not_askable": f"names are asked about if unique, of letters, and of at most "
+    f"{MAX_NAME_WORDS} words and {MAX_NAME_CHARACTERS} characters: shorten names, or tell "
+    "entities of one name apart",
+    "object_not_admitted": "objects cannot be asked for, or belong to another split: give objects "
+    "that at least three subjects share, or more triples",
+    "entity_of_another_split": "no entity is left for this split: give more triples, or change "
+    "splits.heldout_share and splits.dev_share",
+    "subject_without_document": "subjects have no document: give them one of their name",
+    "list_too_long": f"subjects have more than {MAX_LISTED} objects of one relation",
+}
+"""Reason for refusing or leaving out candidates -> what the user can do about it."""
+_SHOWN_REASONS = 3
+_LEAST_TRAIN = 128
+"""Half for the warm start, and four steps of 16 tasks."""
+_LEAST_DEV = 20
+"""Weights are chosen by dev questions; each of 20 is 5 points."""
+_LEAST_HELDOUT = 100
+"""The 95 % interval of a share of 1/2 is 20 points wide at 100 questions."""
+
+_TITLE_WORDS = 8
+"""Words of an observation reserved for the title and the label of the line."""
+
+
+def make_questions(
+    profile: Profile, knowledge: Path, graph: KnowledgeGraph, funnel: Funnel
+) -> dict[Split, list[RoutedTask]]:
+    """The questions of every split, in random order.
+
+    Raises:
+        DataError: a split would stay empty.
+    """
+    if profile.asks_own_knowledge:
+        count_source_rows(knowledge, funnel)
+    own = _own_questions(knowledge / "questions.jsonl", profile, funnel)
+    if own["train"]:
+        own["train"] += _made_questions(profile, knowledge, funnel, room=_asked(profile)["train"])
+    formal = FormalQuestions(profile, knowledge, graph, funnel)
+    questions: dict[Split, list[RoutedTask]] = {}
+    for split, asked in _asked(profile).items():
+        found = own[split]
+        if len(found) < asked:
+            found = found + formal.draw(split, asked - len(found))
+        questions[split] = _without_repeats(found, split, funnel)
+        random.Random(f"{profile.seed}/{split}/mixed").shuffle(questions[split])
+    if empty := [split for split, found in questions.items() if not found]:
+        num_own = sum(len(found) for found in own.values())
+        raise DataError(_nothing_to_ask(empty, graph, num_own, profile.splits, funnel))
+    if profile.asks_own_knowledge:
+        formal.count_triples()
+        _remark_on_few(questions, funnel)
+    return questions
+
+
+class FormalQuestions:
+    """Draws the formal questions of a knowledge artifact, split by split."""
+
+    def __init__(
+        self, profile: Profile, knowledge: Path, graph: KnowledgeGraph, funnel: Funnel
+    ) -> None:
+        self._profile = profile
+        self._knowledge = knowledge
+        self._graph = graph
+        self._funnel = funnel
+        self._evidence = self._documents("full")
+        weights = kind_weights(profile.synthesis)
+        self._generator = Generator(graph, weights, profile.seed)
+        self._grown = GrownQuestions(profile, knowledge, self._generator)
+        self._asked: set[Triple] = set()
+        """Triples that solvers of the questions drawn so far read."""
+
+    def count_triples(self) -> None:
+        """Count every triple as asked about, or under the reason against it."""
+        worlds: dict[Split, World] = {split: self.world(split) for split in SPLITS}
+        count_triples(self._graph, worlds, self._asked, self._funnel)
+
+    def draw(self, split: Split, count: int) -> list[RoutedTask]:
+        """Up to `count` questions of a split."""
+        world = self.world(split)
+        config = self._profile.synthesis
+        wanted = round(count * config.expansion.share)
+        grown = self._grown.draw(split, wanted, world, self._funnel)
+        wanted = min(round(count * config.inverted.share), count - len(grown))
+        inverted = self._inverted.draw(split, wanted, world, self._funnel) if wanted else []
+        left = count - len(grown) - len(inverted)
+        drawn = self._generator.generate(split, left, world, self._funnel)
+        seed = self._profile.seed
+        self._asked |= triples_read([*grown, *drawn])
+        return [
+            *(inverted_question(question, self._graph, split, seed) for question in inverted),
+            *(formal_question(candidate, split, seed, GROWN) for candidate in grown),
+            *(formal_question(candidate, split, seed) for candidate in drawn),
+        ]
+
+    @cached_property
+    def _inverted(self) -> InvertedQuestions:
+        config = self._profile.synthesis.inverted
+        return InvertedQuestions(self._graph, config, self._profile.seed)
+
+    def world(self, split: Split) -> World:
+        """Graph and documents that the questions of a split are judged against."""
+        view_name = INDEX_OF_SPLIT[split]
+        view = self._evidence if view_name == "full" else self._documents(view_name)
+        max_words = self._profile.search.max_observation_words - _TITLE_WORDS
+        return World(self._graph, self._evidence, view, max_words)
+
+    def _documents(self, view: View) -> DocumentTexts:
+        return DocumentTexts(load_documents(documents_path(self._knowledge, view)))
+
+
+class GrownQuestions:
+    """Draws grown questions; `generator` remembers all queries drawn, grown or not."""
+
+    def __init__(self, profile: Profile, knowledge: Path, generator: Generator) -> None:
+        self._profile = profile
+        self._knowledge = knowledge
+        self._generator = generator
+
+    def draw(
+        self, split: Split, count: int, world: World, funnel: Funnel
+    ) -> list[CandidateQuestion]:
+        """Up to `count` questions of a split; fewer where walks yield nothing new.
+
+        Raises:
+            EngineError: the teacher's model cannot be used.
+        """
+        return asyncio.run(self._drawn(split, count, world, funnel)) if count else []
+
+    async def _drawn(
+        self, split: Split, count: int, world: World, funnel: Funnel
+    ) -> list[CandidateQuestion]:
+        found: list[CandidateQuestion] = []
+        model = self._profile.teacher.model or EmbeddedExpander(self._profile.seed)
+        async with opened_model(model) as opened:
+            growing = QuestionGrower(
+                opened.model,
+                self._generator,
+                self._profile.synthesis.expansion,
+                seed=self._profile.seed,
+                in_flight=opened.in_flight,
+            )
+            steps = Steps(world.graph, split)
+            rollouts = _Rollouts(self._profile, self._knowledge, split)
+            questions = growing.questions(steps, world, rollouts.some_right, funnel)
+            async for candidate in questions:
+                found.append(candidate)
+                if len(found) == count:
+                    break
+            await questions.aclose()
+            for call, usage in opened.ledger.as_dict().items():
+                funnel.remark(f"{split}: {call}: {usage}")
+        return found
+
+
+class _Rollouts:
+    """Attempts of the route teacher at a seed question, each after another kind of mistake."""
+
+    def __init__(self, profile: Profile, knowledge: Path, split: Split) -> None:
+        search = SearchTool.open(knowledge, INDEX_OF_SPLIT[split], profile.search)
+        self._teacher = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
+        self._attempts = ("", *DETOUR_KINDS * profile.synthesis.expansion.seed_rollouts)[
+            : profile.synthesis.expansion.seed_rollouts
+        ]
+        self._seed = profile.seed
+        self._split: Split = split
+
+    def some_right(self, candidate: CandidateQuestion) -> bool:
+        """Whether at least one attempt ends with the right answer."""
+        question = formal_question(candidate, self._split, self._seed)
+        assert isinstance(question.route, Route), "a formal question has a route"
+        return any(
+            not isinstance(self._teacher.demonstrate(question.task, question.route, kind), Rejected)
+            for kind in self._attempts
+        )
+
+
+def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, list[RoutedTask]]:
+    """A user's questions by split, at most the number that the profile asks for."""
+    by_split: dict[Split, list[OwnQuestion]] = {split: [] for split in SPLITS}
+    for question in read_own_questions(path):
+        by_split[question.split].append(question)
+    asked = _asked(profile)
+    kept: dict[Split, list[RoutedTask]] = {}
+    for split, found in by_split.items():
+        if len(found) > asked[split]:
+            funnel.count(f"{split}.own_questions", "more_than_asked_for", len(found) - asked[split])
+            found = random.Random(f"{profile.seed}/{split}/own").sample(found, asked[split])
+        if found:
+            funnel.count(f"{split}.own_questions", "kept", len(found))
+        kept[split] = [own_question(question) for question in found]
+    return kept
+
+
+def _made_questions(
+    profile: Profile, knowledge: Path, funnel: Funnel, *, room: int
+) -> list[RoutedTask]:
+    """Training questions made from the documents, up to so many with the pairs themselves."""
+    pairs = read_own_questions(knowledge / "questions.jsonl")
+    train = [pair for pair in pairs if pair.split == "train"]
+    documents = load_documents(documents_path(knowledge, "train"))
+    taken = frozenset(folded_name(pair.question) for pair in pairs)
+    found = made_questions(train, documents, taken)
+    wanted, model = profile.synthesis.made_questions, profile.teacher.model
+    if wanted and model is not None:
+        titles = {document.document_id: document.title for document in documents}
+        taken |= {folded_name(pair.question) for pair in found}
+        found += reworded_questions(
+            train, model, wanted=wanted, titles=titles, taken=taken, funnel=funnel
+        )
+    most = min(len(train) * wanted, max(0, room - len(train)))
+    chosen = random.Random(f"{profile.seed}/made").sample(found, min(most, len(found)))
+    known = {(pair.document_id, folded_name(pair.answers[0])) for pair in train}
+    for pair in chosen:
+        fact = pair.document_id, folded_name(pair.answers[0])
+        funnel.count("train.made_questions", "other_words" if fact in known else "other_fact")
+    if left := len(found) - len(chosen):
+        funnel.count("train.made_questions", "more_than_asked_for", left)
+    return [own_question(pair, MADE) for pair in chosen]
+
+
+def _nothing_to_ask(
+    empty: Sequence[str], graph: KnowledgeGraph, num_own: int, splits: SplitsConfig, funnel: Funnel
+) -> str:
+    """The error for splits without a question: refusals by reason, and remedies."""
+    lines = [f"synthesis: no question for {', '.join(empty)}."]
+    reasons: Counter[str] = Counter()
+    for split in empty:
+        refused = Counter(funnel.counts(f"{split}.drawn"))
+        del refused["signature_given_up"]  # follows from refusals that are counted already
+        left_out = Counter(funnel.counts(f"{split}.excluded_before_drawing"))
+        # what was drawn and refused says more than what could not be drawn
+        reasons += refused or left_out
+        for what, counts in (("refused", refused), ("left out before drawing", left_out)):
+            if counts:
+                shown = ", ".join(f"{number} {reason}" for reason, number in counts.most_common())
+                lines.append(f"  {split}, {what}: {shown}")
+    known = [reason for reason, _ in reasons.most_common() if reason in _REMEDIES]
+    for reason in known[:_SHOWN_REASONS]:
+        lines.append(f"  {reason}: {_REMEDIES[reason]}.")
+    too_few = f"{len(graph.relations)} relations and {num_own} questions of your own are too few: "
+    otherwise = _OTHERWISE.format(
+        subjects=least_subjects(graph, splits),
+        num_subjects=len({triple.subject for triple in graph.triples()}),
+        documents=least_documents(splits),
+        num_own=num_own,
+    )
+    lines.append(f"  {'Otherwise ' if known else too_few}{otherwise}.")
+    return "\n".join(lines)
+
+
+def _remark_on_few(questions: Mapping[Split, Sequence[RoutedTask]], funnel: Funnel) -> None:
+    """Say what to add where a source is too small to train on, or to measure with."""
+    least: dict[Split, tuple[int, str]] = {
+        "train": (_LEAST_TRAIN, "a warm start and a few steps of other tasks"),
+        "dev": (_LEAST_DEV, "telling weights apart"),
+        "heldout": (_LEAST_HELDOUT, "an interval of 10 points"),
+    }
+    for split, (number, purpose) in least.items():
+        if (found := len(questions[split])) < number:
+            funnel.remark(
+                f"warning: {split} has {found} questions, and {purpose} needs {number} or more: "
+                "add question/answer pairs, triples or documents, or change splits.heldout_share "
+                "and splits.dev_share"
+            )
+
+
+def _asked(profile: Profile) -> Mapping[Split, int]:
+    config = profile.synthesis
+    return {"train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks}
+
+
+def _without_repeats(questions: list[RoutedTask], split: Split, funnel: Funnel) -> list[RoutedTask]:
+    """Keep the first question of each wording; repeats are counted."""
+    kept: dict[str, RoutedTask] = {}
+    for question in questions:
+        kept.setdefault(question.task.question, question)
+    if len(kept) < len(questions):
+        funnel.count(f"{split}.wording", "asked_before", len(questions) - len(kept))
+    return list(kept.values())

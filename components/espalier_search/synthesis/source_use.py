@@ -1,0 +1,129 @@
+"""What of a user's own rows is asked about, and why the rest is not.
+
+Every question pair and every triple of the source is counted once: as used, or under the first
+reason against it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from espalier.config import SplitsConfig
+from espalier.environments.funnel import Funnel
+from espalier.records import SPLITS, Split, read_manifest
+from espalier_search.knowledge import Entity, KnowledgeGraph, Triple
+from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, World
+from espalier_search.synthesis.webshaper.query import Constant, Projection
+from espalier_search.synthesis.webshaper.rules import broken_rule
+from espalier_search.synthesis.webshaper.steps import MAX_LISTED
+
+QUESTIONS = "source.questions"
+TRIPLES = "source.triples"
+SENTENCES = "source.sentences"
+"""Headings of the funnel."""
+_LEFT_OUT_ROWS = {
+    QUESTIONS: {"questions_repeated": "repeated", "questions_contradicted": "second_answer"},
+    SENTENCES: {"sentences_not_asked_about": "not_asked_about"},
+    TRIPLES: {"triples_repeated": "repeated"},
+}
+"""Heading -> row count of the knowledge's manifest -> reason."""
+_MAX_JUDGED = 20_000
+"""Triples without a question that are judged by every rule: of a large source most are just not
+drawn, and judging them all would take longer than drawing."""
+_LEAST_QUESTIONS = 3
+"""Questions that a split has on average before a source counts as large enough."""
+
+
+def count_source_rows(knowledge: Path, funnel: Funnel) -> None:
+    """Count the rows that `ingest` left out, and the question pairs that it kept."""
+    rows = read_manifest(knowledge).rows
+    for heading, reasons in _LEFT_OUT_ROWS.items():
+        for name, reason in reasons.items():
+            if number := rows.get(name, 0):
+                funnel.count(heading, reason, number)
+    path = knowledge / "questions_dropped.json"
+    if path.is_file():
+        dropped = json.loads(path.read_bytes())
+        for reason, number in dropped.get("reasons", {}).items():
+            funnel.count(QUESTIONS, reason, number)
+    if number := rows.get("questions", 0):
+        funnel.count(QUESTIONS, "answer_found", number)
+
+
+def count_triples(
+    graph: KnowledgeGraph, worlds: Mapping[Split, World], asked: Iterable[Triple], funnel: Funnel
+) -> None:
+    """Count every triple of the graph: asked about, or the first reason against it."""
+    used, judged = set(asked), 0
+    for triple in graph.triples():
+        reason = "asked_about" if triple in used else _reason_against(triple, graph)
+        split = _split_of(graph.entities[triple.subject], graph.entities[triple.object])
+        if reason is None and split is not None and judged < _MAX_JUDGED:
+            judged += 1
+            question = Projection(triple.relation, Constant(triple.subject))
+            reason = broken_rule(CandidateQuestion(question, worlds[split]))
+        funnel.count(TRIPLES, reason or "not_drawn")
+
+
+def triples_read(candidates: Iterable[CandidateQuestion]) -> set[Triple]:
+    """The triples that solvers of these questions read."""
+    return {
+        Triple(read.subject, read.relation, each)
+        for candidate in candidates
+        for read in candidate.trace.reads
+        for each in read.objects
+    }
+
+
+def _reason_against(triple: Triple, graph: KnowledgeGraph) -> str | None:
+    """Why no question of one step can ask for a triple; None where the rules have to say."""
+    subject, reached = graph.entities[triple.subject], graph.entities[triple.object]
+    num_objects = len(graph.objects(triple.relation, triple.subject))
+    split = _split_of(subject, reached)
+    if not subject.askable:
+        return "subject_not_askable"
+    if not subject.document_id:
+        return "subject_without_document"
+    if not reached.askable:
+        return "object_not_askable"
+    if num_objects > MAX_LISTED:
+        return "list_too_long"
+    if num_objects > 1:
+        return "one_of_several_objects"
+    if split is None:
+        return "hubs_only"
+    if not {subject.split, reached.split} <= {split, "hub"}:
+        return "object_of_another_split"
+    return None
+
+
+def _split_of(subject: Entity, reached: Entity) -> Split | None:
+    """The split that would ask about the two; None for two hubs."""
+    return next((one for one in SPLITS if one in (subject.split, reached.split)), None)
+
+
+def least_subjects(graph: KnowledgeGraph, splits: SplitsConfig) -> int:
+    """Entities with a document and triples that a source like this one needs for every split.
+
+    A split has a share of the entities. A triple can be asked about if its object is of the same
+    split or of none: always for a hub and for an object of one subject, else as often as the split
+    has entities. The least is what gives the smaller split three questions of one step on average.
+    """
+    subjects = {triple.subject for triple in graph.triples()}
+    share = min(splits.dev_share, splits.heldout_share)
+    usable = sum(
+        share if triple.object in subjects else 1.0
+        for triple in graph.triples()
+        if len(graph.objects(triple.relation, triple.subject)) == 1
+    )
+    per_subject = usable / len(subjects) if subjects else 0.0
+    least = math.ceil(_LEAST_QUESTIONS / share)  # of subjects that give one question each
+    return max(least, math.ceil(least / per_subject)) if per_subject else least
+
+
+def least_documents(splits: SplitsConfig) -> int:
+    """Documents that must hold an answer, so that every split has a question of its own."""
+    return math.ceil(1.2 / min(splits.dev_share, splits.heldout_share))
