@@ -2,23 +2,26 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
+# Distributions beside the core, each in the folder of its package.
+PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard components/*/pyproject.toml))
+BESIDE := $(PACKAGES:%=--editable %)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-gpu test-interop test-nodes test-cluster test-operations test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
+.PHONY: help install demo test test-fast test-gpu test-interop test-nodes test-cluster test-operations test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist test-dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
 install: $(STAMP)    ## create .venv and install espalier with its pinned dependencies
 
-$(STAMP): pyproject.toml constraints.txt setup.py
+$(STAMP): pyproject.toml constraints.txt setup.py $(PACKAGES:%=%/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade uv --constraint constraints.txt
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev]' $(BESIDE)
 	touch $@
 
 # reasoning-gym, whose pins are not ours: built from source, so a machine without a compiler goes on,
@@ -57,19 +60,19 @@ test-nodes: install ## stages on the nodes of a Ray cluster, two on this machine
 	$(BIN)/python -m pytest $(NODES:%=tests/integration/%)
 
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]' $(BESIDE)
 	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS)
 
 test-operations: install ## the same cluster operated: restore drill, upgrade and back, Jobs suspended (root)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]' $(BESIDE)
 	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS) tests/cluster/operations
 
 test-kubeflow: install ## tests on a real Kubeflow Pipelines, built from checkouts below SOURCES=DIR (root)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]' $(BESIDE)
 	$(BIN)/python -m tests.cluster kubeflow $(if $(SOURCES),--sources $(SOURCES)) $(TEST_KUBEFLOW_FLAGS)
 
 test-neighbours: install ## tests on Kueue, KubeRay, agent-sandbox, Trainer, from checkouts below SOURCES=DIR (root)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster,ray]'
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster,ray]' $(BESIDE)
 	$(BIN)/python -m tests.cluster neighbours $(if $(SOURCES),--sources $(SOURCES)) $(TEST_NEIGHBOURS_FLAGS)
 
 # Where pip reads its index, if not PyPI's: mounted while an image is built, and no part of it.
@@ -114,13 +117,22 @@ format: install      ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-dist: install        ## build the wheel and the source distribution into dist/
-	$(BIN)/uv build --quiet
+dist: install        ## build wheels and source distributions of all packages into dist/
+	for package in . $(PACKAGES); do $(BIN)/uv build --quiet --out-dir dist $$package || exit; done
 
-pins: install        ## renew constraints.txt from pyproject.toml
+DIST_VENV := build/dist-venv
+test-dist: dist      ## install the wheels alone into a bare environment, and run the profile smoke with them
+	rm -rf $(DIST_VENV)
+	$(PYTHON) -m venv $(DIST_VENV)
+	VIRTUAL_ENV=$(DIST_VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --find-links dist \
+	  'espalier-agents[train]' $(notdir $(PACKAGES:components/espalier_%=espalier-agents-%))
+	cd $(DIST_VENV) && bin/espalier run --profile smoke --out run
+
+pins: install dist   ## renew constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
-	  --all-extras pyproject.toml | cat <(head -1 constraints.txt) - > constraints.new
+	  --all-extras --find-links dist pyproject.toml $(PACKAGES:%=%/pyproject.toml) \
+	  --no-emit-package espalier-agents | cat <(head -1 constraints.txt) - > constraints.new
 	mv constraints.new constraints.txt
 
 clean:               ## remove what builds and tests leave behind (not .venv, not runs)
-	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis components/*.egg-info
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis components/*.egg-info components/*/*.egg-info

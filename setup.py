@@ -1,10 +1,10 @@
-"""Packages of the wheel: the library, sandboxd, and pipeline definitions and profiles as data."""
+"""The core's wheel: the library, sandboxd, and pipeline definitions and profiles as data."""
 
 from setuptools import find_packages, setup
 
 setup(
     packages=[
-        *find_packages("components", include=["espalier*", "sandboxd*"]),
+        *find_packages("components", include=["espalier", "espalier.*", "sandboxd*"]),
         "espalier._pipelines",
     ],
     package_dir={"": "components", "espalier._pipelines": "pipelines"},

@@ -25,17 +25,22 @@ CUDA = re.compile(r"(nvidia-.*|cuda-.*|triton)")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def layers(pyproject: str, constraints: str, extras: Sequence[str]) -> dict[str, str]:
-    """Contents of the three files, by name.
+def layers(
+    pyproject: str, constraints: str, extras: Sequence[str], packages: Sequence[str]
+) -> dict[str, str]:
+    """Return the contents of the three files, by name.
 
     Args:
-        pyproject: text of pyproject.toml.
+        pyproject: text of the core's pyproject.toml.
         constraints: text of constraints.txt.
-        extras: of the project that the image needs.
+        extras: of the core that the image needs.
+        packages: texts of the pyproject.toml of each package beside the core.
     """
     project = tomllib.loads(pyproject)["project"]
     optional = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(line for name in extras for line in optional[name])]
+    beside = (line for text in packages for line in tomllib.loads(text)["project"]["dependencies"])
+    wanted += [line for line in beside if _name(line) != project["name"] and line not in wanted]
     tools = {_name(line) for line in optional["dev"]} - {_name(line) for line in wanted}
     pins = [line for line in constraints.splitlines() if _NAME.match(line)]
     torch = [line for line in pins if _is_torchs(line)]
@@ -54,7 +59,7 @@ def _is_torchs(line: str) -> bool:
 
 
 def _name(line: str) -> str:
-    """Of a requirement, in the one spelling of an index."""
+    """Return the name in a requirement, in the one spelling of an index."""
     match = _NAME.match(line)
     assert match is not None, f"{line!r} is no requirement"
     return re.sub(r"[-_.]+", "-", match[0]).lower()
@@ -67,15 +72,21 @@ def _text(lines: Iterable[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the files of one image."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", type=Path, required=True, help="of pyproject and constraints")
+    parser.add_argument(
+        "--source",
+        type=Path,
+        required=True,
+        help="has pyproject.toml, constraints.txt and packages/*.toml of those beside the core",
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--extra", action="append", default=[])
     given = parser.parse_args(arguments)
     pyproject, constraints = (
         (given.source / name).read_text() for name in ("pyproject.toml", "constraints.txt")
     )
+    packages = [path.read_text() for path in sorted((given.source / "packages").glob("*.toml"))]
     given.out.mkdir(parents=True, exist_ok=True)
-    for name, text in layers(pyproject, constraints, given.extra).items():
+    for name, text in layers(pyproject, constraints, given.extra, packages).items():
         (given.out / name).write_text(text)
 
 

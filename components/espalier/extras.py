@@ -5,6 +5,9 @@ espalier-agents[train]     what stages and serving need: torch, transformers, ML
 espalier-agents[ray]       training and drawing on the nodes of a Ray cluster
 espalier-agents[vllm]      a model run by vLLM in the process of a stage
 espalier-agents[cluster]   what the services of k8s/ need
+
+Environments are in distributions beside it, which bring what they need themselves:
+espalier-agents-search, espalier-agents-environments and espalier-agents-interop.
 """
 
 from __future__ import annotations

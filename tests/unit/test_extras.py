@@ -78,6 +78,12 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
+def _beside():
+    """What the distributions beside the core need."""
+    for path in (ROOT / "components").glob("*/pyproject.toml"):
+        yield from tomllib.loads(path.read_text())["project"]["dependencies"]
+
+
 @pytest.mark.slow
 def test_the_client_loads_nothing_that_extras_bring(tmp_path):
     """Commands, compiling, submitting and reporting do without torch and what goes with it."""
@@ -88,9 +94,9 @@ def test_the_client_loads_nothing_that_extras_bring(tmp_path):
     optional = project["optional-dependencies"]
     brought = {
         extras.module_of(found.name)
-        for line in [*optional["train"], *optional["ray"], *optional["vllm"]]
+        for line in [*optional["train"], *optional["ray"], *optional["vllm"], *_beside()]
         if (found := extras.Requirement(extras._REQUIREMENT.match(line)[1], None))
     }
-    assert {"torch", "transformers", "mlflow"} <= brought
+    assert {"torch", "transformers", "mlflow", "websockets"} <= brought
     assert {"kfp", "pandas"} <= loaded
     assert not loaded & brought

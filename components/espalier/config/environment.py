@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "espalier.environments"
 OWN_PACKAGES = ("espalier", "espalier_environments", "espalier_interop", "espalier_search")
 """The packages that espalier's version names; a user's package is named by its sources."""
-_OWN_DISTRIBUTION = "espalier-agents"
 
 
 class EnvironmentConfig(Section):
@@ -109,8 +108,9 @@ def family_class(name: str) -> FamilyClass:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"installed are {', '.join(known)};"
         raise ValueError(
-            f"no family of tasks is named {name!r}; {hint} a family of your own is named by an "
-            f"entry point of the group {ENTRY_POINTS}, or as module:Class"
+            f"no family of tasks is named {name!r}; {hint} those of espalier come with "
+            "espalier-agents-search, -environments and -interop; a family of your own is named by "
+            f"an entry point of the group {ENTRY_POINTS}, or as module:Class"
         )
     module, _, attribute = where.partition(":")
     try:
@@ -202,9 +202,8 @@ def _entry_points() -> dict[str, InstalledFamily]:
     found: dict[str, InstalledFamily] = {}
     for point in metadata.entry_points(group=ENTRY_POINTS):
         source = point.dist.name if point.dist else "entry point"
-        family = InstalledFamily(
-            point.name, point.value, "built-in" if source == _OWN_DISTRIBUTION else source
-        )
+        is_own = point.module.partition(".")[0] in OWN_PACKAGES
+        family = InstalledFamily(point.name, point.value, "built-in" if is_own else source)
         if point.name not in found or family.source == "built-in":
             found[point.name] = family
     return found

@@ -1,6 +1,7 @@
 """What building the images would do, read off the Dockerfile; no image is built here."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,9 @@ def written(tmp_path, *arguments, pyproject=None, constraints=None):
     source.mkdir(exist_ok=True)
     for name, text in (("pyproject.toml", pyproject), ("constraints.txt", constraints)):
         (source / name).write_text(text or (ROOT / name).read_text())
+    (source / "packages").mkdir(exist_ok=True)
+    for path in (ROOT / "components").glob("*/pyproject.toml"):
+        shutil.copy(path, source / "packages" / f"{path.parent.name}.toml")
     command = [sys.executable, SCRIPT, "--source", source, "--out", tmp_path / "out", *arguments]
     subprocess.run(command, check=True)
     return {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
@@ -167,7 +171,7 @@ def test_whatever_torch_may_need_is_pinned(tmp_path):
 @pytest.mark.parametrize(("extra", "brings"), [("cluster", "boto3"), ("ray", "ray")])
 def test_libraries_are_those_of_the_project_and_pinned(tmp_path, extra, brings):
     found = written(tmp_path, "--extra", "train", "--extra", extra)
-    assert names(found["libraries.txt"]) >= {"kfp", "minio", "mlflow", brings}
+    assert names(found["libraries.txt"]) >= {"kfp", "minio", "mlflow", "websockets", brings}
     assert "torch" not in names(found["libraries.txt"])
     assert names(found["libraries.txt"]) <= names(found["constraints.txt"])
 
