@@ -66,9 +66,8 @@ def _rows_of(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
     from espalier.policy.loading import load_policy
-    from espalier.records.knowledge import load_documents
+    from espalier.records.knowledge import KnowledgeGraph, load_documents
     from espalier.rollout.roller import Roller
-    from espalier_search.knowledge import KnowledgeGraph
     from espalier_search.knowledge.search import SearchTool, documents_path
     from espalier_search.search_qa import SearchQA, search_environments
     from espalier_search.synthesis.agent_texts.embedded import EmbeddedTeacher

@@ -13,8 +13,9 @@ import numpy as np
 
 from espalier.config import Profile, SearchConfig
 from espalier.records import NullTracker
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest
-from espalier_search.knowledge import KnowledgeGraph, SearchTool
+from espalier_search.knowledge import SearchTool
 
 NUM_QUERIES = 5000
 

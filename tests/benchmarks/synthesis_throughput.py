@@ -20,9 +20,9 @@ from typing import NamedTuple
 from espalier.config import Profile
 from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.records.trajectory import Trajectory
 from espalier.stages import ingest
-from espalier_search.knowledge import KnowledgeGraph
 from espalier_search.knowledge.search import SearchTool
 from espalier_search.synthesis.questions import FormalQuestions
 from espalier_search.synthesis.task_making import RoutedTask

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from espalier.config import Profile
 from espalier.environments.funnel import Funnel
 from espalier.records import SPLITS, NullTracker, Task
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest
-from espalier_search.knowledge import KnowledgeGraph
 from espalier_search.synthesis.questions import FormalQuestions
 
 from .brute_force import Store, answers, faults, parsed

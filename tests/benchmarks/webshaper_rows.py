@@ -21,8 +21,8 @@ from pathlib import Path
 from espalier.config import Profile, SynthesisConfig
 from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest
-from espalier_search.knowledge import KnowledgeGraph
 from espalier_search.synthesis.questions import FormalQuestions, GrownQuestions
 from espalier_search.synthesis.webshaper.generator import Generator, kind_weights
 from espalier_search.synthesis.webshaper.notation import (

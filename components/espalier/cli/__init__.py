@@ -24,7 +24,7 @@ from espalier.determinism import prepare_environment
 if TYPE_CHECKING:
     import typer
 
-ENTRY_POINTS = "espalier.commands"
+_ENTRY_POINTS = "espalier.commands"
 
 
 def command_line() -> typer.Typer:
@@ -40,7 +40,7 @@ def command_line() -> typer.Typer:
     )
     from espalier.cli.app import app
 
-    for point in metadata.entry_points(group=ENTRY_POINTS):
+    for point in metadata.entry_points(group=_ENTRY_POINTS):
         point.load()
     return app
 

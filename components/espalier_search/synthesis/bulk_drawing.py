@@ -24,7 +24,7 @@ from espalier.records import (
     publishing,
     work_dir,
 )
-from espalier_search.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph
 from espalier_search.synthesis.bulk_parts import (
     DrawnPart,
     QuestionStream,

@@ -24,7 +24,7 @@ from espalier.config import Profile
 from espalier.environments.funnel import Funnel
 from espalier.environments.proposals import ProposalRequest, ProposedTasks, weight_of
 from espalier.records import DataError, Task, read_tasks
-from espalier_search.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph
 from espalier_search.synthesis.questions import FormalQuestions
 from espalier_search.synthesis.task_making import formal_question
 from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, World

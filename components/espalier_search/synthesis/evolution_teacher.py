@@ -20,7 +20,7 @@ from espalier.config import EndpointConfig
 from espalier.environments.proposals import ProposalRequest, ProposedTasks
 from espalier.records import Task
 from espalier.records.folding import folded_name
-from espalier_search.knowledge import Entity
+from espalier.records.knowledge import Entity
 from espalier_search.synthesis.evolution import Prover, proven_of
 from espalier_search.synthesis.webshaper.expansion_calls import RelationInput
 from espalier_search.synthesis.webshaper.query import Constant, Query

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from espalier.records.folding import folded_name
-from espalier_search.knowledge import Document
+from espalier.records.knowledge import Document
 from espalier_search.knowledge.cloze import sentence_about
 from espalier_search.synthesis.own_questions import OwnQuestion
 

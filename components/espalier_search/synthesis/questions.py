@@ -16,8 +16,7 @@ from espalier.environments.demonstrations import Rejected
 from espalier.environments.funnel import Funnel
 from espalier.records import SPLITS, DataError, Split
 from espalier.records.folding import folded_name
-from espalier.records.knowledge import load_documents
-from espalier_search.knowledge import KnowledgeGraph, Triple
+from espalier.records.knowledge import KnowledgeGraph, Triple, load_documents
 from espalier_search.knowledge.search import SearchTool, documents_path
 from espalier_search.knowledge.splits import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
 from espalier_search.synthesis.inverted.asking import inverted_question

@@ -14,7 +14,7 @@ from pathlib import Path
 from espalier.config import SplitsConfig
 from espalier.environments.funnel import Funnel
 from espalier.records import SPLITS, Split, read_manifest
-from espalier_search.knowledge import Entity, KnowledgeGraph, Triple
+from espalier.records.knowledge import Entity, KnowledgeGraph, Triple
 from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, World
 from espalier_search.synthesis.webshaper.query import Constant, Projection
 from espalier_search.synthesis.webshaper.rules import broken_rule

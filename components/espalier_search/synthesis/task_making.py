@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from espalier.environments.contract import View
 from espalier.records import Message, Split, Task, TaskMetadata, Verifier, task_id_of
 from espalier.records.folding import folded_name
-from espalier_search.knowledge import KnowledgeGraph, Relation
+from espalier.records.knowledge import KnowledgeGraph, Relation
 from espalier_search.knowledge.phrasing import AMOUNTS, PEOPLE, TIMES, UNTYPED
 from espalier_search.synthesis.inverted.teaching import ClueRoute
 from espalier_search.synthesis.own_questions import OwnQuestion

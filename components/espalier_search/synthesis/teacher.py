@@ -16,9 +16,9 @@ from itertools import product
 from espalier.environments.demonstrations import Rejected
 from espalier.records import FinalAnswer, Message, Task, ToolCalls
 from espalier.records.folding import folded_name
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 from espalier.rewards import exact_match
-from espalier_search.knowledge import KnowledgeGraph
 from espalier_search.knowledge.search import NO_RESULTS, SearchTool
 from espalier_search.synthesis.search_wording import (
     READY_TO_ANSWER,

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from espalier.environments import mcp, openenv, server_process
+from espalier.environments import server_process
 from espalier.environments.joined_source import joined_source
+from espalier_interop import mcp, openenv
 
 SERVERS = [(mcp, {"Server", "reply_to"}), (openenv, {"Server", "BrokenError"})]
 

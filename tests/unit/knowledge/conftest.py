@@ -5,8 +5,8 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile
 from espalier.records import NullTracker
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest as stage
-from espalier_search.knowledge import KnowledgeGraph
 
 FEW_CITIES = Profile(seed=3, knowledge=KnowledgeConfig(max_cities=2500))
 

@@ -16,9 +16,8 @@ from espalier.config import (
     RelationConfig,
 )
 from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
-from espalier.records.knowledge import load_documents
+from espalier.records.knowledge import KnowledgeGraph, load_documents
 from espalier.stages import ingest as stage
-from espalier_search.knowledge import KnowledgeGraph
 from espalier_search.knowledge.extraction import extract
 from espalier_search.knowledge.search import documents_path
 from espalier_search.knowledge.sources import SourceDocument

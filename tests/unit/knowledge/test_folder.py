@@ -4,8 +4,9 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.records import KnowledgeError, NullTracker
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest as stage
-from espalier_search.knowledge import KnowledgeGraph, SearchTool
+from espalier_search.knowledge import SearchTool
 from espalier_search.knowledge.sources import lines_of
 from espalier_search.knowledge.user_sources import load_own
 

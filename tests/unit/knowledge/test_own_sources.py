@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from espalier.config import KnowledgeConfig, Profile
 from espalier.records import KnowledgeError, NullTracker
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest as stage
-from espalier_search.knowledge import KnowledgeGraph
 from espalier_search.knowledge.user_sources import dump_documents, load_own, plain_text
 
 PAGE = (

@@ -3,8 +3,7 @@ import random
 
 from espalier.config import SplitsConfig
 from espalier.records.folding import folded_name
-from espalier.records.knowledge import load_documents
-from espalier_search.knowledge import Document
+from espalier.records.knowledge import Document, load_documents
 from espalier_search.knowledge.search import documents_path
 from espalier_search.knowledge.sources import KnowledgeSource, SourceEntity
 from espalier_search.knowledge.splits import deal, draw_splits

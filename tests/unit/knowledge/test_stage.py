@@ -7,8 +7,8 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile
 from espalier.records import ArtifactError, NullTracker, open_artifact
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.stages import ingest as stage
-from espalier_search.knowledge import KnowledgeGraph
 from tests.unit.knowledge.conftest import FEW_CITIES
 
 _RUN = """

@@ -5,10 +5,9 @@ import pytest
 from espalier.config import KnowledgeConfig, Profile, SynthesisConfig
 from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker, read_tasks
-from espalier.records.knowledge import load_documents
+from espalier.records.knowledge import KnowledgeGraph, load_documents
 from espalier.stages import ingest
 from espalier.stages import synthesize as stage
-from espalier_search.knowledge import KnowledgeGraph
 from espalier_search.knowledge.search import documents_path
 from espalier_search.synthesis.task_making import INDEX_OF_SPLIT
 from espalier_search.synthesis.webshaper.candidate import DocumentTexts, World

@@ -6,8 +6,14 @@ import pytest
 from espalier.completions import ModelRefusal
 from espalier.config import AgentTextsConfig
 from espalier.environments.funnel import Funnel
-from espalier.records.knowledge import Entity, Relation, Triple, load_documents
-from espalier_search.knowledge import Document, KnowledgeGraph
+from espalier.records.knowledge import (
+    Document,
+    Entity,
+    KnowledgeGraph,
+    Relation,
+    Triple,
+    load_documents,
+)
 from espalier_search.knowledge.search import documents_path
 from espalier_search.synthesis.agent_texts.calls import (
     SEARCH,

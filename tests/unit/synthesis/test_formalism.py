@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.records import DataError
-from espalier_search.knowledge import Entity, KnowledgeGraph, Relation, Triple
+from espalier.records.knowledge import Entity, KnowledgeGraph, Relation, Triple
 from espalier_search.synthesis.webshaper.notation import (
     EXPLANATIONS,
     MAX_ENTRIES,

@@ -15,8 +15,8 @@ from espalier.records import (
     FinalAnswer,
     Message,
 )
+from espalier.records.knowledge import Document
 from espalier.validation import HiddenNames, text_columns
-from espalier_search.knowledge import Document
 from espalier_search.synthesis.agent_texts.calls import (
     Alternatives,
     Claims,

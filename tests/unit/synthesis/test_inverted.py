@@ -15,10 +15,10 @@ from espalier.environments import family_of
 from espalier.environments.demonstrations import Rejected
 from espalier.environments.funnel import Funnel
 from espalier.records import NullTracker, read_tasks
+from espalier.records.knowledge import Entity, KnowledgeGraph, Relation, Triple
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import ingest
 from espalier.stages import synthesize as stage
-from espalier_search.knowledge import Entity, KnowledgeGraph, Relation, Triple
 from espalier_search.knowledge.search import SearchTool
 from espalier_search.synthesis.inverted.clues import Clue, FactIndex, Span, number_of, span_of
 from espalier_search.synthesis.inverted.drawing import InvertedQuestion, InvertedQuestions

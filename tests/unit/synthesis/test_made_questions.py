@@ -1,6 +1,6 @@
 """Questions made from documents by the wording of a user's own pairs."""
 
-from espalier_search.knowledge import Document
+from espalier.records.knowledge import Document
 from espalier_search.synthesis.made_questions import made_questions
 from espalier_search.synthesis.own_questions import OwnQuestion
 from tests.factories.prose_folder import ProseFolder

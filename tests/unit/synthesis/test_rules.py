@@ -1,6 +1,6 @@
 import pytest
 
-from espalier_search.knowledge import Document, Entity, KnowledgeGraph, Relation, Triple
+from espalier.records.knowledge import Document, Entity, KnowledgeGraph, Relation, Triple
 from espalier_search.synthesis.teacher import route_of
 from espalier_search.synthesis.webshaper import rules as rules_module
 from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World

@@ -4,10 +4,10 @@ import pytest
 
 from espalier.config import KnowledgeConfig
 from espalier.records import DataError, NullTracker, open_artifact, read_tasks
+from espalier.records.knowledge import KnowledgeGraph
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import ingest
 from espalier.stages import synthesize as stage
-from espalier_search.knowledge import KnowledgeGraph
 
 from .conftest import PROFILE
 

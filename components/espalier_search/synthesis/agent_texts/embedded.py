@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from espalier.completions import ModelRefusal, Request
 from espalier.completions.request import AnswerT
 from espalier.records.folding import content_words
-from espalier_search.knowledge import Relation
+from espalier.records.knowledge import Relation
 from espalier_search.synthesis.agent_texts.calls import (
     Alternatives,
     Candidate,

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from espalier.environments.funnel import Funnel
 from espalier.records import AgentText, FinalAnswer, Message, Task, action_of
+from espalier.records.knowledge import Document
 from espalier.records.trajectory import Trajectory
-from espalier_search.knowledge import Document
 from espalier_search.synthesis.agent_texts.calls import plain_text
 from espalier_search.synthesis.agent_texts.schema import facts_of
 from espalier_search.synthesis.search_wording import WriteAction

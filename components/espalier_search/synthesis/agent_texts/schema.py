@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from espalier.records.folding import EMPTY_WORDS, folded_name, words
-from espalier.records.knowledge import EntitySplit
-from espalier_search.knowledge import Document, KnowledgeGraph, Relation
+from espalier.records.knowledge import Document, EntitySplit, KnowledgeGraph, Relation
 from espalier_search.synthesis.agent_texts.calls import Judgement, PlanInput
 from espalier_search.synthesis.search_wording import LABEL_SEPARATOR
 from espalier_search.synthesis.task_making import FRAMES, JOINED_FRAMES

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from espalier.records import Split, TaskMetadata
-from espalier_search.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph
 from espalier_search.synthesis.inverted.clues import Span, Witness
 from espalier_search.synthesis.inverted.drawing import InvertedQuestion
 from espalier_search.synthesis.inverted.teaching import ClueRoute, RouteClue

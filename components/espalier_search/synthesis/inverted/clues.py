@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from espalier_search.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph
 
 _NUMBER = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,15})(?:\.[0-9]{1,6})?")
 _YEAR = re.compile(r"1[0-9]\d\d|20\d\d")

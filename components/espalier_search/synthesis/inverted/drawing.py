@@ -11,7 +11,7 @@ from itertools import combinations
 from espalier.config import InvertedConfig
 from espalier.environments.funnel import Funnel
 from espalier.records import Split
-from espalier_search.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph
 from espalier_search.synthesis.inverted.clues import Clue, FactIndex, Span, Witness
 from espalier_search.synthesis.webshaper.candidate import World
 from espalier_search.synthesis.webshaper.steps import MAX_LISTED, Steps

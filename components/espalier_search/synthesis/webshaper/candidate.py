@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from espalier.records.folding import NameIndex, content_words, folded_name, words
-from espalier_search.knowledge import Document, KnowledgeGraph, Triple
+from espalier.records.knowledge import Document, KnowledgeGraph, Triple
 from espalier_search.synthesis.webshaper.query import Query, Read, Trace, trace
 
 _MIN_SENTENCES = 5

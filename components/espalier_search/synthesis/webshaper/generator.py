@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from espalier.config import SynthesisConfig
 from espalier.environments.funnel import Funnel, apportion
 from espalier.records import Split
-from espalier_search.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph
 from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, World
 from espalier_search.synthesis.webshaper.query import Query, canonical
 from espalier_search.synthesis.webshaper.rules import broken_rule

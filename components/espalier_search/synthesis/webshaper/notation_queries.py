@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from espalier.records import DataError
-from espalier_search.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph
 from espalier_search.synthesis.webshaper.notation import (
     Entry,
     Named,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
-from espalier_search.knowledge import Triple
+from espalier.records.knowledge import Triple
 from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, World
 from espalier_search.synthesis.webshaper.query import (
     Constant,

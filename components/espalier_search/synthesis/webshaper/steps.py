@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from espalier.records import Split
-from espalier_search.knowledge import Entity, KnowledgeGraph
+from espalier.records.knowledge import Entity, KnowledgeGraph
 from espalier_search.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
