@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.config import Profile
-from espalier.environments import family_of, harbor
+from espalier.environments import family_of
 from espalier.records import DataError
+from espalier_interop import harbor
 from espalier_interop.harbor.config import HarborConfig
 from espalier_interop.harbor.dockerfile import Copy, read_dockerfile
 from espalier_interop.harbor.playing import NoRewardError, read_reward, top_folders
