@@ -18,7 +18,7 @@ from pathlib import Path
 
 import espalier
 from espalier.chain import opened, provenance
-from espalier.config import Profile, family_code_digest, weights_origin
+from espalier.config import Profile, weights_origin
 from espalier.evaluation.lineage import LINEAGE_NAME, Lineage, lineage_of
 from espalier.records import (
     ArtifactError,
@@ -101,13 +101,12 @@ def _datasets(
 
 
 def code_digest(profile: Profile) -> str:
-    """Digest over the Python sources of this package, and of the family's where it has its own."""
+    """Digest over the Python sources of this package, and of others that the profile names."""
     root = Path(espalier.__file__).parent
     sources = {
         path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.rglob("*.py"))
     }
-    family = family_code_digest(profile.environment)
-    return json_digest(sources | ({"environment.name": family} if family else {}))
+    return json_digest(sources | profile.code_digests(tuple(Profile.model_fields)))
 
 
 def _payload(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from espalier.completions import Model, ModelRefusal, in_order, opened_model
 from espalier.config import Profile
-from espalier.dialects import SYNTAXES
+from espalier.dialects import syntax_of
 from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
@@ -89,7 +89,7 @@ def write_texts(
 
 def written_by(profile: Profile) -> WriteAction:
     """A function that writes actions in the dialect of the profile's policy."""
-    syntax = SYNTAXES[profile.policy.model_dialect]
+    syntax = syntax_of(profile.policy.model_dialect)
     return lambda action: syntax.write(action, (SEARCH_TOOL,))
 
 
