@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from espalier.config import (
     Profile,
-    family_code_digest,
     named_reference,
     open_named_model,
     reads_knowledge,
@@ -125,9 +124,9 @@ class Stage:
         """Digests of the user's own files that the stage reads, by the key that names them.
 
         They count by content, not by path: an edited source runs the stage again. What is not
-        there is left out: the stage itself says so. A family of another package counts by its
-        code, and a given model, where only its dialect matters, by that. A named model counts by
-        what its manifest calls its content, wherever it lies.
+        there is left out: the stage itself says so. Classes of other packages count by
+        their code, and a given model, where only its dialect matters, by that. A named model counts
+        by what its manifest calls its content, wherever it lies.
         """
         paths: dict[str, Path | None] = {}
         match self.name:
@@ -162,8 +161,7 @@ class Stage:
         named = named_reference(profile.policy.model)
         if self.name == "prepare_policy" and named is not None and named.directory.exists():
             found["policy.model"] = open_named_model(named).content
-        if "environment" in self.sections and (code := family_code_digest(profile.environment)):
-            found["environment.name"] = code
+        found |= profile.code_digests(self.sections)
         if self.name in _WRITING and profile.policy.model is not None:
             found["policy.dialect"] = json_digest(profile.policy.model_dialect)
         return found

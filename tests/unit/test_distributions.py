@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import espalier
-from espalier.config.environment import OWN_PACKAGES, installed_families
+from espalier.config.environment import installed_families
+from espalier.named_classes import OWN_PACKAGES
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = ROOT / "components"

@@ -10,12 +10,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.algorithms.advantages import AdvantageRule, ReinforcePlusPlus, ReMax, Spo
-from espalier.algorithms.advantages.rules import CriticRule
+from espalier.algorithms.advantages import AdvantageRule
 from espalier.algorithms.aggregation import Aggregation
 from espalier.algorithms.batch import AlgorithmRule, LossBatch, PolicyLoss
 from espalier.algorithms.filters import FilterRule, GroupFilter, TokenFilter
-from espalier.algorithms.losses import LossRule, Reinforce
+from espalier.algorithms.losses import LossRule
 from espalier.algorithms.losses.value import CriticSettings
 from espalier.algorithms.material import Everything, MaterialRule, PreferencePairs, Successes
 from espalier.algorithms.off_policy import ImportanceWeights, OffPolicyRule, VTrace
@@ -86,15 +85,14 @@ class Algorithm(AlgorithmRule):
         """Whether advantages need several trajectories of one task, to compare them."""
         if isinstance(self.material, PreferencePairs):
             return True
-        alone = (CriticRule, VTrace, ReinforcePlusPlus, ReMax, Spo)
-        return self.advantage is not None and not isinstance(self.advantage, alone)
+        return self.advantage is not None and self.advantage.compares_groups
 
     @property
     def corrects_stale_data(self) -> bool:
         """Whether trajectories of an older policy version may be trained on."""
-        has_ratio = not isinstance(self.loss, Reinforce)
         imitates = isinstance(self.material, Successes)
-        return has_ratio or imitates or bool(self.off_policy) or isinstance(self.advantage, VTrace)
+        corrects = bool(self.off_policy) or isinstance(self.advantage, VTrace)
+        return self.loss.has_ratio or imitates or corrects
 
     @property
     def needs(self) -> frozenset[str]:
@@ -205,7 +203,7 @@ def _material_faults(algorithm: Algorithm) -> Iterator[str]:
         )
     if isinstance(material, PreferencePairs) and not wants_pairs:
         yield f'loss "{loss.name}" does not compare pairs: set loss = {{name = "dpo"}}'
-    if isinstance(material, Successes) and not isinstance(loss, Reinforce):
+    if isinstance(material, Successes) and loss.has_ratio:
         yield (
             f'successes are imitated, whatever the ratio: loss "{loss.name}" would clip that; '
             'set loss = {name = "reinforce"}, the likelihood'
@@ -230,7 +228,7 @@ def _loss_faults(algorithm: Algorithm) -> Iterator[str]:
             "kl.importance_corrected acts on the policy that is being updated, which a penalty in "
             'the reward does not see: set kl.place = "loss", or leave it out'
         )
-    if kl is not None and kl.importance_corrected and isinstance(loss, Reinforce):
+    if kl is not None and kl.importance_corrected and not loss.has_ratio:
         yield (
             f'loss "{loss.name}" has no importance ratio, so the penalty must not be corrected '
             "by one: set kl.importance_corrected = false"
@@ -247,11 +245,7 @@ def _correction_faults(algorithm: Algorithm) -> Iterator[str]:
                 f'loss "{loss.name}" corrects for the sampler itself; weights of off_policy '
                 f'"{rule.name}" would count twice: take the rule out'
             )
-        elif (
-            isinstance(rule, ImportanceWeights)
-            and proximal == "behavior"
-            and not isinstance(loss, Reinforce)
-        ):
+        elif isinstance(rule, ImportanceWeights) and proximal == "behavior" and loss.has_ratio:
             yield (
                 f'the ratio of loss "{loss.name}" to the behaviour policy is the correction that '
                 f'off_policy "{rule.name}" would make a second time: set proximal = "recomputed"'

@@ -14,9 +14,10 @@ A rule reads nothing in a column whose mask is 0, unless it is named after an up
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -94,6 +95,19 @@ class Credit(NamedTuple):
     advantages_BT: Tensor
     returns_BT: Tensor
     """Targets of a critic."""
+
+
+class CreditRule(AlgorithmRule):
+    """Base of the advantage rules."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Optional fields of `CreditBatch` that it reads."""
+    compares_groups: ClassVar[bool] = True
+    """Whether credit comes from differences between the attempts at one task."""
+
+    @abstractmethod
+    def credit(self, batch: CreditBatch) -> Credit:
+        """Return the advantages and the returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

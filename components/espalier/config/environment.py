@@ -7,8 +7,8 @@ the group `espalier.environments`), or by where it is, as `my_package.prices:Pri
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
+from abc import abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -19,14 +19,14 @@ from pydantic import BeforeValidator, Field, ValidationError
 from espalier.config.cluster import PinnedImage
 from espalier.config.data import Section
 from espalier.config.faults import fault_lines
-from espalier.records import file_digest, json_digest
+from espalier.named_classes import OWN_PACKAGES, OpenTo, loaded, package_digest
+from espalier.records import json_digest
 
 if TYPE_CHECKING:
     from espalier.config.profile import Profile
+    from espalier.sandbox import Backend, Limits
 
 ENTRY_POINTS = "espalier.environments"
-OWN_PACKAGES = ("espalier", "espalier_environments", "espalier_interop", "espalier_search")
-"""The packages that espalier's version names; a user's package is named by its sources."""
 
 
 class EnvironmentConfig(Section):
@@ -112,11 +112,7 @@ def family_class(name: str) -> FamilyClass:
             "espalier-agents-search, -environments and -interop; a family of your own is named by "
             f"an entry point of the group {ENTRY_POINTS}, or as module:Class"
         )
-    module, _, attribute = where.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"the family {name!r} cannot be loaded from {where} ({error})") from error
+    found: Any = loaded(where)
     if not (isinstance(found, type) and hasattr(found, "questions") and hasattr(found, "config")):
         raise ValueError(f"{where} is no family: derive it from espalier.environments.SimpleFamily")
     return cast("FamilyClass", found)
@@ -131,26 +127,14 @@ def family_code_digest(environment: EnvironmentConfig) -> str | None:
     Raises:
         ValueError: no such family.
     """
-    digests = {name: digest for name in environment.families() if (digest := _package_digest(name))}
+    digests = {
+        name: digest
+        for name in environment.families()
+        if (digest := package_digest(cast("type", family_class(name))))
+    }
     if len(digests) > 1:
         return json_digest(digests)
     return next(iter(digests.values()), None)
-
-
-def _package_digest(name: str) -> str | None:
-    module = family_class(name).__module__
-    package = module.partition(".")[0]
-    if package in OWN_PACKAGES:
-        return None
-    # a namespace package has no file of its own: the family's module stands for it
-    given = sys.modules[package].__file__ or sys.modules[module].__file__
-    if given is None:
-        return None
-    path = Path(given)
-    sources = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
-    return json_digest(
-        {source.relative_to(path.parent).as_posix(): file_digest(source) for source in sources}
-    )
 
 
 def reads_knowledge(environment: EnvironmentConfig) -> bool:
@@ -182,7 +166,7 @@ def parsed_environment(
     family = family_class(str(table.get("name", "search_qa")))
     try:
         named = {**table, "name": table.get("name", "search_qa")}
-        return family.config.model_validate(named, extra=extra)
+        return family.config.model_validate(named, extra=extra, context={"extra": extra})
     except ValidationError as error:
         faults = fault_lines(error, family.config, within=("environment",))
         raise ValueError("\n  ".join(faults)) from error
@@ -248,6 +232,22 @@ class KubernetesSandboxConfig(_SandboxConfig):
     """Kubeconfig of the cluster; unset is the cluster that the stage itself runs in."""
 
 
+class OwnSandboxConfig(_SandboxConfig):
+    """Base of the sections of backends of other packages, named as `backend = "module:Class"`."""
+
+    backend: str
+
+    @abstractmethod
+    def make_backend(self, limits: Limits, links: Sequence[str]) -> Backend:
+        """Return the backend.
+
+        Args:
+            limits: memory, disk, output and time of a program; a run may set lower ones.
+            links: folders of the workspace that are linked from the root folder, for a backend
+                whose images have no such links.
+        """
+
+
 def _local_unless_named(content: object) -> object:
     if not isinstance(content, dict):
         return content
@@ -258,6 +258,7 @@ SandboxConfig = Annotated[
     Annotated[
         LocalSandboxConfig | PodmanSandboxConfig | KubernetesSandboxConfig,
         Field(discriminator="backend"),
+        OpenTo((OwnSandboxConfig,), key="backend"),
     ],
     BeforeValidator(_local_unless_named),
 ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from espalier.config.data import Section
 from espalier.config.named_models import named_reference
-from espalier.dialects import DialectName, chosen_dialect
+from espalier.dialects import DialectName, chosen_dialect, syntax_of
 
 OptimizerKind = Literal["adamw", "muon"]
 
@@ -49,6 +49,12 @@ class LoraConfig(Section):
     """Names of the linear layers that get one; the default is all of a block."""
 
 
+def _known_dialect(name: str) -> str:
+    if name != "auto":
+        syntax_of(name)
+    return name
+
+
 class PolicyConfig(Section):
     """The base policy: a given model directory, or the embedded one trained from scratch."""
 
@@ -57,9 +63,9 @@ class PolicyConfig(Section):
     means the embedded policy."""
     start: Literal["base", "champion"] = "base"
     """"champion" starts from the registered model version that carries that alias."""
-    dialect: DialectName | Literal["auto"] = "auto"
-    """How it writes thoughts and calls. "auto" takes what the model's chat template teaches; for
-    the embedded policy that is "tags"."""
+    dialect: Annotated[DialectName | Literal["auto"] | str, AfterValidator(_known_dialect)] = "auto"
+    """How it writes thoughts and calls; one of your own is named as module:Class. "auto" takes what
+    the model's chat template teaches; for the embedded policy that is "tags"."""
     vocab_size: int = Field(default=2048, ge=300)
     """Embedded policy: tokens of its vocabulary."""
     hidden_size: int = Field(default=128, ge=16)
@@ -104,7 +110,7 @@ class PolicyConfig(Section):
         return self.model if reference is None else reference.directory
 
     @property
-    def model_dialect(self) -> DialectName:
+    def model_dialect(self) -> str:
         """The dialect of the base policy; of a named model it is known without its files."""
         reference = named_reference(self.model)
         if reference is not None and self.dialect == "auto":

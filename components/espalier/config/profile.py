@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     Field,
     SerializeAsAny,
@@ -18,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from espalier.algorithms.batch import AlgorithmRule
 from espalier.algorithms.presets import fill_elsewhere
 from espalier.config.agent import AgentConfig
 from espalier.config.cluster import KubernetesConfig, require_places
@@ -31,7 +34,9 @@ from espalier.config.data import (
 )
 from espalier.config.environment import (
     EnvironmentConfig,
+    OwnSandboxConfig,
     family_class,
+    family_code_digest,
     parsed_environment,
     reads_knowledge,
 )
@@ -56,6 +61,8 @@ from espalier.config.teacher import (
     TeacherConfig,
 )
 from espalier.config.training import HardwareConfig, TrainingConfig
+from espalier.dialects import syntax_of
+from espalier.named_classes import is_class_path, package_digest
 from espalier.records.artifact import json_digest
 from espalier.records.errors import ProfileError
 
@@ -372,6 +379,35 @@ class Profile(Section):
                 # relabelled tasks are dealt to splits, worded and judged as all others are
                 content |= {one: tables[one] for one in ("splits", "validation")}
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
+
+    def code_digests(self, sections: Sequence[str]) -> dict[str, str]:
+        """Digests of the packages of others whose classes these sections name, by their keys.
+
+        What such a class computes decides what an artifact holds, as a key of the profile does.
+        """
+        owners = {
+            f"{key}.code": type(part)
+            for section in sections
+            for key, part in _parts(attrgetter(section)(self), section)
+            if isinstance(part, AlgorithmRule | OwnSandboxConfig)
+        }
+        if is_class_path(self.policy.dialect) and {"policy", "policy.dialect"} & {*sections}:
+            owners["policy.dialect.code"] = type(syntax_of(self.policy.dialect))
+        found = {key: package_digest(owner) for key, owner in owners.items()}
+        if "environment" in sections:
+            found["environment.name"] = family_code_digest(self.environment)
+        return {key: digest for key, digest in found.items() if digest is not None}
+
+
+def _parts(value: object, key: str) -> Iterator[tuple[str, object]]:
+    """A section and everything in it, by key; items of a list are numbered."""
+    yield key, value
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _parts(getattr(value, name), f"{key}.{name}")
+    elif isinstance(value, tuple):
+        for number, item in enumerate(cast("tuple[object, ...]", value)):
+            yield from _parts(item, f"{key}.{number}")
 
 
 def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:

@@ -73,7 +73,7 @@ class RewardConfig(Section):
 
     @model_validator(mode="after")
     def _terms_have_names_of_their_own(self) -> Self:
-        names = [term.name for term in self.terms]
+        names = [term.key for term in self.terms]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
                 f"reward.terms: {', '.join(twice)} stands there twice; a term is kept by its name. "

@@ -1,8 +1,8 @@
 """Dialects: how a policy writes thoughts and calls, and how messages become its tokens.
 
-A syntax (`tags`, `hermes`, `llama3`, `mistral`, `qwen3_coder`, `pythonic`) spells one message and
-parses it. `espalier.dialects.dialect.Dialect` joins a syntax with a tokenizer and its chat
-template; it is imported where tokens are needed.
+A syntax (`tags`, `react`, `hermes`, `llama3`, `mistral`, `qwen3_coder`, `pythonic`, or a class of
+another package) spells one message and parses it. `espalier.dialects.dialect.Dialect` joins a
+syntax with a tokenizer and its chat template; it is imported where tokens are needed.
 """
 
 from espalier.dialects.detection import (
@@ -10,7 +10,15 @@ from espalier.dialects.detection import (
     DialectName,
     chosen_dialect,
     detected_dialect,
+    syntax_of,
 )
 from espalier.dialects.syntax import Syntax
 
-__all__ = ["SYNTAXES", "DialectName", "Syntax", "chosen_dialect", "detected_dialect"]
+__all__ = [
+    "SYNTAXES",
+    "DialectName",
+    "Syntax",
+    "chosen_dialect",
+    "detected_dialect",
+    "syntax_of",
+]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from espalier.dialects.hermes import Hermes
 from espalier.dialects.llama3 import Llama3
@@ -14,6 +17,8 @@ from espalier.dialects.qwen3_coder import Qwen3Coder
 from espalier.dialects.react import ReAct
 from espalier.dialects.syntax import Syntax
 from espalier.dialects.tags import Tags
+from espalier.named_classes import class_at, is_class_path
+from espalier.records import PolicyError
 
 DialectName = Literal["tags", "react", "hermes", "llama3", "mistral", "qwen3_coder", "pythonic"]
 
@@ -41,15 +46,50 @@ _SIGNS: tuple[tuple[str, DialectName], ...] = (
 """Texts in the chat templates of each dialect; the first match decides."""
 
 
+_SAYS_OWN = re.compile(r"\{#- dialect: (\S+:\S+) -#\}")
+"""In the template of an embedded policy whose dialect is of another package."""
+
+
+@lru_cache(maxsize=64)
+def syntax_of(name: str) -> Syntax:
+    """Return the syntax of that name, or the one that is at module:Class.
+
+    Raises:
+        ValueError: there is none, or what is there is no syntax.
+    """
+    if name in SYNTAXES:
+        return SYNTAXES[cast("DialectName", name)]
+    if not is_class_path(name):
+        close = difflib.get_close_matches(name, SYNTAXES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SYNTAXES)};"
+        raise ValueError(
+            f"no dialect is named {name!r}; {hint} one of your own is named as module:Class"
+        )
+    own = class_at(name, Syntax)
+    # a profile, a chat template and messages call it by where it is
+    named = type(own.__name__, (own,), {"name": name, "__module__": own.__module__})
+    return cast("type[Syntax]", named)()
+
+
 def detected_dialect(chat_template: str) -> DialectName:
-    """Return the dialect that a chat template teaches; tags if it teaches no calls."""
+    """Return the dialect that a chat template teaches; tags if it teaches no calls.
+
+    Raises:
+        PolicyError: it is one of another package. The model does not choose what is imported, so
+            the profile has to name it.
+    """
+    if own := _SAYS_OWN.search(chat_template):
+        raise PolicyError(
+            f"the policy writes the dialect {own[1]}, which is not one of espalier: set "
+            f'policy.dialect = "{own[1]}", if you trust that module'
+        )
     for sign, name in _SIGNS:
         if sign in chat_template:
             return name
     return "tags"
 
 
-def chosen_dialect(setting: DialectName | Literal["auto"], model: Path | None) -> DialectName:
+def chosen_dialect(setting: str, model: Path | None) -> str:
     """Return the dialect of a profile's policy.
 
     Args:

@@ -15,11 +15,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError
 
-from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
+from espalier.dialects import Syntax, detected_dialect, syntax_of
 from espalier.dialects.control_tokens import CUT, control_tokens, map_texts
 from espalier.dialects.known_texts import KnownTexts
 from espalier.dialects.mistral import Mistral
@@ -95,7 +95,7 @@ class Dialect:
         tokenizer: PreTrainedTokenizerBase,
         tools: Sequence[ToolSpec],
         *,
-        name: DialectName | Literal["auto"] = "auto",
+        name: str = "auto",
         instructions: str = "",
         texts: KnownTexts | None = None,
     ) -> None:
@@ -104,7 +104,7 @@ class Dialect:
         Args:
             tokenizer: the policy's tokenizer; its chat template frames the messages.
             tools: tools that the policy may call.
-            name: "auto" takes the dialect that the chat template teaches.
+            name: of a dialect, or module:Class; "auto" is the one that the chat template teaches.
             instructions: the family's instructions, put before the question for a policy that was
                 not trained from scratch here.
             texts: cache of recently encoded texts, where several dialects share one.
@@ -122,7 +122,7 @@ class Dialect:
         self.tokenizer = tokenizer
         self.tools = tuple(tools)
         chosen = detected_dialect(self._template) if name == "auto" else name
-        self.syntax: Syntax = SYNTAXES[chosen]
+        self.syntax: Syntax = syntax_of(chosen)
         self._instructions = instructions
         marks = {*self.syntax.markers(self.tools), *self.syntax.frames(self.tools)}
         marks |= {*self.syntax.own_marks, *THINK}
@@ -168,7 +168,7 @@ class Dialect:
         return Dialect(
             self.tokenizer,
             tools.specs,
-            name=cast("DialectName", self.syntax.name),
+            name=self.syntax.name,
             instructions=self._instructions,
             texts=self._texts,
         )

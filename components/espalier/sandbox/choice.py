@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from espalier.cluster.objects.names import labels_of_this_pod
-from espalier.config import MOST_PROGRAM_S, KubernetesConfig, SandboxConfig
+from espalier.config import MOST_PROGRAM_S, KubernetesConfig, OwnSandboxConfig, SandboxConfig
 from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.lent import LentSandbox
@@ -191,6 +191,8 @@ def backend_for(
         output_bytes=_OUTPUT_BYTES,
         wall_s=MOST_PROGRAM_S,  # a run sets its own, shorter limit
     )
+    if isinstance(config, OwnSandboxConfig):
+        return config.make_backend(limits, links)
     match config.backend:
         case "local":
             return LocalBackend(limits=limits, packages=config.packages, preimport=(), links=links)

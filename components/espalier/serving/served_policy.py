@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from espalier.config import HardwareConfig, ServingConfig
-from espalier.dialects import DialectName
 from espalier.policy.loading import load_policy_for_sampling
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Engine
@@ -41,7 +39,7 @@ class ServedPolicy:
     vocabulary: int
     context: int
     """Tokens of a prompt and its answer."""
-    dialect: DialectName | Literal["auto"] = "auto"
+    dialect: str = "auto"
     """How it writes calls; "auto" takes what its chat template teaches."""
 
 
@@ -49,7 +47,7 @@ def open_policy(
     directory: Path,
     source: Source,
     config: ServingConfig,
-    dialect: DialectName | Literal["auto"],
+    dialect: str,
     hardware: HardwareConfig,
 ) -> ServedPolicy:
     """Load a policy directory behind an engine in this process.

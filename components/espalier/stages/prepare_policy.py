@@ -16,7 +16,7 @@ from typing import Any
 
 from espalier.chain import opened, provenance
 from espalier.config import OptimizerConfig, PrestageConfig, Profile
-from espalier.dialects import SYNTAXES, Syntax
+from espalier.dialects import Syntax, syntax_of
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
 from espalier.policy.embedded import build_policy, train_tokenizer
@@ -84,7 +84,7 @@ def run(
 
 def _fresh_policy(family: Family[Any], reading: ReadingMaterial, train: Sequence[Task]) -> Policy:
     profile = family.profile
-    syntax = SYNTAXES[profile.policy.model_dialect]
+    syntax = syntax_of(profile.policy.model_dialect)
     tokenizer = train_tokenizer(
         _tokenizer_texts(family, reading, train, syntax),
         profile.policy.vocab_size,

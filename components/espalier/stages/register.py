@@ -18,9 +18,9 @@ from pathlib import Path
 
 import espalier
 from espalier.chain import opened, provenance
-from espalier.config import Profile, family_code_digest, weights_origin
-from espalier.config.environment import OWN_PACKAGES
+from espalier.config import Profile, weights_origin
 from espalier.evaluation.lineage import LINEAGE_NAME, Lineage, lineage_of
+from espalier.named_classes import OWN_PACKAGES
 from espalier.records import (
     ArtifactError,
     Manifest,
@@ -102,15 +102,14 @@ def _datasets(
 
 
 def code_digest(profile: Profile) -> str:
-    """Digest over the sources of these packages, and of the family's where it has its own."""
+    """Digest over the Python sources of espalier, and of packages that the profile names."""
     root = Path(espalier.__file__).parent.parent
     sources = {
         path.relative_to(root).as_posix(): file_digest(path)
         for package in OWN_PACKAGES
         for path in sorted((root / package).rglob("*.py"))
     }
-    family = family_code_digest(profile.environment)
-    return json_digest(sources | ({"environment.name": family} if family else {}))
+    return json_digest(sources | profile.code_digests(tuple(Profile.model_fields)))
 
 
 def _payload(

@@ -12,7 +12,7 @@ from typing import Any
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
-from espalier.dialects import SYNTAXES
+from espalier.dialects import syntax_of
 from espalier.environments import Family, family_of
 from espalier.records import (
     Draft,
@@ -114,7 +114,7 @@ def _judge_texts(
     material: ValidationRows, hidden: HiddenNames, family: Family[Any]
 ) -> SuiteVerdict:
     train_ids = {task.task_id for split, task in material.tasks if split == "train"}
-    syntax = SYNTAXES[family.profile.policy.model_dialect]
+    syntax = syntax_of(family.profile.policy.model_dialect)
     specs = [tool.spec for tool in family.built_tools]
     frame = text_columns(material.texts, train_ids, hidden, lambda text: syntax.parse(text, specs))
     return SuiteVerdict(

@@ -61,24 +61,3 @@ def fences(page):
 
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
-
-
-def edited(text, diff):
-    """`text` after a diff without line numbers: context lines are found in order, each whole.
-
-    Raises:
-        ValueError: a context line, or one that is to go, is not there.
-    """
-    lines, place = text.splitlines(), 0
-    for change in diff.splitlines():
-        sign, line = change[:1], change[1:]
-        if sign == "+":
-            lines.insert(place, line)
-            place += 1
-            continue
-        place = lines.index(line, place)
-        if sign == "-":
-            del lines[place]
-        else:
-            place += 1
-    return "\n".join(lines) + "\n"

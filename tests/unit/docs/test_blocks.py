@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,9 +15,8 @@ from typer.testing import CliRunner
 
 from espalier.cli import command_line
 from espalier.config import Profile
-from espalier.config.environment import OWN_PACKAGES
 from tests.factories.sample_run import make_run
-from tests.unit.docs.fences import FENCES, PAGES, ROOT, edited, fences
+from tests.unit.docs.fences import FENCES, PAGES, ROOT, fences
 
 SHELL = [fence for fence in FENCES if fence.language in ("sh", "bash", "shell", "console")]
 README_SHELL = [f for f in fences(ROOT / "README.md") if "espalier " in f.text]
@@ -128,20 +126,11 @@ def test_a_toml_block_that_is_no_profile_would_fail():
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """The files of all pages: a user's own modules, and a copy of the library with its changes."""
+    """The files of all pages: a user's own modules, beside the library as it is."""
     folder = tmp_path_factory.mktemp("pages")
-    for top in (*OWN_PACKAGES, "sandboxd"):
-        shutil.copytree(
-            ROOT / "components" / top,
-            folder / "components" / top,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
     for fence in FENCES:
         if fence.says == "file":
-            path = folder / fence.about
-            is_diff = fence.language == "diff"
-            text = edited(path.read_text("utf-8"), fence.text) if is_diff else fence.text
-            path.write_text(text, "utf-8")
+            (folder / fence.about).write_text(fence.text, "utf-8")
     return folder
 
 
@@ -162,7 +151,7 @@ def run_script(script, folder):
     return subprocess.run(
         [sys.executable, "-c", script],
         cwd=folder,
-        env={"PYTHONPATH": f"{folder / 'components'}:{folder}", "PATH": os.environ["PATH"]},
+        env={"PYTHONPATH": f"{ROOT / 'components'}:{folder}", "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
         check=False,

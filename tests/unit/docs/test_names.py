@@ -18,7 +18,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"(?<![\w/.-])espalier(?:\.[A-Za-z_]\w*)+")
 NO_MODULES = {"espalier.dev", "espalier.serving_reason"}
 """Labels and tags begin alike."""
-MADE = {f.about for f in FENCES if f.says == "file" and f.language != "diff"}
+MADE = {f.about for f in FENCES if f.says == "file"}
 """Files that a page tells the reader to write."""
 
 

@@ -1,4 +1,7 @@
-"""Advantages: how reward becomes credit, one module per rule; this union is the only list."""
+"""Advantages: how reward becomes credit, one module per rule.
+
+This union lists those that come with the library; a profile may name others as module:Class.
+"""
 
 from typing import Annotated
 
@@ -22,7 +25,9 @@ from espalier.algorithms.advantages.rloo import Rloo
 from espalier.algorithms.advantages.spo import Spo
 from espalier.algorithms.advantages.turn_discounted import TurnDiscounted
 from espalier.algorithms.advantages.turn_gae import TurnGae
+from espalier.algorithms.batch import CreditRule
 from espalier.algorithms.off_policy import VTrace
+from espalier.named_classes import OpenTo
 
 AdvantageRule = Annotated[
     DrGrpo
@@ -45,6 +50,7 @@ AdvantageRule = Annotated[
     | TurnGae
     | VTrace,
     Field(discriminator="name"),
+    OpenTo((CreditRule,)),
 ]
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from espalier.algorithms.advantages.segments import group_size, group_sum
-from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.batch import Credit, CreditBatch, CreditRule
 from espalier.algorithms.masking import discounted_to_go, kept
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ WEIGHT_EPS = 1e-8
 """Added to the sum of weights, as in verl."""
 
 
-class OptimalTokenBaseline(AlgorithmRule):
+class OptimalTokenBaseline(CreditRule):
     """Reward to go minus its weighted mean over the group's tokens at the same position.
 
     A weight is the sum of 1 - 2 pi + sum pi^2 over the tokens so far: the squared gradient of the

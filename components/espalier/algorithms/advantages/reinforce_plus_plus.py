@@ -6,14 +6,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.batch import Credit, CreditBatch, CreditRule
 from espalier.algorithms.masking import discounted_to_go, kept, whiten
 
 
-class ReinforcePlusPlus(AlgorithmRule):
+class ReinforcePlusPlus(CreditRule):
     """Reward to go, discounted by the token, whitened over all action tokens of the batch."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    compares_groups: ClassVar[bool] = False
     name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of a token."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.batch import Credit, CreditBatch, CreditRule
 from espalier.algorithms.masking import discounted_to_go
 
 
-class ReMax(AlgorithmRule):
+class ReMax(CreditRule):
     """Reward to go minus the reward of the greedy trajectory of the same task."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"baseline_rewards_B"})
+    compares_groups: ClassVar[bool] = False
     name: Literal["remax"] = "remax"
 
     def credit(self, batch: CreditBatch) -> Credit:

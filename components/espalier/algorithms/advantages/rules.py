@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.batch import Credit, CreditBatch, CreditRule
 from espalier.algorithms.masking import kept, whiten
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class OutcomeRule(AlgorithmRule):
+class OutcomeRule(CreditRule):
     """Base of rules that read only the outcome, one number per trajectory.
 
     A trajectory without an outcome (NaN) gets 0 and is left out of the statistics of its group and
     of the batch (as TRL does with a reward that is None).
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     rewards_counted: Literal["action_tokens", "all_tokens"] = "action_tokens"
     """Which tokens' rewards count; verl also counts those on observation and padding tokens."""
 
@@ -41,10 +40,11 @@ class OutcomeRule(AlgorithmRule):
         return Credit(advantages_BT, advantages_BT)
 
 
-class CriticRule(AlgorithmRule):
+class CriticRule(CreditRule):
     """Base of rules that read a critic's values; may whiten the advantages."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"values_BT"})
+    compares_groups: ClassVar[bool] = False
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of an action token."""
     whitened: bool = True

@@ -29,6 +29,7 @@ class Spo(OutcomeRule):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"expected_rewards_B"})
+    compares_groups: ClassVar[bool] = False
     name: Literal["spo"] = "spo"
     prediction_weight: float = Field(default=3.0, gt=0)
     """Number of attempts that a prediction weighs, beside the siblings of a trajectory."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from espalier.algorithms.advantages.segments import centre, group_std, locate_turns
-from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.batch import Credit, CreditBatch, CreditRule
 from espalier.algorithms.masking import discounted_to_go
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TurnDiscounted(AlgorithmRule):
+class TurnDiscounted(CreditRule):
     """Each turn gets the discounted sum of its and later turns' rewards, normalised as in GRPO.
 
     A turn without others to compare with gets 0.

@@ -1,8 +1,10 @@
-"""Filters: which groups and tokens train, one module per rule; these unions are the only lists.
+"""Filters: which groups and tokens train, one module per rule.
 
 group filter   rewards (or advantages) of ragged groups -> `Selection`; `regenerations` tells
                the sampler whether, and how often, to draw other tasks in their place
 token filter   loss mask and entropy -> a narrower loss mask
+
+These unions list those that come with the library; a profile may name others as module:Class.
 """
 
 from typing import Annotated
@@ -18,6 +20,7 @@ from espalier.algorithms.filters.group_top_p import GroupTopP
 from espalier.algorithms.filters.high_entropy_tokens import HighEntropyTokens
 from espalier.algorithms.filters.rule import GroupFilter, Selection, TokenFilter
 from espalier.algorithms.filters.zero_variance import ZeroVariance
+from espalier.named_classes import OpenTo
 
 GroupFilterRule = Annotated[
     AdvantageGate
@@ -32,7 +35,11 @@ GroupFilterRule = Annotated[
 
 TokenFilterRule = HighEntropyTokens
 
-FilterRule = Annotated[GroupFilterRule | TokenFilterRule, Field(discriminator="name")]
+FilterRule = Annotated[
+    GroupFilterRule | TokenFilterRule,
+    Field(discriminator="name"),
+    OpenTo((GroupFilter, TokenFilter)),
+]
 
 __all__ = [
     "AdvantageGate",

@@ -1,4 +1,7 @@
-"""Policy losses, one module per rule; this union is the only list."""
+"""Policy losses, one module per rule.
+
+This union lists those that come with the library; a profile may name others as module:Class.
+"""
 
 from typing import Annotated
 
@@ -19,6 +22,7 @@ from espalier.algorithms.losses.sapo import Sapo
 from espalier.algorithms.losses.sequence_ppo_clip import SequencePpoClip
 from espalier.algorithms.losses.value import ValueLoss
 from espalier.algorithms.losses.vespo import Vespo
+from espalier.named_classes import OpenTo
 
 LossRule = Annotated[
     PpoClip
@@ -35,6 +39,7 @@ LossRule = Annotated[
     | Ipo
     | Dpo,
     Field(discriminator="name"),
+    OpenTo((PolicyLossRule,)),
 ]
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
@@ -13,6 +13,7 @@ from espalier.algorithms.masking import kept
 class Reinforce(PolicyLossRule):
     """-A log pi for each token; only importance weights correct for off-policy data."""
 
+    has_ratio: ClassVar[bool] = False
     name: Literal["reinforce"] = "reinforce"
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:

@@ -32,6 +32,8 @@ class PolicyLossRule(AlgorithmRule):
     """Whether it compares tokens across micro-batches, so that a minibatch cannot be split."""
     fixed_aggregation: ClassVar[Aggregation | None] = None
     """The aggregation that its formula implies; None leaves the choice to the profile."""
+    has_ratio: ClassVar[bool] = True
+    """Whether an importance ratio corrects for a policy that was another when it sampled."""
     takes_weights: ClassVar[bool] = True
     """Whether `importance_weights_BT` may be combined with the rule's own ratio."""
 

@@ -1,4 +1,7 @@
-"""Off-policy corrections, one module per rule; this union is the only list."""
+"""Off-policy corrections, one module per rule.
+
+This union lists those that come with the library; a profile may name others as module:Class.
+"""
 
 from typing import Annotated
 
@@ -15,9 +18,12 @@ from espalier.algorithms.off_policy.importance import ImportanceWeights
 from espalier.algorithms.off_policy.rejection import Rejection
 from espalier.algorithms.off_policy.sequence_mask import OffPolicySequenceMask
 from espalier.algorithms.off_policy.v_trace import VTrace
+from espalier.named_classes import OpenTo
 
 OffPolicyRule = Annotated[
-    ImportanceWeights | Rejection | OffPolicySequenceMask, Field(discriminator="name")
+    ImportanceWeights | Rejection | OffPolicySequenceMask,
+    Field(discriminator="name"),
+    OpenTo((CorrectionRule,)),
 ]
 
 __all__ = [

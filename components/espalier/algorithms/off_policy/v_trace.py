@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.batch import Credit, CreditBatch, CreditRule
 from espalier.algorithms.masking import discounted_to_go, kept, next_values
 
 
-class VTrace(AlgorithmRule):
+class VTrace(CreditRule):
     """Critic targets corrected at every token, and the advantages that go with them (eq. 1).
 
     An advantage rule. It includes the ratio proximal / behaviour, truncated at `rho_bound`, so
@@ -23,6 +23,7 @@ class VTrace(AlgorithmRule):
     needs: ClassVar[frozenset[str]] = frozenset(
         {"values_BT", "behavior_logprobs_BT", "proximal_logprobs_BT"}
     )
+    compares_groups: ClassVar[bool] = False
     name: Literal["v_trace"] = "v_trace"
     gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount per token."""

@@ -5,7 +5,8 @@ turn term      facts of an episode -> the reward of each of its turns
 group term     facts of all attempts at a task -> the reward of each attempt
 
 Each term gives its range. `require_outcome_dominates` adds the ranges up: the outcome must make up
-at least half of the reward's whole range. These unions are the only lists.
+at least half of the reward's whole range. This union lists those that come with the library; a
+profile may name others as module:Class.
 """
 
 from typing import Annotated
@@ -36,6 +37,7 @@ from espalier.algorithms.shaping.term import (
 )
 from espalier.algorithms.shaping.tool_efficiency import ToolEfficiency
 from espalier.algorithms.shaping.turn_penalty import TurnPenalty
+from espalier.named_classes import OpenTo
 
 TermRule = Annotated[
     CallShaping
@@ -52,6 +54,7 @@ TermRule = Annotated[
     | ToolEfficiency
     | TurnPenalty,
     Field(discriminator="name"),
+    OpenTo((RewardTerm,)),
 ]
 
 __all__ = [

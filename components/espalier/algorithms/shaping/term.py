@@ -116,8 +116,9 @@ class RewardTerm(AlgorithmRule):
 
     @property
     def key(self) -> str:
-        """The name under which trajectories keep it."""
-        return str(getattr(self, "name"))  # noqa: B009 (each rule declares its own literal)
+        """The name under which trajectories keep it; that of the class for `module:Class`."""
+        name = str(getattr(self, "name"))  # noqa: B009 (each rule declares its own literal)
+        return name.rpartition(":")[2]
 
     @abstractmethod
     def span(self, context: TermContext) -> Span:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from espalier.completions import Model, ModelRefusal, in_order, opened_model
 from espalier.config import Profile
-from espalier.dialects import SYNTAXES
+from espalier.dialects import syntax_of
 from espalier.environments.funnel import Funnel
 from espalier.records import AgentText, DataError, Task, Tracker
 from espalier.records.knowledge import Document, KnowledgeGraph, load_documents
 from espalier.records.trajectory import Trajectory
+from espalier_search.knowledge import Document, KnowledgeGraph
 from espalier_search.knowledge.search import SearchTool, documents_path
 from espalier_search.synthesis.agent_texts.calls import QuestionInput, plan_request
 from espalier_search.synthesis.agent_texts.decisions import Decider
@@ -88,7 +89,7 @@ def write_texts(
 
 def written_by(profile: Profile) -> WriteAction:
     """A function that writes actions in the dialect of the profile's policy."""
-    syntax = SYNTAXES[profile.policy.model_dialect]
+    syntax = syntax_of(profile.policy.model_dialect)
     return lambda action: syntax.write(action, (SEARCH_TOOL,))
 
 
