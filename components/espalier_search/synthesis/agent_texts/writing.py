@@ -15,7 +15,6 @@ from espalier.environments.funnel import Funnel
 from espalier.records import AgentText, DataError, Task, Tracker
 from espalier.records.knowledge import Document, KnowledgeGraph, load_documents
 from espalier.records.trajectory import Trajectory
-from espalier_search.knowledge import Document, KnowledgeGraph
 from espalier_search.knowledge.search import SearchTool, documents_path
 from espalier_search.synthesis.agent_texts.calls import QuestionInput, plan_request
 from espalier_search.synthesis.agent_texts.decisions import Decider
