@@ -21,7 +21,7 @@ class ExpectationRule(NamedTuple):
 
     @property
     def column(self) -> str:
-        """The judged column; "" for a rule about the whole table."""
+        """The column that the rule checks; "" for a rule about the whole table."""
         return str(self.arguments.get("column", ""))
 
 
@@ -54,7 +54,7 @@ def has_columns(columns: Sequence[str]) -> ExpectationRule:
 
 def is_type(column: str, type_name: str) -> ExpectationRule:
     """Values of one type: "str", "int64", "float64" or "bool"."""
-    # Not ExpectColumnValuesToBeInTypeList: up to 1.24 it does not know the string type of pandas 3.
+    # Not ExpectColumnValuesToBeInTypeList, which up to 1.24 lacks the string type of pandas 3.
     return ExpectationRule("ExpectColumnValuesToBeOfType", {"column": column, "type_": type_name})
 
 
@@ -77,7 +77,7 @@ def between(column: str, low: float, high: float) -> ExpectationRule:
 
 
 def zero(column: str) -> ExpectationRule:
-    """Every value of a column that counts faults is 0."""
+    """Every value is 0; for columns that count faults."""
     return one_of(column, [0])
 
 
@@ -184,22 +184,22 @@ def text_suite() -> tuple[Expectation, ...]:
 
 
 _KNOWN = "every later stage reads one split"
-_OWN_FILE = "a task in another split's file would be trained and judged on"
-_BLANK = "no answer could be told right from wrong"
-_QUERY_LEAK = "a query in two splits is judged on what it was trained on"
+_OWN_FILE = "a task in another split's file would be used for both training and evaluation"
+_BLANK = "without a gold answer no answer can be verified"
+_QUERY_LEAK = "the policy would be evaluated on a query that it was trained on"
 _ENTITY_LEAK = (
-    "an entity of one split in a chain of another turns held-out accuracy into memory; "
+    "with an entity of one split in a chain of another, held-out accuracy measures memory; "
     "hubs are exempt"
 )
-_HIDDEN_NAME = "a dev or held-out entity would not be new to the policy that is judged on it"
+_HIDDEN_NAME = "a dev or held-out entity would not be new to the policy that is evaluated on it"
 _REPEAT = "a repeated question would count twice; the first one stays"
 _FOREIGN_TASK = "a demonstration of a dev or held-out task leaks its answer"
 _ORDER = "the policy's part must be exactly the assistant messages"
 _CALLS = "the recorded tool calls must be those that the messages show"
-_MASK = "a wrong mask trains the policy on the tool's words"
+_MASK = "a wrong mask trains the policy on the tool's text"
 _GUESS = "an answer that no observation shows teaches guessing"
 _GRAMMAR = "the environment would refuse the action"
-_SHARE = "too little of the text is the policy's own, or it read no evidence"
+_SHARE = "the policy wrote too little of the text, or it read no evidence"
 
 
 def _expectations(suite: SuiteName, table: Iterable[Line]) -> Iterator[Expectation]:
@@ -209,11 +209,11 @@ def _expectations(suite: SuiteName, table: Iterable[Line]) -> Iterator[Expectati
 
 def _schema(suite: SuiteName, schema: dict[str, str]) -> tuple[Expectation, ...]:
     return (
-        Expectation("has_rows", suite, "critical", has_rows(), "an empty table fails nothing else"),
-        Expectation("columns", suite, "critical", has_columns(list(schema)), "all else reads them"),
+        Expectation("has_rows", suite, "critical", has_rows(), "an empty table passes all others"),
+        Expectation("columns", suite, "critical", has_columns(list(schema)), "others read them"),
         *(
             Expectation(
-                f"type_of_{column}", suite, "critical", is_type(column, name), "all else reads it"
+                f"type_of_{column}", suite, "critical", is_type(column, name), "others read it"
             )
             for column, name in schema.items()
         ),
