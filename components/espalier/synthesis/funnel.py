@@ -76,13 +76,11 @@ def summarize(
                 f"{split}: {len(tasks[split])} of {number} tasks; the source yields no more"
             )
         elif dry := funnel.counts(f"{split}.families_run_dry"):
-            funnel.remark(
-                f"{split}: no more questions of {', '.join(sorted(dry))}; other kinds replace them"
-            )
+            funnel.remark(f"{split}: no more questions of {', '.join(sorted(dry))}; others fill in")
     if demonstrations < config.trajectories:
         funnel.remark(
-            f"trajectories: {demonstrations} of {config.trajectories}; the teacher can demonstrate "
-            "no further training task"
+            f"trajectories: {demonstrations} of {config.trajectories}; the training tasks that "
+            "a teacher can demonstrate are used up"
         )
     return {
         "asked": {**asked, "trajectories": config.trajectories},

@@ -321,8 +321,8 @@ def _remark_on_few(questions: Mapping[Split, Sequence[RoutedTask]], funnel: Funn
     """Add remarks about splits that are too small to train on or to measure with."""
     least: dict[Split, tuple[int, str]] = {
         "train": (_LEAST_TRAIN, "a warm start and a few steps of other tasks"),
-        "dev": (_LEAST_DEV, "choosing the best weights"),
-        "heldout": (_LEAST_HELDOUT, "an interval of +-10 points"),
+        "dev": (_LEAST_DEV, "telling weights apart"),
+        "heldout": (_LEAST_HELDOUT, "an interval of 10 points"),
     }
     for split, (number, purpose) in least.items():
         if (found := len(questions[split])) < number:

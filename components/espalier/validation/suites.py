@@ -184,22 +184,22 @@ def text_suite() -> tuple[Expectation, ...]:
 
 
 _KNOWN = "every later stage reads one split"
-_OWN_FILE = "a task in another split's file would be used for both training and evaluation"
-_BLANK = "without a gold answer no answer can be verified"
-_QUERY_LEAK = "the policy would be evaluated on a query that it was trained on"
+_OWN_FILE = "a task in another split's file would be trained and judged on"
+_BLANK = "no answer could be told right from wrong"
+_QUERY_LEAK = "a query in two splits is judged on what it was trained on"
 _ENTITY_LEAK = (
-    "with an entity of one split in a chain of another, held-out accuracy measures memory; "
+    "an entity of one split in a chain of another turns held-out accuracy into memory; "
     "hubs are exempt"
 )
-_HIDDEN_NAME = "a dev or held-out entity would not be new to the policy that is evaluated on it"
+_HIDDEN_NAME = "a dev or held-out entity would not be new to the policy that is judged on it"
 _REPEAT = "a repeated question would count twice; the first one stays"
 _FOREIGN_TASK = "a demonstration of a dev or held-out task leaks its answer"
 _ORDER = "the policy's part must be exactly the assistant messages"
 _CALLS = "the recorded tool calls must be those that the messages show"
-_MASK = "a wrong mask trains the policy on the tool's text"
+_MASK = "a wrong mask trains the policy on the tool's words"
 _GUESS = "an answer that no observation shows teaches guessing"
 _GRAMMAR = "the environment would refuse the action"
-_SHARE = "the policy wrote too little of the text, or it read no evidence"
+_SHARE = "too little of the text is the policy's own, or it read no evidence"
 
 
 def _expectations(suite: SuiteName, table: Iterable[Line]) -> Iterator[Expectation]:
@@ -209,11 +209,11 @@ def _expectations(suite: SuiteName, table: Iterable[Line]) -> Iterator[Expectati
 
 def _schema(suite: SuiteName, schema: dict[str, str]) -> tuple[Expectation, ...]:
     return (
-        Expectation("has_rows", suite, "critical", has_rows(), "an empty table passes all others"),
-        Expectation("columns", suite, "critical", has_columns(list(schema)), "others read them"),
+        Expectation("has_rows", suite, "critical", has_rows(), "an empty table fails nothing else"),
+        Expectation("columns", suite, "critical", has_columns(list(schema)), "all else reads them"),
         *(
             Expectation(
-                f"type_of_{column}", suite, "critical", is_type(column, name), "others read it"
+                f"type_of_{column}", suite, "critical", is_type(column, name), "all else reads it"
             )
             for column, name in schema.items()
         ),
