@@ -173,7 +173,7 @@ def test_a_killed_kubeflow_step_ends_like_an_unbroken_one(s3, tmp_path, profile,
     kill_after_a_checkpoint(step("one"), s3, "runs/checkpoints/train/")
     assert not (tmp_path / "one" / "trained_policy").exists()
     said = finished(step("two"))
-    assert "goes on from the checkpoint of 20" in said
+    assert "resumes from the checkpoint of 20" in said
     expected = read_manifest(unbroken / "trained_policy").content
     assert read_manifest(tmp_path / "two" / "trained_policy").content == expected
     assert not any(key.startswith("runs/checkpoints/") for key in s3.objects)
@@ -197,7 +197,7 @@ def test_an_ended_job_goes_on_like_an_unbroken_one(s3, tmp_path, profile, unbrok
     end(step("one"), s3, "runs/r17/steps/warm_start/checkpoint/")
     assert "runs/r17/warm_policy/manifest.json" not in s3.objects
     said = finished(step("two"))
-    assert "goes on from the checkpoint of 20" in said
+    assert "resumes from the checkpoint of 20" in said
     expected = read_manifest(unbroken / "warm_policy").content
     made = open_location(f"{run}/warm_policy", s3.environment).manifest()
     assert made is not None

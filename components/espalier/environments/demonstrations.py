@@ -1,8 +1,8 @@
-"""Teacher trajectories, mixed by kinds of questions, and why an attempt is not kept.
+"""Teacher trajectories, mixed by kind of question, and the reasons to reject an attempt.
 
 WebShaper keeps attempts that are right and neither hallucinate nor repeat themselves (Tao et al.
-2025, arXiv:2507.15061, sec. 4.3). A right answer that no observation showed was guessed: a
-policy that learns from it learns to make up what it has not read.
+2025, arXiv:2507.15061, sec. 4.3). A right answer that no observation showed is a guess, and a
+policy trained on guesses learns to hallucinate.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ REPEATED = "repetition"
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """No demonstration of a task, and why."""
+    """The reason why a task has no demonstration."""
 
     reason: str
 
 
 _MAX_SAME_CALLS = 1
-"""A repeated call shows nothing new, as the documents do not change."""
+"""Limit for equal calls; the documents do not change, so a repeated call shows nothing new."""
 
 
 def reason_against(trajectory: Trajectory, task: Task) -> str | None:
-    """The first reason to reject an attempt at `task`; None if it is fit to learn from."""
+    """The first reason to reject an attempt at `task`; None if it may be trained on."""
     if trajectory.finish_reason is not FinishReason.ANSWERED or not trajectory.answer:
         return UNANSWERED
     if not exact_match(trajectory.answer, task.verifier.gold):
@@ -71,13 +71,13 @@ class HasTask(Protocol):
 
     @property
     def task(self) -> Task:
-        """The task itself."""
+        """The task."""
         ...
 
 
 Q = TypeVar("Q", bound=HasTask)
 Demonstrate = Callable[[Q, str], Trajectory | Rejected]
-"""Maps a question and a kind of detour ("" for none) to a trajectory."""
+"""A function from a question and a kind of detour ("" for none) to a trajectory."""
 
 
 class Demonstrations(Generic[Q]):
@@ -91,14 +91,14 @@ class Demonstrations(Generic[Q]):
         seed: int,
         funnel: Funnel,
     ) -> None:
-        """Set up.
+        """Create the collection of one run.
 
         Args:
             demonstrate: the family's teacher.
             detours: decides when the teacher makes a mistake, and which kind.
             stratum_of: a task's stratum, for instance its kind of question.
-            seed: of the run.
-            funnel: counts what is kept and what is rejected.
+            seed: seed of the run.
+            funnel: counts kept and rejected attempts.
         """
         self._demonstrate = demonstrate
         self._stratum_of = stratum_of
@@ -115,7 +115,7 @@ class Demonstrations(Generic[Q]):
     ) -> list[Trajectory]:
         """Up to `count` trajectories, at most one per question, each stratum by its weight.
 
-        The share of a stratum that training lacks goes to the others.
+        The share of a stratum without training questions goes to the others.
         """
         by_stratum: dict[str, list[Q]] = defaultdict(list)
         for question in train:
@@ -153,10 +153,11 @@ class Demonstrations(Generic[Q]):
 
 
 def tempered_shares(strata: Iterable[str], temperature: float) -> dict[str, float]:
-    """Weights of strata: how often each occurs, to the power of 1 / `temperature`.
+    """Weights of strata: their frequencies to the power of 1 / `temperature`.
 
-    1 keeps the mixture of `strata`; above it, what is rare weighs more, as rare languages do in
-    multilingual training (Arivazhagan et al. 2019, arXiv:1907.05019, section 4.1).
+    A temperature of 1 keeps the mixture of `strata`; a higher one gives rare strata more weight, as
+    for rare languages in multilingual training (Arivazhagan et al. 2019, arXiv:1907.05019, sec.
+    4.1).
     """
     return {s: count ** (1 / temperature) for s, count in Counter(strata).items()}
 
@@ -164,10 +165,10 @@ def tempered_shares(strata: Iterable[str], temperature: float) -> dict[str, floa
 def demonstrable(
     questions: Sequence[Q], fact_of: Callable[[Task], str], share: float, seed: int
 ) -> list[Q]:
-    """The questions of a share of the facts, drawn at random: those that may be demonstrated.
+    """The questions that may be demonstrated: those about a random share of the facts.
 
-    All wordings of a fact are on the same side, so that none that reinforcement learning meets was
-    learned by heart before.
+    All wordings of a fact are on the same side, so that the warm start teaches no fact that
+    reinforcement learning asks for.
     """
     facts = sorted({fact_of(question.task) for question in questions})
     count = max(1, round(share * len(facts)))
@@ -185,7 +186,7 @@ class DetourSchedule:
         self._taken: Counter[str] = Counter()
 
     def due(self) -> str:
-        """The kind taken least often so far; "" if no detour is due."""
+        """The least frequent kind of detour so far; "" if no detour is due."""
         if self._taken.total() >= self._share * (self._kept + 1):
             return ""
         return min(self._kinds, key=lambda kind: self._taken[kind])

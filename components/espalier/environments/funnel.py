@@ -1,4 +1,4 @@
-"""What was drawn, refused and why: shares by weight, counts by heading and reason, the summary."""
+"""Counts of drawn and refused rows by reason, apportionment by weight, and the summary of both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from espalier.records import Split, Task
 def apportion(weights: Mapping[str, float], total: int) -> dict[str, int]:
     """Split `total` into whole shares in proportion to `weights`, by largest remainders.
 
-    Of equal remainders the earlier key wins, so that the result depends on the arguments alone.
+    Among equal remainders the earlier key wins, so the result depends on the arguments alone.
     """
     weight_sum = sum(weights.values())
     exact = {key: total * weight / weight_sum for key, weight in weights.items()}
@@ -64,7 +64,7 @@ def summarize(
     hub_kinds: Sequence[str],
     funnel: Funnel,
 ) -> dict[str, object]:
-    """The content of funnel.json: counts asked for and reached, the mix by group, the funnel."""
+    """The content of funnel.json: requested and reached counts, the mix by group, the funnel."""
     asked: dict[Split, int] = {
         "train": config.train_tasks,
         "dev": config.dev_tasks,

@@ -1,4 +1,4 @@
-"""What self-play needs of a proposer of tasks, and of the policy that attempts them."""
+"""The interface of self-play: proposers of tasks, and trials of the policy on them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from espalier.records import Task
 
 
 class ProposedTasks(NamedTuple):
-    """Tasks with a proven answer, and what was refused before any attempt."""
+    """Tasks with a proven answer, and the proposals refused before any attempt."""
 
     tasks: Sequence[Task]
     refused: Mapping[str, int]
-    """Reason -> proposals."""
+    """Reason -> number of proposals."""
 
 
 class ProposalRequest(NamedTuple):
-    """What a phase of self-play asks a proposer for."""
+    """A request of one phase of self-play for new tasks."""
 
     num_tasks: int
     failed: Sequence[Task]
     """Tasks that the policy of the last phase attempted and never solved."""
     known: Sequence[Task]
-    """Tasks that training has already: none of them is proposed again."""
+    """Tasks that training has already; none of them is proposed again."""
     seed: str
-    """The draw depends on it and on the rest of the order alone."""
+    """Seed of the draw, which depends on the fields of the request alone."""
     earned: Mapping[str, float] = MappingProxyType({})
-    """Signature -> mean reward of its tasks so far, under rules that reward the proposer."""
+    """Signature -> mean proposer reward of its tasks so far, if the rule rewards the proposer."""
 
 
 class TaskProposer(Protocol):
-    """Proposes tasks of the training split."""
+    """A source of new tasks for the training split."""
 
     def propose(self, order: ProposalRequest) -> ProposedTasks:
-        """At most `order.num_tasks` tasks that are none of `order.known`.
+        """At most `order.num_tasks` tasks, none of which is in `order.known`.
 
         Raises:
-            EspalierError: nothing can be proposed any more (no server, budget spent).
+            EspalierError: no further task can be proposed (no server, budget spent).
         """
         ...
 
@@ -50,7 +50,7 @@ class Trial(NamedTuple):
 
     task: Task
     attempts: int
-    """Without attempts whose environment was lost."""
+    """Number of attempts, without those whose environment was lost."""
     successes: int
     value: float = math.nan
     """The critic's expected reward, in reward units; NaN without a critic."""
@@ -62,14 +62,14 @@ class Trial(NamedTuple):
 
 
 AttemptTasks = Callable[[Sequence[Task], int], list[Trial]]
-"""Tasks and a number of optimizer steps -> one trial per task, by the policy at that step."""
+"""A function from tasks and an optimizer step to one trial per task, by the policy of that step."""
 
 
 def weight_of(rewards: Sequence[float]) -> float:
-    """Sampling weight of a kind of task: the mean reward that its tasks earned.
+    """Sampling weight of a kind of task: the mean proposer reward of its tasks.
 
-    An untried kind gets a middling weight, and one that earned nothing a small one, as the policy
-    changes. Sampling by weight stands in for a challenger's policy.
+    An untried kind gets a medium weight. A kind without reward keeps a small one, because the
+    policy changes. Sampling by these weights takes the place of training a challenger policy.
     """
     return max(_LEAST_WEIGHT, mean(rewards)) if rewards else _UNTRIED_WEIGHT
 

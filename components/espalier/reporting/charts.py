@@ -150,9 +150,9 @@ def _history_chart(
     best_step, before = (figures_of_stage.get(name) for name in ("best_step", "start_dev_em"))
     notes = [] if best_step is None else [f"Weights kept: step {best_step}, best on dev questions."]
     if before is not None:
-        notes.append(f"Before the first step {before:.1%} of them were answered.")
+        notes.append(f"Before the first step the policy answered {before:.1%} of them.")
     if phase_ends:
-        notes.append("Dashed lines: self-play proposed tasks there, and the next phase began.")
+        notes.append("Dashed lines: ends of phases, where self-play proposed new tasks.")
     return Chart(figures, downloadable(history, f"{stage}_history.csv"), " ".join(notes))
 
 
@@ -184,12 +184,12 @@ PHASE_COLUMNS = (
 )
 """Pass rate: mean over the steps of the phase."""
 _NO_ROUND = ("",) * 6
-"""Cells of the last phase: no phase follows that could train on proposed tasks."""
+"""Empty cells of the last phase, after which no tasks are proposed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTables:
-    """One row of `PHASE_COLUMNS` per phase, and the reasons of refusal by phase."""
+    """One row of `PHASE_COLUMNS` per phase, and the reasons for refusals by phase."""
 
     rows: tuple[tuple[str, ...], ...]
     refused: CountTable
@@ -249,7 +249,7 @@ def _round_cells(round_: Mapping[str, Any], requested: int | None) -> tuple[str,
 
 
 def _refused(rounds: Sequence[Mapping[str, Any]]) -> CountTable:
-    """Reasons of refusal by phase, the most frequent first."""
+    """Reasons for refusals by phase, most frequent first."""
     totals = Counter[str]()
     for round_ in rounds:
         totals.update(round_["refused"])

@@ -140,7 +140,7 @@ _KNOWLEDGE = {
     "Answers that a search had returned": ("grounded", "grounded_n"),
     "Right answers that a search had returned": ("grounded_right", ""),
 }
-"""Label -> key of results.json, and the key of what it was counted on."""
+"""Label -> key in results.json, and the key of the number of questions or answers behind it."""
 
 _LOSSES = {
     "Episodes lost from outside, counted as wrong": "lost_episodes",
@@ -192,7 +192,7 @@ def _finish_rows(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
 
 
 def _suite_rows(suite: Mapping[str, Any]) -> tuple[MeasureRow, ...]:
-    """Headline score of every policy, what it was counted on, and why attempts ended."""
+    """Headline score of every policy, its number of tasks, and the reasons why attempts ended."""
     scores: Mapping[str, Figures] = suite["policies"]
     gain = suite.get("gain") or {}
     cells = tuple(_headline_cell(_figures_of(scores, policy)) for policy in POLICIES)

@@ -137,8 +137,9 @@ def _by_split_first(table: CountTable) -> CountTable:
     )
 
 
-FUNNEL_STEPS = ("asked for", "synthesized", "accepted", "screened", "in the band")
-"""Profile; synthesis; validation and curation; tried by the curriculum; kept by it."""
+FUNNEL_STEPS = ("requested", "synthesized", "accepted", "screened", "in the band")
+"""Counts of the profile, of synthesis, of validation with curation, and of the curriculum: tasks
+that it tried and tasks that it kept."""
 
 _KINDS = {
     "train": "training questions",
@@ -222,5 +223,5 @@ def _requested_counts(run: RunDirectory) -> Mapping[str, int | None]:
 
 
 def _counts_only(found: Mapping[str, object]) -> dict[str, int]:
-    """Drop what is not a count: the dropped rows themselves are in the file too."""
+    """The counts alone; the file also holds the dropped rows themselves."""
     return {name: count for name, count in found.items() if isinstance(count, int)}

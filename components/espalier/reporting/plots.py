@@ -1,7 +1,7 @@
 """Figures as functions of a table, and their SVG. Nothing is smoothed; rates start at 0.
 
-A figure is drawn once, in placeholder colours that `embed` replaces by the stylesheet's variables:
-light, dark and print differ without another drawing.
+A figure is drawn once, in placeholder colours that `embed` replaces by variables of the stylesheet,
+which then differ between light, dark and print.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def plot_curve(history: pd.DataFrame, curve: Curve, phase_ends: Sequence[int] = 
 
     Args:
         history: columns `step` and `curve.column`; null where a step did not measure it.
-        curve: which column, and how it is labelled.
-        phase_ends: steps after which another phase began, each drawn as an upright line.
+        curve: the column and its labels.
+        phase_ends: steps after which another phase began, each drawn as a vertical line.
     """
     points = measured(history, "step", curve.column)
     with rc_context(STYLE):
@@ -183,7 +183,7 @@ def plot_pass_rate_histogram(
 
     Args:
         bins: columns `pass_rate` (centre, 0-1), `kept` and `left_out` (tasks), evenly spaced.
-        band: pass rates inside it are kept; None where the profile names none.
+        band: the pass rates that are kept; None if the profile has no band.
         width: page or phone.
     """
     centres = numbers(bins, "pass_rate")
@@ -221,8 +221,8 @@ def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
     """Rows by length.
 
     Args:
-        bins: columns `length` (the least of a bin), `width` and `rows`, one row a bin.
-        shown: how it is labelled.
+        bins: columns `length` (the least of a bin), `width` and `rows`, one row per bin.
+        shown: title and unit.
     """
     widths = numbers(bins, "width")
     rows = numbers(bins, "rows")
@@ -277,13 +277,13 @@ def plot_exact_match(scores: pd.DataFrame, width: Width = Width.WIDE) -> Figure:
 
 
 def pass_rate_bins(pass_rates: pd.DataFrame) -> pd.DataFrame:
-    """Count tasks by pass rate, kept and left out; as many bins as attempts give, ten at most.
+    """Count kept and left-out tasks by pass rate, in one bin per possible rate, eleven at most.
 
     Args:
-        pass_rates: columns `attempts`, `pass_rate` (0-1), `kept` (bool); one row a task.
+        pass_rates: columns `attempts`, `pass_rate` (0-1), `kept` (bool); one row per task.
 
     Returns:
-        Columns `pass_rate`, `kept`, `left_out`; one row a bin, empty bins included.
+        Columns `pass_rate`, `kept`, `left_out`; one row per bin, empty bins included.
     """
     steps = int(np.clip(numbers(pass_rates, "attempts").max(initial=1), 1, 10))
     nearest = np.rint(numbers(pass_rates, "pass_rate") * steps)
@@ -313,7 +313,7 @@ _MAX_SHOWN_ROWS = 400
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table behind a figure, to read and to download."""
+    """The table behind a figure, as cells and as a download."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -337,7 +337,7 @@ def embed(figure: Figure, name: str, description: str) -> Markup:
         FigureCanvasSVG(figure).print_svg(stream, metadata=_NO_METADATA)
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Inside HTML the parser knows both namespaces; so the page contains no URL.
+    # An HTML parser knows both namespaces without a URL, and the page should contain no URL.
     svg = re.sub(r"\s(xmlns(:\w+)?)=\"[^\"]*\"", "", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\bid=\"", f'id="{name}-', svg)
@@ -347,7 +347,7 @@ def embed(figure: Figure, name: str, description: str) -> Markup:
     svg = svg.replace("'DejaVu Sans'", "var(--font)")
     head = f'<svg role="img" aria-label="{escape(description)}"'
     svg = re.sub(r"\s(width|height)=\"[\d.]+pt\"", "", svg, count=2)
-    return Markup(svg.replace("<svg", head, 1).strip())  # all ours but the label, escaped
+    return Markup(svg.replace("<svg", head, 1).strip())  # the label alone is foreign; it is escaped
 
 
 def downloadable(table: pd.DataFrame, file_name: str) -> Table:

@@ -1,4 +1,4 @@
-"""RUN/report.html: one page that explains a run, without scripts, fonts or anything to load."""
+"""RUN/report.html: one page that explains a run, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class KeyFigure:
 def write_report(run_dir: Path) -> Path:
     """Write RUN/report.html in one rename and return its path.
 
-    A stage that did not run is shown as such. Equal artifacts give equal bytes: the page holds no
-    date of its own.
+    A stage that did not run is shown as such. Equal artifacts give equal bytes, because the page
+    contains no date of its own.
 
     Raises:
-        ArtifactError: a folder that is no run, or an artifact that was damaged after publishing.
+        ArtifactError: the folder is not a run, or an artifact was damaged after publishing.
     """
     path = run_dir / "report.html"
     write_whole(path, render(open_run(run_dir)))
@@ -47,7 +47,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def render(run: RunDirectory) -> str:
-    """The page as text; whatever a model or a document wrote is escaped."""
+    """The page as HTML; text of models and documents is escaped."""
     environment = page_environment()
     summary = summarize(run, None)
     results = run.json("evaluate", "results.json") or {}
@@ -80,7 +80,7 @@ def render(run: RunDirectory) -> str:
 
 
 def _data_page(run: RunDirectory) -> dict[str, Any]:
-    """The rows behind the figures: how many were made and kept, their lengths, samples."""
+    """Sections about the training data: rows made and kept, lengths, samples."""
     made, accepted = read_rows(run, "synthesize"), read_rows(run, "validate")
     return {
         "funnel_steps": dataset.FUNNEL_STEPS,
@@ -138,7 +138,7 @@ def _key_figures(summary: RunSummary) -> tuple[KeyFigure, ...]:
 
 
 def page_environment() -> Environment:
-    """Templates and filters of the pages; what a model wrote is escaped."""
+    """Templates and filters of the pages; all values are escaped."""
     environment = Environment(
         loader=PackageLoader("espalier.reporting", "templates"),
         autoescape=True,
@@ -156,7 +156,7 @@ def _scalar(value: object) -> str:
 
 def page_style(environment: Environment) -> Markup:
     """The stylesheet of the pages."""
-    return Markup(environment.get_template("report.css.jinja").render())  # our own
+    return Markup(environment.get_template("report.css.jinja").render())  # no foreign text in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def artifact_rows(run: RunDirectory) -> tuple[ArtifactRow, ...]:
 
 
 def package_versions(run: RunDirectory) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Package -> the versions that the stages recorded, more than one if their images differ."""
+    """Package -> recorded versions; several if the images of the stages differ."""
     seen: dict[str, set[str]] = {}
     for artifact in run.artifacts.values():
         for package, version in artifact.manifest.packages.items():
@@ -218,7 +218,7 @@ def registration_facts(run: RunDirectory) -> dict[str, Any]:
 
 
 def attribution(run: RunDirectory) -> str:
-    """The source that the knowledge's licence (CC BY) asks to name."""
+    """The attribution that the licence of the knowledge (CC BY) requires; "" if there is none."""
     artifact = run.artifacts.get("ingest")
     return artifact.text("attribution.txt").strip() if artifact else ""
 
@@ -229,7 +229,7 @@ _SHOWN_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class StageBox:
-    """A stage in the flow picture."""
+    """A stage in the flow diagram."""
 
     title: str
     ran: bool
@@ -240,14 +240,14 @@ class StageBox:
 
 
 def stage_boxes(run: RunDirectory) -> tuple[StageBox, ...]:
-    """Every stage of the chain, those that did not run as well."""
+    """Every stage of the chain, including those that did not run."""
     seconds = {stage: float(run.measured(stage).get("seconds") or 0.0) for stage in run.artifacts}
     total = sum(seconds.values()) or 1.0
     return tuple(_stage_box(run, stage, 100 * seconds.get(stage, 0.0) / total) for stage in STAGES)
 
 
 def _speed_lines(measured: Mapping[str, Any]) -> Iterator[str]:
-    """How fast the updates of a training stage were, and what its drafts hit, where measured."""
+    """Speed of the updates and share of accepted draft tokens of a training stage, if measured."""
     tokens, share = (measured.get(name) for name in ("update_tokens_per_s", "update_matmul_share"))
     if tokens is not None and share is not None:
         yield f"updates {tokens:,.0f} tokens/s, {100 * share:.0f} % of matmul peak"

@@ -1,4 +1,4 @@
-"""Report cards of `espalier evaluate`: one page as Markdown, and the same as HTML."""
+"""Report cards of `espalier evaluate`, as Markdown and as HTML."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HOLDS = {True: "yes", False: "no", None: "for the reader"}
 
 
 def card_html(results: Mapping[str, Any]) -> str:
-    """The page as HTML, without scripts or anything to load; whatever a model wrote is escaped.
+    """The page as HTML, without scripts or external resources; all values are escaped.
 
     Args:
-        results: what results.json of `espalier evaluate` holds.
+        results: content of results.json of `espalier evaluate`.
     """
     environment = page_environment()
     environment.filters |= _FILTERS
@@ -29,7 +29,7 @@ def card_markdown(results: Mapping[str, Any]) -> str:
     """The page as Markdown."""
     environment = Environment(
         loader=PackageLoader("espalier.reporting", "templates"),
-        autoescape=False,  # not HTML: `cell` takes out what Markdown reads
+        autoescape=False,  # not HTML: `cell` escapes Markdown
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

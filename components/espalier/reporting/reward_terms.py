@@ -1,8 +1,8 @@
-"""Terms of the reward against each other: which steps of training are better in none of them.
+"""Terms of the reward against each other: the steps of training on their Pareto front.
 
-A term that rises while dev exact match falls is paid for without being earned. Where terms pull in
-different directions, no single step is best: the Pareto front is those that no other step beats in
-one quantity without losing in another.
+A term that rises while dev exact match falls shows that the policy exploits the reward. If terms
+pull in different directions, no single step is best. The Pareto front holds the steps that no other
+step beats: none is at least as good in all quantities and better in one.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from espalier.reporting.run_directory import RunDirectory
 
 _PREFIX = "reward/"
 _SMOOTHED_STEPS = 10
-"""A term of one step is the mean of a few hundred attempts: its noise would be the front."""
+"""Steps that a term is averaged over. At one step it is the mean of a few hundred attempts, and
+its noise would decide the front."""
 
 
 class TermFront(NamedTuple):
-    """The evaluated steps that no other beats, and all of them."""
+    """The evaluated steps on the Pareto front, and all evaluated steps."""
 
     front: Table
     everything: Table
 
 
 def term_front(run: RunDirectory) -> TermFront | None:
-    """Dev exact match and terms at evaluated steps; None where a run has no terms to compare."""
+    """Dev exact match and terms at evaluated steps; None if a run has no terms to compare."""
     history = run.table("train", "history.parquet")
     if history is None or "dev_em" not in history:
         return None
@@ -46,8 +47,8 @@ def term_front(run: RunDirectory) -> TermFront | None:
 def term_points(history: pd.DataFrame) -> pd.DataFrame:
     """Columns `step`, `dev_em` and the mean of each term over the last ten steps.
 
-    One row for each step that was evaluated; more of a term is better. A term that some step lacks
-    counts as it is in those that have it.
+    One row per evaluated step; more of a term is better. The mean of a term is over those of the
+    ten steps that have it.
     """
     table: Any = history  # pandas' own types refuse most selections
     terms = [str(name) for name in table.columns if str(name).startswith(_PREFIX)]
@@ -58,7 +59,7 @@ def term_points(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def pareto_front(values: np.ndarray) -> np.ndarray:
-    """Which rows no other row beats: at least as good in all columns, better in one.
+    """Mask of the rows that no other row beats, at least as good in all columns and better in one.
 
     Args:
         values: [N, K], more is better.

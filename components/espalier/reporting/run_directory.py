@@ -1,4 +1,4 @@
-"""Reads the artifact folders of one run, by the stage that made them; a stage may be missing."""
+"""The artifact folders of one run, by the stage that made them; a stage may be missing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PublishedArtifact:
         """The checked path of a payload file; None if the artifact has no such file.
 
         Raises:
-            ArtifactError: the file is gone, or its bytes are not those that were published.
+            ArtifactError: the file is missing, or its bytes are not those that were published.
         """
         if name not in self.manifest.files:
             return None
@@ -95,7 +95,7 @@ class RunDirectory:
     usage: dict[str, dict[str, float]]
     """Stage name -> seconds and peak memory over all attempts, if the runner measured them."""
     failed_validation: PublishedArtifact | None = None
-    """What a failed validation left instead of its artifact."""
+    """Report of a failed validation, which publishes no artifact."""
 
     def json(self, stage: str, name: str) -> Any:  # noqa: ANN401 (whatever the stage's JSON holds)
         """The parsed JSON of a stage's payload file; None if the stage did not run."""
@@ -117,7 +117,7 @@ def open_run(run_dir: Path) -> RunDirectory:
     """Find the artifacts below `run_dir`; folders with a dotted name are drafts and do not count.
 
     Raises:
-        ArtifactError: no such folder, one that no run has filled, or a manifest or profile that
+        ArtifactError: there is no such folder, it is not one of a run, or a manifest or the profile
             does not parse.
     """
     if not run_dir.is_dir():
@@ -154,7 +154,7 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 
 def _usage(path: Path) -> dict[str, dict[str, float]]:
-    """Numbers by stage, as the runner writes them; no manifest has their digest."""
+    """Numbers by stage, as the runner writes them; they are in no manifest, so no digest exists."""
     found = _json_object(path)
     for stage, figures in found.items():
         if not isinstance(figures, dict) or not all(

@@ -1,7 +1,7 @@
-"""What Kubeflow's UI shows of a finished step: figures, an HTML page, a text in Markdown.
+"""Views of a finished step in Kubeflow's UI: figures, an HTML page, a text in Markdown.
 
-`Stage.shows` of the chain says which of them a stage has; here they are made, from the artifact
-that it published. The UI shows a page in a frame of its own, and the first page of a step only.
+`Stage.shows` of the chain lists the views of a stage; this module makes them from the artifact that
+the stage published. The UI shows a page in a frame, and only the first page of a step.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _CURVES: Mapping[str, tuple[Callable[[RunDirectory], charts.Chart | None], Seque
 }
 _NOTHING = {
     "prepare_policy": "The profile gives a model: nothing was trained in this step.",
-    "continue_pretraining": "The profile leaves continued pre-training out: the base policy was "
-    "handed on as it is.",
+    "continue_pretraining": "The profile has no continued pre-training: the base policy was "
+    "passed on unchanged.",
 }
-"""Why a stage may have trained nothing."""
+"""Text for a stage that trained nothing."""
 _KEPT_BY = "dev_em"
-"""The figure whose best weights are kept."""
+"""The figure by which the best weights are chosen."""
 _COST = ("seconds", "peak_rss_mb")
-"""Figures of run.json that every step has, as its usage."""
+"""Figures of run.json that every step has: its cost."""
 
 
 def opened_artifact(folder: Path, profile: Mapping[str, Any]) -> RunDirectory:
-    """One published artifact as a run of which nothing else is there.
+    """A run that consists of one published artifact.
 
     Args:
-        folder: what a stage published; of a failed validation its report.
-        profile: of the run, as in its JSON.
+        folder: artifact of a stage, or report of a failed validation.
+        profile: profile of the run, as in its JSON.
 
     Raises:
-        ArtifactError: no artifact, or an unreadable manifest.
+        ArtifactError: the folder is no artifact, or its manifest is unreadable.
     """
     artifact = PublishedArtifact(folder, read_manifest(folder))
     return RunDirectory(folder.parent, dict(profile), {artifact.manifest.producer: artifact}, {})
@@ -75,7 +75,7 @@ def step_figures(stage: str, run: RunDirectory) -> dict[str, float]:
 
 
 def step_page(stage: str, run: RunDirectory) -> str:
-    """The HTML page of a stage; it loads nothing from anywhere.
+    """The HTML page of a stage, without external resources.
 
     Raises:
         ArtifactError: a file of the artifact is missing or damaged.
@@ -100,7 +100,7 @@ def step_page(stage: str, run: RunDirectory) -> str:
         exact_match=charts.exact_match_chart(results) if results else None,
         transcripts=transcripts,
         transcript_source=source,
-        nothing=_NOTHING.get(stage, "This step left nothing to show."),
+        nothing=_NOTHING.get(stage, "This step has nothing to show."),
     )
 
 
@@ -210,13 +210,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
         yield f"| {' | '.join(_text(cell) for cell in row)} |"
 
 
-# markdown-to-jsx of Kubeflow's pages takes underscores within words for emphasis
+# markdown-to-jsx, which renders Kubeflow's pages, takes underscores within words for emphasis
 _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_~=[]<>|"})
 _LINK = re.compile(r"https?://[^\s|<>]+")
-"""A bare address is a link with everything that is in it, backslashes too."""
+"""A bare URL, which becomes a link as it is; an escaping backslash would become part of it."""
 
 
 def _text(value: object) -> str:
-    """The value on one line, without Markdown of its own."""
+    """The value on one line, with Markdown escaped."""
     line = " ".join(visible(str(value)).split())
     return line if _LINK.fullmatch(line) else line.translate(_SPECIAL)

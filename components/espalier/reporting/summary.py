@@ -1,7 +1,7 @@
 """RUN/summary.json: the figures of a run in one documented shape, for scripts to read.
 
-Rates are 0-1, times are seconds, memory is MiB. A figure that no stage has measured yet is null,
-so that every key is there from the first stage on; `stages` and `digests` hold what has run.
+Rates are 0-1, times are seconds, memory is MiB. Every key is there from the first stage on, and a
+figure that no stage has measured yet is null; `stages` and `digests` list only stages that ran.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RATES_BY_K = {"pass_at_k": "pass_at_", "pass_hat_k": "pass_hat_"}
 
 
 class _Figures(BaseModel):
-    """Part of the summary; keys of the stage's file that it does not name are ignored."""
+    """Part of the summary; other keys of the stage's file are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -41,18 +41,18 @@ class PolicyFigures(_Figures):
     pass_hat_k: dict[str, float] = Field(default_factory=dict)
     """k -> share of questions that all of k sampled answers get right."""
     lost_episodes: int | None = None
-    """Episodes that were lost from outside in every attempt; they count as wrong."""
+    """Episodes that infrastructure faults ended in every attempt; they count as wrong."""
     broke_sandbox_episodes: int | None = None
-    """Episodes in which a program of the policy ended its own sandbox; they are wrong."""
+    """Episodes in which a program of the policy broke its own sandbox; they count as wrong."""
 
     closed_book_em: float | None = None
     """Share of answers from memory, without tools, that match exactly."""
     closed_book_em_ci95: Interval | None = None
     grounded: float | None = None
-    """Share of the answers given that a tool had returned in the same episode."""
+    """Share of the answers that a tool had returned in the same episode."""
     grounded_ci95: Interval | None = None
     grounded_right: float | None = None
-    """The same of the right answers."""
+    """Share of the right answers that a tool had returned in the same episode."""
 
     @model_validator(mode="before")
     @classmethod
@@ -95,7 +95,7 @@ class Throughput(_Figures):
     rollout_tokens_per_s: float | None = None
     update_tokens_per_s: float | None = None
     update_matmul_share: float | None = None
-    """Arithmetic of the updates as a share of what a large matrix product reaches, 0-1."""
+    """Floating-point rate of the updates as a share of that of a large matrix product, 0-1."""
 
 
 _MEASURED_IN = {
@@ -133,11 +133,11 @@ def write_summary(run_dir: Path, registry: Mapping[str, Any] | None) -> dict[str
 
     Args:
         run_dir: folder of a finished or partly finished run.
-        registry: `name` and `version` of the registered model; None reads what the register
-            stage left in its artifact.
+        registry: `name` and `version` of the registered model; None reads them from the artifact of
+            the register stage.
 
     Raises:
-        ArtifactError: a folder that is no run, or an artifact that was damaged after publishing.
+        ArtifactError: the folder is not a run, or an artifact was damaged after publishing.
     """
     summary = summarize(open_run(run_dir), registry)
     text = summary.model_dump_json(indent=2)
@@ -146,7 +146,7 @@ def write_summary(run_dir: Path, registry: Mapping[str, Any] | None) -> dict[str
 
 
 def summarize(run: RunDirectory, registry: Mapping[str, Any] | None) -> RunSummary:
-    """Collect the figures of the artifacts that were published so far."""
+    """The summary of the artifacts published so far."""
     results = run.json("evaluate", "results.json") or {}
     in_order = sorted(run.artifacts, key=_stage_order)
     measured = {stage: run.measured(stage) for stage in in_order}

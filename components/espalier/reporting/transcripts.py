@@ -1,4 +1,4 @@
-"""Trajectories and samples of the data, split by writer for reading."""
+"""Trajectories and samples of the data, split by writer (prompt, action, observation)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from espalier.reporting.run_directory import RunDirectory, TrainingRows
 
 SHOWN = 20
 _MAX_CHARACTERS = 6000
-"""Per message. Episodes have a few hundred tokens: only endless repetition is cut."""
+"""Limit per message. Episodes have a few hundred tokens, so only endless repetition is cut."""
 
 _TAG = re.compile(r"(</?(?:think|search|information|answer)>)")
 _STAGES = (
@@ -48,7 +48,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class MaskRun:
-    """Consecutive tokens of one writer, for the strip that shows the action mask."""
+    """Consecutive tokens of one writer, for the coloured strip that shows the action mask."""
 
     writer: str
     tokens: int
@@ -56,7 +56,7 @@ class MaskRun:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryView:
-    """One trajectory as the page shows it."""
+    """One trajectory, prepared for the page."""
 
     title: str
     question: str
@@ -143,7 +143,7 @@ def passage_of(message: Message) -> Passage:
 
 
 def _as_text(message: Message) -> str:
-    """A message with its parts between tags, in whatever dialect it was written."""
+    """A message with its parts between tags, whatever its dialect."""
     parts = [] if message.thought is None else [f"<think> {message.thought} </think>"]
     for call in message.tool_calls:
         values = list(call.arguments.values())
@@ -158,7 +158,7 @@ def _as_text(message: Message) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """The first `limit` characters, and how many more there were."""
+    """The first `limit` characters, and the number of those cut off."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]} [... {len(text) - limit} more characters]"
@@ -197,7 +197,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SampleGroup:
-    """Some rows of one kind."""
+    """Samples of one kind of row."""
 
     title: str
     total: int
@@ -220,7 +220,7 @@ def sample_groups(rows: TrainingRows | None) -> tuple[SampleGroup, ...]:
 
 
 def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
-    """At most `count` of the items, evenly from first to last."""
+    """At most `count` of the items, at even distances."""
     if len(items) <= count:
         return list(items)
     return [items[place * len(items) // count] for place in range(count)]

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import urllib3
 
 _ATTEMPTS = 3
-"""Fetches before an artifact that is replaced all the time counts as an error."""
+"""Fetches of an artifact that keeps being replaced, before that counts as an error."""
 
 
 class S3Location:
-    """An artifact below s3://bucket/prefix/; see `layout` for what lies there."""
+    """An artifact below s3://bucket/prefix/, in the objects that `layout` names."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class S3Location:
         pool: urllib3.PoolManager | None = None,
         given_up: threading.Event | None = None,
     ) -> None:
-        """Name the place; nothing is requested yet.
+        """Create the location without sending a request.
 
         Args:
-            settings: of the server.
-            bucket: of the artifact.
-            prefix: of the artifact.
+            settings: endpoint and credentials of the server.
+            bucket: bucket of the artifact.
+            prefix: prefix of the artifact's keys, without a slash at the end.
             clock: for the ages of objects; None is this machine's.
             pool: sends the requests; None makes one.
             given_up: once it is set, requests raise `TransferAbandoned`.
@@ -74,7 +74,7 @@ class S3Location:
         return None if stored is None else self._parsed(stored)
 
     def lost_files(self, manifest: Manifest) -> list[str]:
-        """Files of the manifest that are not there, or have another size; by a listing alone.
+        """Files of the manifest that are missing or have another size, from a listing alone.
 
         Raises:
             StorageError: the server refuses or is unreachable.
@@ -105,30 +105,31 @@ class S3Location:
             if _holds(destination, manifest):
                 return manifest
             with writing(destination), only_writer(destination, wait_s=WRITER_WAIT_S):
-                if _holds(destination, manifest):  # another process was at it
+                if _holds(destination, manifest):  # another process fetched it meanwhile
                     return manifest
                 lost = self._fetch_files(manifest, stored.content, destination)
             if lost is None:
                 return manifest
-            # an artifact that was replaced meanwhile may have lost its files since
+            # the artifact may have been replaced, and its old files deleted, during the fetch
             before, stored = stored, self._objects.read_manifest()
             if stored == before:
                 raise ArtifactError(
-                    f"{self.uri}/{lost}: in the manifest, but not there. Run the stage "
+                    f"{self.uri}/{lost}: in the manifest, but missing. Run the stage "
                     f"{manifest.producer} again: publishing puts it back"
                 )
-        raise ArtifactError(f"{self.uri}: replaced while it was read, again and again")
+        raise ArtifactError(f"{self.uri}: replaced during every attempt to read it")
 
     def publish(self, directory: Path) -> Manifest:
-        """Publish a local artifact here, replacing the present one; see `publication`.
+        """Publish a local artifact here, replacing the present one, by the steps of `publication`.
 
         Returns:
-            The manifest that is there then: another writer's of the same work, where it was first.
+            The manifest that is published afterwards: this one, or that of another writer who
+            published the same work first.
 
         Raises:
             ArtifactError: `directory` is not a complete artifact, or changes.
-            StorageError: another writer has published other content meanwhile; the server refuses
-                or is unreachable: the same call resumes.
+            StorageError: another writer published other content meanwhile; or the server refuses or
+                is unreachable, and the same call resumes.
         """
         return Publication(self._objects, directory, self._clock).publish()
 
@@ -142,10 +143,10 @@ class S3Location:
         objects.requests.put(objects.bucket, objects.key(name), content)
 
     def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> str | None:
-        """Fill a draft beside `destination`, kept if the process is killed, and rename it.
+        """Fill a draft beside `destination`, which survives a kill, and rename it.
 
         Returns:
-            The name of a file that is not there; None if all are.
+            The name of a file that is missing; None if none is.
         """
         draft = destination.with_name(f".{destination.name}.fetch")
         draft.mkdir(parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ class S3Location:
     def _fetch_content(
         self, manifest: Manifest, digest: str, draft: Path, names: list[str], lost: list[str]
     ) -> None:
-        """Download one content and copy it to every name that it has; lost names are appended."""
+        """Download one content and copy it to each of `names`; append a lost name to `lost`."""
         name, *others = names
         size = manifest.sizes.get(name)
         if not any(
@@ -195,10 +196,10 @@ def _holds(destination: Path, manifest: Manifest) -> bool:
 
 
 def _expect_room(draft: Path, manifest: Manifest) -> None:
-    """Refuse to begin what the disk cannot hold.
+    """Check that the disk has room for the files that are still missing.
 
     Raises:
-        StorageError: the files that are still missing need more than is free.
+        StorageError: they need more than is free.
     """
     missing = [name for name in manifest.sizes if not (draft / name).exists()]
     need = sum(manifest.sizes[name] for name in missing)
@@ -225,7 +226,7 @@ def _copy(source: Path, target: Path, digest: str) -> None:
 
 
 def _drop_others(folder: Path, names: set[str]) -> None:
-    """Remove files that an earlier fetch of another version left in the draft, and any link."""
+    """Remove all links from the draft, and the files that a fetch of another version left."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):

@@ -1,8 +1,8 @@
-"""Artifacts in S3 that are kept for a time: outputs that later runs may take, and checkpoints.
+"""Artifacts in S3 that are kept for a time: outputs that later runs may reuse, and checkpoints.
 
-Each is an artifact as any other (`layout`). Beside it lies a mark that is as old as its last use,
-and the collector deletes all of a prefix that has the mark once everything there is old
-(`garbage`): what is read, written or being computed on has a young mark.
+Such an artifact has the same objects as any other (`layout`), and a mark beside them that is
+written again at every use, so that its age is the time since the last use. The collector
+(`garbage`) deletes everything below a prefix with a mark once all of it, mark included, is old.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class ExpiringLocation(S3Location):
     """An artifact in S3 that is deleted when nobody has used it for a time."""
 
     def __init__(self, settings: S3Settings, bucket: str, prefix: str) -> None:
-        """Name the place; nothing is requested yet.
+        """Create the location without sending a request.
 
         Args:
-            settings: of the server.
-            bucket: of the artifact.
-            prefix: of the artifact.
+            settings: endpoint and credentials of the server.
+            bucket: bucket of the artifact.
+            prefix: prefix of the artifact's keys, without a slash at the end.
         """
         self._given_up = threading.Event()
         super().__init__(settings, bucket, prefix, given_up=self._given_up)
 
     def give_up(self) -> None:
-        """Have the next request raise `requests.TransferAbandoned`, in whichever thread."""
+        """Make the next request of any thread raise `requests.TransferAbandoned`."""
         self._given_up.set()
 
     def touch(self) -> None:
@@ -45,24 +45,24 @@ class ExpiringLocation(S3Location):
         self.write(KEPT_MARK, b"")
 
     def keep(self, directory: Path) -> Manifest:
-        """Publish a local artifact here, and mark it before, so that a killed attempt has its mark.
+        """Publish a local artifact here. The mark is written first, for a killed attempt expires.
 
         Raises:
             ArtifactError: `directory` is not a complete artifact, or changes.
-            StorageError: as `publish`.
+            StorageError: as for `publish`.
         """
         self.touch()
         return self.publish(directory)
 
     def replace(self, directory: Path) -> Manifest:
-        """`keep`, and delete at once the contents that the former manifest alone named.
+        """`keep`, then delete the contents that only the former manifest named.
 
-        For checkpoints, which are as large as they are short-lived. Who is reading the former one
-        finds a content missing and looks for the new one.
+        For checkpoints, which are large and short-lived. A reader of the former one finds a content
+        missing, reads the manifest again and fetches the new one.
 
         Raises:
             ArtifactError: `directory` is not a complete artifact, or changes.
-            StorageError: as `publish`.
+            StorageError: as for `publish`.
         """
         former = self._named()
         manifest = self.keep(directory)
@@ -71,7 +71,7 @@ class ExpiringLocation(S3Location):
         return manifest
 
     def forget(self) -> None:
-        """Delete all that lies here, the manifest first; the collector goes on after a kill.
+        """Delete everything here, the manifest first. After a kill the collector does the rest.
 
         Raises:
             StorageError: the server refuses or is unreachable.
@@ -83,7 +83,7 @@ class ExpiringLocation(S3Location):
             requests.forget_upload(bucket, upload.key, upload.upload_id)
 
     def _named(self) -> set[str]:
-        """Contents that the manifest names; none where it does not parse."""
+        """Digests of the contents that the manifest names; none if it does not parse."""
         try:
             manifest = self.manifest()
         except ArtifactError:
@@ -92,24 +92,24 @@ class ExpiringLocation(S3Location):
 
 
 def in_order_of_deletion(names: Mapping[str, object]) -> list[str]:
-    """All names but a collector's mark: manifest, contents, mark of being kept.
+    """Names to delete, in order: manifest, contents, mark of the last use; no collector's mark.
 
     A deletion that is killed then leaves no artifact that looks whole, and the mark by which the
-    collector goes on.
+    collector recognizes the rest.
     """
     ranks = {MANIFEST_NAME: 0, KEPT_MARK: 2}
     return sorted(names.keys() - {COLLECTING}, key=lambda name: (ranks.get(name, 1), name))
 
 
 def open_expiring(uri: str, environment: Mapping[str, str]) -> ExpiringLocation:
-    """The kept place that `uri` names; nothing is requested yet.
+    """The expiring location at `uri`; no request is sent yet.
 
     Args:
         uri: s3://bucket/prefix.
-        environment: S3 endpoint and credentials, see `settings.s3_settings`.
+        environment: S3 endpoint and credentials, as for `settings.s3_settings`.
 
     Raises:
-        StorageError: no such address, or no credentials.
+        StorageError: `uri` has another form, or there are no credentials.
     """
     bucket, prefix = parsed_address(uri)
     return ExpiringLocation(s3_settings(environment), bucket, prefix)

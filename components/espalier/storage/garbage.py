@@ -1,17 +1,17 @@
-"""Deletes what no manifest names in S3: contents of replaced artifacts, and of killed publications.
+"""Garbage collection in S3: contents of replaced artifacts and of killed publications.
 
 by hand         espalier data collect s3://bucket/runs --dry-run
 on a cluster    the CronJob espalier-artifact-gc of `k8s/`
 
-What belongs to an artifact lies below its prefix (`layout`), so artifacts are looked at one by one.
-An object is garbage once it and the manifest beside it are older than the age asked for: until then
-a reader of the former manifest may still be reading, or a writer of the next one writing.
+All objects of an artifact lie below its prefix (`layout`), so each prefix is judged alone. An
+object that the manifest does not name is garbage once it and the manifest are older than the given
+age: until then the former manifest may have a reader, or the next one a writer.
 
-Contents without a manifest are deleted only on demand: one lost object may be all that an artifact
-lacks, and other programs name objects by their SHA-256 as well.
+Contents without a manifest are deleted only with `unpublished`: the manifest may be the only object
+that was lost, and other programs name objects by their SHA-256 as well.
 
-What is kept for a time (`kept`: outputs that later runs may take, checkpoints) is deleted whole,
-when all of it, with the mark of its last use, is older than an age of its own.
+An artifact that is kept for a time (`expiring`: outputs that later runs may reuse, checkpoints) is
+deleted whole once all of it, with the mark of its last use, is older than `kept_age`.
 """
 
 from __future__ import annotations
@@ -47,24 +47,25 @@ SHORTEST_AGE = timedelta(days=1)
 """Twice the time for which a publication relies on contents that no manifest names."""
 DEFAULT_AGE = timedelta(days=7)
 KEPT_AGE = timedelta(days=30)
-"""Since its last use, of what is kept for later runs; a month lets a monthly run find its data."""
+"""Time since the last use after which an expiring artifact is deleted; a monthly run finds its
+data."""
 _DELETING_FOR = timedelta(minutes=1)
-"""How long a collector deletes on the strength of one listing. With the time-out of a request it
-has ended long before `COLLECTOR_LIFE`, when writers stop waiting for it."""
+"""Time for which a collector deletes by one listing. Even with the time-out of a request this ends
+long before `COLLECTOR_LIFE`, after which writers no longer wait for the collector."""
 _IMAGE_BLOBS, _IMAGE_LAYOUT = "blobs", ("oci-layout", "index.json")
-"""Where an OCI image layout has its contents, and what lies beside that folder."""
+"""Folder of the contents of an OCI image layout, and the files beside that folder."""
 
 
 class Garbage(NamedTuple):
-    """What may be deleted below one artifact's prefix."""
+    """Objects and uploads that may be deleted below one artifact's prefix."""
 
     uri: str
     objects: dict[str, StoredObject]
-    """By their names below the prefix."""
+    """Garbage by name below the prefix."""
     uploads: list[Upload]
-    """Incomplete ones."""
+    """Incomplete uploads."""
     fault: str | None = None
-    """Why the artifact is left alone, where it is."""
+    """Reason to delete nothing of this artifact; None if there is none."""
 
 
 def find_garbage(
@@ -75,29 +76,29 @@ def find_garbage(
     kept_before: datetime,
     unpublished: bool = False,
 ) -> dict[str, StoredObject]:
-    """Objects below an artifact's prefix that may be deleted, by their names.
+    """Objects below an artifact's prefix that may be deleted, by name.
 
-    Without a manifest these are none, or contents alone where `unpublished` is asked for: whatever
-    else lies there may be anybody's. Beside a manifest these are all files that it does not name,
-    because a prefix belongs to one artifact; a folder inside of it that has a manifest of its own
-    is left alone. Beside a mark of being kept they are all objects, in the order in which to delete
-    them, once none is young.
+        without a manifest   none; with `unpublished` the contents, but no other object, because
+                             that may belong to another program
+        with a manifest      every file that it does not name, because a prefix belongs to one
+                             artifact; but no folder inside with a manifest of its own
+        with a mark          all objects, in the order in which to delete them, once none is young
 
     Args:
         listed: objects by their names below the prefix.
-        manifest: of the artifact; None if there is none.
-        before: what is younger is kept.
-        kept_before: of what has the mark: whatever was used since is kept.
+        manifest: the artifact's manifest; None if there is none.
+        before: objects modified since then are kept.
+        kept_before: an expiring artifact that was used since then is kept.
         unpublished: without a manifest, contents may be deleted too.
 
     Raises:
-        ArtifactError: the manifest does not parse, so nobody knows what it names.
+        ArtifactError: the manifest does not parse, so the files that it names are unknown.
     """
     if KEPT_MARK in listed:
         names = in_order_of_deletion(listed)
         if all(listed[name].modified < kept_before for name in names):
             return {name: listed[name] for name in names}
-        unpublished = True  # nobody else's objects have the mark beside them
+        unpublished = True  # the mark shows that the objects are not another program's
     if manifest is None and not unpublished:
         return {}
     kept = {MANIFEST_NAME, COLLECTING, KEPT_MARK}
@@ -107,7 +108,7 @@ def find_garbage(
         for name, digest in parsed_manifest(manifest.content, MANIFEST_NAME).files.items():
             kept.add(object_name(digest))
             if object_name(digest) not in listed:
-                kept.add(name)  # as Kubeflow's launcher writes
+                kept.add(name)  # Kubeflow's launcher names objects by their files
     inner = tuple(
         name.removesuffix(MANIFEST_NAME)
         for name in listed.keys() - kept
@@ -124,7 +125,7 @@ def find_garbage(
 
 
 class Collector:
-    """Finds and collects garbage below s3://bucket/prefix."""
+    """A garbage collector for s3://bucket/prefix."""
 
     def __init__(
         self,
@@ -136,14 +137,15 @@ class Collector:
         kept_age: timedelta = KEPT_AGE,
         unpublished: bool = False,
     ) -> None:
-        """Name what to look at.
+        """Create the collector without sending a request.
 
         Args:
-            requests: of the server.
-            bucket: to look into.
-            prefix: keys below it alone are looked at; "" is the whole bucket.
+            requests: client of the server.
+            bucket: bucket to search.
+            prefix: only keys below it are searched; "" is the whole bucket.
             clock: for the ages of objects; None is this machine's.
-            kept_age: since its last use, of what is kept for later runs; at least `SHORTEST_AGE`.
+            kept_age: time since the last use after which an expiring artifact is deleted; at least
+                `SHORTEST_AGE`.
             unpublished: delete contents without a manifest, too.
         """
         self._requests, self._bucket = requests, bucket
@@ -152,14 +154,14 @@ class Collector:
         self._kept_age, self._unpublished = kept_age, unpublished
 
     def find(self, age: timedelta) -> list[Garbage]:
-        """What is garbage and older than `age`, artifact by artifact; nothing is deleted.
+        """Garbage older than `age`, by artifact; nothing is deleted.
 
         Raises:
-            StorageError: too young an age; the server refuses or is unreachable.
+            StorageError: `age` is below `SHORTEST_AGE`; the server refuses or is unreachable.
         """
         if min(age, self._kept_age) < SHORTEST_AGE:
             raise StorageError(
-                f"garbage is collected from an age of {SHORTEST_AGE.days} day on: what is younger "
+                f"garbage is collected from an age of {SHORTEST_AGE.days} day on: younger objects "
                 "may belong to a publication that is under way"
             )
         before = self._clock.now() - age
@@ -177,14 +179,14 @@ class Collector:
         return [garbage for garbage in found if garbage.objects or garbage.uploads or garbage.fault]
 
     def collect(self, age: timedelta, report: Callable[[str], None]) -> int:
-        """Delete what is garbage and older than `age`; returns the bytes of the objects deleted.
+        """Delete garbage older than `age`, and return the bytes of the deleted objects.
 
         Args:
             age: at least `SHORTEST_AGE`.
             report: takes a line for each artifact that had garbage.
 
         Raises:
-            StorageError: too young an age; the server refuses or is unreachable.
+            StorageError: `age` is below `SHORTEST_AGE`; the server refuses or is unreachable.
         """
         num_bytes = 0
         for garbage in self.find(age):
@@ -227,10 +229,10 @@ class Collector:
         return Garbage(objects.uri, found, begun)
 
     def _unpublished_fault(self, prefix: str, what: str) -> str | None:
-        """Why contents that have no manifest are left alone; None where they are not."""
+        """Reason to keep contents that have no manifest; None if they may be deleted."""
         folder, _, name = prefix.rpartition("/")
         if name == _IMAGE_BLOBS:
-            # listed here, because what lies beside may not be below the prefix that is looked at
+            # a request of its own, because these files may lie outside of the searched prefix
             for sign in _IMAGE_LAYOUT:
                 key = f"{folder}/{sign}".lstrip("/")
                 if key in listed_below(self._requests, self._bucket, key):
@@ -243,7 +245,7 @@ class Collector:
         )
 
     def _collect_below(self, garbage: Garbage, age: timedelta) -> dict[str, StoredObject]:
-        """Mark the prefix, look again, and delete; see `publication` for what writers do then."""
+        """Mark the prefix, list it again, and delete. Writers wait while they see the mark."""
         prefix = garbage.uri.removeprefix(f"s3://{self._bucket}/")
         objects = ArtifactObjects(self._requests, self._bucket, prefix)
         deleted: dict[str, StoredObject] = {}
@@ -276,10 +278,10 @@ class Collector:
                 return deleted
 
     def _marked(self, objects: ArtifactObjects) -> str | None:
-        """Mark the prefix as being collected; the mark's ETag, or None where it is marked already.
+        """Mark the prefix as being collected; the mark's ETag, or None if another mark is there.
 
-        A mark is an object with bytes that no other mark has, and empty when it is over. It is
-        never deleted, for a delete that arrives late would take away another collector's.
+        A mark is an object of random bytes, which is emptied at the end. It is never deleted,
+        because a delete that arrives late would remove the mark of another collector.
         """
         content = secrets.token_bytes(16)
         present = objects.listed().get(COLLECTING)
@@ -289,7 +291,7 @@ class Collector:
         return objects.write_if(COLLECTING, content, present.etag if present else None)
 
     def _delete(self, key: str, deadline: datetime) -> bool:
-        """Delete the object unless it is too late, also for trying again; whether it was done."""
+        """Delete the object, unless an attempt would start after the deadline; return success."""
         is_late = False
 
         def request() -> None:
@@ -302,7 +304,7 @@ class Collector:
         return not is_late
 
     def _old_uploads(self, before: datetime) -> list[Upload]:
-        """Incomplete uploads of contents that were begun before."""
+        """Incomplete uploads of contents that began before this time."""
         return [
             upload
             for upload in self._requests.uploads_below(self._bucket, self._below)
@@ -318,7 +320,7 @@ def described(objects: Mapping[str, StoredObject], uploads: list[Upload]) -> str
 
 
 def _artifact_prefixes(keys: list[str]) -> set[str]:
-    """Prefixes that have a manifest, contents, an upload of one, or the mark of being kept."""
+    """Prefixes with a manifest, contents, an upload of a content, or the mark of a last use."""
     found: set[str] = set()
     for key in keys:
         folder, _, name = key.rpartition("/")
@@ -336,16 +338,16 @@ def open_collector(
     kept_age: timedelta = KEPT_AGE,
     unpublished: bool = False,
 ) -> Collector:
-    """The collector of what lies below `uri`; nothing is requested yet.
+    """A garbage collector for everything below `uri`; no request is sent yet.
 
     Args:
         uri: s3://BUCKET or s3://BUCKET/PREFIX.
-        environment: S3 endpoint and credentials, see `settings.s3_settings`.
-        kept_age: since its last use, of what is kept for later runs.
+        environment: S3 endpoint and credentials, as for `settings.s3_settings`.
+        kept_age: time since the last use after which an expiring artifact is deleted.
         unpublished: delete contents without a manifest, too.
 
     Raises:
-        StorageError: not such a URI, or no credentials.
+        StorageError: `uri` has another form, or there are no credentials.
     """
     bucket, prefix = parsed_bucket(uri)
     requests = S3Requests(s3_settings(environment))

@@ -1,15 +1,15 @@
-"""Where the files of an artifact lie in S3, and the manifest that names them.
+"""Object names of an artifact in S3, and the checks of the manifest that lists its files.
 
     PREFIX/manifest.json      the same bytes as in the folder that was published
     PREFIX/sha256/DIGEST      one object for each content, named by its SHA-256
 
-An object below `sha256/` has one content for ever, so two writers cannot overwrite each other's
-files, and the manifest alone, one object, decides which artifact is there. It lies below the prefix
-of its artifact, not beside it: whoever copies, allows, expires or deletes a prefix has all of the
-artifact and nothing else, and what no manifest names is found by looking at one prefix.
+The content of an object below `sha256/` never changes, so two writers cannot overwrite each other's
+files, and the manifest, a single object, decides which artifact is published. Contents lie below
+the prefix of their artifact: a copy, a permission, an expiry rule or a deletion of one prefix
+covers exactly one artifact, and its garbage is found without looking at any other prefix.
 
-Kubeflow's launcher uploads a folder by the names of its files (PREFIX/NAME), so readers look there
-as well. It downloads every object below a prefix: `restore_names` turns what it downloaded into the
+Kubeflow's launcher uploads a folder under the names of its files (PREFIX/NAME), so readers look
+there as well. It downloads every object below a prefix; `restore_names` makes such a download the
 folder that was published.
 """
 
@@ -32,15 +32,15 @@ OBJECTS = "sha256"
 COLLECTING = ".espalier-collecting"
 """Object below the prefix while garbage is collected there; it sorts before all others."""
 KEPT_MARK = ".espalier-kept"
-"""Object below the prefix of what is kept for a time (`kept`); its age is that of the last use."""
+"""Object below the prefix of an expiring artifact (`expiring`), written again at every use."""
 PARTIAL_SUFFIX = ".espalier-partial"
 """Suffix of a partial download; no file of an artifact has it."""
 MAX_MANIFEST_BYTES = 64 << 20
-"""Room for half a million files; what is longer is no manifest, and is not read to its end."""
+"""Room for half a million files. A longer object is no manifest and is not read to its end."""
 _MAX_FILE_BYTES = 1 << 50
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 2048
-"""Linux allows 255 bytes a name and 4096 a path, of which the folder takes a part."""
+"""Linux allows 255 bytes in a name and 4096 in a path, some of which the folder needs."""
 _SHOWN_CHARACTERS = 80
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -59,10 +59,10 @@ def digest_of_key(key: str) -> str | None:
 
 
 def parsed_manifest(content: bytes, where: str) -> Manifest:
-    """Parse a manifest and check all that it says of files: it decides where `fetch` writes.
+    """Parse a manifest and check its names, digests and sizes, because `fetch` writes to the names.
 
     Args:
-        content: of the object or file.
+        content: bytes of the object or file.
         where: its address, for messages.
 
     Raises:
@@ -72,8 +72,8 @@ def parsed_manifest(content: bytes, where: str) -> Manifest:
     manifest = _validated(content, where)
     if manifest.schema_version != SCHEMA_VERSION:
         raise ArtifactError(
-            f"{where}: schema {_cut(str(manifest.schema_version))} is not known here, only "
-            f"{SCHEMA_VERSION}. "
+            f"{where}: schema {_cut(str(manifest.schema_version))} is unknown to this release, "
+            f"which reads {SCHEMA_VERSION}. "
             "Read it with the release of espalier that wrote it"
         )
     for fault in _faults(manifest):
@@ -94,7 +94,7 @@ def _validated(content: bytes, where: str) -> Manifest:
         )
     try:
         manifest = Manifest.model_validate_json(content)
-        # pydantic keeps the last of two equal keys and says nothing
+        # of two equal keys pydantic silently keeps the last
         json.loads(content, object_pairs_hook=_without_repeats)
     except ValidationError as error:
         why = error.errors(include_url=False, include_input=False)[0]["msg"]
@@ -109,12 +109,12 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice[:80]!r} stands there twice")
+        raise ValueError(f"the key {twice[:80]!r} is given twice")
     return found
 
 
 def _faults(manifest: Manifest) -> Iterator[str]:
-    """What is wrong with names, digests and sizes."""
+    """Faults of the manifest's names, digests and sizes, as parts of a message."""
     for name, digest in manifest.files.items():
         if fault := _name_fault(name):
             yield f"names the file {_shown(name)}, {fault}"
@@ -129,7 +129,7 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         if name not in manifest.files:
             yield f"gives a size to {_shown(name)}, which is not among its files"
         if not 0 <= size <= _MAX_FILE_BYTES:
-            yield f"says that {_shown(name)} has {_cut(str(size))} bytes"
+            yield f"gives {_shown(name)} a size of {_cut(str(size))} bytes"
 
 
 def _name_fault(name: str) -> str | None:
@@ -139,7 +139,7 @@ def _name_fault(name: str) -> str | None:
     if _CONTROL.search(name):
         return "with a control character"
     if name == MANIFEST_NAME or path.name.endswith(PARTIAL_SUFFIX):
-        return "which espalier keeps for itself"
+        return "which is reserved for espalier"
     return None if _is_short(path) else "too long for a file system"
 
 
@@ -161,14 +161,14 @@ def _is_short(path: PurePosixPath) -> bool:
 
 
 def restore_names(directory: Path) -> Path:
-    """Give the files of a downloaded artifact their own names again, and return the folder.
+    """Rename the files of a downloaded artifact as in its manifest, and return the folder.
 
     For folders into which every object below a prefix was copied, as Kubeflow's launcher and
-    `aws s3 sync` do. A folder that has its names is left as it is; contents are checked by whoever
-    opens the artifact.
+    `aws s3 sync` do. A folder whose files have their names is left as it is. The contents are not
+    checked here, but when the artifact is opened.
 
     Raises:
-        ArtifactError: the manifest is none, or a content that it names is not there.
+        ArtifactError: the manifest is invalid, or a content that it names is missing.
     """
     path, objects = directory / MANIFEST_NAME, directory / OBJECTS
     if not objects.is_dir() or not path.is_file():
@@ -177,7 +177,7 @@ def restore_names(directory: Path) -> Path:
     manifest = parsed_manifest(content, str(path))
     contents = manifest.files.values()
     if manifest.files and not any((objects / digest).is_file() for digest in contents):
-        return directory  # its files have their names, and `sha256` is one of theirs
+        return directory  # the files have their names, and `sha256` is a folder of the artifact
     draft = directory.with_name(f".{directory.name}.names")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
@@ -189,12 +189,12 @@ def restore_names(directory: Path) -> Path:
 
 
 def _place(directory: Path, name: str, digest: str, target: Path) -> None:
-    """Link the content of a file into `target`, under whichever name it was downloaded."""
+    """Link a file, downloaded under its digest or under its name, to `target`."""
     found = [path for path in (directory / OBJECTS / digest, directory / name) if path.is_file()]
     if not found:
         raise ArtifactError(
             f"{directory / name}: in the manifest, but neither it nor {object_name(digest)} was "
-            "downloaded. Publish the artifact again from where it was made: that puts it back"
+            "downloaded. Publish the artifact again from the folder where it was made"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

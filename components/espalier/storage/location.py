@@ -1,4 +1,4 @@
-"""Where an artifact is published: the protocol, the place that a URI names, a local folder."""
+"""Locations of a published artifact: the protocol, the location of a URI, a local folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class ArtifactLocation(Protocol):
-    """Where one artifact is published: a local folder (here) or an S3 prefix (`bucket`)."""
+    """Location of one published artifact: a local folder (here) or an S3 prefix (`bucket`)."""
 
     uri: str
 
@@ -37,7 +37,7 @@ class ArtifactLocation(Protocol):
         ...
 
     def lost_files(self, manifest: Manifest) -> list[str]:
-        """Files of the manifest that are not there, or have another size; nothing is read."""
+        """Files of the manifest that are missing or have another size; no content is read."""
         ...
 
     def fetch(self, destination: Path) -> Manifest:
@@ -45,7 +45,7 @@ class ArtifactLocation(Protocol):
         ...
 
     def publish(self, directory: Path) -> Manifest:
-        """Copy a published local artifact here so that readers find a whole one at any time."""
+        """Copy a published local artifact here; readers find a whole artifact at any time."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -54,11 +54,12 @@ class ArtifactLocation(Protocol):
 
 
 def open_location(uri: str, environment: Mapping[str, str]) -> ArtifactLocation:
-    """The place that `uri` names; nothing is requested or created yet.
+    """The location at `uri`; nothing is requested or created yet.
 
     Args:
         uri: s3://bucket/prefix, or a path.
-        environment: S3 endpoint and credentials, see `settings.s3_settings`; not read for a path.
+        environment: S3 endpoint and credentials, as for `settings.s3_settings`; not read for a
+            path.
 
     Raises:
         StorageError: unknown scheme, invalid bucket or key, or no credentials.
@@ -81,7 +82,7 @@ def parsed_address(uri: str) -> tuple[str, str]:
     """Bucket and key of s3://bucket/key.
 
     Raises:
-        StorageError: no such address.
+        StorageError: `uri` has another form.
     """
     bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
     prefix = prefix.strip("/")
@@ -93,10 +94,10 @@ def parsed_address(uri: str) -> tuple[str, str]:
 
 
 def parsed_bucket(uri: str) -> tuple[str, str]:
-    """Bucket and prefix, empty for the whole bucket, of s3://bucket/prefix.
+    """Bucket and prefix of s3://bucket/prefix; the prefix is "" for the whole bucket.
 
     Raises:
-        StorageError: no such address.
+        StorageError: `uri` has another form.
     """
     bucket, _, prefix = uri.removeprefix(S3_SCHEME).rstrip("/").partition("/")
     if not uri.startswith(S3_SCHEME) or not _BUCKET.fullmatch(bucket):
@@ -110,7 +111,7 @@ def joined(uri: str, *names: str) -> str:
 
 
 class LocalLocation:
-    """A local folder; fetch and publish copy, unless source and destination are the same."""
+    """A local folder; `fetch` and `publish` copy unless source and destination are the same."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -127,7 +128,7 @@ class LocalLocation:
         return read_manifest(self._folder)
 
     def lost_files(self, manifest: Manifest) -> list[str]:
-        """Files of the manifest that are not there, or have another size."""
+        """Files of the manifest that are missing or have another size."""
 
         def is_lost(name: str) -> bool:
             path = self._folder / name
@@ -149,15 +150,15 @@ class LocalLocation:
             try:
                 return _copied(self._folder, destination)
             except (ArtifactError, FileNotFoundError):
-                # the folder was replaced while it was copied, or it is damaged
+                # the folder was replaced during the copy, or it is damaged
                 if _state(self._folder) == before:
                     raise
-        raise ArtifactError(f"{self._folder}: replaced while it was read, again and again")
+        raise ArtifactError(f"{self._folder}: replaced during every attempt to read it")
 
     def publish(self, directory: Path) -> Manifest:
         """Copy a published artifact here, replacing the present one in one step.
 
-        Two writers take turns, so the artifact is afterwards that of the second, whole.
+        Two writers take turns, so the whole artifact of the second remains.
 
         Raises:
             ArtifactError: `directory` is not a complete artifact.
@@ -166,7 +167,7 @@ class LocalLocation:
         return _copied(directory, self._folder)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write one small file in one rename.
+        """Write one small file under a draft name and rename it.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -180,15 +181,15 @@ class LocalLocation:
 
 
 _ATTEMPTS = 10
-"""Copies before an artifact that is replaced all the time counts as an error."""
+"""Copies of an artifact that keeps being replaced, before that counts as an error."""
 _CHUNK_BYTES = 1 << 20
 WRITER_WAIT_S = 3600.0
 """Time to wait for another process that fills the same folder; copies of policies take minutes."""
 
 
 def _copied(source: Path, destination: Path) -> Manifest:
-    """Copy what the manifest names, reading every file once, and rename the copy."""
-    read_manifest(source)  # says what to do where there is none
+    """Copy the files that the manifest names, reading each once, and rename the copy."""
+    read_manifest(source)  # its error tells the user what to do if there is no manifest
     if _is_same(source, destination):
         return open_artifact(source)
     content = (source / MANIFEST_NAME).read_bytes()
@@ -235,7 +236,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _state(folder: Path) -> tuple[int, int] | None:
-    """What changes where a folder is replaced, also twice and by the same content."""
+    """Inode and change time, which differ after each replacement, even by the same content."""
     try:
         status = folder.stat()
     except FileNotFoundError:  # between two renames, or nothing is there
@@ -248,7 +249,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turn an OSError of the block, which writes `path`, into a StorageError.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: `path` cannot be written.
     """
     try:
         yield

@@ -1,11 +1,11 @@
-"""A copy in S3 of a folder of checkpoints, made by a thread while their owner goes on.
+"""A copy in S3 of a folder of checkpoints, made by a thread while training continues.
 
-The owner replaces files by a rename, or writes them under new names before a replaced file names
-them; so a state of the folder that two listings agree on is one from which to go on. The files are
+The trainer replaces a file by a rename, or writes new files before it renames the file that names
+them. So a state of the folder that two listings agree on is one to resume from. Its files are
 linked, which pins their contents, and the links are published like an artifact: all or nothing.
 
-One upload at a time: of what is written meanwhile only the newest state is sent, after a pause as
-long as the upload took.
+There is one upload at a time. After it the thread pauses for as long as the upload took, and then
+sends only the newest of the states that were written meanwhile.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 POLL_S = 1.0
 _SAVED_WITHIN_S = 60.0
-"""A draft that was not written to for longer is that of a killed process."""
+"""A draft without a write for longer than this belongs to a killed process."""
 _PAUSE_AFTER_FAULT_S = 60.0
 _DRAFT_SUFFIX = ".partial"
 _TOUCHED_EVERY_S = 3600.0
-"""The collector deletes after days without use."""
+"""The collector deletes a copy only after days without use, so an hourly touch is enough."""
 _GIVEN_UP_WITHIN_S = 10.0
-"""For the part that is being sent, before its place may be forgotten."""
+"""Time for the part that is being sent to end, before the copy may be deleted."""
 
 
 class _File(NamedTuple):
@@ -46,10 +46,10 @@ class _File(NamedTuple):
 
 
 class FolderMirror:
-    """Within its block, the newest state of `folder` is copied to `place`.
+    """A context manager in whose block the newest state of `folder` is copied to `place`.
 
-    After a block that succeeded, or was interrupted, a copy that is under way is given up. After
-    one that failed the newest state is copied first: it is what the next attempt goes on from.
+    If the block succeeds or is interrupted, a copy under way is given up. If it fails, the newest
+    state is copied first, because the next attempt resumes from it.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class FolderMirror:
         provenance: Provenance,
         say: Callable[[str], None],
     ) -> None:
-        """Name what is copied and where to; nothing is requested yet.
+        """Create the mirror; no request is sent yet.
 
         Args:
-            folder: of the checkpoints, there or not.
-            place: of the copy; it is given up when the block ends.
-            provenance: of what the checkpoints lead to; it is their manifest's.
-            say: takes a line from any thread.
+            folder: the checkpoints; it need not exist yet.
+            place: location of the copy; its transfers are given up when the block ends.
+            provenance: that of the output the checkpoints are for; their manifest has it too.
+            say: takes a line for the log, from any thread.
         """
         self._folder, self._place = folder, place
         self._ended, self._is_given_up = threading.Event(), False
@@ -75,15 +75,15 @@ class FolderMirror:
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
 
     def restore(self, is_current: Callable[[Manifest], bool]) -> None:
-        """Fill the folder with the copy, where it is empty and the copy is of the same work.
+        """Fill the folder with the copy, if it is empty and the copy belongs to the same work.
 
-        Where the copy cannot be read or is damaged, a line says so and the folder stays empty.
+        If the copy cannot be read or is damaged, that is logged and the folder stays empty.
 
         Args:
-            is_current: whether a manifest is of the work that is to be done.
+            is_current: whether a manifest belongs to the work to be done.
         """
         if _state(self._folder):
-            return  # of an attempt whose disk was not lost: at least as new
+            return  # left by an attempt on this disk, so at least as new as the copy
         try:
             manifest = self._place.manifest()
             if manifest is None or not is_current(manifest):
@@ -91,11 +91,13 @@ class FolderMirror:
             self._place.touch()
             fetched = self._place.fetch(self._folder)
         except (StorageError, ArtifactError) as error:
-            self._say(f"no checkpoint is taken from {self._place.uri}, the stage begins: {error}")
+            self._say(
+                f"no checkpoint is restored from {self._place.uri}, the stage starts anew: {error}"
+            )
             return
         (self._folder / MANIFEST_NAME).unlink()
         self._copied = _state(self._folder)
-        self._say(f"goes on from the checkpoint of {fetched.created} in {self._place.uri}")
+        self._say(f"resumes from the checkpoint of {fetched.created} in {self._place.uri}")
 
     def __enter__(self) -> Self:
         """Start the thread."""
@@ -137,7 +139,7 @@ class FolderMirror:
             self._copy(seen)
 
     def _copy(self, seen: dict[str, _File]) -> bool:
-        """Copy one state of the folder; whether there was no fault."""
+        """Copy one state of the folder; False after an error of the storage or the disk."""
         links = self._folder.with_name(f"{self._folder.name}.copy")
         try:
             shutil.rmtree(links, ignore_errors=True)
@@ -171,34 +173,34 @@ class FolderMirror:
             return
 
     def _fail(self, error: Exception) -> None:
-        """Say what failed, once: the store may be away for long."""
+        """Log a failure once, because the storage may be unreachable for long."""
         if str(error) != self._last_fault:
             self._last_fault = str(error)
             self._say(f"the newest checkpoint is not copied to {self._place.uri}: {error}")
 
 
 def _is_being_saved(folder: Path) -> bool:
-    """Whether a newer state is being written, for which to wait."""
+    """Whether a newer state is being written, so that the copy should wait for it."""
     for draft in _paths_below(folder):
         if draft.suffix != _DRAFT_SUFFIX:
             continue
         try:
             age_s = time.time() - draft.stat().st_mtime
         except FileNotFoundError:
-            continue  # it is complete
+            continue  # complete and renamed
         if age_s < _SAVED_WITHIN_S:
             return True
     return False
 
 
 def _paths_below(folder: Path) -> Iterator[Path]:
-    """Every file and folder below. A folder that is deleted during the listing counts as empty."""
+    """All files and folders below. A folder deleted during the listing counts as empty."""
     for directory, folders, files in os.walk(folder):  # `rglob` raises for such a folder
         yield from (Path(directory, name) for name in (*folders, *files))
 
 
 def _state(folder: Path) -> dict[str, _File]:
-    """The complete files of the folder; drafts are hidden, or have the suffix."""
+    """Complete files of the folder, without hidden files and those with the draft suffix."""
     found: dict[str, _File] = {}
     for path in _paths_below(folder):
         name = path.relative_to(folder)

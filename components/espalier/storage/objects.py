@@ -1,4 +1,4 @@
-"""The objects of one artifact in S3, as its readers, its writers and the collector see them."""
+"""The objects of one artifact in S3, for its readers, its writers and the garbage collector."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time, for whoever compares the ages of objects or waits."""
+    """Current time and sleep, as functions that a test replaces."""
 
     now: Callable[[], datetime] = _utc_now
-    """In UTC. S3 refuses requests of a clock that differs by more than 15 minutes."""
+    """Current time in UTC. S3 refuses requests of a clock more than 15 minutes off."""
     sleep: Callable[[float], None] = time.sleep
 
 
 class StoredManifest(NamedTuple):
-    """A manifest's bytes, with the ETag by which a later write asks for this very version."""
+    """A manifest's bytes, and the ETag that a conditional write compares."""
 
     content: bytes
     etag: str
 
 
 class StoredObject(NamedTuple):
-    """An object as a listing shows it."""
+    """An object's entry in a listing."""
 
     num_bytes: int
     etag: str
@@ -45,9 +45,9 @@ class StoredObject(NamedTuple):
 
 
 class ArtifactObjects:
-    """What lies below s3://bucket/prefix/.
+    """The objects below s3://bucket/prefix/.
 
-    All methods raise StorageError where the server refuses or is unreachable.
+    All methods raise StorageError if the server refuses or is unreachable.
     """
 
     def __init__(self, requests: S3Requests, bucket: str, prefix: str) -> None:
@@ -67,7 +67,7 @@ class ArtifactObjects:
     def read_manifest(self) -> StoredManifest | None:
         """The manifest; None if there is none.
 
-        Of an object that is too long to be a manifest, one byte more than a manifest may have.
+        An object that is too long for a manifest is cut one byte after `MAX_MANIFEST_BYTES`.
         """
         key = self.key(MANIFEST_NAME)
 
@@ -82,29 +82,29 @@ class ArtifactObjects:
         return self.requests.send_or_none(f"read s3://{self.bucket}/{key}", received)
 
     def write_if(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Write a small object if the present one has this ETag, or if there is none (None).
+        """Write a small object if the present one has this ETag; for None, if none is present.
 
         Returns:
-            The new ETag; None if the condition did not hold, or if the answer was lost: read what
-            is there.
+            The new ETag; None if the condition did not hold or the answer was lost, so that the
+            caller has to read the object.
         """
         return self.requests.put(self.bucket, self.key(name), content, while_etag(etag))
 
     def fetch(self, name: str, path: Path, digest: str, *, num_bytes: int | None = None) -> bool:
-        """Download an object whose SHA-256 is known, see `transfer.download`; whether there is one.
+        """Download an object of known SHA-256 with `transfer.download`; False if there is none.
 
         Raises:
-            ArtifactError: its bytes are others.
+            ArtifactError: its bytes have another digest.
         """
         key = self.key(name)
         return download(self.requests, self.bucket, key, path, digest, num_bytes=num_bytes)
 
     def put(self, name: str, path: Path, sums: FileSums) -> str | None:
-        """Upload a file, replacing what is there; its ETag as by `transfer.upload`."""
+        """Upload a file, replacing a present object; returns the ETag of `transfer.upload`."""
         return upload(self.requests, path, sums, self.bucket, self.key(name))
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object if it exists."""
         self.requests.send_or_none(
             f"delete {self.uri}/{name}",
             lambda: self.requests.client.remove_object(self.bucket, self.key(name)),
@@ -112,7 +112,7 @@ class ArtifactObjects:
 
 
 def listed_below(requests: S3Requests, bucket: str, prefix: str) -> dict[str, StoredObject]:
-    """Every object whose key begins with `prefix`, by its key.
+    """Every object whose key begins with `prefix`, by key.
 
     Raises:
         StorageError: the server refuses or is unreachable.

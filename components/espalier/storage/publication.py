@@ -1,19 +1,20 @@
-"""Publish an artifact in S3 so that readers, beside any number of writers, find a whole one.
+"""Publication of an artifact in S3: readers find a whole one, whatever other writers do.
 
-    1. Put the contents that are missing or damaged, each under its SHA-256. Nothing is deleted.
-    2. List them: size and ETag of every one have to be those of the file.
-    3. Write the manifest on the condition that the one seen before 1 is still there.
+    1. Put the contents that are missing or damaged, each under its SHA-256. Delete nothing.
+    2. List them: the size and the ETag of each must be those of the file.
+    3. Write the manifest on the condition that the one read before step 1 is still there.
 
-A writer that is killed before 3 has changed nothing that a reader sees. Of two writers at once one
-passes 3; the other looks at what won. The same work (stage, settings, inputs and content) is as
-good as its own; other content is an error, because the caller would go on with an artifact that it
-did not make. To publish after another writer has ended is no conflict: it replaces.
+A writer that is killed before step 3 has changed nothing that a reader reads. Of two writers at
+once one passes step 3, and the other reads the manifest that won. If that is the same work (stage,
+settings, inputs and content), it is as good as its own. Other content is an error, because the
+caller would continue with an artifact that it did not make. A publication that starts after another
+has ended is no conflict: it replaces the artifact.
 
-Publishing again goes through the same steps, so it puts back what was lost or damaged.
+Publishing again takes the same steps, so it restores lost or damaged contents.
 
-Contents that no manifest names are deleted by age (`garbage`). A content that was there before is
-therefore taken for granted only if the manifest of condition 3 names it, or if it is young; else it
-is put again, and becomes young.
+The collector deletes old contents that no manifest names (`garbage`). A content that is already
+there is therefore reused only if the manifest of step 3 names it or if it is young; otherwise it
+is put again, and is young from then on.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, Sto
 from espalier.storage.transfer import FileSums
 
 REUSED_WITHIN = timedelta(hours=12)
-"""Age up to which a content that no manifest names is reused; the collector waits for a day at
-least, so a publication may take the other half of it from its last listing on."""
+"""Age up to which a content that no manifest names is reused. The collector spares contents of up
+to a day, so a publication has the other half day from its last listing on."""
 COLLECTOR_LIFE = timedelta(minutes=5)
-"""Age from which on a collector's mark is that of a killed one."""
+"""Age of a mark after which its collector counts as killed."""
 _ROUNDS = 8
-"""How often contents are put and listed, and the manifest tried, before that counts as an error."""
+"""Attempts to put and list the contents, and to write the manifest, before an error."""
 _POLL_S = 1.0
 
 
@@ -57,12 +58,12 @@ class Publication:
         self._compares_etags = True
 
     def publish(self) -> Manifest:
-        """Publish, and return the manifest that is there then.
+        """Publish, and return the manifest that is published afterwards.
 
         Raises:
             ArtifactError: a file changed since it was checked.
-            StorageError: another writer has published other content meanwhile; the server refuses
-                or is unreachable.
+            StorageError: another writer published other content meanwhile; the server refuses or is
+                unreachable.
         """
         replaced = self._objects.read_manifest()
         for _ in range(_ROUNDS):
@@ -79,14 +80,14 @@ class Publication:
         )
 
     def _write(self, replaced: StoredManifest | None) -> bool:
-        """Make this manifest the artifact's, if `replaced` still is; whether that was so."""
+        """Write this manifest if `replaced` is still the published one; False if it is not."""
         if replaced is not None and replaced.content == self._content:
             return self._objects.read_manifest() == replaced
         etag = replaced.etag if replaced else None
         return self._objects.write_if(MANIFEST_NAME, self._content, etag) is not None
 
     def _settled(self, found: StoredManifest) -> Manifest:
-        """The manifest that was written while this publication was under way, if it will do."""
+        """The manifest that another writer published meanwhile, if it is of the same work."""
         if found.content == self._content:
             return self._manifest
         other = self._parsed(found)
@@ -100,7 +101,7 @@ class Publication:
         )
 
     def _put_contents(self, named: Collection[str]) -> None:
-        """Put what is missing or damaged until a listing shows that all is there."""
+        """Put missing and damaged contents until a listing shows all of them."""
         for _ in range(_ROUNDS):
             present = self._listed()
             young_from = self._clock.now() - REUSED_WITHIN
@@ -114,8 +115,8 @@ class Publication:
                 return
             at_once(partial(self._put, digest) for digest in missing)
         raise StorageError(
-            f"{self._objects.uri}: files are not there although they were written, again and "
-            "again. Another program deletes or changes objects below this prefix: stop it, and run "
+            f"{self._objects.uri}: files are still missing after several attempts to write them. "
+            "Another program deletes or changes objects below this prefix: stop it, and run "
             "the same command again"
         )
 
@@ -128,13 +129,13 @@ class Publication:
         path, sums = self._files[digest]
         etag = self._objects.put(object_name(digest), path, sums)
         if etag and etag != sums.etag:
-            self._compares_etags = False  # the server encrypts, and its ETags are no sums
+            self._compares_etags = False  # a server that encrypts has ETags that are no MD5 sums
 
     def _listed(self) -> Mapping[str, StoredObject]:
-        """What is there, at a moment at which no collector is deleting.
+        """The objects below the prefix, at a moment when no collector deletes.
 
-        Listings are in order and the mark comes first: a collector that began after it was listed
-        sees everything that this writer has put before.
+        A listing is in the order of names and the mark is first: a collector that starts after the
+        mark was listed finds everything that this writer has put.
         """
         waited, before = timedelta(), None
         while True:
@@ -143,7 +144,7 @@ class Publication:
             if mark is None or not mark.num_bytes or waited > COLLECTOR_LIFE:
                 return present
             if self._clock.now() - mark.modified > 12 * COLLECTOR_LIFE:
-                return present  # a killed one's, however far the two clocks are apart
+                return present  # its collector was killed, however far apart the two clocks are
             waited = waited + timedelta(seconds=_POLL_S) if mark == before else timedelta()
             before = mark
             self._clock.sleep(_POLL_S)
@@ -153,7 +154,7 @@ class Publication:
         return frozenset(known.files.values()) if known else frozenset()
 
     def _parsed(self, stored: StoredManifest) -> Manifest | None:
-        """None for something that is no manifest: it is replaced like any other."""
+        """The manifest; None for an invalid one, which is replaced like any other."""
         try:
             return parsed_manifest(stored.content, self._objects.uri)
         except ArtifactError:
@@ -166,7 +167,7 @@ class Publication:
 
 
 def _are_same_work(one: Manifest, other: Manifest) -> bool:
-    """Whether both were made by the same stage from the same inputs, with the same content."""
+    """Whether both have the same stage, settings, inputs and content."""
     return (one.producer, one.config_digest, one.inputs, one.content) == (
         other.producer, other.config_digest, other.inputs, other.content,
     )  # fmt: skip

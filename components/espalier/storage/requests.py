@@ -43,14 +43,14 @@ _TRANSIENT = frozenset(
         "ServiceUnavailable", "SlowDown", "XAmzContentSHA256Mismatch", "XMinioServerNotInitialized",
     }
 )  # fmt: skip
-"""Error codes worth a retry, those of a body damaged in transit among them."""
+"""Error codes worth a retry, including those of a body damaged in transit."""
 _CREDENTIALS = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 )
 _MISSING = frozenset({"NoSuchKey", "NoSuchUpload"})
 _OVERTAKEN = _MISSING | {"ConditionalRequestConflict", "PreconditionFailed"}
-"""Error codes of a conditional write whose condition does not hold, or did not while another was
-written; or that has been done already, and whose answer was lost."""
+"""Error codes of a conditional write that lost to another one, or that was done already and whose
+answer was lost."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,17 +64,17 @@ class Upload(NamedTuple):
 
 
 def while_etag(etag: str | None) -> Mapping[str, str]:
-    """The condition that an object has this ETag; that there is none, for None."""
+    """Headers of the condition that the object has this ETag; for None, that it is absent."""
     return {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
 
 
 def etag_of(response: urllib3.BaseHTTPResponse) -> str:
-    """The ETag that an answer names."""
+    """The ETag in a response, without its quotes; "" if there is none."""
     return response.headers.get("ETag", "").strip('"')
 
 
 class TransferAbandoned(Exception):
-    """Nobody needs the transfer any more: see `given_up` of `S3Requests`."""
+    """The transfer is no longer needed: the event `given_up` of `S3Requests` is set."""
 
 
 class S3Requests:
@@ -87,10 +87,10 @@ class S3Requests:
         *,
         given_up: threading.Event | None = None,
     ) -> None:
-        """Connect.
+        """Create the client; no request is sent yet.
 
         Args:
-            settings: of the server.
+            settings: endpoint and credentials of the server.
             pool: sends the requests; None makes one with the time-outs of `settings`.
             given_up: once it is set, the next request raises `TransferAbandoned`, so that a
                 transfer in another thread ends after the part that it is sending.
@@ -118,17 +118,17 @@ class S3Requests:
         """The result of `request`, retried while the server is unreachable.
 
         Args:
-            what: for messages, such as "read s3://bucket/key".
+            what: the action, for messages: "read s3://bucket/key".
             request: called once per attempt.
 
         Raises:
             StorageAwayError: no valid answer for `retries.total_s`.
             StorageError: the server refuses.
-            TransferGivenUp: `given_up` is set.
+            TransferAbandoned: `given_up` is set.
         """
         given_up = self._given_up
 
-        def asked() -> Answer:
+        def attempt() -> Answer:
             if given_up is not None and given_up.is_set():
                 raise TransferAbandoned(what)
             return request()
@@ -151,7 +151,7 @@ class S3Requests:
             reraise=True,
         )
         try:
-            return repeating(asked)
+            return repeating(attempt)
         except (HTTPError, MinioException, ParseError) as error:
             if not _is_transient(error):
                 raise self._refusal(what, error) from error
@@ -168,8 +168,8 @@ class S3Requests:
     def send_if(self, what: str, request: Callable[[], Answer]) -> Answer | None:
         """`send` a conditional write, but None if its condition does not hold.
 
-        A write whose answer was lost is sent again, and then meets what it has written itself: who
-        gets None looks at what is there.
+        A write whose answer was lost is sent again and then fails on the object that it wrote
+        itself. So after None the caller has to read the object.
         """
         return self.send(what, _none_where(_OVERTAKEN, request))
 
@@ -183,14 +183,14 @@ class S3Requests:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Send one request that `client` has no method for: with a condition, or of an upload.
+        """Send one request that `client` has no method for: a conditional one, or one of an upload.
 
-        The server compares the body that arrives with its signed SHA-256, and with its MD5, which
-        a bucket with Object Lock asks for.
+        The server compares the body with the signed SHA-256 and with the MD5, which a bucket with
+        Object Lock requires.
 
         Raises:
-            HTTPError: the server is not reached.
-            MinioException: it refuses.
+            HTTPError: the server is unreachable.
+            MinioException: the server refuses.
         """
         region = self._settings.region
         url = self._addresses.build(
@@ -222,7 +222,7 @@ class S3Requests:
     def put(
         self, bucket: str, key: str, content: bytes, condition: Mapping[str, str] | None = None
     ) -> str | None:
-        """Write an object in one request, whatever is there, or on a condition (`while_etag`).
+        """Write an object in one request, on a condition (`while_etag`) or without one.
 
         Returns:
             Its ETag; None if the condition does not hold.
@@ -239,7 +239,7 @@ class S3Requests:
     def uploads_below(self, bucket: str, prefix: str) -> list[Upload]:
         """Incomplete uploads of all objects whose key begins with `prefix`.
 
-        MinIO answers this for whole keys only and forgets uploads of over a day by itself.
+        MinIO answers this for whole keys only; it deletes uploads of over a day itself.
 
         Raises:
             StorageError: the server refuses or is unreachable.
@@ -261,19 +261,19 @@ class S3Requests:
             query["key-marker"] = page.next_key_marker
 
     def forget_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Delete an incomplete upload and its parts, where it is still there.
+        """Delete an incomplete upload and its parts, if it still exists.
 
         Raises:
             StorageError: the server refuses or is unreachable.
         """
         self.send_or_none(
-            f"forget an upload of s3://{bucket}/{key}",
+            f"delete an upload of s3://{bucket}/{key}",
             lambda: self.ask("DELETE", bucket, key, query={"uploadId": upload_id}),
         )
 
     def _log_pause(self, what: str, state: tenacity.RetryCallState) -> None:
         fault = state.outcome.exception() if state.outcome else None
-        assert fault is not None, "a fault came before the pause"
+        assert fault is not None, "a pause follows a failed attempt"
         _log.warning(
             "%s: could not %s (%s), next attempt in %g s",
             self._settings.endpoint, what, _named(fault), state.upcoming_sleep,
@@ -312,9 +312,9 @@ def _credentials(settings: S3Settings, pool: urllib3.PoolManager) -> Provider:
 def _none_where(
     codes: frozenset[str], request: Callable[[], Answer]
 ) -> Callable[[], Answer | None]:
-    """The request, with None in the place of a refusal with one of the codes."""
+    """The request, with None as the result of a refusal with one of the codes."""
 
-    def asked() -> Answer | None:
+    def attempt() -> Answer | None:
         try:
             return request()
         except S3Error as error:
@@ -322,14 +322,14 @@ def _none_where(
                 return None
             raise
 
-    return asked
+    return attempt
 
 
 class _LongAfterTheFirstFault:
     """Stop if the next attempt would start over `total_s` after the first failure.
 
-    tenacity's own stop rules count from the start of the first attempt, but a large body may take
-    longer than `total_s` before its connection breaks.
+    tenacity's own stop rules count from the start of the first attempt, but the transfer of a large
+    body may take longer than `total_s` before its connection breaks.
     """
 
     def __init__(self, total_s: float) -> None:
@@ -338,7 +338,7 @@ class _LongAfterTheFirstFault:
 
     def __call__(self, state: tenacity.RetryCallState) -> bool:
         now_s = state.outcome_timestamp
-        assert now_s is not None, "a fault came before this"
+        assert now_s is not None, "an attempt has ended before this"
         if self._first_fault_s is None:
             self._first_fault_s = now_s
         return now_s + state.upcoming_sleep > self._first_fault_s + self._total_s

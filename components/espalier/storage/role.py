@@ -1,9 +1,10 @@
-"""Keys of S3 for a token of the pod's account, renewed as long as the process lives.
+"""Temporary S3 keys for the pod's service account, renewed while the process runs.
 
 A platform that gives pods an identity writes a token into a file and sets AWS_ROLE_ARN and
-AWS_WEB_IDENTITY_TOKEN_FILE (EKS does for an annotated service account); STS answers the token with
-keys that end after an hour (AssumeRoleWithWebIdentity, docs.aws.amazon.com/STS). minio-py sends the
-token in the address, which its errors and urllib3's repeat: none of them leaves this module.
+AWS_WEB_IDENTITY_TOKEN_FILE (EKS does for an annotated service account). STS exchanges the token for
+keys that expire after an hour (AssumeRoleWithWebIdentity, docs.aws.amazon.com/STS). minio-py sends
+the token in the URL, and its errors and those of urllib3 repeat the URL, so none of these errors
+leaves this module.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ _SESSION = "espalier"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Whose keys are asked for, and where."""
+    """An IAM role, the file of the pod's token, and the STS server that exchanges it."""
 
     arn: str
     token_file: str
     endpoint: str
-    """Address of STS."""
+    """URL of the STS server."""
 
 
 def role_endpoint(named: str | None, region: str) -> str:
     """The address of STS: AWS_ENDPOINT_URL_STS, or Amazon's in `region`.
 
     Raises:
-        StorageError: `named` is no address.
+        StorageError: `named` is not a URL of a server.
     """
     endpoint = (named or _STS.format(region=region)).rstrip("/")
     parts = urlsplit(endpoint)
@@ -50,7 +51,7 @@ def role_endpoint(named: str | None, region: str) -> str:
 
 
 class RoleProvider(Provider):
-    """Keys of a role; asked for anew shortly before they end, with the token of that moment."""
+    """Keys of a role, requested again with the current token shortly before they expire."""
 
     def __init__(self, role: Role, pool: urllib3.PoolManager) -> None:
         self._role = role
@@ -64,18 +65,18 @@ class RoleProvider(Provider):
         )
 
     def retrieve(self) -> Credentials:
-        """The keys.
+        """The current keys.
 
         Raises:
-            HTTPError: STS is not reached.
-            StorageError: it refuses the token, or there is none.
+            HTTPError: STS is unreachable.
+            StorageError: STS refuses the token, or there is no token.
         """
         where = f"{self._role.endpoint} (role {self._role.arn})"
-        with self._lock:  # transfers of several threads ask for them at once
+        with self._lock:  # transfers of several threads request them at once
             try:
                 return self._provider.retrieve()
             except HTTPError as error:
-                raise HTTPError(f"{where} is not reached: {type(error).__name__}") from None
+                raise HTTPError(f"{where} is unreachable: {type(error).__name__}") from None
             except ValueError:
                 raise StorageError(
                     f"{where} refuses the token of {self._role.token_file}. Does the role trust "

@@ -22,7 +22,7 @@ class S3Retries:
     first_pause_s: float = 0.5
     longest_pause_s: float = 8.0
     total_s: float = 120.0
-    """An S3 server restarts in seconds to a minute; training waits for it."""
+    """Retries end after this time; an S3 server restarts in seconds to a minute."""
     timeout_s: float = 60.0
     """Time without data after which an open connection counts as failed."""
 
@@ -37,7 +37,7 @@ class S3Settings:
     secret_key: str = field(default="", repr=False)
     session_token: str | None = field(default=None, repr=False)
     role: Role | None = None
-    """In the place of keys."""
+    """Role whose temporary keys are used instead of `access_key` and `secret_key`."""
     ca_bundle: str | None = None
     retries: S3Retries = S3Retries()
 
@@ -55,14 +55,16 @@ class S3Settings:
 def s3_settings(environment: Mapping[str, str]) -> S3Settings:
     """Settings from the environment variables that every S3 client reads.
 
-    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (else Amazon's own), AWS_REGION or AWS_DEFAULT_REGION,
-    AWS_CA_BUNDLE; keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or
-    the role AWS_ROLE_ARN for the token AWS_WEB_IDENTITY_TOKEN_FILE (of AWS_ENDPOINT_URL_STS, else
-    of Amazon), or keys of the profile AWS_PROFILE of the file AWS_SHARED_CREDENTIALS_FILE
-    (~/.aws/credentials).
+        server        AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else Amazon's; AWS_REGION or
+                      AWS_DEFAULT_REGION; AWS_CA_BUNDLE
+        credentials   the first of these that is set:
+                      AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN;
+                      AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, exchanged at
+                      AWS_ENDPOINT_URL_STS, else at Amazon's STS;
+                      the profile AWS_PROFILE of AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials)
 
     Raises:
-        StorageError: the endpoint is no address, or there are no credentials.
+        StorageError: the endpoint is not a URL, or there are no credentials.
     """
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     region = region or _DEFAULT_REGION
@@ -94,7 +96,7 @@ def s3_settings(environment: Mapping[str, str]) -> S3Settings:
 
 
 def _role(environment: Mapping[str, str], region: str) -> Role | None:
-    """The role that the platform gave this pod, where no keys were set: as Amazon's clients do."""
+    """The role that the platform gave this pod; as in Amazon's clients, set keys come first."""
     arn, token_file = (
         environment.get(name) for name in ("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
     )
@@ -111,7 +113,7 @@ def _keys(environment: Mapping[str, str]) -> tuple[str, str, str | None]:
         return access_key, secret_key, environment.get("AWS_SESSION_TOKEN") or None
     if access_key or secret_key:
         missing = "AWS_SECRET_ACCESS_KEY" if access_key else "AWS_ACCESS_KEY_ID"
-        raise StorageError(f"{missing} is not set, while the other half of the credentials is")
+        raise StorageError(f"{missing} is not set, but the other half of the credentials is")
     return _keys_of_file(environment)
 
 

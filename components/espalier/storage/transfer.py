@@ -1,4 +1,4 @@
-"""Upload and download of one file; an interrupted transfer resumes with what is missing."""
+"""Upload and download of one file; an interrupted transfer resumes with the missing parts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from espalier.storage.layout import PARTIAL_SUFFIX
 from espalier.storage.requests import S3Requests, etag_of
 
 PART_BYTES = 16 << 20
-"""A lost connection costs at most one part. S3's minimum is 5 MiB."""
+"""Size of a part: what a lost connection costs at most. S3's minimum is 5 MiB."""
 _MAX_PARTS = 10_000
 
 
 def part_size(num_bytes: int) -> int:
-    """Bytes per part: 16 MiB, or more for a file that would have over 10,000 parts."""
+    """Bytes per part: 16 MiB, or more for a file that would need over 10,000 parts."""
     needed = -(-num_bytes // _MAX_PARTS)
     return max(PART_BYTES, -(-needed // (1 << 20)) << 20)
 
 
 class FileSums(NamedTuple):
-    """Sums of one file, all taken in one reading."""
+    """Digests of one file, computed in one reading."""
 
     sha256: str
-    """In hex."""
+    """SHA-256 of the file, in hex."""
     num_bytes: int
     part_bytes: int
     part_md5s: tuple[bytes, ...]
@@ -65,21 +65,21 @@ def upload(
     bucket: str,
     key: str,
 ) -> str | None:
-    """Upload a file to s3://bucket/key, whatever is there.
+    """Upload a file to s3://bucket/key, replacing a present object.
 
     Parts of a killed attempt are kept if their ETags match. A server that encrypts with its own
-    keys returns other ETags: then all parts are sent again.
+    keys returns other ETags, so all parts are sent again.
 
     Args:
-        requests: of the server.
-        path: of the file.
-        sums: of the file.
-        bucket: of the object.
-        key: of the object.
+        requests: client of the server.
+        path: the file.
+        sums: digests of the file.
+        bucket: bucket of the object.
+        key: key of the object.
 
     Returns:
-        The object's ETag; None if another writer of the same content has completed or aborted the
-        upload that both were sending, so that the object is to be looked up.
+        The object's ETag; None if another writer of the same content completed or aborted the
+        upload that both were sending, so that the caller has to look the object up.
 
     Raises:
         ArtifactError: the file has changed since `sums` were taken.
@@ -114,23 +114,23 @@ def _part(path: Path, sums: FileSums, number: int) -> bytes:
     """Content of one part of the file.
 
     Raises:
-        ArtifactError: it has changed since its sum was taken.
+        ArtifactError: the file has changed since its digests were computed.
     """
     with path.open("rb") as stream:
         stream.seek((number - 1) * sums.part_bytes)
         content = stream.read(sums.part_bytes)
     if _md5(content) != sums.part_md5s[number - 1]:
         raise ArtifactError(
-            f"{path}: changed while it was being published, and nothing was replaced. Let its "
-            "writer finish, and run the same command again"
+            f"{path}: changed while it was published, so nothing was replaced. Let its writer "
+            "finish, and run the same command again"
         )
     return content
 
 
 class MultipartUpload:
-    """Requests of uploads of one object in parts.
+    """Requests for uploads of one object in parts.
 
-    All raise StorageError where the server refuses or is unreachable.
+    All methods raise StorageError if the server refuses or is unreachable.
     """
 
     def __init__(self, requests: S3Requests, bucket: str, key: str) -> None:
@@ -142,7 +142,7 @@ class MultipartUpload:
         return self._requests.send(f"begin an upload of {self._where}", self._begun)
 
     def present(self, upload_id: str) -> dict[int, str]:
-        """Part number -> ETag of the parts that the server has; none if the upload is gone."""
+        """ETags of the parts that the server has, by part number; none if the upload is gone."""
         etags: dict[int, str] = {}
         query = {"uploadId": upload_id}
         while True:
@@ -170,9 +170,9 @@ class MultipartUpload:
         )
 
     def complete(self, upload_id: str, etags: Sequence[str]) -> str | None:
-        """Make the parts, all of them in order, the object, and return its ETag.
+        """Join all parts, in order, into the object, and return its ETag.
 
-        None if the upload is gone, as after a lost answer.
+        None if the upload is gone, for example after a lost answer.
         """
         listed = "".join(
             f'<Part><PartNumber>{number}</PartNumber><ETag>"{escape(etag)}"</ETag></Part>'
@@ -193,7 +193,7 @@ class MultipartUpload:
 
 
 def _parts(read: Callable[[], bytes]) -> Iterator[bytes]:
-    """What `read` gives until it gives nothing; of an empty file one empty part."""
+    """The parts that `read` returns until it returns none; one empty part for an empty file."""
     part = read()
     yield part
     while part := read():
@@ -220,13 +220,12 @@ def download(
     """Download the object to `path`; a complete file is kept.
 
     Args:
-        requests: of the server.
-        bucket: of the object.
-        key: of the object.
+        requests: client of the server.
+        bucket: bucket of the object.
+        key: key of the object.
         path: the file; while incomplete it has the suffix `PARTIAL_SUFFIX` and survives a kill.
         digest: SHA-256 of the whole file, hexadecimal.
-        num_bytes: of the whole file, where known: an object that goes on after them is not read
-            to its end.
+        num_bytes: size of the whole file, if known: a longer object is not read to its end.
 
     Returns:
         Whether there is such an object.
@@ -253,15 +252,15 @@ def download(
         partial.unlink()
         raise ArtifactError(
             f"s3://{bucket}/{key}: its bytes are not those that were published (truncated or "
-            "edited). Publish the artifact again, or run the stage that makes it: that puts the "
-            "file back"
+            "edited). To restore the file, publish the artifact again or run the stage that "
+            "makes it"
         )
     partial.replace(path)
     return True
 
 
 class _Receiver:
-    """Appends an object to a partial file, over as many connections as it takes, and sums it."""
+    """Appends an object to a partial file, over several connections if needed, and hashes it."""
 
     def __init__(
         self, requests: S3Requests, bucket: str, key: str, partial: Path, num_bytes: int | None
@@ -276,11 +275,11 @@ class _Receiver:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what is in the partial file."""
+        """SHA-256 of the partial file so far, in hex."""
         return self._sum.hexdigest()
 
     def receive(self) -> bool:
-        """Receive the rest; whether there is such an object."""
+        """Receive the rest; False if there is no such object."""
         what = f"read s3://{self._bucket}/{self._key}"
         while True:
             is_complete = self._requests.send_or_none(what, self._receive)

@@ -1,9 +1,8 @@
-"""Validation: which tasks and trajectories may be trained and judged on.
+"""Validation of the tasks and trajectories to train and evaluate on.
 
-In: the knowledge artifact (which entity belongs to which split) and the synthetic one. Out: the
-rows that every expectation accepts, with `validation.json` and `validation.html`. A failing
-critical expectation publishes nothing but the report, beside the artifact, in
-`validation_failed/`.
+In: the knowledge artifact, with the split of each entity, and the synthetic one. Out: the rows that
+every expectation accepts, with `validation.json` and `validation.html`. If a critical expectation
+fails, only the report is published, in `validation_failed/` beside the artifact.
 """
 
 from espalier.validation.columns import (

@@ -1,4 +1,4 @@
-"""Tasks, trajectories and agent texts as tables: one row each, with the columns to judge."""
+"""Tables of tasks, trajectories and agent texts, with the columns that expectations check."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class SplitTask(NamedTuple):
 def task_columns(
     tasks: Sequence[SplitTask], entities: EntitySplits, family: Family[Any]
 ) -> pd.DataFrame:
-    """One row a task, in the order given; see `suites.TASK_SCHEMA` for the columns.
+    """A table with one row per task, in the given order, and the columns of `suites.TASK_SCHEMA`.
 
     Args:
-        tasks: of every split.
-        entities: whose names must not be shared.
-        family: says which tasks ask the same, and which names they are about.
+        tasks: tasks of every split.
+        entities: entities whose names must not be shared between splits.
+        family: tells which tasks have the same query, and which names they are about.
     """
     questions = [_compared(task, family) for _, task in tasks]
     queries = [family.question_key(task) for _, task in tasks]
@@ -95,9 +95,9 @@ def _splits_by_key(pairs: Iterable[tuple[str, str]]) -> Mapping[str, set[str]]:
 def _entity_split_conflicts(
     tasks: Sequence[SplitTask], entities: EntitySplits, family: Family[Any]
 ) -> list[int]:
-    """Names of each chain that belong to another split, or occur in another split's chains.
+    """For each task, the names of its chain that another split owns or uses in its chains.
 
-    Names are compared folded, as a policy reads them: two entities of one name are one word to it.
+    Folded names are compared, because a policy cannot tell two entities of one name apart.
     """
     chains = [{folded_name(name) for name in family.names_of(task)} for _, task in tasks]
     split_of = [task.metadata.split for _, task in tasks]
@@ -116,12 +116,12 @@ def _entity_split_conflicts(
 def trajectory_columns(
     trajectories: Sequence[Trajectory], train_tasks: Mapping[str, Task], family: Family[Any]
 ) -> pd.DataFrame:
-    """One row a trajectory, in the order given; see `suites.TRAJECTORY_SCHEMA` for the columns.
+    """A table with one row per trajectory and the columns of `suites.TRAJECTORY_SCHEMA`.
 
     Args:
-        trajectories: the teacher's.
-        train_tasks: those that may be demonstrated, by id.
-        family: of the tasks; it says what the form of an episode may be.
+        trajectories: the teacher's trajectories; rows are in their order.
+        train_tasks: training tasks, which alone may be demonstrated, by id.
+        family: family of the tasks, which defines the form of an episode.
     """
     episodes = [_after_the_prompt(trajectory.messages) for trajectory in trajectories]
     found = [train_tasks.get(trajectory.task_id) for trajectory in trajectories]
@@ -164,26 +164,26 @@ def _of_role(messages: Sequence[Message], role: str) -> list[Message]:
 def _order_faults(episode: Sequence[Message], family: Family[Any]) -> int:
     """Messages out of order: each call needs its result, and the assistant speaks last."""
     faults, pending = 0, 0
-    said = False  # whether the assistant spoke last, so that a user may reply
+    spoke = False  # whether the assistant spoke last, so that a user may reply
     for message in episode:
         if message.role == "tool":
             faults += pending == 0
             pending = max(0, pending - 1)
         elif message.role == "user" and family.converses:
-            faults += not said
-            said = False
+            faults += not spoke
+            spoke = False
         else:
             faults += (message.role != "assistant") + (pending > 0)
             pending = len(message.tool_calls)
-            said = not pending
+            spoke = not pending
     ends_open = not episode or episode[-1].role != "assistant"
     return faults + ends_open
 
 
 def _call_faults(trajectory: Trajectory) -> int:
-    """Differences between recorded calls and results and those in the messages.
+    """Number of differences between the recorded calls and results and those in the messages.
 
-    The results of a last message that ended the episode were shown to nobody.
+    Calls in the last message ended the episode, so their results are in no message.
     """
     shown = [c for m in _of_role(trajectory.messages, "assistant") for c in m.tool_calls]
     results = [message.content for message in _of_role(trajectory.messages, "tool")]
@@ -200,16 +200,16 @@ def _differences(left: Sequence[object], right: Sequence[object]) -> int:
 
 
 def _mask_faults(trajectory: Trajectory) -> int:
-    """Tokens whose mask or log-prob says another author than the turns do.
+    """Number of tokens whose mask or log-prob contradicts the author given by the turns.
 
-    Text that no policy has encoded yet has no tokens, and so no faults.
+    Text that is not tokenized yet has no tokens, and so no faults.
     """
     is_action = [0] * len(trajectory.token_ids)
     for turn in trajectory.turns:
         length = turn.action_end - turn.action_start
         is_action[turn.action_start : turn.action_end] = [1] * length
     wrong_mask = sum(
-        said != meant for said, meant in zip(trajectory.action_mask, is_action, strict=False)
+        actual != right for actual, right in zip(trajectory.action_mask, is_action, strict=False)
     )
     unsampled = zip(trajectory.action_mask, trajectory.behavior_logprobs, strict=True)
     wrong_logprob = sum(not mask and logprob != 0.0 for mask, logprob in unsampled)
@@ -217,9 +217,10 @@ def _mask_faults(trajectory: Trajectory) -> int:
 
 
 def _grammar_faults(episode: Sequence[Message], family: Family[Any]) -> int:
-    """Assistant messages out of place: all but the last must call tools, the last must not.
+    """Number of misplaced assistant messages: all but the last must call tools, the last must not.
 
-    In a family that says so, all may speak to a user, and the last may call.
+    If the family converses, any message may address the user; if it ends by a call, the last may
+    call a tool.
     """
     written = _of_role(episode, "assistant")
     empty = sum(not message.tool_calls and not message.content for message in written)
@@ -229,7 +230,7 @@ def _grammar_faults(episode: Sequence[Message], family: Family[Any]) -> int:
 
 
 def _is_answer_in_evidence(trajectory: Trajectory) -> bool:
-    """Whether an observation contains the answer's words in a row."""
+    """Whether an observation contains the words of the answer, adjacent and in order."""
     answer = words(trajectory.answer or "")
     if not answer:
         return False
@@ -262,14 +263,14 @@ Parse = Callable[[str], Action]
 
 
 class HiddenNames:
-    """Names that only dev and held-out entities have."""
+    """Names of dev and held-out entities that no training entity has."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._index = NameIndex(names)
 
     @classmethod
     def load(cls, knowledge_dir: Path) -> Self:
-        """Those of a knowledge artifact, without the names that no view can avoid.
+        """The hidden names of a knowledge artifact, except common names, which no view can avoid.
 
         Raises:
             ArtifactError: a file of the artifact is missing or cannot be parsed.
@@ -294,13 +295,13 @@ def text_columns(
     hidden: HiddenNames,
     parse: Parse,
 ) -> pd.DataFrame:
-    """One row a text, in the order given; see `suites.TEXT_SCHEMA` for the columns.
+    """A table with one row per text, in the given order, and the columns of `suites.TEXT_SCHEMA`.
 
     Args:
-        texts: of the run.
-        train_task_ids: tasks that may be written about.
+        texts: agent texts of the run.
+        train_task_ids: ids of the training tasks, which alone may be written about.
         hidden: names that must not occur.
-        parse: reads an action in the policy's dialect.
+        parse: parser of actions in the policy's dialect.
     """
     seen: dict[str, int] = {}
     copies = []
@@ -321,7 +322,7 @@ def text_columns(
 
 
 def _text_order_faults(text: AgentText) -> int:
-    """Pieces that break the order assistant, tool, ..., assistant."""
+    """Number of pieces that break the order assistant, tool, ..., assistant."""
     expected = ("assistant", "tool")
     misplaced = sum(m.role != expected[place % 2] for place, m in enumerate(text.pieces))
     return misplaced + (len(text.pieces) % 2 == 0)
@@ -332,7 +333,7 @@ def _hidden_name_count(text: AgentText, hidden: HiddenNames) -> int:
 
 
 def _text_grammar_faults(text: AgentText, parse: Parse) -> int:
-    """Assistant pieces that do not parse as a text of this kind requires."""
+    """Number of assistant pieces that do not parse as texts of this kind must."""
     written = [message.content for message in text.pieces if message.role == "assistant"]
     if text.kind == "decision":
         return _decision_faults(written, parse)
@@ -344,7 +345,7 @@ def _text_grammar_faults(text: AgentText, parse: Parse) -> int:
 
 
 def _decision_faults(written: Sequence[str], parse: Parse) -> int:
-    """Choices of an unlisted option, options that are no action, and a missing verdict."""
+    """Number of choices of an unlisted option or among invalid actions, and of missing verdicts."""
     if not written:
         return 1
     ending = _VERDICT.search(written[-1])

@@ -1,6 +1,6 @@
 """The rows to validate, and the curation of those that the expectations accept.
 
-Dev and held-out tasks stay as they are: what is measured must not depend on what is trained on.
+Curation never changes dev and held-out tasks: evaluation must not depend on the training data.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def read_validation_rows(synthetic_dir: Path) -> ValidationRows:
     """Read the files of a synthetic artifact.
 
     Raises:
-        DataError: a line that is no task or text.
-        ArtifactError: a trajectory file that cannot be read.
+        DataError: a line is no task or text.
+        ArtifactError: the trajectory file cannot be read.
     """
     tasks = [
         SplitTask(split, task)
@@ -66,16 +66,16 @@ _ATTRIBUTION = "attribution.txt"
 
 
 class Curated(NamedTuple):
-    """The rows kept, and the figures of the report."""
+    """The rows that curation kept, and the figures of its report."""
 
     material: ValidationRows
     report: dict[str, dict[str, object]]
 
 
 def curate(material: ValidationRows, family: Family[Any]) -> Curated:
-    """Leave out what is unfit, and mix the agent texts by their weights.
+    """Drop training questions and texts that fail screening, and mix the texts by their weights.
 
-    A trajectory or text goes with its task.
+    The trajectories and texts of a dropped task are dropped as well.
 
     Raises:
         DataError: a benchmark that the profile names cannot be read.

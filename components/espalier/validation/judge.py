@@ -1,7 +1,6 @@
-"""Runs suites with Great Expectations, and decides which rows are dropped or whether the run stops.
+"""Suites run with Great Expectations, and the verdict: rows to drop, or reasons to stop the run.
 
-The library is imported on the first call: it takes seconds, and commands that validate nothing
-should not pay for them.
+The library takes seconds to import, so it is imported on the first call.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ class ExpectationResult:
     expectation: Expectation
     success: bool
     rows: tuple[int, ...]
-    """Rows that break it, in order; empty for an expectation about the whole table."""
+    """Failing rows, in order; empty for an expectation about the whole table."""
     problem: str
-    """The observed value or error, if no row can be named; else empty."""
+    """The observed value or error if no row can be named; else empty."""
     observed: tuple[str, ...] = ()
     """Distinct values of the first failing rows."""
 
 
 def judge(frame: pd.DataFrame, suite: Sequence[Expectation]) -> tuple[ExpectationResult, ...]:
-    """Run `suite` over `frame` in an ephemeral context and return findings in the suite's order.
+    """Run `suite` over `frame` in an ephemeral context, and return results in the suite's order.
 
-    Nothing is sent anywhere and nothing is written: no analytics, no data docs, no progress bars.
+    Analytics, data docs and progress bars are off: the library sends and writes nothing.
     """
     gx = _great_expectations()
     context = gx.get_context(mode="ephemeral")
@@ -64,21 +63,21 @@ def judge(frame: pd.DataFrame, suite: Sequence[Expectation]) -> tuple[Expectatio
     )
     outcome = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
     (validation,) = outcome.run_results.values()
-    # The library orders results as it pleases; the suite's order is the one that is kept.
+    # The library returns results in an order of its own.
     by_name = {_name(result): result for result in validation.results}
     return tuple(_finding(expectation, by_name[expectation.name]) for expectation in suite)
 
 
 def _great_expectations() -> Any:  # noqa: ANN401 (a module)
-    # Read when the library is imported: usage statistics would otherwise be posted.
+    # Read when the library is imported; by default it sends usage statistics.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():
-        # 1.24 imports sre_constants, which is none of our users' business.
+        # 1.24 imports the deprecated sre_constants; users of espalier cannot change that.
         warnings.simplefilter("ignore", DeprecationWarning)
         import great_expectations
 
-    # It tells of every temporary folder; a terminal has room for what the user must know. Some of
-    # its modules set a level of their own, which hides that of the package.
+    # It logs every temporary folder. Some of its modules set a level of their own, which overrides
+    # the level of the package.
     for name in [name for name in logging.root.manager.loggerDict if _is_its_own(name)]:
         logging.getLogger(name).setLevel(logging.WARNING)
     return great_expectations
@@ -198,7 +197,7 @@ class SuiteVerdict:
 
 
 def _with_values(finding: ExpectationResult) -> str:
-    """The name of a row-wise expectation, its column, and what was found there."""
+    """The name of a row-wise expectation, its column, and the values observed there."""
     expectation = finding.expectation
     if not expectation.rule.column or not finding.observed:
         return expectation.name

@@ -1,4 +1,4 @@
-"""What validation says of tasks and demonstrations that come after it: failures relabelled."""
+"""Validation of tasks and demonstrations made after that stage by relabelling failures."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def refused(
     entities: EntitySplits,
     family: Family[Any],
 ) -> Mapping[str, str]:
-    """Id of each task to leave out -> name of the first expectation that it or its row breaks.
+    """Tasks to leave out: id -> the first expectation that the task or its demonstration breaks.
 
-    The tasks are judged behind all accepted ones, as if validation had seen them there: a question
-    or an entity of another split is refused, and so is a question that was asked before.
+    The tasks are judged as rows after all accepted ones, so a question that is there already is
+    refused, and so is a question or an entity of another split.
 
     Args:
-        accepted: tasks of every split.
-        tasks: of the training split; one that is among the accepted is not judged again.
-        demonstrations: of `tasks`.
-        entities: whose names must not be shared.
-        family: of the tasks.
+        accepted: accepted tasks of every split.
+        tasks: new tasks of the training split; one that is among `accepted` is not judged again.
+        demonstrations: demonstrations of `tasks`.
+        entities: entities whose names must not be shared between splits.
+        family: family of the tasks.
 
     Raises:
         DataError: an expectation about a whole table fails.

@@ -1,6 +1,6 @@
 """The validation report: one dictionary, as JSON and as a self-contained page.
 
-Neither holds a time, a path or a generated id, so that equal data gives equal bytes.
+Neither contains a time, a path or a generated id, so equal data give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ def describe(
     accepted: Mapping[str, int],
     hub_kinds: Mapping[str, int],
 ) -> dict[str, object]:
-    """The report as plain data; `accepted` has the number of accepted rows by file."""
+    """The report as plain data.
+
+    Args:
+        verdicts: one verdict per suite.
+        faults: reasons to stop the run, as sentences.
+        accepted: number of accepted rows by file.
+        hub_kinds: number of hubs by kind of entity.
+    """
     return {
         "verdict": "stopped" if faults else "accepted",
         "faults": list(faults),
@@ -41,7 +48,7 @@ def write_report(directory: Path, report: Mapping[str, object]) -> None:
 
 
 def rendered(report: Mapping[str, object]) -> str:
-    """The report as one HTML page that loads nothing from anywhere."""
+    """The report as one HTML page without external resources."""
     source = resources.files("espalier.validation").joinpath("report.html.jinja")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True

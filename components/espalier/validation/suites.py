@@ -21,7 +21,7 @@ class ExpectationRule(NamedTuple):
 
     @property
     def column(self) -> str:
-        """The judged column; "" for a rule about the whole table."""
+        """The column that the rule checks; "" for a rule about the whole table."""
         return str(self.arguments.get("column", ""))
 
 
@@ -54,7 +54,7 @@ def has_columns(columns: Sequence[str]) -> ExpectationRule:
 
 def is_type(column: str, type_name: str) -> ExpectationRule:
     """Values of one type: "str", "int64", "float64" or "bool"."""
-    # Not ExpectColumnValuesToBeInTypeList: up to 1.24 it does not know the string type of pandas 3.
+    # Not ExpectColumnValuesToBeInTypeList, which up to 1.24 lacks the string type of pandas 3.
     return ExpectationRule("ExpectColumnValuesToBeOfType", {"column": column, "type_": type_name})
 
 
@@ -77,7 +77,7 @@ def between(column: str, low: float, high: float) -> ExpectationRule:
 
 
 def zero(column: str) -> ExpectationRule:
-    """Every value of a column that counts faults is 0."""
+    """Every value is 0; for columns that count faults."""
     return one_of(column, [0])
 
 

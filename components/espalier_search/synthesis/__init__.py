@@ -1,1 +1,1 @@
-"""Questions from formal queries, demonstrations, agent texts, and proposers of self-play."""
+"""Training data: questions, demonstrations, agent texts, and the task proposers of self-play."""

@@ -1,4 +1,4 @@
-"""Questions by the million: drawn in parts, in constant memory, published as one artifact."""
+"""Millions of questions, drawn in parts with constant memory and published as one artifact."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from espalier_search.synthesis.webshaper.steps import (
 
 
 class Part(NamedTuple):
-    """A share of a split's questions that no other part can draw."""
+    """A share of the questions of one split; no two parts can draw the same question."""
 
     split: Split
     number: int
-    """Among the parts of its split."""
+    """Index among the parts of the split."""
 
     @property
     def name(self) -> str:
@@ -60,18 +60,18 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOrder:
-    """What to draw; the rows depend on every field."""
+    """Parameters of a bulk draw; the rows depend on every field."""
 
     knowledge: Path
     splits: tuple[Split, ...]
     count: int
     """Number of questions over all splits."""
     parts: int = 8
-    """Parts per split, each a file. Workers draw them side by side."""
+    """Parts per split, one file each; workers draw them in parallel."""
 
 
 def first_quotas(order: BulkOrder, config: SplitsConfig) -> dict[Part, int]:
-    """Rows per part: by the splits' shares of the entities, equal within a split."""
+    """Rows per part: splits in proportion to their shares of the entities, equal within a split."""
     held_back: Mapping[Split, float] = {"dev": config.dev_share, "heldout": config.heldout_share}
     shares = {"train": 1 - sum(held_back.values()), **held_back}
     of_split = apportion({split: shares[split] for split in order.splits}, order.count)
@@ -85,12 +85,12 @@ def first_quotas(order: BulkOrder, config: SplitsConfig) -> dict[Part, int]:
 def widen_quotas(
     quotas: Mapping[Part, int], rows: Mapping[Part, int], count: int
 ) -> dict[Part, int]:
-    """Add the rows that exhausted parts lack to the quotas of the others, evenly.
+    """Spread the rows that exhausted parts lack evenly over the quotas of the others.
 
     Args:
-        quotas: of every part so far.
-        rows: drawn by every part, at most its quota; a part with fewer is exhausted.
-        count: rows of all parts together.
+        quotas: current quota of every part.
+        rows: rows drawn by every part, at most its quota; a part with fewer is exhausted.
+        count: wanted rows of all parts together.
 
     Returns:
         The same quotas if nothing is missing or every part is exhausted.
@@ -102,7 +102,7 @@ def widen_quotas(
 
 
 class PartMaker:
-    """Draws parts one after the other with the knowledge loaded once."""
+    """Draws parts one by one; the knowledge is loaded once."""
 
     def __init__(self, profile: Profile, order: BulkOrder) -> None:
         graph = KnowledgeGraph.load(order.knowledge)
@@ -135,8 +135,8 @@ class PartMaker:
 def distinct_signatures(graph: KnowledgeGraph) -> Mapping[str, Sequence[Chain | Join]]:
     """Signatures by kind, no two of which can draw the same question.
 
-    Parts know nothing of each other's questions, so of two intersections that differ only in the
-    order of their arms one is left out.
+    Parts do not share a memory of drawn questions. So of two intersections that differ only in the
+    order of their arms, one is left out.
     """
     chained = {f"chain-{length}": chains(graph, length) for length in range(1, 5)}
     joined = [join for join in intersections(graph) if join.arms[0] <= join.arms[1]]
@@ -147,12 +147,12 @@ DrawParts = Callable[[Mapping[Part, int]], Generator[tuple[Part, DrawnPart]]]
 """Draws parts up to their quotas, and yields each when it is finished."""
 
 Workers = Callable[[Profile, BulkOrder, Path], AbstractContextManager[DrawParts]]
-"""Starts what draws an order below the given folder; it ends with the context."""
+"""Context manager that starts workers for an order, writing below the given folder."""
 
 
 @contextmanager
 def this_process(profile: Profile, order: BulkOrder, work: Path) -> Generator[DrawParts]:
-    """No workers: parts are drawn here, one after the other."""
+    """Draw the parts one by one in this process, without workers."""
     make = lru_cache(maxsize=1)(lambda: PartMaker(profile, order).make)
 
     def one_by_one(quotas: Mapping[Part, int]) -> Generator[tuple[Part, DrawnPart]]:
@@ -172,12 +172,12 @@ def draw_questions(
 ) -> Manifest:
     """Write questions as JSON lines of tasks, one file per part.
 
-    Calling it again continues a killed call after its last row.
+    A call after a killed one continues after its last row.
 
     Raises:
-        ArtifactError: the knowledge artifact is broken, or what was begun is of another order.
+        ArtifactError: the knowledge artifact is broken, or a part in work belongs to another order.
         DataError: the knowledge yields no question.
-        EngineError: another process writes a part, a worker was killed, or there is none.
+        EngineError: another process writes a part, a worker was killed, or there is no worker.
     """
     knowledge = open_artifact(order.knowledge)
     provenance = Provenance(
@@ -232,12 +232,12 @@ def _work_folder(work: Path, *digests: str) -> Path:
 def _all_parts(
     profile: Profile, order: BulkOrder, work: Path, tracker: Tracker, workers: Workers
 ) -> dict[Part, DrawnPart]:
-    """Draw every part; rows that exhausted parts lack are drawn by the others in a next round."""
+    """Draw every part; in the next round other parts draw the rows that exhausted ones lack."""
     quotas = first_quotas(order, profile.splits)
     with workers(profile, order, work) as make_parts:
         while True:
             drawn = _round(quotas, work, make_parts, tracker)
-            # a killed command may have been in a later round: then there are rows beyond the quota
+            # a command killed in a later round leaves rows beyond the first quota
             rows = {part: min(drawn[part].rows, quota) for part, quota in quotas.items()}
             if (wider := widen_quotas(quotas, rows, order.count)) == quotas:
                 return drawn

@@ -1,9 +1,9 @@
 """One part of a bulk draw: its stream of questions, and its rows and journal on disk.
 
-A stream is a function of its seed and can be wound forward without judging. Unlike the generator of
-a run it does not remember all questions: a chain is drawn once by construction, and only joins, of
-which there are thousands and not millions, are remembered. The journal records what every draw came
-to, so that a killed part continues after its last whole row.
+A stream is a function of its seed and can be replayed without judging its queries again. Unlike the
+generator of a run it does not remember all questions: chains never repeat by construction, so only
+joins are remembered, of which there are thousands and not millions. The journal records the result
+of every draw, so that a killed part continues after its last whole row.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _EVENTS_AT_ONCE = 4096
 
 
 class DrawEvent(NamedTuple):
-    """Draws of one signature: the last query was accepted, or else the signature ended."""
+    """Consecutive draws of one signature, up to an accepted query or the end of the signature."""
 
     draws: int
     accepted: bool
 
 
 class KeptRows(NamedTuple):
-    """What is left of a part after a kill: whole rows, each with its event."""
+    """The whole rows of a part after a kill, each with its event."""
 
     rows: int
     row_bytes: int
@@ -62,7 +62,7 @@ def read_events(path: Path, number: int) -> Iterator[DrawEvent]:
 def recover_part(rows: Path, journal: Path) -> KeptRows:
     """Truncate both files to the last whole row that has its event.
 
-    A kill leaves whatever was in a buffer unwritten: rows without events, events without rows, or
+    A kill loses what was in a buffer, so there may be rows without events, events without rows, or
     half of either.
     """
     for path in (rows, journal):
@@ -150,14 +150,14 @@ class QuestionStream:
         for _ in range(event.draws):
             query = next(source.queries, None)
         if event.draws and query is None:
-            raise ArtifactError("a journal that this profile and knowledge did not write")
+            raise ArtifactError("the journal was written for another profile or other knowledge")
         if not event.accepted:
             self._close(kind, source)
         elif query is not None and source.seen is not None:
             source.seen.add(canonical(query))
 
     def events(self) -> Iterator[tuple[DrawEvent, CandidateQuestion | None]]:
-        """An event for every fair question, and for every signature that ends."""
+        """One event for every fair question and for every signature that ends."""
         while self._open:
             kind, source = self._chosen()
             draws, candidate = self._next_fair(source)
@@ -209,21 +209,21 @@ class DrawnPart(NamedTuple):
 
     rows: int
     draws: int
-    """Queries that were judged."""
+    """Number of queries judged."""
     ended_signatures: int
     is_dry: bool
-    """It has no further questions."""
+    """Whether the part has no further questions."""
 
 
 def write_part(
     directory: Path, stream: QuestionStream, row: Callable[[CandidateQuestion], str], count: int
 ) -> DrawnPart:
-    """Write up to `count` rows into `directory`; fewer where the part has no more questions.
+    """Write up to `count` rows into `directory`, or fewer if the part has no more questions.
 
     Args:
         directory: rows.jsonl, journal, and done.json once the part is finished.
-        stream: not advanced yet.
-        row: the JSON line of a question, without the line break.
+        stream: the part's questions, from the first one on.
+        row: makes the JSON line of a question, without the line break.
         count: rows of the whole part, including those of earlier calls.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Parts of a bulk draw on the nodes of a Ray cluster: one on every free CPU.
+"""Parts of a bulk draw on the nodes of a Ray cluster, one part per free CPU.
 
-A part is written where it is drawn, into storage that all nodes share. A lost node costs the rows
-that were not flushed: Ray gives its parts to other workers, which continue after the last row.
+Workers write their parts into storage that all nodes share. A lost node costs only the rows that
+were not flushed: Ray gives its parts to other workers, which continue after the last row.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def ray_workers(profile: Profile, order: BulkOrder, work: Path) -> Generator[Dra
     """Workers on the CPUs of the cluster at RAY_ADDRESS, or of the one on this machine.
 
     Raises:
-        EngineError: no cluster, none with a CPU, a node without the shared folders, or a part
-            whose worker is killed each time.
+        EngineError: there is no cluster, it has no CPU, a node lacks the shared folders, or the
+            worker of a part is killed at every attempt.
     """
     _check_address(os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address="auto")
     except ConnectionError as error:
         raise EngineError(
-            f"no Ray cluster is found ({error}); set RAY_ADDRESS to one that this machine is a "
+            f"found no Ray cluster ({error}); set RAY_ADDRESS to a cluster that this machine is a "
             "node of, or draw without --ray"
         ) from error
     try:
         if ray.cluster_resources().get("CPU", 0) < 1:
             raise EngineError("the Ray cluster has no CPU to draw questions on; add a node")
-        # nodes have working directories of their own
+        # relative paths would differ, as every node has a working directory of its own
         shared = replace(order, knowledge=order.knowledge.resolve()), work.resolve()
         yield lambda quotas: _finished_parts(profile, *shared, quotas)
     finally:
@@ -55,7 +55,7 @@ def ray_workers(profile: Profile, order: BulkOrder, work: Path) -> Generator[Dra
 
 
 def _check_address(address: str) -> None:
-    """Try to connect once: where nothing answers, Ray itself retries for many minutes."""
+    """Connect once, because Ray itself retries for many minutes if nothing answers."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or "/" in host:
         return  # not host:port, for example "auto": Ray resolves it
@@ -83,8 +83,8 @@ def _finished_parts(
         except RayError as error:
             raise EngineError(
                 f"part {parts[ended].name} lost its worker {_LOST_WORKERS + 1} times, perhaps for "
-                f"memory ({type(error).__name__}); the same command goes on after the last row "
-                "written. Give the nodes fewer CPUs or more memory"
+                f"lack of memory ({type(error).__name__}). Give the nodes fewer CPUs or more "
+                "memory; the same command continues after the last row written"
             ) from error
         yield parts[ended], drawn
 
@@ -101,5 +101,5 @@ def _make_on_node(text: str, order: BulkOrder, part: Part, quota: int, work: Pat
 
 @lru_cache(maxsize=1)
 def _maker(text: str, order: BulkOrder) -> PartMaker:
-    """A worker loads the knowledge once for all its parts."""
+    """The worker's part maker, which loads the knowledge once for all its parts."""
     return PartMaker(Profile.model_validate_json(text), order)

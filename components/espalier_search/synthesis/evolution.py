@@ -1,11 +1,11 @@
-"""New questions after failed or rewarding ones, varied over the knowledge graph and proven there.
+"""New questions after failed or rewarding ones: variations of their patterns, proven on the graph.
 
-A pattern is varied by other entities, one hop more or one hop less:
+A variation of a pattern has other entities, one hop more or one hop less:
 
 currency(country(C))      one hop more     capital_currency(country(nearest(C))), ...
                           one hop less     country(C), currency(C)
 
-Every answer is proven on the graph by the rules that all questions obey. Entities are those of the
+Every answer is proven on the graph by the rules of all questions. Entities are those of the
 training split; no query or wording of a dev or held-out question is used.
 """
 
@@ -53,11 +53,11 @@ from espalier_search.synthesis.webshaper.steps import (
 Pattern = Chain | Join
 Variation = Literal["other_entities", "one_hop_more", "one_hop_less"]
 _LONGEST_CHAIN = 5
-"""One hop more than the longest chain that synthesis draws."""
+"""Relations in a chain at most: one more than in the longest chain that synthesis draws."""
 
 
 class Patterns:
-    """Every pattern that questions are drawn from, and those one hop longer, by signature."""
+    """Every pattern that questions are drawn from, and each with one more hop, by signature."""
 
     def __init__(self, graph: KnowledgeGraph) -> None:
         self._graph = graph
@@ -67,7 +67,7 @@ class Patterns:
         return self._by_signature.get(signature_text)
 
     def variations(self, pattern: Pattern) -> dict[Variation, list[Pattern]]:
-        """The pattern itself, and those with one projection more or less that kinds allow."""
+        """The pattern itself, and those with one projection more or less whose kinds fit."""
         found: dict[Variation, list[Pattern]] = {"other_entities": [pattern]}
         if isinstance(pattern, Chain):
             if len(pattern.path) < _LONGEST_CHAIN:
@@ -76,7 +76,7 @@ class Patterns:
             found["one_hop_less"] = [Chain(path) for path in dict.fromkeys(shorter) if path]
         else:
             if len(pattern.tail) < _longest_tail(pattern):
-                found["one_hop_more"] = self._led_on(pattern)
+                found["one_hop_more"] = self._with_longer_tail(pattern)
             # without a tail, arms of one projection would put constants beside the target
             if len(pattern.tail) == _longest_tail(pattern):
                 found["one_hop_less"] = [replace(pattern, tail=pattern.tail[:-1])]
@@ -87,7 +87,7 @@ class Patterns:
         lengths = range(1, _LONGEST_CHAIN + 1)
         joins = [*intersections(self._graph), *unions(self._graph)]
         patterns: list[Pattern] = [c for length in lengths for c in chains(self._graph, length)]
-        patterns += [*joins, *(longer for join in joins for longer in self._led_on(join))]
+        patterns += [*joins, *(longer for join in joins for longer in self._with_longer_tail(join))]
         by_signature: dict[str, Pattern] = {}
         for pattern in patterns:
             by_signature.setdefault(signature(_specimen(pattern)), pattern)
@@ -105,14 +105,14 @@ class Patterns:
             for name, relation in sorted(self._graph.relations.items())
             if relation.object_kind == first.subject_kind and (name, path[0]) not in self._inverses
         ]
-        return before + [(*path, name) for name in self._behind(path[-1])]
+        return before + [(*path, name) for name in self._following(path[-1])]
 
-    def _led_on(self, join: Join) -> list[Pattern]:
+    def _with_longer_tail(self, join: Join) -> list[Pattern]:
         """`join` with one more projection at its end."""
         last = (*join.arms[0], *join.tail)[-1]
-        return [replace(join, tail=(*join.tail, name)) for name in self._behind(last)]
+        return [replace(join, tail=(*join.tail, name)) for name in self._following(last)]
 
-    def _behind(self, relation: str) -> list[str]:
+    def _following(self, relation: str) -> list[str]:
         """Relations that can follow `relation` and do not lead back."""
         kind = self._graph.relations[relation].object_kind
         return [
@@ -123,7 +123,7 @@ class Patterns:
 
 
 def _longest_tail(join: Join) -> int:
-    """One more than drawn joins have: those with arms of two projections have no tail."""
+    """Length of a varied tail, one more than in drawn joins; long arms are drawn without a tail."""
     return 1 if len(join.arms[0]) > 1 else 2
 
 
@@ -137,7 +137,7 @@ def _specimen(pattern: Pattern) -> Query:
 
 
 class Prover:
-    """Proves queries on the graph of a knowledge artifact, and words them as training tasks."""
+    """Proves queries on the graph of a knowledge artifact, and makes training tasks of them."""
 
     def __init__(
         self, profile: Profile, knowledge: Path, accepted: Path, *, source: str = ""
@@ -145,20 +145,20 @@ class Prover:
         """Read the graph, and the dev and held-out questions that must not be asked.
 
         Args:
-            profile: of the run.
+            profile: profile of the run.
             knowledge: the artifact of `ingest`.
             accepted: artifact with the tasks of every split.
-            source: named in the tasks; empty takes the name of the profile's self-play.
+            source: source given in the tasks; "" is the name of the profile's self-play.
 
         Raises:
-            ArtifactError: a broken artifact.
+            ArtifactError: an artifact is broken.
             DataError: the knowledge has no triples.
         """
         self.graph = KnowledgeGraph.load(knowledge)
         if not self.graph.relations:
             raise DataError(
-                f"{knowledge}: self-play and hindsight prove their tasks by triples, and there are "
-                'none: give knowledge.triples, or set self_play.name = "off" and leave out '
+                f"{knowledge}: has no triples, by which self-play and hindsight prove their tasks. "
+                'Give knowledge.triples, or set self_play.name = "off" and leave out '
                 "[warm_start.hindsight]"
             )
         self._profile = profile
@@ -207,12 +207,12 @@ def _folded(question: str) -> str:
 
 
 _DRAWS_PER_TASK = 40
-"""Draws per wanted task before a phase makes do with fewer: of a good pattern one in two or three
-is accepted, of a bad one none."""
+"""Draws per wanted task, after which a phase goes on with fewer tasks. A good pattern has one in
+two or three draws accepted, a bad one none."""
 
 
 Beginnings = Callable[[ProposalRequest, random.Random], Iterator[str]]
-"""An endless stream of signatures to vary; empty where an order gives nothing to start from."""
+"""An endless stream of signatures to vary; empty if an order has no task to start from."""
 
 
 def failed_patterns(order: ProposalRequest, rng: random.Random) -> Iterator[str]:
@@ -222,7 +222,7 @@ def failed_patterns(order: ProposalRequest, rng: random.Random) -> Iterator[str]
 
 
 def rewarding_patterns(order: ProposalRequest, rng: random.Random) -> Iterator[str]:
-    """Patterns of known tasks, weighted by the reward that their tasks earned (R-Zero)."""
+    """Patterns of known tasks, weighted by the mean reward of their tasks (R-Zero)."""
     kinds = list(dict.fromkeys(task.metadata.pattern for task in order.known))
     weights = [weight_of([order.earned[k]] if k in order.earned else []) for k in kinds]
     while kinds:
@@ -230,7 +230,7 @@ def rewarding_patterns(order: ProposalRequest, rng: random.Random) -> Iterator[s
 
 
 class GraphProposer:
-    """Draws new questions over the graph; a `TaskProposer`."""
+    """A `TaskProposer` that draws new questions from the graph."""
 
     def __init__(self, prover: Prover, beginnings: Beginnings) -> None:
         self._prover = prover
@@ -238,11 +238,11 @@ class GraphProposer:
         self._patterns = Patterns(prover.graph)
 
     def propose(self, order: ProposalRequest) -> ProposedTasks:
-        """Propose varied tasks whose answers are proven."""
+        """Propose variations of the order's patterns, with proven answers."""
         return proven_of(self._drawn(order), order, self._prover)
 
     def _drawn(self, order: ProposalRequest) -> Iterator[Query | str]:
-        """Varied queries, or the reason why a signature cannot be varied."""
+        """Varied queries, or the reason why a signature has no variation."""
         rng = random.Random(order.seed)
         sources: dict[Pattern, Iterator[Query]] = {}
         draws = order.num_tasks * _DRAWS_PER_TASK
@@ -264,12 +264,12 @@ class GraphProposer:
 def proven_of(
     proposals: Iterable[Query | str], order: ProposalRequest, prover: Prover
 ) -> ProposedTasks:
-    """The first proposals that can be proven, up to the number of tasks ordered.
+    """The first proposals that can be proven, up to the number of tasks requested.
 
     Args:
         proposals: queries, or the reasons why a proposal is not a query.
-        order: how many tasks, and which ones are known already.
-        prover: judges and words the queries.
+        order: the number of tasks, and the known tasks.
+        prover: proves the queries and words them as questions.
     """
     refused: Counter[str] = Counter()
     asked = {str(task.extra.get("query", "")) for task in order.known}

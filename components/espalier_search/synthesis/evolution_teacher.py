@@ -1,8 +1,8 @@
 """New questions that a model proposes after failed ones, proven on the knowledge graph.
 
-The model names a constant and the relations to follow from there, never an answer or a wording.
-Its names are looked up one by one, and the query is judged by the rules of every question. Class
-names and docstrings of its answer belong to the schema and the cache key (`agent_texts.calls`).
+The model names a constant and the relations to follow from it, but no answer and no wording. Every
+name is looked up, and the query has to follow the rules of all questions. Class names and
+docstrings of the model's answer are part of the schema and of the cache key (`agent_texts.calls`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INSTRUCTIONS = (
     "listed relations alone; each leads from its subject kind to its object kind."
 )
 _PROPOSALS = 8
-"""Questions that one request asks for, and the most failed ones that it shows."""
+"""Number of questions that one request asks for, and the most failed questions in it."""
 
 
 class FailedQuestionInput(StrictModel):
@@ -66,7 +66,7 @@ class ProposedQuestions(StrictModel):
 
 
 class TeacherProposer:
-    """Has the model behind an endpoint propose questions; a `TaskProposer`."""
+    """A `TaskProposer` that asks the model of an endpoint for questions."""
 
     def __init__(self, prover: Prover, endpoint: EndpointConfig) -> None:
         self._prover = prover
@@ -97,12 +97,12 @@ class TeacherProposer:
             yield Request(
                 call="propose_questions",
                 instructions=INSTRUCTIONS,
-                material=self._told(shown),
+                material=self._failures_input(shown),
                 answer=ProposedQuestions,
                 sample=number,
             )
 
-    def _told(self, failed: Sequence[Task]) -> FailuresInput:
+    def _failures_input(self, failed: Sequence[Task]) -> FailuresInput:
         return FailuresInput(
             failed=tuple(
                 FailedQuestionInput(question=task.question, pattern=task.metadata.pattern)
@@ -120,7 +120,7 @@ class TeacherProposer:
         )
 
     def query_of(self, proposed: ProposedQuestion) -> Query | str:
-        """The query that was proposed, or the reason why it is not a query of this graph."""
+        """The proposed query, or the reason why it is not a query on this graph."""
         relations = self._prover.graph.relations
         if not relations.keys() >= set(proposed.relations):
             return "unknown_relation"

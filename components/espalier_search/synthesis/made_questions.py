@@ -1,12 +1,12 @@
-"""Further training questions, made from documents by the wording of a user's own pairs.
+"""Further training questions, made from documents in the wording of a user's own pairs.
 
-A pair shows how a fact is said and how it is asked for: "Ada was born in London." and "Where was
-Ada born?". With the document's title and the answer taken out, sentences of one shape and questions
-of one shape belong together (patterns from known pairs: "Extracting patterns and relations
-from the World Wide Web", WebDB 1998). Two shapes are connected by two documents or more, so that a
-sentence that names an answer by chance connects nothing. Every question shape is then asked of
-every document with a sentence of a connected shape: in other words about a fact that was asked for,
-or about one that was not.
+A document and a pair show how a fact is stated and how it is asked for: "Ada was born in London."
+and "Where was Ada born?". With slots for the document's title and the answer, they give a sentence
+shape and a question shape that belong together (patterns from known pairs: "Extracting patterns and
+relations from the World Wide Web", WebDB 1998). Two shapes count as connected if two documents or
+more connect them, because one sentence may name an answer by chance. Every document with a sentence
+of a connected shape then gets a question of every question shape: a new wording for a fact that a
+pair asks for already, or a question about another fact.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from espalier_search.knowledge.cloze import sentence_about
 from espalier_search.synthesis.own_questions import OwnQuestion
 
 _NAME, _ANSWER = "\x01", "\x02"
-"""Slots of a shape; no text of a user holds control characters, as lines are split at space."""
+"""Slots of a shape; texts contain no control characters, because lines are split at white space."""
 _LEAST_DOCUMENTS = 2
-"""Documents that must connect a sentence's shape with a question's."""
+"""Number of documents that must connect a sentence shape with a question shape."""
 _MAX_ANSWER_WORDS = 4
 MAX_DOCUMENTS = 2000
-"""So many, drawn at random, are asked about: each shape is looked for in each."""
+"""Documents to ask about, at most; of more a random sample, as every shape is tried on each."""
 
 
 class _Link(NamedTuple):
-    said: str
-    asked: str
+    sentence: str
+    question: str
 
 
 def made_questions(
@@ -43,8 +43,8 @@ def made_questions(
 
     Args:
         own: training pairs, with the documents that answer them.
-        documents: that training may read.
-        taken: folded questions that are asked already, of any split.
+        documents: the documents that training may read.
+        taken: folded questions of all splits, none of which is made again.
     """
     by_id = {document.document_id: document for document in documents}
     bearers = Counter(folded_name(document.title) for document in documents)
@@ -54,7 +54,7 @@ def made_questions(
     asked = set(taken)
     found: list[OwnQuestion] = []
     for document in documents:
-        # a question that names one of two documents of a title has two answers
+        # with two documents of one title, a question would have two answers
         if not _is_readable(document.title) or bearers[folded_name(document.title)] > 1:
             continue
         sentences = _sentences(document)
@@ -71,7 +71,7 @@ def made_questions(
 def _connected(
     own: Sequence[OwnQuestion], by_id: dict[str, Document]
 ) -> list[tuple[list[str], list[str]]]:
-    """Groups of sentence shapes and the question shapes that ask for what they say."""
+    """Groups of sentence shapes and the question shapes that ask for the facts they state."""
     documents_of: dict[_Link, set[str]] = defaultdict(set)
     for question in own:
         document = by_id.get(question.document_id)
@@ -81,7 +81,7 @@ def _connected(
     for link, seen in documents_of.items():
         if len(seen) < _LEAST_DOCUMENTS:
             continue
-        said, asked = {link.said}, {link.asked}
+        said, asked = {link.sentence}, {link.question}
         for group in [one for one in groups if one[0] & said or one[1] & asked]:
             groups.remove(group)
             said |= group[0]
@@ -91,7 +91,7 @@ def _connected(
 
 
 def _link(question: OwnQuestion, document: Document) -> _Link | None:
-    """The shapes of a pair; None unless one sentence alone names its answer, and once."""
+    """The shapes of a pair; None unless the answer occurs exactly once, in one sentence."""
     asked = _slotted(question.question, document.title, _NAME)
     if asked is None:
         return None
@@ -108,15 +108,15 @@ def _link(question: OwnQuestion, document: Document) -> _Link | None:
 
 
 def _sentences(document: Document) -> list[str]:
-    """The sentences that are about the document's subject, named in each."""
+    """The sentences about the document's subject, with its name in each."""
     found = (sentence_about(line, document.title) for line in document.lines)
     return [line for line in found if line]
 
 
 def _slotted(text: str, name: str, slot: str) -> str | None:
-    """`text` with the one occurrence of `name` as a slot; None where it is not said just once.
+    """`text` with a slot for `name`; None unless `name` occurs exactly once.
 
-    A capital at the beginning of the sentence makes no other shape.
+    The first letter becomes a capital, so that capitalization makes no other shape.
     """
     if _count(name, text) != 1:
         return None
@@ -137,14 +137,14 @@ def _is_readable(title: str) -> bool:
 
 
 def _only_answer(said: Sequence[str], sentences: Sequence[str], title: str) -> Iterator[str]:
-    """What the sentences say by one of the shapes, if they say one thing only, and once."""
+    """The answer that the sentences give in one of the shapes; none if it is not unique."""
     found: Counter[str] = Counter()
     for shape in said:
-        # to compile a pattern for every document would take most of the time
+        # compiling a pattern for every document would take most of the time
         literal = max(re.split(f"[{_NAME}{_ANSWER}]", shape), key=len).lower()
         if likely := [line for line in sentences if literal in line.lower()]:
             pattern = re.escape(shape).replace(_NAME, re.escape(title)).replace(_ANSWER, "(.+)")
-            # a capital opens the sentence, whatever the spelling of the title
+            # a sentence starts with a capital, even if the title does not
             whole = re.compile(pattern, re.IGNORECASE)
             found.update(match[1] for line in likely if (match := whole.fullmatch(line)))
     if len(found) == 1 and found.total() == 1:

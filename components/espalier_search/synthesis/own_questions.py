@@ -1,4 +1,4 @@
-"""A user's own questions, and a teacher that searches for their words."""
+"""A user's own questions, and a teacher that searches for the words of the question."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_own_questions(path: Path) -> list[OwnQuestion]:
 
 
 class WordTeacher:
-    """Searches for the question's content words, then for the rarer half of them only."""
+    """A teacher that searches for the question's content words, then for the rarer half of them."""
 
     def __init__(self, search: SearchTool, documents: Iterable[Document]) -> None:
         self._search = search
@@ -100,6 +100,6 @@ class WordTeacher:
 
 
 def _shown_answer(observation: str, gold: Iterable[str]) -> str | None:
-    """The first accepted answer whose words the observation contains, in a row."""
+    """The first accepted answer whose words the observation contains, adjacent and in order."""
     shown = f" {folded_name(observation)} "
     return next((a for a in gold if folded_name(a) and f" {folded_name(a)} " in shown), None)

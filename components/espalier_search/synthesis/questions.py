@@ -1,4 +1,4 @@
-"""Questions of every split: a user's own first, then formal ones up to the number asked for."""
+"""Questions of every split: a user's own first, then formal ones up to the requested number."""
 
 from __future__ import annotations
 
@@ -48,42 +48,43 @@ from espalier_search.synthesis.webshaper.steps import MAX_LISTED, Steps
 
 _OTHERWISE = (
     "give knowledge.triples about more entities (about {subjects} with a document of their own; "
-    "now {num_subjects}), give question/answer pairs in knowledge.questions whose answers stand in "
-    "at least {documents} documents (now {num_own} pairs), or change splits.heldout_share and "
+    "now {num_subjects}), give question/answer pairs in knowledge.questions with answers in at "
+    "least {documents} documents (now {num_own} pairs), or change splits.heldout_share and "
     "splits.dev_share"
 )
 _REMEDIES = {
     "answer_twice_in_last_document": "the subject's document names the answer in text that does "
-    "not state the triple. A sentence that states it is no reason to refuse: let it name the "
-    "object and use the words of the relation's name, or one wording in 5 documents or more",
+    "not state the triple. A sentence that states it is allowed: let it name the object and use "
+    "the words of the relation's name, or one wording in 5 documents or more",
     "answer_in_earlier_document": "documents on the way to the answer name it already: give "
     "objects that only the document of their subject names",
     "answer_on_chain": "relations lead back to an entity that the question names: give relations "
     "to further entities",
-    "not_unique": "subjects have several objects, and nothing tells which is meant: give relations "
-    "with one object for each subject",
+    "not_unique": "subjects have several objects, and the question fits all of them: give "
+    "relations with one object for each subject",
     "ambiguous_step": "a step on the way leads to several entities: give relations with one object "
     "for each subject",
     "unreadable_line": "a line of the documents is longer than an observation, or hides names of "
     "other splits: raise search.max_observation_words",
-    "entity_not_askable": f"names are asked about if unique, of letters, and of at most "
-    f"{MAX_NAME_WORDS} words and {MAX_NAME_CHARACTERS} characters: shorten names, or tell "
-    "entities of one name apart",
-    "object_not_admitted": "objects cannot be asked for, or belong to another split: give objects "
+    "entity_not_askable": f"questions need names that are unique, have letters, and at most "
+    f"{MAX_NAME_WORDS} words and {MAX_NAME_CHARACTERS} characters: shorten names, or give "
+    "entities of one name different names",
+    "object_not_admitted": "objects have unsuitable names or belong to another split: give objects "
     "that at least three subjects share, or more triples",
     "entity_of_another_split": "no entity is left for this split: give more triples, or change "
     "splits.heldout_share and splits.dev_share",
-    "subject_without_document": "subjects have no document: give them one of their name",
+    "subject_without_document": "subjects have no document: give each a document with its name as "
+    "the title",
     "list_too_long": f"subjects have more than {MAX_LISTED} objects of one relation",
 }
-"""Reason for refusing or leaving out candidates -> what the user can do about it."""
+"""Reason for refusing or leaving out candidates -> remedy for the user."""
 _SHOWN_REASONS = 3
 _LEAST_TRAIN = 128
-"""Half for the warm start, and four steps of 16 tasks."""
+"""Half of them for the warm start, the other half for four steps of 16 tasks."""
 _LEAST_DEV = 20
-"""Weights are chosen by dev questions; each of 20 is 5 points."""
+"""Dev questions choose the weights to keep; with 20 questions, each is worth 5 points."""
 _LEAST_HELDOUT = 100
-"""The 95 % interval of a share of 1/2 is 20 points wide at 100 questions."""
+"""With 100 questions, the 95 % interval of a share of 1/2 is 20 points wide."""
 
 _TITLE_WORDS = 8
 """Words of an observation reserved for the title and the label of the line."""
@@ -95,7 +96,7 @@ def make_questions(
     """The questions of every split, in random order.
 
     Raises:
-        DataError: a split would stay empty.
+        DataError: a split has no question.
     """
     if profile.asks_own_knowledge:
         count_source_rows(knowledge, funnel)
@@ -134,7 +135,7 @@ class FormalQuestions:
         self._generator = Generator(graph, weights, profile.seed)
         self._grown = GrownQuestions(profile, knowledge, self._generator)
         self._asked: set[Triple] = set()
-        """Triples that solvers of the questions drawn so far read."""
+        """Triples that a solver of the questions drawn so far has to read."""
 
     def count_triples(self) -> None:
         """Count every triple as asked about, or under the reason against it."""
@@ -165,7 +166,7 @@ class FormalQuestions:
         return InvertedQuestions(self._graph, config, self._profile.seed)
 
     def world(self, split: Split) -> World:
-        """Graph and documents that the questions of a split are judged against."""
+        """The graph and documents by which the questions of a split are judged."""
         view_name = INDEX_OF_SPLIT[split]
         view = self._evidence if view_name == "full" else self._documents(view_name)
         max_words = self._profile.search.max_observation_words - _TITLE_WORDS
@@ -176,7 +177,7 @@ class FormalQuestions:
 
 
 class GrownQuestions:
-    """Draws grown questions; `generator` remembers all queries drawn, grown or not."""
+    """Draws grown questions; `generator` remembers their queries and all others drawn."""
 
     def __init__(self, profile: Profile, knowledge: Path, generator: Generator) -> None:
         self._profile = profile
@@ -186,7 +187,7 @@ class GrownQuestions:
     def draw(
         self, split: Split, count: int, world: World, funnel: Funnel
     ) -> list[CandidateQuestion]:
-        """Up to `count` questions of a split; fewer where walks yield nothing new.
+        """Up to `count` questions of a split; fewer if walks yield nothing new.
 
         Raises:
             EngineError: the teacher's model cannot be used.
@@ -220,7 +221,7 @@ class GrownQuestions:
 
 
 class _Rollouts:
-    """Attempts of the route teacher at a seed question, each after another kind of mistake."""
+    """Attempts of the route teacher at a seed question, each with another kind of mistake."""
 
     def __init__(self, profile: Profile, knowledge: Path, split: Split) -> None:
         search = SearchTool.open(knowledge, INDEX_OF_SPLIT[split], profile.search)
@@ -242,7 +243,7 @@ class _Rollouts:
 
 
 def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, list[RoutedTask]]:
-    """A user's questions by split, at most the number that the profile asks for."""
+    """A user's questions by split, at most as many as the profile requests."""
     by_split: dict[Split, list[OwnQuestion]] = {split: [] for split in SPLITS}
     for question in read_own_questions(path):
         by_split[question.split].append(question)
@@ -261,7 +262,7 @@ def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, 
 def _made_questions(
     profile: Profile, knowledge: Path, funnel: Funnel, *, room: int
 ) -> list[RoutedTask]:
-    """Training questions made from the documents, up to so many with the pairs themselves."""
+    """Training questions made from the documents; with the pairs they are at most `room`."""
     pairs = read_own_questions(knowledge / "questions.jsonl")
     train = [pair for pair in pairs if pair.split == "train"]
     documents = load_documents(documents_path(knowledge, "train"))
@@ -293,9 +294,9 @@ def _nothing_to_ask(
     reasons: Counter[str] = Counter()
     for split in empty:
         refused = Counter(funnel.counts(f"{split}.drawn"))
-        del refused["signature_given_up"]  # follows from refusals that are counted already
+        del refused["signature_given_up"]  # a consequence of refusals that are counted already
         left_out = Counter(funnel.counts(f"{split}.excluded_before_drawing"))
-        # what was drawn and refused says more than what could not be drawn
+        # refusals of drawn questions tell more than questions that could not be drawn
         reasons += refused or left_out
         for what, counts in (("refused", refused), ("left out before drawing", left_out)):
             if counts:
@@ -316,7 +317,7 @@ def _nothing_to_ask(
 
 
 def _remark_on_few(questions: Mapping[Split, Sequence[RoutedTask]], funnel: Funnel) -> None:
-    """Say what to add where a source is too small to train on, or to measure with."""
+    """Add remarks about splits that are too small to train on or to measure with."""
     least: dict[Split, tuple[int, str]] = {
         "train": (_LEAST_TRAIN, "a warm start and a few steps of other tasks"),
         "dev": (_LEAST_DEV, "telling weights apart"),

@@ -1,9 +1,9 @@
 """A user's own training questions in other words, by the model of `[teacher]`.
 
-The model sees a question and its answer, and writes questions. One is kept if it names the title of
-the document where the original does, gives no answer away, and is asked by nobody yet; every other
-is counted under the first reason against it. Class names and docstrings of the answer belong to the
-schema and the cache key (`agent_texts.calls`).
+The model reads a question with its answer, and writes questions. A question is kept if it names the
+title of the document where the original does, does not give the answer away, and is new; every
+other is counted under the first reason against it. Class names and docstrings of the model's answer
+are part of the schema and of the cache key (`agent_texts.calls`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def reworded_questions(
 
     Args:
         pairs: training questions.
-        model: that rewords.
-        wanted: rewordings of a pair at most.
+        model: the model that rewords.
+        wanted: maximum number of rewordings of a pair.
         titles: document id -> title.
-        taken: folded questions that are asked already, of any split.
-        funnel: counts what is kept and what is refused.
+        taken: folded questions of all splits, none of which is kept again.
+        funnel: counts kept and refused questions.
 
     Raises:
         EngineError: the model cannot be used.
@@ -103,5 +103,5 @@ def _reason_against(text: str, pair: OwnQuestion, title: str, asked: set[str]) -
 
 
 def _names(text: str, name: str) -> bool:
-    text = _POSSESSIVE.sub("", text)  # folding makes one word of "Ada's"
+    text = _POSSESSIVE.sub("", text)  # folding would make "Ada's" one word
     return bool(folded_name(name)) and f" {folded_name(name)} " in f" {folded_name(text)} "

@@ -1,4 +1,4 @@
-"""Attempts at a question through the real search tool, by a plan or move by move with a model."""
+"""Attempts at a question with the real search tool, by a plan or move by move with a model."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from espalier_search.synthesis.search_wording import (
 from espalier_search.synthesis.teacher import TeacherEpisode
 
 MAX_SEARCHES = 6
-"""A plan with more lines is followed so far and then answered."""
+"""Limit for a plan: a longer one is followed up to here and then answered."""
 
 NOTHING_READ = "unknown"
 
 
 def attempt_by_plan(task: Task, plan: Plan, search: SearchTool) -> Trajectory:
-    """Search as planned: each value read goes into the next search, the last one is the answer.
+    """The trajectory of a plan: each value read goes into the next search, the last is the answer.
 
-    Nothing but the plan is followed: if a line is not shown, the attempt answers with the value
-    read before. The outcome in the trajectory's reward is verified, 1.0 or 0.0.
+    If a line is not shown, the attempt ends with the value read before it. The outcome in the
+    trajectory's reward is verified, 1.0 or 0.0.
     """
     episode = TeacherEpisode(task, search)
     labels = plan.analysis.split(LABEL_SEPARATOR)[:MAX_SEARCHES]
@@ -61,7 +61,7 @@ def attempt_by_plan(task: Task, plan: Plan, search: SearchTool) -> Trajectory:
 
 
 def line_values(observation: str, label: str) -> tuple[str, ...]:
-    """Values of the first line with that label in any hit; labels are compared folded."""
+    """Values of the first line with this label in any hit; labels are compared folded."""
     wanted = folded_name(label)
     for hit in shown_hits(observation):
         for line in hit.lines:
@@ -113,7 +113,7 @@ def move_request(told: EpisodeInput, sample: int) -> Request[Move]:
 class EmbeddedSolver:
     """A `Model` for `solve_question` that plans with the embedded teacher and follows the plan.
 
-    Plans contain mistakes as often as the teacher's do; the search tool decides the rest.
+    Its plans contain mistakes as often as the teacher's do.
     """
 
     def __init__(self, planner: Model) -> None:
@@ -150,7 +150,7 @@ def _next_move(told: EpisodeInput, labels: list[str], first_query: str) -> BaseM
 
 
 class Rollouts:
-    """Makes `rollouts` concurrent attempts at a task; the first that is kept demonstrates it."""
+    """Makes `rollouts` concurrent attempts at a task and takes the first acceptable one."""
 
     def __init__(
         self, model: Model, search: SearchTool, funnel: Funnel, *, rollouts: int, max_turns: int
@@ -202,11 +202,11 @@ def rollout_teacher(
     search: SearchTool,
     funnel: Funnel,
 ) -> Generator[Demonstrate]:
-    """Demonstrate tasks by rollouts of the model of `[teacher]`; each call waits for its result."""
+    """A function that demonstrates tasks by rollouts of `[teacher]`'s model and waits for them."""
     teacher = profile.teacher
     with asyncio.Runner() as runner:
         opening = opened_model(teacher.model or _embedded_solver(profile, graph, documents))
-        # entered by hand: the caller's block is not async, and the runner must go on between calls
+        # entered by hand: the caller's block is not async, and the runner has to outlive each call
         opened = runner.run(opening.__aenter__())
         rollouts = Rollouts(
             opened.model,

@@ -1,4 +1,4 @@
-"""The wording of a searching teacher: its thoughts and calls, and how it reads observations."""
+"""The thoughts and search calls of a teacher, and the parsing of its observations."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from espalier.records.folding import folded_name
 from espalier.records.message import ToolSpec
 
 WriteAction = Callable[[ToolCalls | FinalAnswer], str]
-"""Writes an action in the policy's dialect."""
+"""A function that writes an action in the policy's dialect."""
 
 LABEL_SEPARATOR = " , "
 READY_TO_ANSWER = "answer"
 """Thought before the answer."""
 LOOK_UP = "find"
-"""Thought of a teacher that has only the question's own words."""
+"""Thought of a teacher that searches for words of the question."""
 SEARCH_TOOL = ToolSpec(
     name="search",
     description="Search the documents.",
@@ -24,11 +24,12 @@ SEARCH_TOOL = ToolSpec(
     call_tag="search",
     result_tag="information",
 )
-"""Enough of the tool to write and parse its calls; `environments.search_qa` defines it."""
+"""The part of the tool's specification that writing and parsing calls needs; the whole is in
+`environments.search_qa`."""
 
 
 def search_query(name: str, label: str) -> str:
-    """The query that finds the line `label` of the document titled `name`."""
+    """A query for the line `label` of the document titled `name`."""
     return f"{name} {label}"
 
 
@@ -38,22 +39,22 @@ def search_call(thought: str, query: str) -> ToolCalls:
 
 
 def remaining_hops(labels: Sequence[str]) -> str:
-    """Thought before a search: labels of the lines still to be read, in order."""
+    """Thought before a search: the labels of the lines that remain to be read, in order."""
     return LABEL_SEPARATOR.join(labels)
 
 
 def joint_label(labels: Sequence[str]) -> str:
-    """Label of the search for what the lines `labels` of several documents have in common."""
+    """Label of one search for the value that the lines `labels` of several documents share."""
     return f"both {' '.join(dict.fromkeys(labels))}"
 
 
 def joint_query(names: Sequence[str], labels: Sequence[str]) -> str:
-    """The query that finds a document which mentions all of `names`."""
+    """A query for a document that mentions all of `names`."""
     return " ".join((*names, *dict.fromkeys(labels)))
 
 
 def joint_title(observation: str, names: Sequence[str]) -> str | None:
-    """Title of the first hit whose lines list all of `names`, none of which it is; None else."""
+    """Title of the first hit that lists all of `names` and is none of them; None if none does."""
     wanted = {folded_name(name) for name in names}
     for hit in shown_hits(observation):
         values = [

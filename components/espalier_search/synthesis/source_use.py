@@ -1,4 +1,4 @@
-"""What of a user's own rows is asked about, and why the rest is not.
+"""Counts of a user's own rows that became questions, and of the others by reason.
 
 Every question pair and every triple of the source is counted once: as used, or under the first
 reason against it.
@@ -31,10 +31,10 @@ _LEFT_OUT_ROWS = {
 }
 """Heading -> row count of the knowledge's manifest -> reason."""
 _MAX_JUDGED = 20_000
-"""Triples without a question that are judged by every rule: of a large source most are just not
-drawn, and judging them all would take longer than drawing."""
+"""Limit of triples without a question that are judged by every rule. Most triples of a large source
+are simply not drawn, and judging them all would take longer than drawing."""
 _LEAST_QUESTIONS = 3
-"""Questions that a split has on average before a source counts as large enough."""
+"""Expected questions per split from which on a source counts as large enough."""
 
 
 def count_source_rows(knowledge: Path, funnel: Funnel) -> None:
@@ -69,7 +69,7 @@ def count_triples(
 
 
 def triples_read(candidates: Iterable[CandidateQuestion]) -> set[Triple]:
-    """The triples that solvers of these questions read."""
+    """The triples that a solver of these questions has to read."""
     return {
         Triple(read.subject, read.relation, each)
         for candidate in candidates
@@ -79,7 +79,7 @@ def triples_read(candidates: Iterable[CandidateQuestion]) -> set[Triple]:
 
 
 def _reason_against(triple: Triple, graph: KnowledgeGraph) -> str | None:
-    """Why no question of one step can ask for a triple; None where the rules have to say."""
+    """The reason why no question of one step can ask for a triple; None if the rules decide."""
     subject, reached = graph.entities[triple.subject], graph.entities[triple.object]
     num_objects = len(graph.objects(triple.relation, triple.subject))
     split = _split_of(subject, reached)
@@ -101,16 +101,16 @@ def _reason_against(triple: Triple, graph: KnowledgeGraph) -> str | None:
 
 
 def _split_of(subject: Entity, reached: Entity) -> Split | None:
-    """The split that would ask about the two; None for two hubs."""
+    """The split whose questions may be about both entities; None for two hubs."""
     return next((one for one in SPLITS if one in (subject.split, reached.split)), None)
 
 
 def least_subjects(graph: KnowledgeGraph, splits: SplitsConfig) -> int:
-    """Entities with a document and triples that a source like this one needs for every split.
+    """Number of entities with a document and triples that a source like this one needs.
 
-    A split has a share of the entities. A triple can be asked about if its object is of the same
-    split or of none: always for a hub and for an object of one subject, else as often as the split
-    has entities. The least is what gives the smaller split three questions of one step on average.
+    With so many, the smaller of dev and heldout has three questions of one step on average. A split
+    has a share of the entities, and a triple gives it a question if the object is of the same split
+    or of none: always for an object that is no subject, else with a probability equal to the share.
     """
     subjects = {triple.subject for triple in graph.triples()}
     share = min(splits.dev_share, splits.heldout_share)
@@ -120,10 +120,10 @@ def least_subjects(graph: KnowledgeGraph, splits: SplitsConfig) -> int:
         if len(graph.objects(triple.relation, triple.subject)) == 1
     )
     per_subject = usable / len(subjects) if subjects else 0.0
-    least = math.ceil(_LEAST_QUESTIONS / share)  # of subjects that give one question each
+    least = math.ceil(_LEAST_QUESTIONS / share)  # if every subject gives one question
     return max(least, math.ceil(least / per_subject)) if per_subject else least
 
 
 def least_documents(splits: SplitsConfig) -> int:
-    """Documents that must hold an answer, so that every split has a question of its own."""
+    """Number of documents with an answer that gives every split a question of its own."""
     return math.ceil(1.2 / min(splits.dev_share, splits.heldout_share))

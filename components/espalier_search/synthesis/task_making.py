@@ -1,7 +1,7 @@
 """Tasks from fair queries, worded as questions, and from a user's own questions.
 
-Every relation has several phrasings and every question several frames; seed and canonical text
-alone decide which ones a question gets. A question that would grow too long gets the shortest
+Every relation has several phrasings and every question several frames; the choice depends only on
+the seed and the query's canonical text. A question that would be too long gets the shortest
 phrasing of each relation.
 """
 
@@ -47,7 +47,7 @@ JOINED_FRAMES = (
     "Name the {kind} that is {np}.",
     "Find the {kind} that is {np}.",
 )
-"""For an intersection or union at the root, which is no noun phrase with an article of its own."""
+"""Frames for an intersection or union at the root, which has no article of its own."""
 CONJUNCTIONS = ("{a} and also {b}", "both {a} and {b}")
 
 Choice = Callable[[Sequence[str]], str]
@@ -99,7 +99,7 @@ def _noun_phrase(query: Query, graph: KnowledgeGraph, choose: Choice) -> str:
 
 
 def _phrasings(relation: Relation, inner: Query) -> Sequence[str]:
-    """Phrasings to use around `inner`; around a phrase, those that end with it nest readably."""
+    """Phrasings for `inner`; around another phrase, those that end with it, which read better."""
     if isinstance(inner, Constant | ConstantSet):
         return relation.phrasings
     return [text for text in relation.phrasings if text.endswith("{x}")] or relation.phrasings
@@ -123,18 +123,18 @@ INDEX_OF_SPLIT: Mapping[Split, View] = {"train": "train", "dev": "dev", "heldout
 OWN = "own"
 """Kind and source of a user's own questions."""
 MADE = "made"
-"""Source of questions made from documents by the wording of a user's own."""
+"""Source of questions made from documents in the wording of a user's own questions."""
 DRAWN = "webshaper"
 """Source of questions drawn by signature."""
 GROWN = "expansion"
 """Source of questions grown layer by layer."""
 INVERTED = "inverted"
-"""Kind and source of questions that start from the answer."""
+"""Kind and source of inverted questions, which are made from the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedTask:
-    """A task and the route that a teacher can follow; None for a user's own question."""
+    """A task, and the route for its teacher; None for a user's own question."""
 
     task: Task
     route: Route | ClueRoute | None
@@ -166,7 +166,7 @@ def formal_question(
 
 
 def own_question(own: OwnQuestion, source: str = OWN) -> RoutedTask:
-    """The task of a user's own question, or of one in its wording."""
+    """The task of a user's own question, or of a question made in its wording."""
     text = f"{own.question}\t{own.document_id}"
     metadata = TaskMetadata(
         split=own.split,
@@ -190,7 +190,7 @@ def kind_of(query: Query) -> str:
 
 
 def search_task(prompt: str, gold: tuple[str, ...], text: str, metadata: TaskMetadata) -> Task:
-    """The task of a question; `text` is equal exactly for equal questions of a split."""
+    """The task of a question; `text` identifies the question within its split."""
     return Task(
         task_id=task_id_of(metadata.split, text),
         prompt=(Message(role="user", content=prompt),),
@@ -202,7 +202,7 @@ def search_task(prompt: str, gold: tuple[str, ...], text: str, metadata: TaskMet
 
 
 def fact_of(task: Task) -> str:
-    """Equal for tasks about the same fact: their query, or else their documents and answer."""
+    """A key that tasks about the same fact share: the query, or else documents and answer."""
     query = task.extra.get("query")
     return (
         str(query) if query else "\t".join((*evidence_of(task), folded_name(task.verifier.gold[0])))

@@ -1,8 +1,8 @@
-"""A teacher that answers a query by following its route through the real search tool.
+"""A teacher that answers a query by following its route with the real search tool.
 
-It knows the route (names in the question, labels of relations), never the graph: every name it
-types and every answer it gives was read in an observation before. On request it makes a mistake
-first (a detour) and recovers from it.
+It knows the route (names in the question, labels of relations) but not the graph: every other name
+in its searches, and its answer, comes from an observation. On request it makes a mistake first (a
+detour) and recovers from it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from espalier_search.synthesis.webshaper.query import (
 
 
 class TeacherEpisode:
-    """One attempt at one task through the real search tool."""
+    """One attempt at one task with the real search tool."""
 
     def __init__(self, task: Task, search: SearchTool) -> None:
         self._task = task
@@ -65,7 +65,7 @@ class TeacherEpisode:
         return self._search.observation(query)
 
     def answered(self, answer: str, *, outcome: float = 1.0) -> Trajectory:
-        """End with `answer`; `outcome` is 1 or 0, as the caller has verified."""
+        """End with `answer`; `outcome` is 1.0 or 0.0, verified by the caller."""
         self._say(FinalAnswer(answer, READY_TO_ANSWER))
         return Trajectory(
             task_id=self._task.task_id,
@@ -85,9 +85,9 @@ class TeacherEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Start at each of `names` and follow `labels`; the last line may list several values.
+    """A path that starts at each of `names` and follows `labels`; the last line may be a list.
 
-    If `start` is given, `names` is empty: the arm begins at what that route finds.
+    If `start` is given, `names` is empty, and the arm starts at the value of that route.
     """
 
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Walk every arm, keep what all of them share, and follow `tail` from there."""
+    """Arms that are walked to their ends, and the `tail` to follow from the value they share."""
 
     arms: tuple[Arm, ...]
     tail: tuple[str, ...]
@@ -111,8 +111,8 @@ class Route:
         """The label of every search, in order.
 
         Args:
-            jointly: one search takes the place of the lists that arms end with: it finds the
-                document that mentions all whose lists it would be in.
+            jointly: the lists at the ends of the arms are not read; one search finds the document
+                that mentions all entities whose lists would contain it.
         """
         joins = jointly and len(self.arms) > 1
         walked: list[str] = []
@@ -128,7 +128,7 @@ class Route:
 
     @property
     def joint_label(self) -> str:
-        """The label of the search that takes the place of these lists."""
+        """The label of the search that replaces the reading of these lists."""
         return joint_label(self.last_labels)
 
 
@@ -152,7 +152,7 @@ def route_of(query: Query, graph: KnowledgeGraph) -> Route:
 
 
 def _arm(query: Query, graph: KnowledgeGraph) -> Arm:
-    """The arm of a part of an intersection; a nested intersection becomes its start."""
+    """The arm for a part of an intersection; a nested intersection becomes its start."""
     route = route_of(query, graph)
     if not route.tail:
         (arm,) = route.arms
@@ -164,26 +164,26 @@ EMPTY_RESULT = "empty_result"
 WRONG_DOCUMENT = "wrong_document"
 BAD_QUERY = "bad_query"
 DETOUR_KINDS = (BAD_QUERY, EMPTY_RESULT, WRONG_DOCUMENT)
-"""The right document without the line; nothing found; another document than meant."""
+"""An observation of the right document without the line, of nothing, of another document."""
 
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The correct search, which a detour precedes."""
+    """The correct search, before which a detour is made."""
 
     name: str
     label: str
     previous_name: str
-    """The entity read before; empty at the first search."""
+    """The entity whose document was read before; "" at the first search."""
     later_labels: tuple[str, ...]
 
 
 def detour_query(
     lookup: Lookup, kind: str, observe: Callable[[str], str], rng: random.Random
 ) -> str | None:
-    """A query that fails in the way of `kind`, tried with the real tool; None if none does."""
+    """A query that fails as `kind` says, tried with the real tool; None if none does."""
     for query in _WRONG_QUERIES[kind](lookup, rng):
         if detour_kind_of(observe(query), lookup) == kind:
             return query
@@ -204,7 +204,7 @@ def misspelled(name: str, rng: random.Random) -> str:
     """The name with two letters of its longest word swapped, or one left out."""
     word = max(_LETTERS.findall(name), key=len, default=name)
     start = name.index(word)
-    first = 1 if len(word) > 2 else 0  # the first letter stays, where there are enough
+    first = 1 if len(word) > 2 else 0  # a longer word keeps its first letter
     position = start + rng.randrange(first, max(len(word) - 1, 1))
     before, here, after = name[:position], name[position], name[position + 1 :]
     return before + after if rng.random() < 0.5 else before + after[:1] + here + after[1:]
@@ -238,7 +238,7 @@ _WRONG_QUERIES: dict[str, Callable[[Lookup, random.Random], Iterator[str]]] = {
 
 
 MAX_SEARCHES_BEFORE_DETOUR = 4
-"""Longer routes take no detour: an episode's limit on turns and tokens would cut them off."""
+"""Longer routes take no detour, because it would exceed an episode's limit on turns or tokens."""
 
 
 class _WalkEnded(Exception):
@@ -246,10 +246,10 @@ class _WalkEnded(Exception):
 
 
 class RouteTeacher:
-    """Follows routes; with `detour_kind` it first makes one mistake of that kind.
+    """A teacher that follows routes; with `detour_kind` it first makes one mistake of that kind.
 
-    Where a route joins lists it searches for the document that mentions all that they are lists of,
-    and reads the lists only where there is no such document.
+    For a route that joins lists it searches for a document that mentions all the entities whose
+    lists they are, and reads the lists only if there is no such document.
     """
 
     def __init__(self, search: SearchTool, max_observation_words: int, seed: int) -> None:
@@ -258,7 +258,7 @@ class RouteTeacher:
         self._seed = seed
 
     def demonstrate(self, task: Task, route: Route, detour_kind: str = "") -> Trajectory | Rejected:
-        """The trajectory, or why there is none: the line was not shown, the answer was wrong."""
+        """The trajectory, or why there is none: a line was not shown, or the answer was wrong."""
         ways = (False,) if route.searches(jointly=True) == route.labels else (True, False)
         outcomes = (self._walked(task, route, detour_kind, jointly=way) for way in ways)
         rejected = Rejected("")
@@ -299,7 +299,7 @@ class _Walk:
         self._rng = random.Random(0)
 
     def plan_detour(self, kind: str, rng: random.Random) -> None:
-        """Plan one mistake at a random search or later, where a query of `kind` can be found."""
+        """Plan one mistake of `kind` at the first search with a fitting query from a random one."""
         first = rng.randrange(len(self.labels))
         for position in range(first, len(self.labels)):
             self._detours[position] = kind
@@ -310,7 +310,7 @@ class _Walk:
         return self._value_of(self._route)
 
     def _value_of(self, route: Route) -> str:
-        """Walk every arm, find what they share, and follow the tail."""
+        """Walk every arm, find the value they share, and follow the tail."""
         if self._jointly and len(route.arms) > 1:
             value = self._found_jointly(route)
         else:
@@ -326,12 +326,12 @@ class _Walk:
     def _end_of(self, arm: Arm) -> list[str]:
         listed: list[str] = []
         for name in self._names_of(arm):
-            listed.extend(self._read(self._led_on(name, arm), arm.labels[-1]))
+            listed.extend(self._read(self._host_of(name, arm), arm.labels[-1]))
         return listed
 
     def _found_jointly(self, route: Route) -> str:
-        """What the lists of all arms share, by searching for all that they are lists of."""
-        ends = [[self._led_on(name, arm) for name in self._names_of(arm)] for arm in route.arms]
+        """The value that the lists of all arms share, found by one search for their entities."""
+        ends = [[self._host_of(name, arm) for name in self._names_of(arm)] for arm in route.arms]
         thought = self._thought()
         for names in product(*ends):
             observation = self.episode.search(thought, joint_query(names, route.last_labels))
@@ -344,8 +344,8 @@ class _Walk:
     def _names_of(self, arm: Arm) -> tuple[str, ...]:
         return (self._value_of(arm.start),) if arm.start else arm.names
 
-    def _led_on(self, name: str, arm: Arm) -> str:
-        """Where the arm's labels but the last one lead from `name`."""
+    def _host_of(self, name: str, arm: Arm) -> str:
+        """The entity whose list ends the arm: follow all labels but the last from `name`."""
         for label in arm.labels[:-1]:
             name = _only(self._read(name, label))
         return name
@@ -354,7 +354,7 @@ class _Walk:
         return remaining_hops(self.labels[self._position :])
 
     def _read(self, name: str, label: str) -> list[str]:
-        """Search for the line and return what it lists."""
+        """Search for the line and return its values."""
         thought = self._thought()
         if self._position in self._detours and not self.episode.detour:
             later = self.labels[self._position + 1 :]
@@ -363,7 +363,7 @@ class _Walk:
         found = listed_values(observation, name, label)
         if found is None:
             raise _WalkEnded("line_not_shown")
-        # a full observation that ends with the last value may have cut that value short
+        # the value at the end of a full observation may have been cut off
         if len(observation.split()) >= self._max_words and observation.endswith(found[-1]):
             raise _WalkEnded("observation_cut")
         self._position += 1

@@ -34,7 +34,7 @@ def test_a_drained_step_is_tried_again_and_goes_on(kubeflow):
     gone = kubectl(places(), f"--namespace={PIPELINE}", "delete", "pod", pod, "--grace-period=5")
     assert gone.returncode == 0, gone.stderr
     again = pod_of(run_id, "prepare_policy", besides=[pod])
-    _wait_for_line(again, "goes on from the checkpoint")
+    _wait_for_line(again, "resumes from the checkpoint")
     of_runs("stop", run_id)
 
 

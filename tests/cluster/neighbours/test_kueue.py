@@ -128,7 +128,7 @@ def test_a_preempted_training_loses_no_step(preempted):
 
 def test_a_preempted_training_goes_on_in_another_pod(preempted):
     assert preempted["later"]
-    assert "goes on from the checkpoint" in preempted["log"]
+    assert "resumes from the checkpoint" in preempted["log"]
 
 
 def test_kueue_says_who_was_preempted(preempted):

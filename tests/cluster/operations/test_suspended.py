@@ -86,7 +86,7 @@ def test_a_suspension_is_no_failed_attempt(suspended):
 @pytest.mark.slow
 def test_a_resumed_training_goes_on_from_its_checkpoint(suspended):
     _, _, log, history = suspended
-    assert "goes on from the checkpoint of" in log
+    assert "resumes from the checkpoint of" in log
     assert history.column("step").to_pylist() == list(range(1, STEPS + 1))
 
 

@@ -280,7 +280,7 @@ def section(html, title):
 
 
 def test_the_funnel_counts_rows_from_request_to_training(html):
-    text = section(html, "From what was asked for to what trains")
+    text = section(html, "From requested to trained rows")
 
     kept = int(re.search(r"training questions 6,000 21 13 600 (\d+) ", text)[1])
     assert 0 < kept < 600
@@ -338,7 +338,7 @@ def test_a_run_without_agent_texts_shows_none_of_their_kinds(tmp_path):
 
 def test_the_step_whose_weights_were_kept_is_named(html):
     assert "Weights kept: step 80" in html
-    assert "Before the first step 31.0% of them were answered." in html
+    assert "Before the first step the policy answered 31.0% of them." in html
 
 
 def test_a_failed_validation_is_shown_with_its_fault(tmp_path):
@@ -362,7 +362,7 @@ def test_a_stage_that_measured_nothing_says_so(tmp_path):
 
     publish(run, "warm_policy", "warm_start", no_steps)
 
-    assert "warm start ran and left nothing to show here" in write_report(run).read_text("utf-8")
+    assert "warm start ran and has nothing to show here" in write_report(run).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def test_a_step_that_trained_nothing_says_why(artifact):
     run = artifact("continue_pretraining", handed_on)
     assert step_figures("continue_pretraining", run) == {}
     page = step_page("continue_pretraining", run)
-    assert "the base policy was handed on as it is" in page
+    assert "the base policy was passed on unchanged" in page
     assert "<svg" not in page
     given = artifact("prepare_policy", sample_run.prepare_policy)
     assert step_figures("prepare_policy", given) == {}

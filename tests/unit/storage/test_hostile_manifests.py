@@ -60,10 +60,10 @@ def test_invalid_values_are_refused_with_a_message(content):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace(b'"seed":0', b'"seed":0,"seed":1'), "'seed' stands there twice"),
-        (lambda text: text.replace(b'{"rows"', b'{"rows":"0","rows"'), "'rows' stands there twice"),
-        (lambda text: text.replace(b'"sizes":{"rows":1', b'"sizes":{"rows":-1'), "has -1 bytes"),
-        (lambda text: text.replace(b'"rows":1', b'"rows":9223372036854775807'), "has 92233"),
+        (lambda text: text.replace(b'"seed":0', b'"seed":0,"seed":1'), "'seed' is given twice"),
+        (lambda text: text.replace(b'{"rows"', b'{"rows":"0","rows"'), "'rows' is given twice"),
+        (lambda text: text.replace(b'"sizes":{"rows":1', b'"sizes":{"rows":-1'), "of -1 bytes"),
+        (lambda text: text.replace(b'"rows":1', b'"rows":9223372036854775807'), "of 92233"),
         (lambda text: text.replace(b'"rows":1', b'"else":1'), "not among its files"),
         (lambda text: text.replace(b'"schema_version":1', b'"schema_version":2'), "schema 2"),
         (lambda text: text.replace(b'"seed":0', b'"seed":0,"more":1'), "not a manifest"),

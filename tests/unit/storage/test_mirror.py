@@ -76,7 +76,7 @@ def test_a_checkpoint_is_copied_and_taken_up_on_another_disk(s3, mirrored, tmp_p
     again, said = mirrored("new")
     again.restore(is_any)
     assert files(tmp_path / "new") == {"latest.pt": b"step 2", "replay-2.parquet": b"rows"}
-    assert "goes on from the checkpoint of 20" in said[0]
+    assert "resumes from the checkpoint of 20" in said[0]
     s3.requests.clear()
     with again:
         time.sleep(0.2)
@@ -251,7 +251,7 @@ def test_a_broken_copy_is_left_and_said(s3, mirrored, tmp_path, harm):
     again, said = mirrored("new")
     again.restore(is_any)
     assert not (tmp_path / "new").exists()
-    assert said[0].startswith(f"no checkpoint is taken from s3://{BUCKET}/{PREFIX}")
+    assert said[0].startswith(f"no checkpoint is restored from s3://{BUCKET}/{PREFIX}")
 
 
 def test_a_disk_that_was_not_lost_counts_more(s3, mirrored, tmp_path):

@@ -33,7 +33,7 @@ def test_faulty_rows_count_once_per_kind_and_have_no_figures(tmp_path):
 def test_the_table_explains_what_it_counts(tmp_path):
     shown = table(check_file(_written(tmp_path, SHORTCUT)))
     assert "1 rows, 0 without fault" in shown
-    assert "     1  constant_beside_target  shortcut: a constant stands beside the target" in shown
+    assert "     1  constant_beside_target  shortcut: a constant is next to the target" in shown
     assert "depth" not in shown
 
 
@@ -45,7 +45,7 @@ def test_rows_with_unreadable_entries_are_counted_as_not_judged_whole(tmp_path):
     assert found["rows_by_kind"]["no_target"] == 1
     shown = table(checked)
     assert "2 rows have an entry that cannot be read" in shown
-    assert "     1  no_target               nothing is asked for (of 2 rows)" in shown
+    assert "     1  no_target               the question has no target (of 2 rows)" in shown
 
 
 @pytest.mark.parametrize(

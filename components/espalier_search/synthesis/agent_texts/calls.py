@@ -1,8 +1,8 @@
-"""What a model is asked for agent texts, and the types that it must answer with.
+"""Requests to a model for agent texts, and the types of its answers.
 
 An endpoint and the embedded teacher answer the same requests. Class names and docstrings of the
-answers (`Claims` to `Alternatives`, and what they hold) are part of the JSON schema that a model
-is sent and of the key under which its answer is cached: a change makes cached answers useless.
+answers (`Claims` to `Alternatives`, with the types of their fields) are part of the JSON schema
+sent to a model and of the key under which its answer is cached: a change invalidates the cache.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from espalier.completions import PlainText, Request, StrictModel
 
 Style = Literal["retrieval", "numeric", "multi_hop", "synthesis"]
 STYLES: tuple[Style, ...] = ("retrieval", "numeric", "multi_hop", "synthesis")
-"""One claim; a quantity; a chain over several documents; several claims put together."""
+"""Styles of a question: about one claim, a quantity, a chain over several documents, or several
+claims together."""
 
 Date = Annotated[str, StringConstraints(pattern=r"^(\d{4}(-\d{2}(-\d{2})?)?)?$")]
-"""Year, month or day, as 1843, 1843-07 or 1843-07-02; "" if the text states none."""
+"""A year, month or day: 1843, 1843-07 or 1843-07-02; "" if the text states none."""
 
 
 class OfferedTool(StrictModel):
@@ -151,7 +152,7 @@ class Alternatives(StrictModel):
 
 
 def claims_request(told: DocumentInput) -> Request[Claims]:
-    """Ask for the claims of a document."""
+    """A request for the claims of a document."""
     return Request(
         call="draw_claims",
         instructions="List every claim of the document: the entity it is about, the date that it "
@@ -162,7 +163,7 @@ def claims_request(told: DocumentInput) -> Request[Claims]:
 
 
 def questions_request(told: MemoryInput) -> Request[Questions]:
-    """Ask for questions about a memory."""
+    """A request for questions about a memory."""
     return Request(
         call="ask_questions",
         instructions="Write one question about the entity in each of the styles: retrieval (one "
@@ -174,7 +175,7 @@ def questions_request(told: MemoryInput) -> Request[Questions]:
 
 
 def plan_request(told: QuestionInput, sample: int = 0) -> Request[Plan]:
-    """Ask for an analysis and the first action."""
+    """A request for an analysis and the first action."""
     return Request(
         call="plan_first_action",
         instructions="Analyse what has to be found out, in order, and give the first tool call. "
@@ -186,7 +187,7 @@ def plan_request(told: QuestionInput, sample: int = 0) -> Request[Plan]:
 
 
 def judge_request(told: PlanInput) -> Request[Judgement]:
-    """Ask whether a plan is likely to succeed."""
+    """A request to judge whether a plan is likely to succeed."""
     return Request(
         call="judge_plan",
         instructions="Judge whether the plan, beginning with this tool call, is likely to obtain "
@@ -197,7 +198,7 @@ def judge_request(told: PlanInput) -> Request[Judgement]:
 
 
 def guess_request(told: QuestionInput) -> Request[Guess]:
-    """Ask for the parts of a question and a guess, without tools."""
+    """A request for the parts of a question and a guess, without tools."""
     return Request(
         call="guess_answer",
         instructions="Without any tool, decompose the question into its parts and guess the "
@@ -208,7 +209,7 @@ def guess_request(told: QuestionInput) -> Request[Guess]:
 
 
 def refine_request(told: KnowledgeInput) -> Request[Refined]:
-    """Ask for the answer that the knowledge supports."""
+    """A request for the answer that the knowledge supports."""
     return Request(
         call="refine_answer",
         instructions="Reason from the knowledge, step by step, to the answer of the question; give "
@@ -219,7 +220,7 @@ def refine_request(told: KnowledgeInput) -> Request[Refined]:
 
 
 def alternatives_request(told: StepInput) -> Request[Alternatives]:
-    """Ask for other actions at a step."""
+    """A request for other actions at a step."""
     return Request(
         call="offer_alternatives",
         instructions="Give as many other actions as `count` says that an agent might take at this "

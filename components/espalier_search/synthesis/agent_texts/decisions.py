@@ -1,8 +1,8 @@
 """Higher-order action synthesis (AgentFounder, arXiv:2509.13310): trajectories as decisions.
 
-At every step of a trajectory, good or bad, alternatives are thought of but not executed, merged
-with what was done and shuffled. The text goes from choice to choice, with the real responses, and
-ends with the real outcome:
+At every step of a right or wrong trajectory, a model proposes alternatives, which are not executed
+but shuffled together with the action taken. The text is a sequence of such choices with the real
+observations, and ends with the real outcome:
 
     user       Name the time zone used in Duaca.
     assistant  Option 1: <think> country </think> <search> Duaca country </search>
@@ -47,7 +47,16 @@ class Decider:
         seed: int,
         in_flight: int,
     ) -> None:
-        """Set up a decider; `write` spells actions in the policy's dialect."""
+        """Create a decider.
+
+        Args:
+            model: proposes the alternatives.
+            alternatives: number of alternatives to request at each step.
+            funnel: counts kept and refused texts.
+            write: writes actions in the policy's dialect.
+            seed: seed of the run.
+            in_flight: attempts worked on at a time.
+        """
         self._model = model
         self._write = write
         self._alternatives = alternatives
@@ -134,5 +143,5 @@ def _candidate(action: Message) -> Candidate | None:
 
 
 def _differs(one: Candidate, other: Candidate) -> bool:
-    """Whether the actions differ, whatever their thoughts."""
+    """Whether the actions differ, apart from their thoughts."""
     return (one.action, one.text.casefold()) != (other.action, other.text.casefold())

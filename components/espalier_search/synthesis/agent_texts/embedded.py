@@ -1,7 +1,7 @@
 """The embedded teacher: a `Model` for agent texts that answers without any network.
 
-It plans from what it reads in a question, and makes mistakes on purpose as often as the profile
-says, so that its plans have to be judged as those of a language model.
+It plans by parsing the question, and makes deliberate mistakes with the profile's probability, so
+that its plans have to be judged like those of a language model.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Labels = tuple[str, ...]
 def with_mistake(
     name: str, labels: Labels, schema: Schema, rng: random.Random
 ) -> tuple[str, Labels]:
-    """Name and labels with one mistake: a hop forgotten, swapped or another, or a wrong name."""
+    """Name and labels with one mistake: a hop left out, swapped or replaced, or a wrong name."""
     recipes = ["another_line", "misspelled", "another_name"]
     if len(labels) > 1:
         recipes += ["forgotten", "swapped"] * 2
@@ -206,7 +206,7 @@ def _facts(told: MemoryInput) -> Facts:
 
 
 def _phrase(relation: Relation, inner: str, rng: random.Random, *, ends: bool = False) -> str:
-    """A phrasing around `inner`; with `ends` one that ends with it, which nests more readably."""
+    """A phrasing around `inner`; with `ends` one that ends with it, which reads better nested."""
     ending = [text for text in relation.phrasings if text.endswith("{x}")] if ends else []
     return rng.choice(ending or list(relation.phrasings)).replace("{x}", inner)
 
@@ -218,7 +218,7 @@ Handler = Callable[[Any, random.Random], BaseModel | ModelRefusal]
 
 
 class EmbeddedTeacher:
-    """Answers every request of `agent_texts.calls`; equal requests get equal answers."""
+    """A `Model` for every request of `agent_texts.calls`; equal requests get equal answers."""
 
     def __init__(self, schema: Schema, *, mistake_share: float, seed: int) -> None:
         self._schema = schema

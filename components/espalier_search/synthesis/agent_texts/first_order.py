@@ -1,12 +1,12 @@
 """First-order action synthesis (FAS): plans for questions, and answers from given knowledge.
 
-Planning: questions about an entity's memory, each with an analysis and a first action. Nothing is
-executed; a judge that knows neither answer nor results keeps the plans that are likely to obtain
-what is needed (AgentFounder, arXiv:2509.13310, drops 43.5 % of them).
+Planning: questions about an entity's memory, each with an analysis and a first action, which is not
+executed. A judge, without the answer and without results, keeps the plans that are likely to obtain
+the needed knowledge (AgentFounder, arXiv:2509.13310, drops 43.5 % of them).
 
-Reasoning: step one decomposes a question and guesses without tools (A1); step two is given the
-knowledge and refines the answer (A2). A text is kept iff A2 is the gold answer, which neither step
-is told.
+Reasoning: step one decomposes a question and guesses without tools (A1); step two gets the
+knowledge and refines the answer (A2). A text is kept iff A2 is the gold answer, which is given to
+neither step.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class EntityMemory:
-    """The claims about one entity, oldest first; undated claims come first of all."""
+    """The claims about one entity: undated ones first, then the others, oldest first."""
 
     entity: str
     claims: list[Claim] = field(default_factory=list)
@@ -81,7 +81,7 @@ class EntityMemories:
                 memory.sources.append(document.document_id)
 
     def all(self) -> list[EntityMemory]:
-        """All memories, with claims ordered by date."""
+        """All memories, with their claims sorted by date."""
         for memory in self._by_name.values():
             memory.claims.sort(key=lambda claim: claim.date)
         return list(self._by_name.values())
@@ -96,7 +96,7 @@ def unsupported(claim: Claim, document: Document) -> bool:
 
 
 def date_in(line: str) -> str:
-    """The first date in a line, as 1843 or 1843-07-02; "" if there is none."""
+    """The first date in a line: 1843, 1843-07 or 1843-07-02; "" if there is none."""
     found = _DATE.search(line)
     return found[0] if found else ""
 
@@ -116,7 +116,15 @@ class Planner:
         *,
         in_flight: int,
     ) -> None:
-        """Set up; `write` writes actions in the policy's dialect."""
+        """Create a planner.
+
+        Args:
+            model: extracts claims, asks questions, plans and judges.
+            config: numbers of memories and questions.
+            funnel: counts kept and refused plans.
+            write: writes actions in the policy's dialect.
+            in_flight: documents and memories worked on at a time.
+        """
         self._write = write
         self._model = model
         self._config = config
@@ -205,12 +213,12 @@ class Reasoner:
         *,
         in_flight: int,
     ) -> None:
-        """Wire a reasoner.
+        """Create a reasoner.
 
         Args:
             model: guesses and refines.
-            documents: those that training may read, by id.
-            funnel: counts what is kept, and why the rest is not.
+            documents: documents that training may read, by id.
+            funnel: counts kept texts, and the others by reason.
             write: writes actions in the policy's dialect.
             in_flight: tasks worked on at a time.
         """

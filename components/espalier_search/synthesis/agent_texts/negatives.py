@@ -1,8 +1,8 @@
-"""Calls that must not be made (Agent-FLAN, Chen et al. 2024, arXiv:2403.12881).
+"""Negatives: texts about calls that must not be made (Agent-FLAN, arXiv:2403.12881).
 
-Three kinds, in turn: the tool that is needed is not offered, so the agent declines; a tool is
-offered but what was said is enough, so it calls none; a tool that does not exist is asked for, so
-it works with the one that does.
+There are three kinds, in turn: the needed tool is not offered, so the agent declines; a tool is
+offered but the prompt contains the answer, so the agent calls none; the prompt demands a tool that
+does not exist, so the agent uses the one that does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def not_needed_prompt(title: str, label: str, value: str) -> str:
 
 
 class Negatives:
-    """Draws negatives over the training tasks, documents and demonstrations."""
+    """Draws negatives from the training tasks, documents and demonstrations."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Negatives:
         write: WriteAction,
         seed: int,
     ) -> None:
-        """Set up; `write` writes actions in the policy's dialect."""
+        """Create the negatives of a run; `write` writes actions in the policy's dialect."""
         self._tasks = tasks
         self._write = write
         self._documents = documents

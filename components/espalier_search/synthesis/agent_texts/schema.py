@@ -1,6 +1,6 @@
-"""What the embedded teacher knows of the knowledge base, and how it reads questions and plans.
+"""Knowledge of the embedded teacher, and its reading of questions and judging of plans.
 
-It knows names, kinds, labels of lines and the phrasings of relations, not the answers.
+It knows names, kinds, labels of lines and the phrasings of relations, but not the answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from espalier_search.synthesis.search_wording import LABEL_SEPARATOR
 from espalier_search.synthesis.task_making import FRAMES, JOINED_FRAMES
 
 VISIBLE: frozenset[EntitySplit] = frozenset({"train", "hub"})
-"""Splits whose names texts for training may contain."""
+"""Splits whose names may occur in texts for training."""
 
 Facts = Mapping[str, Sequence[str]]
 """Label of a line -> its values."""
@@ -89,9 +89,9 @@ class QuestionReading:
 
 
 class QuestionReader:
-    """Reads questions phrase by phrase, down to a name; it undoes the wording of chains.
+    """A parser that undoes the wording of chains, phrase by phrase, down to a name.
 
-    A reading rests on the question's words and the schema alone; there is no guessing.
+    A reading follows from the question's words and the schema alone; nothing is guessed.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -171,9 +171,9 @@ _FRAME_WORDS = EMPTY_WORDS | {
 class PlanJudge:
     """Judges plans by comparing words of the question with words of the plan.
 
-    It knows names, labels and kinds, and the words by which questions speak of a relation. It does
-    not parse the question, executes nothing and is told no answer, so it is wrong now and then:
-    whether two equal hops were meant, or in which order two hops that fit both ways.
+    It knows names, labels and kinds, and the words with which questions express a relation. It does
+    not parse the question, executes nothing and does not know the answer. So it is sometimes wrong:
+    it cannot tell one hop from two equal ones, nor the order of two hops that fit both ways.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -188,7 +188,7 @@ class PlanJudge:
         self._labels = {folded_name(label): label for label in schema.labels}
 
     def judge(self, told: PlanInput) -> Judgement:
-        """Whether the plan is likely to obtain what the question needs."""
+        """Whether the plan is likely to obtain the knowledge that the question needs."""
         fault = self._fault(told)
         return Judgement(likely=not fault, reason=fault or "the plan says what the question asks")
 
@@ -209,7 +209,7 @@ class PlanJudge:
         return self._chain_fault(name, labels) or self._word_fault(told.question, name, labels)
 
     def _chain_fault(self, name: str, labels: list[str]) -> str:
-        """The fault if documents of these kinds lack a line; each line leads to the next."""
+        """The fault if documents of the kinds along the chain lack a line; "" if none does."""
         kinds = self._schema.kinds(name)
         if not kinds:
             return "nothing of that name is known"
@@ -222,7 +222,7 @@ class PlanJudge:
         return ""
 
     def _word_fault(self, question: str, name: str, labels: list[str]) -> str:
-        """The fault if question and plan differ in the lines that they speak of."""
+        """The fault if the question's words fit other lines than the plan's; "" if they do not."""
         asked = set(words(question)) - set(words(name)) - _FRAME_WORDS
         if any(not (asked & self._words[label]) for label in labels):
             return "the question does not speak of a line in the analysis"

@@ -1,4 +1,4 @@
-"""Every agent text of a run: plans, reasoning, decisions and negatives, as the profile asks."""
+"""Every agent text of a run: plans, reasoning, decisions and negatives, by the profile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from espalier_search.synthesis.search_wording import SEARCH_TOOL, WriteAction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSources:
-    """What agent texts are made from; training may read all of it."""
+    """The inputs of agent texts, all of which training may read."""
 
     graph: KnowledgeGraph
     documents: Sequence[Document]
@@ -44,7 +44,7 @@ class WrittenTexts:
     texts: list[AgentText]
     negatives: list[AgentText]
     teacher: dict[str, object]
-    """Call -> usage; empty for the embedded teacher, which costs nothing."""
+    """Usage by kind of call; empty for the embedded teacher, which costs nothing."""
 
 
 def text_sources(
@@ -66,10 +66,10 @@ def text_sources(
 def write_texts(
     profile: Profile, sources: TextSources, funnel: Funnel, tracker: Tracker
 ) -> WrittenTexts:
-    """Make what `[agent_texts]` asks for, with the teacher of `[teacher]`.
+    """The texts that `[agent_texts]` requests, made with the teacher of `[teacher]`.
 
     Raises:
-        DataError: texts were asked for and not one was kept.
+        DataError: texts were requested and none was kept.
         EngineError: the teacher's model cannot be used.
     """
     config = profile.agent_texts
@@ -77,8 +77,8 @@ def write_texts(
         texts, teacher = asyncio.run(_write(profile, sources, funnel, progress.advance))
     if config.pretraining_texts and not texts:
         raise DataError(
-            f"agent_texts: not one of {config.pretraining_texts} texts was kept "
-            f"({funnel.as_dict()}). Ask for more, or check the answers of the teacher."
+            f"agent_texts: none of {config.pretraining_texts} texts was kept "
+            f"({funnel.as_dict()}). Request more, or check the answers of the teacher."
         )
     tasks = {task.task_id: task for task in sources.tasks}
     write = written_by(profile)
@@ -165,7 +165,7 @@ class _TextWriter:
         tasks = (task for task in self._drawn("attempts") if task.task_id not in shown)
         attempts = in_order(self._attempt, tasks, in_flight=self._in_flight)
         failed = []
-        # counted here, not in `_attempt`: how many more were started depends on the network
+        # counted here, not in `_attempt`: the number of attempts started depends on the network
         async for task, trajectory in attempts:
             if isinstance(trajectory, ModelRefusal):
                 self._funnel.count("attempts", f"plan_{trajectory.reason}")

@@ -1,12 +1,12 @@
-"""Inverted questions: several loose facts that one entity alone has (BrowseComp's form).
+"""Inverted questions: several loose facts that only one entity has (BrowseComp's form).
 
-"It is easy to verify but hard to find" (Wei et al. 2025, "BrowseComp", arXiv:2504.12516): the
-question starts from the answer, and names properties that many entities have, whose conjunction
-only one has. Values are obscured as in BrowseComp and WebShaper: a decade for a year, a range for a
-number, and in the place of a name what is true of the named.
+An answer is easy to verify but hard to find (Wei et al. 2025, "BrowseComp", arXiv:2504.12516): the
+question is made from the answer, and lists properties that many entities have but only one has
+together. Values are obscured as in BrowseComp and WebShaper: a decade for a year, a range for a
+number, and a property of an entity instead of its name.
 
-clues      facts as a solver reads them, and which entities have them
-drawing    conjunctions with one answer, none of whose facts can be left out
-asking     their wording, as tasks
+clues      facts as a solver reads them, and the entities that have them
+drawing    conjunctions of facts with one answer, in which every fact is needed
+asking     the wording of the questions, as tasks
 teaching   a teacher that looks for candidates and checks every fact
 """

@@ -1,4 +1,4 @@
-"""The wording of inverted questions, as tasks with the route of their clues.
+"""The wording of inverted questions, as tasks with the routes of their clues.
 
 Which country has these facts: the currency of it is Euro; the time zone of the capital of it is
 Europe/Rome; and what it was founded in lies in the 1860s?
@@ -66,7 +66,7 @@ def _clause(target: str, witness: Witness, graph: KnowledgeGraph, rng: random.Ra
 
 
 def _around(inner: str, kind: str, label: str, graph: KnowledgeGraph, rng: random.Random) -> str:
-    """A phrasing of the relation around `inner`, one that nests if there is one."""
+    """A phrasing of the relation around `inner`, preferably one that ends with it."""
     relations = graph.relations.values()
     relation = next(r for r in relations if (r.subject_kind, r.label) == (kind, label))
     nesting = [said for said in relation.phrasings if said.endswith("{x}")]

@@ -1,8 +1,8 @@
-"""Clues: facts about an unnamed entity, and the entities of which each is true.
+"""Clues: facts about an unnamed entity, and the entities that each fits.
 
-capital of it: lyon               Clue(("capital",), "city:lyon")            a name
-time zone of its capital: cet     Clue(("capital", "time zone"), "zone:cet") what a name has
-founded: 1980 to 1989             Clue(("founded",), Span(1980, 1990))       a decade
+capital of it: lyon               Clue(("capital",), "city:lyon")            by name
+time zone of its capital: cet     Clue(("capital", "time zone"), "zone:cet") by a property
+founded: 1980 to 1989             Clue(("founded",), Span(1980, 1990))       by a decade
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from espalier.records.knowledge import KnowledgeGraph
 _NUMBER = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,15})(?:\.[0-9]{1,6})?")
 _YEAR = re.compile(r"1[0-9]\d\d|20\d\d")
 _MAX_OBJECTS = 64
-"""A relation that lists more for some subject is used in no clue: its paths would be too many."""
+"""A relation with a longer list for some subject is in no clue, as it has too many paths."""
 _STEPS = (1, 2, 5, 10)
 """Bounds of ranges within a power of ten."""
 
 
 class Span(NamedTuple):
-    """Numbers from `low` to below `high`; a decade if they are years."""
+    """The numbers from `low` to below `high`; a decade if they are years."""
 
     low: float
     high: float
@@ -45,11 +45,11 @@ class Clue:
     labels: tuple[str, ...]
     """One or two labels of lines. With two, the entity in between is not named."""
     value: str | Span
-    """Id of the named entity, or the span that a number lies in."""
+    """Id of the named entity, or the span of a number."""
 
     @property
     def is_obscured(self) -> bool:
-        """Whether it says less than a line of the target's document."""
+        """Whether the clue says less than a line of the target's document."""
         return len(self.labels) > 1 or isinstance(self.value, Span)
 
     @property
@@ -61,12 +61,12 @@ class Clue:
 
     @property
     def signature(self) -> str:
-        """The labels."""
+        """The labels as one text."""
         return " / ".join(self.labels)
 
 
 class Witness(NamedTuple):
-    """Why a clue is true of a subject: the entities that its lines lead through."""
+    """A clue with the entities that prove it for a subject."""
 
     clue: Clue
     reached: tuple[str, ...]
@@ -74,9 +74,10 @@ class Witness(NamedTuple):
 
 
 class FactIndex:
-    """The facts of a graph by label, and the holders of every clue.
+    """The facts of a graph by label, and the holders of every clue: the entities that it fits.
 
-    Relations of one kind of subject that share a label are one line to a reader, and one fact here.
+    If relations of one kind of subject share a label, a reader sees one line, and this index has
+    one fact.
     """
 
     def __init__(self, graph: KnowledgeGraph) -> None:
@@ -95,7 +96,7 @@ class FactIndex:
         self._holders: dict[str, dict[Clue, frozenset[str]]] = {}
 
     def objects(self, subject: str, label: str) -> list[str]:
-        """Ids of what the line `label` of the subject lists."""
+        """Ids of the entities in the line `label` of the subject."""
         return self._facts[subject].get(label, []) if subject in self._facts else []
 
     def labels(self, subject: str) -> list[str]:
@@ -103,7 +104,7 @@ class FactIndex:
         return list(self._facts[subject]) if subject in self._facts else []
 
     def witnesses(self, subject: str) -> Iterator[Witness]:
-        """Every clue that is true of `subject`, once for each way that its lines show it."""
+        """Every clue that fits `subject`, once for each chain of lines that proves it."""
         for label, first in self._listed(subject):
             yield Witness(Clue((label,), self._value(subject, label, first)), (first,))
             for further, second in self._listed(first):
@@ -111,7 +112,7 @@ class FactIndex:
                 yield Witness(Clue((label, further), value), (first, second))
 
     def holders(self, kind: str, clue: Clue) -> frozenset[str]:
-        """Entities of `kind` of which the clue is true."""
+        """Ids of the entities of `kind` that the clue fits."""
         if kind not in self._holders:
             found: dict[Clue, set[str]] = defaultdict(set)
             for entity in self.graph.entities.values():
@@ -122,9 +123,10 @@ class FactIndex:
         return self._holders[kind].get(clue, frozenset())
 
     def _listed(self, subject: str) -> Iterator[tuple[str, str]]:
-        """Label and object of every line, apart from labels that list too much somewhere.
+        """Label and object of every line, without labels that have a long list for some subject.
 
-        A label is left out for all subjects of its kind or for none: a proof counts every holder.
+        A label is left out for all subjects of its kind or for none, because a proof counts all
+        holders.
         """
         if subject not in self._facts:
             return
@@ -144,13 +146,13 @@ class FactIndex:
 
 
 def number_of(text: str) -> float | None:
-    """The number that `text` is, without a sign; None if it is none. Thousands may have commas."""
+    """`text` as a number, without a sign; None if it is none. Thousands may have commas."""
     stripped = text.strip()
     return float(stripped.replace(",", "")) if _NUMBER.fullmatch(stripped) else None
 
 
 def span_of(number: float, *, years: bool) -> Span:
-    """The decade of a year, or the range in steps of 1, 2, 5, 10 that holds a number."""
+    """The decade of a year, or the range with bounds 1, 2, 5, 10 times 10^n that has the number."""
     if years:
         low = number - number % 10
         return Span(low, low + 10, is_decade=True)
@@ -168,7 +170,7 @@ def span_of(number: float, *, years: bool) -> Span:
 def _numeric_labels(
     graph: KnowledgeGraph, facts: dict[str, dict[str, list[str]]]
 ) -> dict[tuple[str, str], bool]:
-    """(Kind, label) of lines that list numbers alone -> whether all of them are years."""
+    """(Kind, label) of lines with nothing but numbers -> whether all of these are years."""
     texts: dict[tuple[str, str], set[str]] = defaultdict(set)
     for subject, lines in facts.items():
         for label, objects in lines.items():

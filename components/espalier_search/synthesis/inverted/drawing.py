@@ -1,4 +1,4 @@
-"""Draws inverted questions: conjunctions of loose clues that are true of one entity alone."""
+"""Drawing of inverted questions: conjunctions of loose clues that fit only one entity."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from espalier_search.synthesis.webshaper.candidate import World
 from espalier_search.synthesis.webshaper.steps import MAX_LISTED, Steps
 
 _ATTEMPTS = 12
-"""Random orders of a target's clues that are tried for a conjunction."""
+"""Number of random orders of a target's clues to try for a conjunction."""
 _PASSES = 8
-"""Questions about one target, at most."""
+"""Maximum number of questions about one target."""
 _MIN_CLUES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class InvertedQuestion:
-    """Clues that are true of `target` and of no other entity of its kind."""
+    """Clues that fit `target` and no other entity of its kind."""
 
     target: str
     witnesses: tuple[Witness, ...]
 
     @property
     def clues(self) -> tuple[Clue, ...]:
-        """In the order of the question."""
+        """The clues, in the order of the question."""
         return tuple(witness.clue for witness in self.witnesses)
 
     @property
     def canonical(self) -> str:
-        """A text that is equal exactly for questions of the same clues."""
+        """A text that is equal for two questions exactly if they have the same clues."""
         return f"inverted({' & '.join(sorted(clue.canonical for clue in self.clues))})"
 
     @property
@@ -52,7 +52,7 @@ class InvertedQuestion:
 
     @property
     def entities(self) -> tuple[str, ...]:
-        """Ids of all entities that the lines lead through; numbers, which nobody names, apart."""
+        """Ids of all entities that the lines lead through, without numbers."""
         found = [self.target]
         for clue, reached in self.witnesses:
             found += reached[:-1] if isinstance(clue.value, Span) else reached
@@ -60,7 +60,7 @@ class InvertedQuestion:
 
     @property
     def num_lines(self) -> int:
-        """Lines that prove the answer."""
+        """Number of lines that prove the answer."""
         return sum(len(clue.labels) for clue in self.clues)
 
 
@@ -77,7 +77,7 @@ class InvertedQuestions:
     def draw(
         self, split: Split, count: int, world: World, funnel: Funnel
     ) -> list[InvertedQuestion]:
-        """Up to `count` questions, kinds of targets in turn; fewer where the graph has no more."""
+        """Up to `count` questions, kinds of targets in turn; fewer if the graph has no more."""
         rng = random.Random(f"{self._seed}/{split}/inverted")
         steps = Steps(self._graph, split)
         by_kind: dict[str, list[str]] = defaultdict(list)
@@ -99,7 +99,7 @@ class InvertedQuestions:
         return found
 
     def reason_against(self, question: InvertedQuestion) -> str | None:
-        """The first rule that the question breaks; None for one with a proven answer."""
+        """The first rule that the question breaks; None if its answer is proven."""
         kind = self._graph.entities[question.target].kind
         held = [self._facts.holders(kind, clue) for clue in question.clues]
         if not held or frozenset.intersection(*held) != {question.target}:
@@ -131,14 +131,14 @@ class InvertedQuestions:
                 outcome = "accepted" if question else "no_conjunction"
                 funnel.count(f"{readable.steps.split}.inverted", outcome)
                 if question:
-                    askable.append(target)  # asked about again, in another way, after the others
+                    askable.append(target)  # may get another question, after the other targets
                     self._seen.add(question.canonical)
                     yield question
 
     def _conjunction(
         self, target: str, witnesses: Sequence[Witness], rng: random.Random
     ) -> InvertedQuestion | None:
-        """A conjunction of the clues that only `target` fulfils; None if none is found."""
+        """A conjunction of the clues that fits only `target`; None if none is found."""
         for _ in range(_ATTEMPTS if witnesses else 0):
             chosen = self._narrowed(target, rng.sample(witnesses, len(witnesses)))
             question = InvertedQuestion(target, tuple(rng.sample(chosen, len(chosen))))
@@ -147,7 +147,10 @@ class InvertedQuestions:
         return None
 
     def _narrowed(self, target: str, witnesses: Sequence[Witness]) -> list[Witness]:
-        """Witnesses each of which leaves fewer holders, then without those not needed."""
+        """Witnesses, each of which leaves fewer holders, without those that others make needless.
+
+        Empty if `max_clues` of them do not leave the target alone.
+        """
         kind = self._graph.entities[target].kind
         chosen: list[tuple[Witness, frozenset[str]]] = []
         common: frozenset[str] | None = None
@@ -171,7 +174,7 @@ class InvertedQuestions:
 
 
 class _Readable:
-    """The witnesses that the solvers of a split can read, and whose values may be named."""
+    """The witnesses that solvers of a split can read and whose values may be named."""
 
     def __init__(self, facts: FactIndex, steps: Steps, world: World) -> None:
         self.steps = steps
@@ -179,7 +182,7 @@ class _Readable:
         self._world = world
 
     def witnesses(self, target: str, min_holders: int) -> Iterator[Witness]:
-        """Witnesses of clues that at least `min_holders` entities fulfil."""
+        """Witnesses of clues that fit at least `min_holders` entities."""
         kind = self._facts.graph.entities[target].kind
         for witness in self._facts.witnesses(target):
             clue, reached = witness
@@ -197,7 +200,8 @@ class _Readable:
     def _gives_away(self, named: str, target: str, min_holders: int) -> bool:
         """Whether a short line of the named entity's document lists the target.
 
-        "largest country: Russia" in the document of Asia answers what is about Asia.
+        With "largest country: Russia" in the document of Asia, a clue that names Asia gives the
+        target Russia away.
         """
         labels = self._facts.labels(named)
         lists = (self._facts.objects(named, label) for label in labels)

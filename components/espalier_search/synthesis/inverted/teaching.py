@@ -1,7 +1,7 @@
-"""A teacher of inverted questions: it looks for candidates, and checks every fact of each.
+"""A teacher for inverted questions, which looks for candidates and checks every fact of each.
 
-It knows the labels and values that the question words, and nothing of the graph: a candidate is a
-name that an observation showed, and it answers with one that observations show to have every fact.
+It knows the labels and values in the question, but not the graph. A candidate is a name in an
+observation, and the answer is a candidate for which observations prove every fact.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from espalier_search.synthesis.teacher import WRONG_DOCUMENT, TeacherEpisode
 
 @dataclass(frozen=True, slots=True)
 class RouteClue:
-    """A clue as the question words it: labels from the target on, and what they lead to."""
+    """A clue in the words of the question: labels from the target on, and the value at the end."""
 
     labels: tuple[str, ...]
     value: str | Span
 
     def holds(self, values: Sequence[str]) -> bool:
-        """Whether a line that lists `values` fulfils the clue's last label."""
+        """Whether the clue fits, if its last line lists `values`."""
         if isinstance(self.value, Span):
             return any(map(self.value.holds, values))
         return folded_name(self.value) in map(folded_name, values)
@@ -41,7 +41,7 @@ class RouteClue:
 
 @dataclass(frozen=True, slots=True)
 class ClueRoute:
-    """The clues of an inverted question, in its order."""
+    """The clues of an inverted question, in the order of the question."""
 
     clues: tuple[RouteClue, ...]
 
@@ -52,7 +52,7 @@ class ClueRoute:
 
 
 class ClueTeacher:
-    """Answers inverted questions within `max_searches` searches."""
+    """A teacher that answers inverted questions within `max_searches` searches."""
 
     def __init__(self, search: SearchTool, max_observation_words: int, max_searches: int) -> None:
         self._search = search
@@ -60,7 +60,7 @@ class ClueTeacher:
         self._max_searches = max_searches
 
     def demonstrate(self, task: Task, route: ClueRoute) -> Trajectory | Rejected:
-        """The trajectory, or why there is none."""
+        """The trajectory, or the reason why there is none."""
         hunt = _Hunt(TeacherEpisode(task, self._search), route, self._max_words, self._max_searches)
         try:
             answer = hunt.answer()
@@ -87,13 +87,13 @@ class _Hunt:
         self._left = max_searches
         self._made: set[str] = set()
         self._titles: dict[str, str] = {}
-        """Folded title -> the title as shown, in the order of showing."""
+        """Folded title -> title as shown, in order of appearance."""
         self._lines: dict[tuple[str, str], tuple[str, ...]] = {}
         """(Folded title, label) -> values of the line."""
         self._refused: set[str] = set()
 
     def answer(self) -> str | None:
-        """The first name of which every clue is seen to be true; None if nothing is left to try."""
+        """The first name that every clue is shown to fit; None if no candidate is left."""
         for query in self._queries():
             self._find(query)
             while (candidate := self._best_candidate()) is not None:
@@ -104,7 +104,7 @@ class _Hunt:
         return None
 
     def _queries(self) -> Iterator[str]:
-        """Words that a candidate's document should have: of all clues, then of each."""
+        """Queries of words in the document of a candidate: of all clues, then of each clue."""
         direct = [c for c in self._clues if len(c.labels) == 1 and isinstance(c.value, str)]
         if len(direct) > 1:
             yield " ".join(search_query(str(clue.value), clue.labels[0]) for clue in direct)
@@ -118,7 +118,7 @@ class _Hunt:
         yield remaining_hops([clue.labels[0] for clue in self._clues]).replace(" , ", " ")
 
     def _having(self, clue: RouteClue) -> list[str]:
-        """Titles that were shown with the second line of a clue, which may lead to the target."""
+        """Names for which the second line of a clue fits; the first line may lead there."""
         found = [
             self._titles[title]
             for (title, label), values in self._lines.items()
@@ -133,7 +133,7 @@ class _Hunt:
         return list(dict.fromkeys((*found, *listed)))
 
     def _best_candidate(self) -> str | None:
-        """The shown title with most clues seen to be true and none seen to be false."""
+        """The title with the most fitting clues among those without a clue shown not to fit."""
         scored: list[tuple[int, str]] = []
         for title in self._titles:
             if title in self._refused:
@@ -156,14 +156,14 @@ class _Hunt:
         return any(clue.holds(self._line(name, clue.labels[-1])) for name in names)
 
     def _line(self, name: str, label: str) -> tuple[str, ...]:
-        """What the line lists, searched for unless it was shown; empty where it is not shown."""
+        """Values of the line, searched for unless it was shown before; empty if it is not shown."""
         key = (folded_name(name), label)
         if key not in self._lines:
             self._find(search_query(name, label))
         return self._lines.get(key, ())
 
     def _find(self, query: str) -> None:
-        """Search, unless that was done, and keep every whole line that is shown."""
+        """Search, unless this query was made before, and keep every whole line shown."""
         if folded_name(query) in self._made:
             return
         if not self._left:

@@ -1,4 +1,4 @@
-"""A query to be judged, with its trace and answer, and the documents that it is judged against."""
+"""A query to be judged, with its trace and answer, and the documents by which it is judged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from espalier_search.synthesis.webshaper.query import Query, Read, Trace, trace
 
 _MIN_SENTENCES = 5
 _MIN_SHARE = 0.9
-"""A word expresses a relation if at least `_MIN_SENTENCES` sentences with it, and `_MIN_SHARE` of
-all sentences with it, name an object of the relation."""
+"""A word expresses a relation if, of the sentences with the word, at least `_MIN_SENTENCES` and at
+least the share `_MIN_SHARE` name an object of the relation."""
 
 
 class DocumentTexts:
@@ -24,16 +24,16 @@ class DocumentTexts:
         self._folded: dict[str, str] = {}
 
     def occurrences(self, folded: str, document_id: str) -> int:
-        """How often a folded name occurs in the document, title included."""
+        """Number of occurrences of a folded name in the document, title included."""
         return self._text(document_id).count(_spaced(folded.split()))
 
     def lines(self, document_id: str) -> tuple[str, ...]:
-        """The document's lines; none where there is no such document."""
+        """The document's lines; none if there is no such document."""
         document = self._documents.get(document_id)
         return document.lines if document else ()
 
     def line(self, document_id: str, label: str) -> str | None:
-        """Text after "label: " in the document; None where it has no such line."""
+        """Text after "label: " in the document; None if it has no such line."""
         prefix = f"{label}: "
         for line in self.lines(document_id):
             if line.startswith(prefix):
@@ -51,7 +51,7 @@ class DocumentTexts:
 
 
 class StatedTriples:
-    """Finds the sentences of a user's documents that state a triple of the graph.
+    """The sentences of a user's documents that state a triple of the graph.
 
     A sentence in the subject's document states a triple if it names the object, names no other
     subject of the relation unless it also names this one, and expresses the relation: by all words
@@ -68,9 +68,10 @@ class StatedTriples:
         self._wordings: dict[str, frozenset[str]] = {}
 
     def occurrences(self, triple: Triple) -> int:
-        """How often the subject's document names the object to state `triple`, less one line.
+        """Number of times that the subject's document names the object to state `triple`.
 
-        Not counted is the first line of the relation, "label: object; object": the one asked for.
+        The first line of the relation, "label: object; object", is not counted, because the
+        question asks for it.
         """
         name = self._folded(triple.object)
         prefix = f"{self._graph.relations[triple.relation].label}: "
@@ -91,7 +92,7 @@ class StatedTriples:
         return subject in about or about <= {object_}
 
     def _wording(self, relation: str) -> frozenset[str]:
-        """Words that express a relation, learned from the documents of all its subjects."""
+        """Words that express a relation, derived from the documents of all its subjects."""
         if relation not in self._wordings:
             seen: Counter[str] = Counter()
             stating: Counter[str] = Counter()
@@ -135,15 +136,15 @@ def _count(folded: str, line: str) -> int:
 
 
 def _spaced(folded_words: Iterable[str]) -> str:
-    """Two spaces between words: str.count does not overlap, and would miss repeated neighbours."""
+    """Words with two spaces between them, as `str.count` would miss repeats that share a space."""
     return "".join([f" {word} " for word in folded_words])
 
 
 class World:
-    """Graph and documents that candidate questions of one split are judged against.
+    """The graph and documents by which candidate questions of one split are judged.
 
-    `evidence` holds every document in full, as a shortcut anywhere is a shortcut. `view` holds
-    what the split's solvers can search: a line that it lacks makes a question unanswerable.
+    `evidence` has every document in full, because a shortcut in any document counts. `view` has the
+    documents that the split's solvers can search: a question is unanswerable if a line is missing.
     """
 
     def __init__(
@@ -172,14 +173,14 @@ class World:
         return folded
 
     def labelled(self, label: str, entity_id: str) -> frozenset[str]:
-        """Objects in the line `label` of the entity's document, for all relations so labelled."""
+        """Objects in the line `label` of the entity's document, for all relations of that label."""
         kind = self.graph.entities[entity_id].kind
         names = self._by_label.get((kind, label), ())
         return frozenset(found for name in names for found in self.graph.objects(name, entity_id))
 
 
 class CandidateQuestion:
-    """A query with its trace; `answer` and what depends on it need a unique answer."""
+    """A query with its trace; `answer` and all that uses it need a unique answer."""
 
     def __init__(self, query: Query, world: World) -> None:
         self.query = query
@@ -188,13 +189,13 @@ class CandidateQuestion:
 
     @cached_property
     def answer(self) -> str:
-        """Id of the only answer; ValueError where there are several or none."""
+        """Id of the only answer; ValueError if there are several or none."""
         (answer,) = self.trace.answers
         return answer
 
     @cached_property
     def entities(self) -> tuple[str, ...]:
-        """Ids on the chain: constants, intermediates, answer; without the other items of lists."""
+        """Ids on the chain (constants, intermediates, answer), without other items of lists."""
         return tuple(dict.fromkeys((*self.subjects, self.answer)))
 
     @cached_property
@@ -213,10 +214,10 @@ class CandidateQuestion:
         return self.world.graph.entities[entity_id].name
 
     def document(self, entity_id: str) -> str:
-        """Id of the entity's document; "" where it has none."""
+        """Id of the entity's document; "" if it has none."""
         return self.world.graph.entities[entity_id].document_id
 
     def line(self, read: Read) -> str | None:
-        """The line as the split's solvers see it; None where their document lacks it."""
+        """The line in the view of the split's solvers; None if their document lacks it."""
         label = self.world.graph.relations[read.relation].label
         return self.world.view.line(self.document(read.subject), label)

@@ -1,9 +1,9 @@
 """Layer-wise expansion: seed questions from random walks, grown by an agent with tools.
 
-In a layer every constant that the layer before brought in becomes a variable with a sub-question
-of its own (WebShaper, arXiv:2507.15061, sec. 4.2). The agent searches, summarizes and validates
-until a sub-question is accepted, it gives up, or its turns are used; the leaf then stays as it is.
-Its tools show only facts that a question of the split may name.
+In each layer the constants that the layer before introduced become variables with sub-questions of
+their own (WebShaper, arXiv:2507.15061, sec. 4.2). For each of these leaves the agent searches,
+summarizes and validates until a sub-question is accepted. If it gives up or has used its turns, the
+leaf stays as it is. The tools show only facts that a question of the split may name.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from espalier_search.synthesis.webshaper.steps import Steps, inverse_pairs, proj
 
 
 class RandomWalks:
-    """Random walks along steps with a single object; none goes back where it came from."""
+    """Random walks along steps with a single object, without steps back by an inverse."""
 
     def __init__(self, steps: Steps, rng: random.Random) -> None:
         self._steps = steps
@@ -72,9 +72,9 @@ class RandomWalks:
         self._kinds = [(kind, list(found)) for kind, found in sorted(self._starts.items())]
 
     def queries(self, min_length: int, max_length: int) -> Iterator[Query]:
-        """Endless walks, repeats included; none where the split has no step."""
+        """An endless stream of walks with repeats; empty if the split has no step."""
         while self._kinds:
-            # draw the kind first: nine of ten entities are cities and would start every question
+            # draw the kind first: nine of ten entities are cities and would start most questions
             _, starts = self._rng.choice(self._kinds)
             start = self._rng.choice(starts)
             path = self._path(start, self._rng.randint(min_length, max_length))
@@ -103,7 +103,7 @@ _MAX_FACTS_PER_RELATION = 6
 _MAX_SUMMARY = 20
 
 ReasonAgainst = Callable[[CandidateQuestion], str | None]
-"""Why a grown question is not fair; None for a fair one."""
+"""A function that returns the reason why a grown question is unfair; None for a fair one."""
 
 
 class ExpanderTools:
@@ -155,7 +155,7 @@ class ExpanderTools:
     ) -> CandidateQuestion | str:
         """The question with the sub-question in place of `leaf`, or the reason to refuse it."""
         rows = [list(entry) for entry in entries]
-        # a sub-question's target is a variable of the whole question: a constant may be next to it
+        # its target is a variable of the whole question, so a constant may be next to it
         faults = [fault for fault in check(rows) if fault.kind != FaultKind.CONSTANT_BESIDE_TARGET]
         if faults:
             return faults[0].kind.value
@@ -193,7 +193,7 @@ class ExpanderTools:
 
 
 def with_sub_question(query: Query, leaf: str, sub_question: Query) -> Query:
-    """Replace the constant `leaf` by `sub_question`, wherever it is no member of a set."""
+    """Replace the constant `leaf` by `sub_question`, except as a member of a set."""
     match query:
         case Constant(entity_id):
             return sub_question if entity_id == leaf else query
@@ -206,7 +206,7 @@ def with_sub_question(query: Query, leaf: str, sub_question: Query) -> Query:
 
 
 def answer_kinds(query: Query, world: World) -> set[str]:
-    """Kinds of entity that a query can lead to, judged by its relations alone."""
+    """Kinds of entity that a query can lead to, by its relations alone."""
     match query:
         case Projection(relation, _):
             return {world.graph.relations[relation].object_kind}
@@ -255,7 +255,7 @@ class Expander:
         self._heading = heading
 
     async def grow(self, seed_question: CandidateQuestion) -> CandidateQuestion | None:
-        """Grow up to `layers` layers; None where no leaf could be replaced."""
+        """The question after up to `layers` layers; None if no leaf could be replaced."""
         question = seed_question
         frontier = _leaves(question)
         for _ in range(self._config.layers):
@@ -302,7 +302,7 @@ class Expander:
                 self._count(f"refused_{verdict}")
                 return _ActionOutcome(SubQuestionVerdict(accepted=False, reason=verdict))
             case GiveUp():
-                raise AssertionError("giving up ends the attempt before it is carried out")
+                raise AssertionError("the caller handles GiveUp before it executes an action")
 
     def _state_of(self, question: CandidateQuestion, leaf: str) -> ExpansionState:
         rows = rows_of(entries_of(question.query, self._tools.names))
@@ -318,19 +318,19 @@ class Expander:
 
 
 def _leaves(question: CandidateQuestion) -> list[str]:
-    """Single constants; members of a set cannot be replaced one by one."""
+    """Ids of the single constants; members of a set cannot be replaced one by one."""
     return [node.entity_id for node in nodes(question.query) if isinstance(node, Constant)]
 
 
 _MAX_FRUITLESS = 2_000
-"""After so many walks or seeds in a row without a new question, the source counts as exhausted."""
+"""Walks or seeds in a row without a new question after which the source counts as exhausted."""
 
 Answerable = Callable[[CandidateQuestion], bool]
-"""Whether at least one rollout of the seed question is right."""
+"""A function that tells whether at least one rollout of a seed question is right."""
 
 
 class QuestionGrower:
-    """Draws grown questions; shares `generator`'s memory, so no query is drawn twice."""
+    """Draws grown questions; no query is drawn twice, as it shares the memory of `generator`."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class QuestionGrower:
     async def questions(
         self, steps: Steps, world: World, answerable: Answerable, funnel: Funnel
     ) -> AsyncGenerator[CandidateQuestion]:
-        """Grown questions, until the walks yield nothing new."""
+        """Grown questions, until the walks yield no new one."""
         heading = f"{steps.split}.expansion"
         tools = ExpanderTools(steps, world, partial(self._reason_against, steps), self._seed)
         expander = Expander(self._model, tools, self._config, funnel, heading)
@@ -390,7 +390,7 @@ class QuestionGrower:
                 return
 
     def _reason_against(self, steps: Steps, grown: CandidateQuestion) -> str | None:
-        """Apply the rules of every question, and the limit of searches per episode."""
+        """The first broken rule of all questions, or the limit of searches per episode."""
         searches = len(route_of(grown.query, grown.world.graph).labels)
         if searches > self._config.max_searches:
             return "too_many_searches"

@@ -1,7 +1,7 @@
 """Requests to the expander agent, the calls it may write, and an embedded model that writes them.
 
-Material and answers are pydantic models: whatever model answers, its text is validated strictly,
-and every name in it is looked up before it counts.
+Material and answers are pydantic models: the text of any model is validated strictly, and every
+name in it is looked up before it counts.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ExpansionState(BaseModel, frozen=True):
 
 
 def action_request(growth: ExpansionState, sample: int) -> Request[Action]:
-    """Ask for the next action."""
+    """A request for the next action."""
     return Request(
         call="expand_question",
         instructions=INSTRUCTIONS,
@@ -143,7 +143,7 @@ class EmbeddedExpander:
 
     It searches for the leaf, lists the sub-questions that the facts allow (one fact with the leaf
     as its only object; two lists that share only the leaf, sometimes with an R-Union on one side),
-    and submits them in random order. It uses nothing that its own calls did not show.
+    and submits them in random order. It uses only facts that its own calls have shown.
     """
 
     def __init__(self, seed: int) -> None:
@@ -181,7 +181,7 @@ def _options(facts: tuple[Fact, ...], leaf: str, rng: random.Random) -> list[_Op
     options: list[_Option] = []
     while chains or joins:
         # draw the form first: a country is the only object of hundreds of facts about cities, but
-        # few pairs of lists share it, and joins would hardly ever be tried
+        # few pairs of lists share it, so a uniform draw would hardly ever try a join
         form = rng.choice([form for form in (chains, joins) if form])
         options.append(form.pop())
     return options

@@ -1,4 +1,4 @@
-"""Draws questions: kind by weight, signature uniformly within a kind, constants at random."""
+"""Drawing of questions: kind by weight, signature uniformly within a kind, constants at random."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from espalier_search.synthesis.webshaper.steps import (
 )
 
 MAX_FAILURES = 200
-"""After so many refusals in a row a signature is given up: its questions share a flaw."""
+"""Refusals in a row after which a signature is given up, as its questions share a flaw."""
 
 
 def kind_weights(config: SynthesisConfig) -> dict[str, float]:
@@ -52,7 +52,7 @@ class Generator:
     def generate(
         self, split: Split, count: int, world: World, funnel: Funnel
     ) -> list[CandidateQuestion]:
-        """Up to `count` questions in random order; fewer where the graph yields no more.
+        """Up to `count` questions in random order; fewer if the graph yields no more.
 
         The share of an exhausted kind goes to the other kinds.
         """
@@ -64,7 +64,7 @@ class Generator:
         while open_kinds and len(found) < count:
             weights = {kind: self._weights[kind] for kind in open_kinds}
             for kind, share in apportion(weights, count - len(found)).items():
-                # range comes first: zip then stops without drawing a question too many
+                # range is first, so that zip stops without drawing one question too many
                 drawn = [c for _, c in zip(range(share), open_kinds[kind], strict=False)]
                 if len(drawn) < share:
                     del open_kinds[kind]
@@ -87,7 +87,7 @@ class Generator:
             candidate = next(sources[position], None)
             if candidate is not None:
                 yield candidate
-            else:  # the order of the rest decides later draws: keep the swap
+            else:  # swap before the pop: later draws depend on the order of the rest
                 sources[position] = sources[-1]
                 sources.pop()
 
@@ -107,7 +107,7 @@ class Generator:
                 return
 
     def reason_against(self, candidate: CandidateQuestion, steps: Steps) -> str | None:
-        """Why the candidate is refused; None for a fair one, which then counts as drawn."""
+        """The reason to refuse the candidate; None for a fair one, which then counts as drawn."""
         text = canonical(candidate.query)
         if text in self._seen:
             return "drawn_before"

@@ -1,9 +1,9 @@
 """WebShaper's notation: a question as a list of [X, relation, S] entries, parsed and printed.
 
 `V@X` is a variable, `C@Lyon` a constant, `?` or `?T` the target. An R-Union of constants is one
-item, `C@{Lyon | Bonn}`. A name that would be read as something else stands in JSON quotes inside
-braces: `C@{"MTV@home"}`. Upstream's rows are accepted as they are; what cannot be read becomes a
-fault with its place, never a guess.
+item, `C@{Lyon | Bonn}`. A name that would be parsed as something else is written in JSON quotes
+inside braces: `C@{"MTV@home"}`. WebShaper's published rows parse unchanged; an unreadable item is
+reported as a fault with its position and never guessed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WHOLE_ROW_KINDS = frozenset(
 """Faults of the row as a whole; judged only if every entry can be read."""
 
 MAX_ENTRIES = 200
-"""Far more than any question of the public rows has (45); a limit, as graph walks may recurse."""
+"""Limit of entries, because graph walks may recurse; questions in the public rows have up to 45."""
 
 EXPLANATIONS: Mapping[FaultKind, str] = {
     FaultKind.NOT_A_LIST: "the formalization is no list of entries",
@@ -69,19 +69,19 @@ EXPLANATIONS: Mapping[FaultKind, str] = {
     FaultKind.BLANK_RELATION: "an entry has no relation",
     FaultKind.ENTITY_IN_RELATION: "a relation names an entity: the entry joins more than two",
     FaultKind.UNMARKED_ENTITY: "an entity is neither V@, C@ nor ?",
-    FaultKind.NAMELESS_ENTITY: "nothing stands behind V@ or C@",
+    FaultKind.NAMELESS_ENTITY: "no name follows V@ or C@",
     FaultKind.SEVERAL_ENTITIES: "one item holds several entities",
     FaultKind.BROKEN_SET: "a set of constants with an open quote or a blank member",
     FaultKind.REPEATED_MEMBER: "a set names a constant twice",
     FaultKind.CONSTANT_CONSTANT_EDGE: "redundant: two constants constrain each other",
-    FaultKind.CONSTANT_BESIDE_TARGET: "shortcut: a constant stands beside the target",
-    FaultKind.REPEATED_ENTRY: "an entry stands twice",
+    FaultKind.CONSTANT_BESIDE_TARGET: "shortcut: a constant is next to the target",
+    FaultKind.REPEATED_ENTRY: "an entry is given twice",
     FaultKind.ENTRY_ABOUT_ITSELF: "an entry relates a variable to itself",
-    FaultKind.NO_TARGET: "nothing is asked for",
-    FaultKind.SEVERAL_TARGETS: "several things are asked for",
+    FaultKind.NO_TARGET: "the question has no target",
+    FaultKind.SEVERAL_TARGETS: "the question has several targets",
     FaultKind.DISCONNECTED: "an entry has no path to the target",
     FaultKind.CYCLE: "variables in a cycle: no nested projections",
-    FaultKind.LEAF_VARIABLE: "a branch ends in a variable and not in a constant",
+    FaultKind.LEAF_VARIABLE: "a branch ends in a variable, not in a constant",
 }
 
 
@@ -93,7 +93,7 @@ _QUOTED = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An entity that the question speaks of without naming it."""
+    """An entity that the question mentions without its name."""
 
     name: str
 
@@ -107,7 +107,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is asked for; upstream writes it without a name."""
+    """The entity that the question asks for; WebShaper writes it without a name."""
 
     name: str = "T"
 
@@ -127,7 +127,7 @@ def parse_term(text: str) -> Term:
     """Parse the first or third item of an entry.
 
     Raises:
-        TermError: with every kind of fault that the item has.
+        TermError: the item is not a term; the error lists every kind of fault.
     """
     if is_target(text):
         return Target(text[1:])
@@ -159,7 +159,7 @@ def print_term(term: Term) -> str:
     """The text that `parse_term` reads back as `term`.
 
     Raises:
-        ValueError: a variable or target whose name cannot be written.
+        ValueError: the name of a variable or target cannot be written.
     """
     match term:
         case Target(name):
@@ -198,10 +198,10 @@ class _Member(NamedTuple):
 
 
 def _members(name: str) -> tuple[str, ...] | None:
-    """The members of a set in braces; None where the name is not a set.
+    """The members of a set in braces; None if the name is not a set.
 
     Raises:
-        TermError: a quote that does not close, a blank, marked or repeated member.
+        TermError: a quote does not close, or a member is blank, marked or repeated.
     """
     if not (name.startswith("{") and name.endswith("}")) or len(name) < 2:
         return None
@@ -233,7 +233,7 @@ def _next_member(inner: str, start: int) -> _Member:
     try:
         name, end = _QUOTED.raw_decode(inner, start)
     except ValueError:
-        # where the open quote would have closed is unknown: the rest is this member
+        # the end of an open quote is unknown, so the rest counts as this member
         return _Member(inner[start:], len(inner) + 1, FaultKind.BROKEN_SET)
     if end != len(inner) and not inner.startswith(_SEPARATOR, end):
         return _Member(inner[start:], len(inner) + 1, FaultKind.BROKEN_SET)
@@ -249,7 +249,7 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`relation` runs from the first item to the third."""
+    """One entry [X, relation, S]: the relation leads from the subject to the object."""
 
     subject: Term
     relation: str
@@ -265,7 +265,7 @@ class Fault:
     found: str = ""
 
     def __str__(self) -> str:
-        """One line: where, which kind, and what it means."""
+        """One line with position, kind, explanation and the text found."""
         where = "" if self.entry is None else f"entry {self.entry + 1}: "
         return f"{where}{self.kind}: {EXPLANATIONS[self.kind]}" + (
             f" ({self.found})" if self.found else ""
@@ -293,7 +293,7 @@ def parse(rows: object) -> tuple[Entry, ...]:
     """The entries of a formalization.
 
     Raises:
-        FormalismError: an entry that cannot be read.
+        FormalismError: an entry cannot be read.
     """
     reading = read_entries(rows)
     if reading.faults:
@@ -307,7 +307,7 @@ def rows_of(entries: tuple[Entry, ...]) -> list[list[str]]:
 
 
 def read_entries(rows: object) -> ParsedRow:
-    """Parse entry by entry; `rows` may be anything, as it may come from a model."""
+    """Parse entry by entry; `rows` may be any JSON value, because a model may have written it."""
     if not isinstance(rows, list):
         return ParsedRow({}, (Fault(FaultKind.NOT_A_LIST, found=_shown(rows)),))
     rows = cast("list[object]", rows)

@@ -1,7 +1,7 @@
 """Entries as a graph: every fault of a formalization, its figures, and equality up to renaming.
 
-Variables and the target are the nodes, entries the edges. Constants are ends and not nodes: a
-constant that stands in two entries joins nothing, since its value is known in both.
+Variables and the target are the nodes, entries the edges. Constants are ends but not nodes: a
+constant in two entries does not connect them, because its value is known in both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HARMLESS_KINDS = frozenset({FaultKind.CONSTANT_BESIDE_TARGET, FaultKind.REPEATED
 
 
 class EntryEnd(NamedTuple):
-    """An entry as seen from one of its nodes."""
+    """An entry and the term at its other end, for one of its nodes."""
 
     entry: Entry
     other: Node | Named
@@ -44,7 +44,7 @@ class EntryGraph:
 
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.entries = tuple(dict.fromkeys(entries))
-        """Without repeats: an entry given twice must not look like a cycle."""
+        """The entries without repeats, which would look like cycles."""
         self.edges: dict[Node, list[EntryEnd]] = defaultdict(list)
         """Node -> its entries in order, without entries from a node to itself."""
         for entry in self.entries:
@@ -70,10 +70,10 @@ class EntryGraph:
         return dict(nx.single_source_shortest_path_length(self._graph, start))
 
     def cycles(self) -> list[list[Node]]:
-        """One cycle for each entry that a spanning forest does not need.
+        """A basis of independent cycles: one for each entry outside of a spanning forest.
 
-        Their number is that of the independent cycles: edges - nodes + components. Two entries
-        between the same pair of nodes are such a cycle.
+        Their number is edges - nodes + components. Two entries between the same pair of nodes are a
+        cycle, too.
         """
         forest: nx.Graph[Node] = nx.Graph()
         forest.add_nodes_from(self.edges)
@@ -86,7 +86,7 @@ class EntryGraph:
         return found
 
     def leaves(self) -> list[Variable]:
-        """Variables whose only entry leads to no constant: they constrain nothing."""
+        """Variables whose only entry leads to no constant, so that they constrain nothing."""
         return [
             node
             for node, edges in self.edges.items()
@@ -115,9 +115,9 @@ class EntryGraph:
 
 
 def check(rows: object) -> tuple[Fault, ...]:
-    """List every fault of a row; none means that nested projections can answer the question.
+    """Every fault of a row; without a fault, nested projections can answer the question.
 
-    Faults of the whole row (`WHOLE_ROW_KINDS`) are judged only if every entry can be read: a
+    Faults of the whole row (`WHOLE_ROW_KINDS`) are reported only if every entry can be read, as a
     missing entry would look like a hole in the graph.
     """
     reading = read_entries(rows)
@@ -127,7 +127,7 @@ def check(rows: object) -> tuple[Fault, ...]:
 
 
 def check_entries(entries: tuple[Entry, ...]) -> tuple[Fault, ...]:
-    """List every fault of parsed entries."""
+    """Every fault of parsed entries."""
     return (*_edge_faults(dict(enumerate(entries))), *_whole_faults(entries))
 
 
@@ -175,7 +175,7 @@ def tree_of(entries: tuple[Entry, ...]) -> EntryGraph:
     """The graph of entries that form a tree around one target.
 
     Raises:
-        FormalismError: lists the faults that prevent such a tree.
+        FormalismError: the entries form no such tree; the error lists the faults.
     """
     faults = tuple(f for f in check_entries(entries) if f.kind not in HARMLESS_KINDS)
     if faults:
@@ -188,20 +188,20 @@ class Structure(NamedTuple):
 
     entries: int
     variables: int
-    """The target is not counted."""
+    """Number of variables, without the target."""
     constants: int
-    """Distinct names."""
+    """Number of distinct names."""
     depth: int
-    """Entries on the longest path from the target to a constant."""
+    """Number of entries on the longest path from the target to a constant."""
     branching: int
-    """Largest number of entries leading away from the target at one node."""
+    """Largest number of entries that lead away from the target at one node."""
 
 
 def structure_of(entries: tuple[Entry, ...]) -> Structure:
-    """Measure a formalization.
+    """The size and shape of a formalization.
 
     Raises:
-        FormalismError: no tree of projections around one target.
+        FormalismError: it is no tree of projections around one target.
     """
     graph = tree_of(entries)
     target = graph.targets[0]
@@ -224,10 +224,10 @@ def structure_of(entries: tuple[Entry, ...]) -> Structure:
 def equivalent(first: Sequence[Entry], second: Sequence[Entry]) -> bool:
     """Whether renaming variables (and the target) can turn one formalization into the other.
 
-    Order of entries and of set members does not matter, nor do repeated entries. An isomorphism of
-    labelled graphs by networkx (VF2++): 9 ms for a public row. VF2++ alone takes exponential time
-    where many variables look alike (a star of 90 equal arms: over 15 s, now 0.4 s), so colours are
-    refined first; refinement alone decides every tree.
+    The order of entries and of set members does not matter, nor do repeated entries. This is an
+    isomorphism of labelled graphs by networkx (VF2++), 9 ms for a public row. Colours are refined
+    first, because VF2++ alone takes exponential time if many variables look alike: over 15 s for a
+    star of 90 equal arms, against 0.4 s with refinement, which alone decides every tree.
     """
     one, other = _labelled_graph(first), _labelled_graph(second)
     if len(one) != len(other):
@@ -245,7 +245,7 @@ def _labelled_graph(entries: Sequence[Entry]) -> nx.Graph[Hashable]:
         ends = [(entry, "subject"), (entry, "object")]
         graph.add_edge(*ends)
         for end, term in zip(ends, (entry.subject, entry.object), strict=True):
-            # a constant gets a node per entry: occurring in two entries, it connects nothing
+            # a constant has one node per entry, because it does not connect its entries
             node = (end, term) if isinstance(term, Named) else term
             graph.add_node(end, label=(end[1], entry.relation))
             graph.add_node(node, label=_label(term))

@@ -1,4 +1,4 @@
-"""A file of formalizations, one JSON value per line: faults and figures over all its rows."""
+"""Checks of a file of formalizations, one JSON value per line: faults and figures of its rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CheckedRow:
     line: int
     faults: tuple[Fault, ...]
     is_readable: bool
-    """Every entry can be read, so that the row was also judged by `WHOLE_ROW_KINDS`."""
+    """Whether every entry can be read, so that the row was also checked for `WHOLE_ROW_KINDS`."""
     structure: Structure | None
 
 
@@ -39,7 +39,7 @@ def check_file(path: Path) -> list[CheckedRow]:
     """Check every row of a JSON-lines file.
 
     Raises:
-        DataError: a file that cannot be read, or a line that holds no formalization.
+        DataError: the file cannot be read or is empty, or a line has no formalization.
     """
     checked: list[CheckedRow] = []
     for number, row in read_json_values(path):
@@ -48,7 +48,7 @@ def check_file(path: Path) -> list[CheckedRow]:
         structure = None if faults else structure_of(parse(rows))
         checked.append(CheckedRow(number, faults, not read_entries(rows).faults, structure))
     if not checked:
-        raise DataError(f"{path}: holds no row")
+        raise DataError(f"{path}: has no row")
     return checked
 
 
@@ -59,7 +59,7 @@ def rows_by_kind(checked: Iterable[CheckedRow]) -> dict[FaultKind, int]:
 
 
 def structure_figures(structures: Sequence[Structure]) -> dict[str, dict[str, float]]:
-    """Mean, median and maximum of every figure; empty without rows."""
+    """Mean, median and maximum of every figure; empty if there are no rows."""
     return {
         name: {
             "mean": round(statistics.fmean(column), 2),
@@ -77,8 +77,8 @@ def table(checked: Sequence[CheckedRow]) -> str:
     lines = [f"{len(checked)} rows, {len(structures)} without fault"]
     if num_readable < len(checked):
         lines.append(
-            f"{len(checked) - num_readable} rows have an entry that cannot be read; kinds of the "
-            f"whole row are judged on the other {num_readable}"
+            f"{len(checked) - num_readable} rows have an entry that cannot be read; faults of the "
+            f"whole row are counted in the other {num_readable}"
         )
     lines.append("")
     lines += [
@@ -113,12 +113,12 @@ def figures(checked: Sequence[CheckedRow]) -> dict[str, object]:
 
 
 def _formalization(path: Path, number: int, row: object) -> object:
-    """The formalization of a row; a bare list is one itself."""
+    """The formalization of a row, which may be a bare list."""
     if isinstance(row, list):
         return cast("list[object]", row)
     if not isinstance(row, dict) or FIELD not in row:
         raise DataError(
-            f'{path}, line {number}: no "{FIELD}". Write a list of entries, or an object that has '
-            f'one under "{FIELD}".'
+            f'{path}, line {number}: no "{FIELD}". Write a list of entries, or an object with '
+            f'such a list under "{FIELD}".'
         )
     return cast("dict[str, object]", row)[FIELD]

@@ -1,11 +1,12 @@
 """Entries evaluated on a knowledge graph, and converted to and from query trees.
 
-R(V) holds every entity that stands in relation R to a member of V, whichever end of the entry V
-is (WebShaper, arXiv:2507.15061, sec. 3). Entries at one variable intersect; those of a union join.
-On a tree the evaluation from the leaves to the target is exact; a cycle is refused.
+R(V) holds every entity in relation R to a member of V, at whichever end of the entry V is
+(WebShaper, arXiv:2507.15061, sec. 3). Entries at one variable intersect; those of a union are
+united. On a tree the evaluation from the leaves to the target is exact; a cycle is refused.
 
-A `Query` projects forward only, from what is read to what it names, so that a solver can walk it.
-Entries may run either way; those that a reader of the documents cannot follow are refused.
+A `Query` projects only forward, from the entity whose document is read to those that it names, so
+that a solver can follow it. Entries may have either direction; those that a reader of the documents
+cannot follow are refused.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from espalier_search.synthesis.webshaper.query import (
 )
 
 MEMBER = "is one of the union"
-"""Joins what may stand for a variable to that variable: all such entries of it are one union."""
+"""Relation from an alternative to its variable; all such entries of a variable are one union."""
 SAME = "is"
-"""The variable is this very entity; several such entries intersect."""
+"""Relation from an entity to the variable that equals it; several such entries intersect."""
 
 
 def answers(
@@ -43,8 +44,8 @@ def answers(
     """Ids of the entities that satisfy every entry; `ids` maps the names of constants to ids.
 
     Raises:
-        FormalismError: a formalization that is no tree of projections around one target.
-        DataError: a constant or relation that the graph lacks.
+        FormalismError: the entries are no tree of projections around one target.
+        DataError: the graph lacks a constant or relation.
     """
     tree = tree_of(entries)
     return _Evaluation(tree, graph, ids).values(tree.targets[0], None)
@@ -57,7 +58,7 @@ class _Evaluation:
         self._ids = ids
 
     def values(self, node: Node, came_by: Entry | None) -> frozenset[str]:
-        """What `node` can be by all its entries but the one that the walk came by."""
+        """The entities that `node` can be by its entries other than `came_by`."""
         constraints: list[frozenset[str]] = []
         union: list[frozenset[str]] = []
         for entry, other in self._tree.edges[node]:
@@ -101,8 +102,8 @@ def query_of(entries: tuple[Entry, ...], ids: Mapping[str, str]) -> Query:
     """The query of a formalization whose entries all lead towards the target.
 
     Raises:
-        FormalismError: no tree of projections around one target.
-        DataError: an entry that leads away from the target, or a name that `ids` lacks.
+        FormalismError: the entries are no tree of projections around one target.
+        DataError: an entry leads away from the target, or `ids` lacks a name.
     """
     tree = tree_of(entries)
     return _QueryBuilder(tree, ids).query(tree.targets[0], None)
@@ -160,9 +161,9 @@ class _QueryBuilder:
                 continue
             if entry.object != node:
                 raise DataError(
-                    f"the entry {entry.relation!r} leads away from the target: whoever reads the "
-                    "documents finds the third item from the first. Turn it round by a relation "
-                    "that runs the other way."
+                    f"the entry {entry.relation!r} leads away from the target, but a reader of the "
+                    "documents can only go from the first item to the third. Reverse it with a "
+                    "relation of the opposite direction."
                 )
             operand = self._named(other) if isinstance(other, Named) else self.query(other, entry)
             if entry.relation == MEMBER:

@@ -1,8 +1,8 @@
 """Queries as trees of knowledge projections (WebShaper, Tao et al. 2025, arXiv:2507.15061).
 
-A knowledge projection R(V) is the set of entities that stand in relation R to the set V. Here the
-projection runs forward: R(V) holds the objects of R whose subject is in V, so that a solver who
-reads the documents of V finds them. A question asks for the one entity of such a tree:
+A knowledge projection R(V) is the set of entities in relation R to the set V. Here the projection
+goes forward: R(V) holds the objects of R whose subject is in V, so that a solver who reads the
+documents of V finds them. A question asks for the only entity of such a tree:
 
     currency(country([Lyon]))                          the currency of the country of Lyon
     capital((neighbours([A]) & neighbours([B])))       an intersection, then one projection more
@@ -46,14 +46,14 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Intersection:
-    """Entities that every part holds."""
+    """The entities in every part."""
 
     parts: tuple[Query, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """Entities that some part holds."""
+    """The entities in at least one part."""
 
     parts: tuple[Query, ...]
 
@@ -91,7 +91,7 @@ def constants(query: Query) -> tuple[str, ...]:
 
 
 def hops(query: Query) -> int:
-    """Projections on the longest path from the target to a constant."""
+    """Number of projections on the longest path from the target to a constant."""
     below = max((hops(child) for child in children(query)), default=0)
     return below + isinstance(query, Projection)
 
@@ -168,7 +168,7 @@ class Trace:
 
     answers: frozenset[str]
     reads: tuple[Read, ...]
-    """In an order a solver can follow: constants first."""
+    """All reads, in an order that a solver can follow: constants first."""
     last_reads: tuple[Read, ...]
     """The reads whose lines list the answers."""
 

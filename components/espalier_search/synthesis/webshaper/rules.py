@@ -1,7 +1,7 @@
-"""Rules for a fair question: one function per rule, True where a candidate breaks it.
+"""Rules for a fair question: one function per rule, True if a candidate breaks it.
 
-The first group looks at what a solver can read (no shortcut past the chain, every line readable),
-the second at the shape of the query.
+The first group checks the documents (no shortcut past the chain, every line readable), the second
+the shape of the query.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def answer_on_chain(candidate: CandidateQuestion) -> bool:
 
 
 def answer_in_earlier_document(candidate: CandidateQuestion) -> bool:
-    """A document read before the last step names the answer: the chain need not be followed."""
+    """A document read before the last step names the answer, so the chain need not be followed."""
     evidence = candidate.world.evidence
     name = candidate.world.folded_name(candidate.answer)
     return any(evidence.occurrences(name, document) for document in candidate.earlier_documents)
 
 
 def answer_twice_in_last_document(candidate: CandidateQuestion) -> bool:
-    """The last document names the answer outside the line asked for, in another statement.
+    """The last document names the answer outside of the requested line, in another statement.
 
     A sentence that states the triple of that line is evidence for the answer, not a shortcut.
     """
@@ -84,7 +84,8 @@ def skippable_step(candidate: CandidateQuestion) -> bool:
 def unreadable_line(candidate: CandidateQuestion) -> bool:
     """The split's solvers lack a line of the chain, or an observation would truncate it.
 
-    A list may be shorter than in the graph, as views hide names, but not lack what the chain needs.
+    A list may be shorter than in the graph, because views hide names, but must have the entities on
+    the chain.
     """
     chain = set(candidate.entities)
     for read in candidate.trace.reads:
@@ -110,7 +111,7 @@ def _chain(candidate: CandidateQuestion) -> tuple[list[str], str]:
 
 
 def _reached(query: Query, world: World, left_out: frozenset[int]) -> frozenset[str]:
-    """Entities reached by the lines of documents, skipping the projections in `left_out` (ids)."""
+    """Entities reached along lines of documents, skipping the projections in `left_out` (ids)."""
     match query:
         case Projection(relation, inner):
             found = _reached(inner, world, left_out)
@@ -136,7 +137,7 @@ def _follow(world: World, start: str, labels: tuple[str, ...]) -> frozenset[str]
 
 
 Rule = Callable[[CandidateQuestion], bool]
-"""Whether the candidate breaks the rule."""
+"""A function that tells whether a candidate breaks the rule."""
 
 
 def not_unique(candidate: CandidateQuestion) -> bool:
@@ -147,7 +148,7 @@ def not_unique(candidate: CandidateQuestion) -> bool:
 def constant_beside_target(candidate: CandidateQuestion) -> bool:
     """In a query of two hops or more, a single projection from a constant yields the target.
 
-    A single projection R({C}) is the seed form: its constant stands beside the target by nature.
+    A single projection R({C}) is the seed form, in which the constant is always next to the target.
     """
     if hops(candidate.query) < 2:
         return False
@@ -159,7 +160,7 @@ def constant_beside_target(candidate: CandidateQuestion) -> bool:
 
 
 def constant_constant_edge(candidate: CandidateQuestion) -> bool:
-    """Two constants constrain each other, which narrows nothing down."""
+    """Two constants constrain each other, which excludes no answer."""
     return any(
         isinstance(part, Constant | ConstantSet)
         for node in nodes(candidate.query)
@@ -169,7 +170,7 @@ def constant_constant_edge(candidate: CandidateQuestion) -> bool:
 
 
 def ambiguous_step(candidate: CandidateQuestion) -> bool:
-    """An intermediate step leads to more or fewer entities than the question's wording says."""
+    """An intermediate step leads to more or fewer entities than the question's wording implies."""
     return any(
         len(evaluate(node.inner, candidate.world.graph)) != _width(node.inner)
         for node in nodes(candidate.query)
@@ -220,11 +221,11 @@ RULES: tuple[Rule, ...] = (
     shorter_chain,
     skippable_step,
 )
-"""In the order of judging. `not_unique` comes first: later rules need a unique answer."""
+"""The rules in the order of judging; `not_unique` is first, as later rules need a unique answer."""
 
 
 def broken_rule(candidate: CandidateQuestion) -> str | None:
-    """Name of the first rule that the candidate breaks, or None for a fair question."""
+    """Name of the first rule that the candidate breaks; None for a fair question."""
     return next((rule.__name__ for rule in RULES if rule(candidate)), None)
 
 
@@ -250,7 +251,7 @@ def _beside_target(query: Query) -> list[Query]:
 
 
 def _width(query: Query) -> int:
-    """Number of entities that a question's wording means by this node."""
+    """Number of entities that the question's wording implies for this node."""
     match query:
         case ConstantSet(entity_ids):
             return len(entity_ids)

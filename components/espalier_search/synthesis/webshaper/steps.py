@@ -21,7 +21,7 @@ from espalier_search.synthesis.webshaper.query import (
 RelationPath = tuple[str, ...]
 """Relations from the constant outwards."""
 MAX_LISTED = 8
-"""Longer lists are used in no question: reading them would be the whole task."""
+"""Longest list in a question; reading a longer one would be most of the work."""
 _INVERSE_SHARE = 0.9
 _INVERSE_SAMPLE = 100
 
@@ -29,8 +29,8 @@ _INVERSE_SAMPLE = 100
 class Steps:
     """The edges between entities that a question of one split may name or pass through.
 
-    `single[r]` maps a subject to its only object; `listed[r]` maps a subject to its 2 to
-    `MAX_LISTED` objects, of which those of other splits are distractors and never the answer.
+    `single[r]` maps a subject to its only object, `listed[r]` a subject to its 2 to `MAX_LISTED`
+    objects. Objects of other splits in such a list are distractors and never the answer.
     """
 
     def __init__(self, graph: KnowledgeGraph, split: Split) -> None:
@@ -39,7 +39,7 @@ class Steps:
         self.single: dict[str, dict[str, str]] = {}
         self.listed: dict[str, dict[str, tuple[str, ...]]] = {}
         self.excluded: dict[str, int] = defaultdict(int)
-        """Reason why edges of the graph are left out -> number of subjects."""
+        """Reason to leave out edges of the graph -> number of subjects."""
         self._allowed = {e.entity_id for e in graph.entities.values() if self._admits(e)}
         self._starts: dict[RelationPath, list[str]] = {}
         self._sources: dict[str, dict[str, list[str]]] = {}
@@ -83,7 +83,7 @@ class Steps:
         return self._hosts[relation]
 
     def admits_all(self, entity_ids: Sequence[str]) -> bool:
-        """Whether each entity is askable, and of the split or a hub."""
+        """Whether each entity is askable and either of the split or a hub."""
         return self._allowed.issuperset(entity_ids)
 
     def holds_own_entity(self, entity_ids: Sequence[str]) -> bool:
@@ -156,8 +156,8 @@ _DRAWS_PER_JOIN = 20_000
 class Chain:
     """A signature: projections one after the other, from one constant.
 
-    Its repr is part of the seed of bulk drawing (`synthesis.bulk_parts`): renaming the class or a
-    field changes the questions drawn. The same holds for `Join`.
+    Its repr is part of the seed of bulk drawing (`synthesis.bulk_parts`), so renaming the class or
+    a field changes the questions drawn. The same holds for `Join`.
     """
 
     path: RelationPath
@@ -171,19 +171,19 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A signature: two lists that share one entity; `tail` leads on from there to the target.
+    """A signature: two lists that share one entity, from which `tail` leads to the target.
 
     An arm is a path of one or two relations, the last of which lists several entities. Without a
-    tail each arm has two, so that no constant stands beside the target.
+    tail each arm has two, so that no constant is next to the target.
     """
 
     arms: tuple[RelationPath, RelationPath]
     tail: RelationPath
     with_union: bool
-    """The first arm starts from either of two constants (an R-Union)."""
+    """Whether the first arm starts from either of two constants (an R-Union)."""
 
     def queries(self, steps: Steps, rng: random.Random) -> Iterator[Query]:
-        """Random queries, repeats included; none where the arms never meet."""
+        """Random queries with repeats; none if the arms never meet."""
         first_hosts, second_hosts = (_hosts(arm, steps) for arm in self.arms)
         meeting = [entity for entity in first_hosts if entity in second_hosts]
         if self.tail:
@@ -209,16 +209,17 @@ def chains(graph: KnowledgeGraph, length: int) -> list[Chain]:
 
 
 def intersections(graph: KnowledgeGraph) -> list[Join]:
-    """Two lists that meet at the target or one projection before it."""
+    """Every join of two lists at the target or one projection before it."""
     outer = [Join(arms, (), with_union=False) for arms in _arm_pairs(graph, 2)]
     inner = [Join(arms, tail, with_union=False) for arms, tail in _tailed(graph)]
     return outer + inner
 
 
 def unions(graph: KnowledgeGraph) -> list[Join]:
-    """An intersection one projection before the target, one side of which is an R-Union.
+    """Every intersection, with an R-Union on one side, one projection before the target.
 
-    Arms of two projections would take six searches, more than an episode's usual limit.
+    Arms of two projections are left out: they would take six searches, more than an episode's usual
+    limit.
     """
     return [Join(arms, tail, with_union=True) for arms, tail in _tailed(graph)]
 
@@ -268,7 +269,7 @@ def _constant(arm: RelationPath, host: str, steps: Steps, rng: random.Random) ->
 
 
 def _permutation(size: int, rng: random.Random) -> Iterator[int]:
-    """Every position once, by an affine walk: no shuffled copy of a long list is needed."""
+    """Every position once, by an affine walk, which needs no shuffled copy of a long list."""
     if not size:
         return
     offset, stride = rng.randrange(size), rng.randrange(1, size + 1)
