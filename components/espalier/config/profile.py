@@ -385,7 +385,7 @@ class Profile(Section):
 
         What such a class computes decides what an artifact holds, as a key of the profile does.
         """
-        owners = {
+        owners: dict[str, type] = {
             f"{key}.code": type(part)
             for section in sections
             for key, part in _parts(attrgetter(section)(self), section)
