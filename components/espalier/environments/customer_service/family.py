@@ -42,7 +42,8 @@ from espalier.environments.customer_service.tau_tasks import FILES, read_tau_tas
 from espalier.environments.customer_service.users import EndpointUser, ModelThread, ScriptedUser
 from espalier.environments.customer_service.wording import in_words
 from espalier.environments.episode import EpisodeRules, Reply, TurnResults
-from espalier.environments.family import FamilyQuestion, PlainQuestion, SimpleFamily
+from espalier.environments.family import SimpleFamily
+from espalier.environments.mixins import FamilyQuestion, HasBenchmarks, PlainQuestion
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
 from espalier.records import (
@@ -66,7 +67,7 @@ INSTRUCTIONS = (
 )
 
 
-class CustomerService(SimpleFamily[CustomerServiceConfig]):
+class CustomerService(SimpleFamily[CustomerServiceConfig], HasBenchmarks):
     """The family of conversations with customers."""
 
     name = "customer_service"

@@ -40,6 +40,7 @@ from espalier.environments.function_calling.made_up import (
     request_tasks,
 )
 from espalier.environments.function_calling.toolrl_rows import read_toolrl_form
+from espalier.environments.mixins import HasBenchmarks
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import DescribedTool, Tool
@@ -54,7 +55,7 @@ INSTRUCTIONS = (
 )
 
 
-class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
+class FunctionCalling(SimpleFamily[FunctionCallingConfig], HasBenchmarks):
     """The family of function calling tasks."""
 
     name = "function_calling"

@@ -16,12 +16,21 @@ from typing import cast
 from espalier.config import AbsoluteZeroConfig, EnvironmentConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
-from espalier.environments.family import Demonstrate, Family, FamilyQuestion
+from espalier.environments.family import Family
 from espalier.environments.interpreter import (
     PythonRuns,
     SeparateRuns,
     SessionRuns,
     python_tool,
+)
+from espalier.environments.mixins import (
+    Demonstrate,
+    FamilyQuestion,
+    HasBenchmarks,
+    MakesQuestions,
+    ProposesTasks,
+    Teacher,
+    TeachesReading,
 )
 from espalier.environments.python_math.benchmarks import read_problems
 from espalier.environments.python_math.calculating import CalculatingRuns, Calculations
@@ -52,7 +61,14 @@ INSTRUCTIONS = (
 )
 
 
-class PythonMath(Family[PythonMathConfig]):
+class PythonMath(
+    MakesQuestions,
+    Family[PythonMathConfig],
+    Teacher,
+    TeachesReading,
+    ProposesTasks,
+    HasBenchmarks,
+):
     """The family of mathematics with a Python interpreter."""
 
     name = "python_math"

@@ -19,13 +19,8 @@ from espalier.config import EnvironmentConfig
 from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules
-from espalier.environments.family import (
-    FamilyQuestion,
-    PlainQuestion,
-    SimpleFamily,
-    dealt_split,
-    make_task,
-)
+from espalier.environments.family import SimpleFamily, dealt_split, make_task
+from espalier.environments.mixins import FamilyQuestion, HasBenchmarks, PlainQuestion
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.sql.config import SqlConfig
 from espalier.environments.sql.databases import Database
@@ -68,7 +63,7 @@ INSTRUCTIONS = (
 _log = logging.getLogger(__name__)
 
 
-class Sql(SimpleFamily[SqlConfig]):
+class Sql(SimpleFamily[SqlConfig], HasBenchmarks):
     """The family of questions about databases."""
 
     name = "sql"

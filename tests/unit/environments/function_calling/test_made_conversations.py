@@ -10,7 +10,7 @@ import pytest
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import family_of
 from espalier.environments.benchmarks import check_golds
-from espalier.environments.family import PlainQuestion
+from espalier.environments.mixins import PlainQuestion
 from espalier.environments.function_calling.config import FunctionCallingConfig
 from espalier.environments.function_calling.errands import SCENES
 from espalier.environments.function_calling.made_conversations import drawn_conversation
