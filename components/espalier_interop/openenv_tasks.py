@@ -6,11 +6,12 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from espalier.config import Profile
-from espalier.environments import SimpleFamily, family_of
+from espalier.environments import family_of
 from espalier.environments.contract import Environments, View
+from espalier.environments.mixins import MakesQuestions
 from espalier.records import SPLITS, ArtifactError, Split, Task, open_artifact, read_tasks
 from espalier.records.message import ToolSpec
 from espalier.wire.openenv import MessageFault, ResetData
@@ -114,12 +115,12 @@ def tasks_of_profile(profile: Profile) -> Generator[ServedTasks]:
         ArtifactError: the family needs a run's knowledge.
     """
     family = family_of(profile)
-    if not isinstance(family, SimpleFamily):
+    if isinstance(family, MakesQuestions):
         raise ArtifactError(
             f"the tasks of {family.name} are made from the knowledge of a run: name one that has "
             "published `knowledge` and `accepted`, as in `espalier environments serve --run RUN`"
         )
-    tasks = cast("SimpleFamily[Any]", family).tasks_by_split()
+    tasks = family.tasks_by_split()
     with _served(profile, Path("no-knowledge"), tasks) as served:
         yield served
 

@@ -3,6 +3,7 @@
 from espalier.config import EnvironmentConfig
 from espalier.environments import (
     BenchmarkRow,
+    HasBenchmarks,
     SimpleFamily,
     Tool,
     benchmark_tasks,
@@ -21,7 +22,7 @@ class SumsConfig(EnvironmentConfig):
     name: str = "tests.factories.sums:Sums"
 
 
-class Sums(SimpleFamily[SumsConfig]):
+class Sums(SimpleFamily[SumsConfig], HasBenchmarks):
     name = "tests.factories.sums:Sums"
     config = SumsConfig
     instructions = "Add."

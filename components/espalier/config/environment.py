@@ -56,13 +56,8 @@ class FamilyClass(Protocol):
 
     name: ClassVar[str]
     config: ClassVar[type[EnvironmentConfig]]
-    self_play: ClassVar[frozenset[str]]
-    reads_knowledge: ClassVar[bool]
-    writes_agent_texts: ClassVar[bool]
     ends_by_call: ClassVar[bool]
     converses: ClassVar[bool]
-    relabels_failures: ClassVar[bool]
-    closed_book: ClassVar[ClosedBook | None]
     further_terms: ClassVar[frozenset[str]]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
@@ -72,6 +67,14 @@ class FamilyClass(Protocol):
     def check(self, profile: Profile) -> None:
         """Raise a ValueError where another section of the profile does not fit the family."""
         ...
+
+    def check_options(self, profile: Profile) -> None:
+        """`check`, and that the family can do what optional keys ask of it."""
+        ...
+
+
+class ReadsKnowledge:
+    """Mixin of a family for which `ingest` reads [knowledge]."""
 
 
 class InstalledFamily(NamedTuple):
@@ -114,7 +117,7 @@ def family_class(name: str) -> FamilyClass:
         )
     found: Any = loaded(where)
     if not (isinstance(found, type) and hasattr(found, "questions") and hasattr(found, "config")):
-        raise ValueError(f"{where} is no family: derive it from espalier.environments.SimpleFamily")
+        raise ValueError(f"{where} is no family: derive it from espalier.environments.Family")
     return cast("FamilyClass", found)
 
 
@@ -143,7 +146,8 @@ def reads_knowledge(environment: EnvironmentConfig) -> bool:
     Raises:
         ValueError: no such family.
     """
-    return any(family_class(name).reads_knowledge for name in environment.families())
+    classes = (cast("type[object]", family_class(name)) for name in environment.families())
+    return any(issubclass(one, ReadsKnowledge) for one in classes)
 
 
 def parsed_environment(

@@ -258,16 +258,6 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
-    def _agent_texts_can_be_written(self) -> Self:
-        asked = self.agent_texts.pretraining_texts or self.agent_texts.negatives
-        if asked and not family_class(self.environment.name).writes_agent_texts:
-            raise ValueError(
-                f"agent_texts are written from documents, and environment.name = "
-                f'"{self.environment.name}" has none; leave them at 0'
-            )
-        return self
-
-    @model_validator(mode="after")
     def _retries_make_sense(self) -> Self:
         retry = self.episode.retry
         if retry is None:
@@ -311,11 +301,6 @@ class Profile(Section):
     def _failures_can_be_relabelled(self) -> Self:
         if self.warm_start.hindsight is None:
             return self
-        if not family_class(self.environment.name).relabels_failures:
-            raise ValueError(
-                f'warm_start.hindsight: environment.name = "{self.environment.name}" cannot say '
-                "which task a failed attempt solved; leave the section out"
-            )
         if self.agent.plays:
             raise ValueError(
                 "warm_start.hindsight plays the calls of failed attempts again, and what the "
@@ -325,7 +310,7 @@ class Profile(Section):
 
     @model_validator(mode="after")
     def _family_can_be_played(self) -> Self:
-        family_class(self.environment.name).check(self)
+        family_class(self.environment.name).check_options(self)
         return self
 
     @model_validator(mode="after")
@@ -359,7 +344,7 @@ class Profile(Section):
 
     @model_validator(mode="after")
     def _posed_tasks_can_be_proven_and_judged(self) -> Self:
-        require_means(self.self_play, self.environment, self.training, self.teacher)
+        require_means(self.self_play, self.training, self.teacher)
         return self
 
     def digest(self, sections: Sequence[str]) -> str:

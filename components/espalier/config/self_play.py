@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.config.data import Section
-from espalier.config.environment import EnvironmentConfig, family_class
 from espalier.config.teacher import TeacherConfig
 from espalier.config.training import TrainingConfig
 
@@ -89,7 +88,6 @@ SelfPlayConfig = Annotated[NoSelfPlayConfig | PosingConfig, Field(discriminator=
 
 def require_means(
     posing: SelfPlayConfig,
-    environment: EnvironmentConfig,
     training: TrainingConfig,
     teacher: TeacherConfig,
 ) -> None:
@@ -100,11 +98,6 @@ def require_means(
     """
     if isinstance(posing, NoSelfPlayConfig):
         return
-    if posing.name not in family_class(environment.name).self_play:
-        raise ValueError(
-            f'self_play.name = "{posing.name}" poses no tasks of environment.name = '
-            f'"{environment.name}"; choose another, or "off"'
-        )
     if isinstance(posing, RZeroConfig):
         return
     if posing.proposer == "teacher" and teacher.kind != "endpoint":

@@ -12,10 +12,16 @@ from typing import Any
 
 from espalier.environments.benchmarks import check_golds
 from espalier.environments.contract import Environments
-from espalier.environments.family import Family, FamilyQuestion
+from espalier.environments.family import Family
 from espalier.environments.funnel import Funnel
+from espalier.environments.mixins import (
+    FamilyQuestion,
+    HasBenchmarks,
+    Teacher,
+    no_public_format,
+)
 from espalier.environments.teaching import GaveUp, play_script
-from espalier.records import NullTracker, Split, Task
+from espalier.records import DataError, NullTracker, Split, Task
 from espalier.records.trajectory import Trajectory
 
 _REPEATED = 8
@@ -35,8 +41,8 @@ class FamilyCheck:
     repeated: int
     """Number of tasks whose episode was the same when played twice."""
     demonstrated: int
-    """Number of training tasks that the teacher solved; 0 for a public file, which is not trained
-    on."""
+    """Number of training tasks that the teacher solved; 0 without a teacher, and for a public file,
+    which is not trained on."""
     faults: tuple[str, ...]
 
 
@@ -62,6 +68,8 @@ def check_family(
             over = opened.enter_context(family.environments(knowledge))
             environments = over("full")
         else:
+            if not isinstance(family, HasBenchmarks):
+                raise DataError(no_public_format(benchmark, family.name))
             tasks = list(family.read_benchmark(benchmark))[:count]
             environments = opened.enter_context(family.benchmark_environments(benchmark, knowledge))
         golds = check_golds(family, tasks, environments)
@@ -70,7 +78,7 @@ def check_family(
         faults += [f"{task.task_id}: its episode differs the second time" for task in unlike]
         faults += _asked_twice(questions)
         demonstrated = 0
-        if questions:
+        if questions and isinstance(family, Teacher):
             shown = list(questions["train"])[:count]
             demonstrated, reasons = _demonstrated(family, knowledge, shown)
             if not demonstrated:
@@ -113,7 +121,7 @@ def _asked_twice(questions: Mapping[Split, Sequence[FamilyQuestion]]) -> list[st
 
 
 def _demonstrated(
-    family: Family[Any], knowledge: Path, questions: Sequence[FamilyQuestion]
+    family: Teacher, knowledge: Path, questions: Sequence[FamilyQuestion]
 ) -> tuple[int, str]:
     """Return how many questions the teacher solved, and why it did not solve the others."""
     reasons: Counter[str] = Counter()

@@ -1,32 +1,29 @@
 """A family: everything that a kind of task needs, in one object that the stages use.
 
-    class Prices(SimpleFamily[PricesConfig]):
+    class Prices(Family[PricesConfig]):
         name, config = "prices", PricesConfig
         def tools(self): ...                            typed functions
         def tasks(self, split, count): ...              tasks with questions and gold answers
         def verify(self, task, answer): ...             the outcome of an answer
-        def demonstrate(self, task): ...                how a teacher solves it, action by action
 
-This is enough to train an agent. A family whose questions need a knowledge artifact, or a different
-kind of teacher, derives from `Family` and implements its abstract methods itself. A family is found
-through the entry point group `espalier.environments`, or by `module:Class` in a profile.
+This is enough to train a given model. `StatefulFamily` is for tasks whose tools change something;
+`SimpleFamily` has a teacher as well, from which the embedded policy learns. What else a family can
+do is in `espalier.environments.mixins`. A family is found through the entry point group
+`espalier.environments`, or by `module:Class` in a profile.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, final
 
 from espalier.config import (
-    ClosedBook,
     EnvironmentConfig,
     Profile,
     SplitsConfig,
@@ -36,22 +33,25 @@ from espalier.config import (
 )
 from espalier.dialects.dialect import Dialect
 from espalier.environments.contract import Environments, EnvironmentsOver, Recalled
-from espalier.environments.demonstrations import Rejected
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.funnel import Funnel
-from espalier.environments.hindsight import Hindsight
 from espalier.environments.judged import JudgedOutcomes
-from espalier.environments.proposals import TaskProposer
+from espalier.environments.mixins import (
+    Demonstrate,
+    FamilyQuestion,
+    PlainQuestion,
+    Teacher,
+    TeachesReading,
+    require_mixins,
+)
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.environments.tools import Tool, refuse_ambiguous_tools
 from espalier.records import (
-    AgentText,
     DataError,
     Draft,
     FinalAnswer,
     Message,
-    ProfileError,
     Split,
     Task,
     TaskMetadata,
@@ -60,43 +60,9 @@ from espalier.records import (
     Verifier,
     task_id_of,
 )
-from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import Trajectory
 
 C = TypeVar("C", bound=EnvironmentConfig)
-
-
-class FamilyQuestion(Protocol):
-    """A task, and whatever else the family's teacher needs."""
-
-    @property
-    def task(self) -> Task:
-        """The task that the policy gets."""
-        ...
-
-
-Demonstrate = Callable[[FamilyQuestion, str], Trajectory | Rejected]
-"""Maps a question and a kind of detour (empty for none) to a trajectory."""
-Renaming = Callable[[Task, Trajectory, random.Random], tuple[Task, Trajectory]]
-"""Maps a task and its demonstration to the same two with other names."""
-TaskRenaming = Callable[[Task, random.Random], Task]
-"""Maps a task to the same task in a world with other names."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainQuestion:
-    """A question that consists of its task only."""
-
-    task: Task
-
-
-class AgentTexts(NamedTuple):
-    """Texts of agent behaviour besides the demonstrations, and the cost of generating them."""
-
-    texts: list[AgentText]
-    negatives: list[AgentText]
-    teacher: dict[str, object]
-    """Call -> usage; empty if no model was used."""
 
 
 class Family(ABC, Generic[C]):
@@ -108,18 +74,6 @@ class Family(ABC, Generic[C]):
     """Class of the section `[environment]` of the profile."""
     instructions: str = ""
     """System prompt for a given model; the embedded policy gets none."""
-    splits_digits: bool = False
-    """Whether the embedded policy's tokenizer splits numbers into digits."""
-    detours: ClassVar[tuple[str, ...]] = ()
-    """Kinds of mistakes that the teacher can make and correct."""
-    self_play: ClassVar[frozenset[str]] = frozenset()
-    """Names of the `[self_play]` methods that can propose its tasks."""
-    reads_knowledge: ClassVar[bool] = False
-    """Whether `ingest` reads `[knowledge]` for this family."""
-    writes_agent_texts: ClassVar[bool] = False
-    """Whether it can generate the texts that `[agent_texts]` configures."""
-    answers_from_evidence: ClassVar[bool] = True
-    """Whether a tool must have shown the answer before a teacher gives it."""
     ends_by_call: ClassVar[bool] = False
     """Whether a call may end an episode: `EpisodeRules.ending_tools` and `calls_are_answer`."""
     converses: ClassVar[bool] = False
@@ -129,12 +83,6 @@ class Family(ABC, Generic[C]):
     words."""
     further_terms: ClassVar[frozenset[str]] = frozenset()
     """Names of reward terms of its episodes besides outcome and format."""
-    relabels_failures: ClassVar[bool] = False
-    """Whether `hindsight` finds the tasks that failed trajectories solved."""
-    closed_book: ClassVar[ClosedBook | None] = None
-    """For a family whose tools look answers up: the prompt under which a policy answers from
-    memory, without tools. Its answers also count as grounded or not, depending on what the tools
-    returned."""
     headline: ClassVar[str] = "accuracy"
     """Name of the score in `official_scores` by which its public benchmarks are reported."""
 
@@ -145,6 +93,17 @@ class Family(ABC, Generic[C]):
         Raises:
             ValueError: a key does not fit; the message names it.
         """
+
+    @final
+    @classmethod
+    def check_options(cls, profile: Profile) -> None:
+        """Check that the family has the mixins that keys of the profile need, and `check` it.
+
+        Raises:
+            ValueError: a key needs a mixin that the family lacks; the message names both.
+        """
+        require_mixins(cls, profile)
+        cls.check(profile)
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
@@ -171,56 +130,41 @@ class Family(ABC, Generic[C]):
         """Return the tools the policy may call; a plain typed function becomes a `Tool`."""
 
     @abstractmethod
-    def verify(self, task: Task, answer: str | None) -> float:
-        """Return the outcome of an answer: above 0 if it is right; None means no answer."""
+    def tasks(self, split: Split, count: int) -> Sequence[Task]:
+        """Return up to `count` tasks of a split, the same ones for the same seed.
+
+        No question may occur in two splits: `validate` refuses that.
+        """
 
     @abstractmethod
+    def verify(self, task: Task, answer: str | None) -> float:
+        """Return the outcome of an answer alone: above 0 if it is right; None means no answer.
+
+        An episode is scored by `EpisodeRules.verify`, which is this method unless `environments`
+        says otherwise: families whose tools change something score the state that they left.
+        """
+
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """Return the questions of every split, in random order.
+        """Return the tasks of every split as questions.
 
         Raises:
             DataError: a split would be empty.
         """
+        del knowledge, funnel, tracker
+        found = self.tasks_by_split()
+        if empty := [split for split, tasks in found.items() if not tasks]:
+            raise DataError(f"{self.name}: no task for {', '.join(empty)}")
+        return {split: [PlainQuestion(task) for task in tasks] for split, tasks in found.items()}
 
-    @abstractmethod
-    def teacher(self, knowledge: Path, funnel: Funnel) -> AbstractContextManager[Demonstrate]:
-        """Return a context whose function demonstrates questions."""
-
-    def fact(self, task: Task) -> str:
-        """Return a key that is equal for tasks that ask for the same thing in other words.
-
-        With `[knowledge]` of the user's own, warm start and reinforcement learning share no fact.
-        """
-        return task.task_id
-
-    def renaming(self, knowledge: Path, share: float) -> Renaming | None:
-        """Return the exchange of names for `warm_start.renamed_share`; None if unsupported.
-
-        Args:
-            knowledge: the artifact of `ingest`; nothing but what training may see is read.
-            share: of the names that are exchanged, 0-1.
-        """
-        del knowledge, share
-        return None
-
-    def task_renaming(self, knowledge: Path, share: float) -> TaskRenaming | None:
-        """Return the exchange of names for `training.renamed_share`; None if unsupported.
-
-        See `renaming` for the arguments.
-        """
-        del knowledge, share
-        return None
-
-    @abstractmethod
-    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Return what the embedded policy learns to read from, before it sees a question.
-
-        Args:
-            knowledge: the artifact of `ingest`; nothing but what training may see is read.
-            train: training tasks.
-        """
+    def tasks_by_split(self) -> dict[Split, Sequence[Task]]:
+        """Return up to as many tasks of each split as `[synthesis]` of the profile sets."""
+        config = self.profile.synthesis
+        asked: dict[Split, int] = {
+            "train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks,
+        }  # fmt: skip
+        return {split: self.tasks(split, count) for split, count in asked.items()}
 
     # ------------------------------------------------------------------------------- playing
 
@@ -323,28 +267,6 @@ class Family(ABC, Generic[C]):
         del tracker
         (draft.path / "attribution.txt").write_text(f"Tasks of {self.name}.\n", encoding="utf-8")
 
-    def agent_texts(
-        self,
-        knowledge: Path,
-        questions: Mapping[Split, Sequence[FamilyQuestion]],
-        demonstrations: Sequence[Trajectory],
-        funnel: Funnel,
-        tracker: Tracker,
-    ) -> AgentTexts:
-        """Return plans, reasoning, decisions and negatives, if `[agent_texts]` configures them."""
-        del knowledge, questions, demonstrations, funnel, tracker
-        return AgentTexts([], [], {})
-
-    def entity_splits(self, knowledge: Path) -> EntitySplits:
-        """Return entities whose names must not be shared between splits; none by default."""
-        del knowledge
-        return EntitySplits.none()
-
-    def hub_kinds(self, knowledge: Path) -> list[str]:
-        """Return the kinds of entities that every split shares."""
-        del knowledge
-        return []
-
     # ------------------------------------------------------------------------------- reporting
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
@@ -382,33 +304,6 @@ class Family(ABC, Generic[C]):
 
     # ------------------------------------------------------------------------------- benchmarks
 
-    def read_benchmark(self, path: Path) -> Sequence[Task]:
-        """Read the tasks of a file or folder in the format of the family's public benchmarks.
-
-        They belong to the split `heldout`, and are never trained on. The module
-        `espalier.environments.benchmarks` reads files of JSON rows.
-
-        Raises:
-            DataError: a row is malformed (the message names file and row), or the family has no
-                public format.
-        """
-        raise DataError(
-            f"{path}: the family {self.name} reads no public format. Leave the suite's `tasks` "
-            "unset, to ask the family's own held-out tasks"
-        )
-
-    @contextmanager
-    def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
-        """Open the environments of the tasks in `path`.
-
-        Args:
-            path: the path given to `read_benchmark`; some formats also hold data for the tools.
-            knowledge: the artifact of `ingest`.
-        """
-        del path
-        with self.environments(knowledge) as environments_over:
-            yield environments_over("full")
-
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
         """Return the scores of one trajectory as the benchmark's authors compute them, by name.
 
@@ -426,36 +321,6 @@ class Family(ABC, Generic[C]):
         """
         yield FinalAnswer(task.verifier.gold[0])
 
-    # ------------------------------------------------------------------------------- self-play
-
-    def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
-        """Return the generator of new training tasks between the phases of training.
-
-        Raises:
-            ProfileError: the family does not support the configured self-play.
-        """
-        del knowledge, accepted
-        raise ProfileError(
-            f'self_play.name = "{self.profile.self_play.name}" poses no tasks of '
-            f'environment.name = "{self.name}"; set it to "off"'
-        )
-
-    def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
-        """Return what finds the tasks that failed trajectories solved (`[warm_start.hindsight]`).
-
-        Args:
-            knowledge: the artifact of `ingest`.
-            accepted: the artifact of `validate`, with the tasks of every split.
-
-        Raises:
-            ProfileError: the family does not support it (`relabels_failures` is False).
-        """
-        del knowledge, accepted
-        raise ProfileError(
-            f'[warm_start.hindsight] relabels no failures of environment.name = "{self.name}"; '
-            "leave it out"
-        )
-
     def chat_task(self, question: str) -> Task:
         """Return the task for a question typed in `espalier chat`."""
         return make_task(
@@ -463,37 +328,12 @@ class Family(ABC, Generic[C]):
         )
 
 
-class SimpleFamily(Family[C]):
-    """A family whose tasks come from a function, and whose teacher follows a script."""
-
-    @abstractmethod
-    def tasks(self, split: Split, count: int) -> Sequence[Task]:
-        """Return up to `count` tasks of a split, the same ones for the same seed.
-
-        No question may occur in two splits: `validate` refuses that.
-        """
+class SimpleFamily(Family[C], Teacher, TeachesReading):
+    """A family whose teacher follows a script; the embedded policy reads its demonstrations."""
 
     @abstractmethod
     def demonstrate(self, task: Task) -> Script:
         """Yield the teacher's actions; each `yield` returns what the tools answered."""
-
-    def questions(
-        self, knowledge: Path, funnel: Funnel, tracker: Tracker
-    ) -> dict[Split, Sequence[FamilyQuestion]]:
-        """Return the tasks of every split as questions."""
-        del knowledge, funnel, tracker
-        found = self.tasks_by_split()
-        if empty := [split for split, tasks in found.items() if not tasks]:
-            raise DataError(f"{self.name}: no task for {', '.join(empty)}")
-        return {split: [PlainQuestion(task) for task in tasks] for split, tasks in found.items()}
-
-    def tasks_by_split(self) -> dict[Split, Sequence[Task]]:
-        """Return up to as many tasks of each split as `[synthesis]` of the profile sets."""
-        config = self.profile.synthesis
-        asked: dict[Split, int] = {
-            "train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks,
-        }  # fmt: skip
-        return {split: self.tasks(split, count) for split, count in asked.items()}
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:

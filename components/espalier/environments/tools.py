@@ -4,9 +4,9 @@
         '''Convert euros into another currency.'''
 
 `Annotated[float, Field(description="in euros")]` describes a parameter. A parameter named `task`
-receives the episode's task and is not in the schema. A function may be a coroutine function. It
-returns text, or a `ToolOutput` that also says whether it succeeded; any other value is written as
-JSON.
+receives the episode's task and is not in the schema; nor is the `self` of a method of an `Episode`.
+A function may be a coroutine function. It returns text, or a `ToolOutput` that also says whether it
+succeeded; any other value is written as JSON.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Tool:
         except NameError as error:
             raise ToolSignatureError(f"tool {name}: {error}") from error
         parameters = dict(inspect.signature(function).parameters)
+        if next(iter(parameters), "") == "self":  # a method of an episode's class
+            del parameters["self"]
         self.wants_task = parameters.pop(_TASK, None) is not None
         if self.wants_task and hints.get(_TASK, Task) is not Task:
             raise ToolSignatureError(

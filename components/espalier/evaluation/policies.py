@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from espalier.config import Profile
 from espalier.environments import EnvironmentLostError, Environments
+from espalier.environments.mixins import LooksAnswersUp
 from espalier.evaluation.questions import (
     FromMemory,
     QuestionRow,
@@ -232,7 +233,9 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
             suite.groups[place],
             greedy[place],
             sampled[place * each : (place + 1) * each],
-            grounded=is_grounded(greedy[place]) if suite.family.of(task).closed_book else None,
+            grounded=is_grounded(greedy[place])
+            if isinstance(suite.family.of(task), LooksAnswersUp)
+            else None,
             from_memory=from_memory.get(task.task_id),
         )
         for place, task in enumerate(suite.tasks)
@@ -256,7 +259,9 @@ def _from_memory(roller: CountingRoller, suite: Suite) -> dict[str, FromMemory]:
     if not tasks:
         return {}
     asked = [
-        ClosedBookQuestion(task, told) for task in tasks if (told := family.of(task).closed_book)
+        ClosedBookQuestion(task, own.closed_book)
+        for task in tasks
+        if isinstance(own := family.of(task), LooksAnswersUp)
     ]
     answers = zip(tasks, roller.closed_book(asked), strict=True)
     return {

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from espalier.config import EvaluationConfig, Profile, family_code_digest
 from espalier.environments import Family, family_of
+from espalier.environments.mixins import LooksAnswersUp
 from espalier.records import Task, json_digest
 
 VIEW: Literal["full"] = "full"
@@ -43,7 +44,9 @@ class Suite:
     @property
     def closed_book_tasks(self) -> Sequence[Task]:
         """The first tasks whose tools look answers up, which are also answered from memory."""
-        looked_up = [task for task in self.tasks if self.family.of(task).closed_book]
+        looked_up = [
+            task for task in self.tasks if isinstance(self.family.of(task), LooksAnswersUp)
+        ]
         return looked_up[: self.config.closed_book_questions]
 
     @property

@@ -33,12 +33,12 @@ from espalier.environments import (
     Environments,
     Family,
     Opening,
-    SimpleFamily,
     Step,
     family_of,
 )
 from espalier.environments.contract import waited
 from espalier.environments.funnel import Funnel
+from espalier.environments.mixins import HasBenchmarks, MakesQuestions, no_public_format
 from espalier.evaluation.suite import VIEW
 from espalier.records import (
     Action,
@@ -234,6 +234,8 @@ def opened_suite(
     family = family_of(profile)
     knowledge = knowledge_of(profile)
     if config.tasks is not None:
+        if not isinstance(family, HasBenchmarks):
+            raise DataError(no_public_format(config.tasks, family.name))
         found: list[Task] = list(family.read_benchmark(config.tasks))
         seen: list[Task] = []
         played = family.benchmark_environments(config.tasks, knowledge)
@@ -280,10 +282,9 @@ def _tasks_of_run(accepted: Path) -> tuple[list[Task], list[Task]]:
 def _own_tasks(
     family: Family[Any], knowledge: Path, limit: int | None
 ) -> tuple[list[Task], list[Task]]:
-    if isinstance(family, SimpleFamily):
-        simple = cast("SimpleFamily[Any]", family)
+    if not isinstance(family, MakesQuestions):
         count = max(limit or 0, family.profile.synthesis.heldout_tasks)
-        found = list(simple.tasks("heldout", count))
+        found = list(family.tasks("heldout", count))
         if not found:
             raise DataError(f"{family.name}: it makes no held-out task under this profile")
         return found, []

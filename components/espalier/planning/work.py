@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 from espalier.algorithms import Algorithm
 from espalier.config import Profile, family_class
+from espalier.environments.mixins import LooksAnswersUp
 from espalier.planning.figures import Figures
 from espalier.planning.sharing import Sharing, positions_per_token
 
@@ -155,7 +157,8 @@ def _evaluate(profile: Profile, figures: Figures) -> StageWork:
     config, questions = profile.evaluation, profile.synthesis.heldout_tasks
     samples = min(config.sampled_questions, questions) * config.samples_per_task
     from_memory = min(config.closed_book_questions, questions) * _NAME_TOKENS
-    if family_class(profile.environment.name).closed_book is None:
+    family = cast("type[object]", family_class(profile.environment.name))
+    if not issubclass(family, LooksAnswersUp):
         from_memory = 0
     played = (questions + samples) * figures.action_tokens
     return StageWork(

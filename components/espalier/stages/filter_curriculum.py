@@ -25,6 +25,7 @@ from espalier.curriculum.advice import advice_line
 from espalier.curriculum.learnability import keep_learnable
 from espalier.environments import Family
 from espalier.environments.memory import remembering
+from espalier.environments.mixins import fact_of_task
 from espalier.records import (
     Manifest,
     Task,
@@ -81,7 +82,7 @@ def _undemonstrated(
     """The tasks of facts that no demonstration showed the warm start; all if there is none."""
     trajectories = read_trajectories(accepted / "trajectories.parquet")
     shown_ids = {trajectory.task_id for trajectory in trajectories}
-    facts = {task.task_id: family.of(task).fact(task) for task in tasks}
+    facts = {task.task_id: fact_of_task(family.of(task), task) for task in tasks}
     shown = {fact for task_id, fact in facts.items() if task_id in shown_ids}
     left = [task for task in tasks if facts[task.task_id] not in shown]
     if not left:

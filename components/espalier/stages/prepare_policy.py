@@ -19,6 +19,7 @@ from espalier.config import OptimizerConfig, PrestageConfig, Profile
 from espalier.dialects import Syntax, syntax_of
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
+from espalier.environments.mixins import TeachesReading
 from espalier.policy.embedded import build_policy, train_tokenizer
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy, save_policy
@@ -64,6 +65,7 @@ def run(
         policy_dialect(family, policy.tokenizer)
     else:
         train = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
+        assert isinstance(family, TeachesReading), "or the profile is refused"
         reading = family.reading_material(inputs["knowledge"], train)
         policy = _fresh_policy(family, reading, train)
         store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
@@ -90,7 +92,7 @@ def _fresh_policy(family: Family[Any], reading: ReadingMaterial, train: Sequence
         profile.policy.vocab_size,
         syntax,
         family.specs,
-        splits_digits=family.splits_digits,
+        splits_digits=isinstance(family, TeachesReading) and family.splits_digits,
     )
     model = build_policy(
         profile.policy,

@@ -23,6 +23,13 @@ from espalier.environments.demonstrations import (
     tempered_shares,
 )
 from espalier.environments.funnel import Funnel, summarize
+from espalier.environments.mixins import (
+    AgentTexts,
+    KnowsEntities,
+    Teacher,
+    WritesAgentTexts,
+    fact_of_task,
+)
 from espalier.records import (
     DataError,
     Draft,
@@ -52,14 +59,20 @@ def run(
     questions = family.questions(knowledge, funnel, tracker)
     for split, found in questions.items():
         tracker.note(f"{split}: {len(found)} questions")
-    trajectories = _demonstrated(family, questions, knowledge, funnel, tracker)
-    texts = family.agent_texts(knowledge, questions, trajectories, funnel, tracker)
+    trajectories: list[Trajectory] = []
+    if isinstance(family, Teacher):
+        trajectories = _demonstrated(family, family, questions, (knowledge, funnel), tracker)
+    else:
+        tracker.note(f"{family.name} has no teacher: there are no demonstrations")
+    texts = AgentTexts([], [], {})
+    if isinstance(family, WritesAgentTexts):
+        texts = family.agent_texts(knowledge, questions, trajectories, funnel, tracker)
     summary = summarize(
         {split: [question.task for question in found] for split, found in questions.items()},
         family.report_groups,
         len(trajectories),
         profile.synthesis,
-        family.hub_kinds(knowledge),
+        family.hub_kinds(knowledge) if isinstance(family, KnowsEntities) else [],
         funnel,
     )
     with publishing(output_dir, origin) as draft:
@@ -84,21 +97,21 @@ def run(
 
 def _demonstrated(
     family: Family[Any],
+    teacher: Teacher,
     questions: Mapping[Split, Sequence[FamilyQuestion]],
-    knowledge: Path,
-    funnel: Funnel,
+    told: tuple[Path, Funnel],
     tracker: Tracker,
 ) -> list[Trajectory]:
     """The teacher's trajectories of training questions."""
-    config, train = family.profile.synthesis, questions["train"]
+    config, train, (_, funnel) = family.profile.synthesis, questions["train"], told
     if family.profile.asks_own_knowledge:
         share, seed = config.demonstrated_share, family.profile.seed
-        train = demonstrable(train, lambda task: family.of(task).fact(task), share, seed)
+        train = demonstrable(train, lambda task: fact_of_task(family.of(task), task), share, seed)
     with (
-        family.teacher(knowledge, funnel) as demonstrate,
+        teacher.teacher(*told) as demonstrate,
         tracker.progress("teacher trajectories", config.trajectories) as progress,
     ):
-        detours = DetourSchedule(config.detour_share, family.detours)
+        detours = DetourSchedule(config.detour_share, teacher.detours)
         collector = Demonstrations(
             demonstrate, detours, family.stratum, family.profile.seed, funnel
         )

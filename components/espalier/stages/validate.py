@@ -14,6 +14,7 @@ from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.dialects import syntax_of
 from espalier.environments import Family, family_of
+from espalier.environments.mixins import Teacher, entity_splits_of
 from espalier.records import (
     Draft,
     Manifest,
@@ -56,13 +57,16 @@ def run(
     started = time.perf_counter()
     origin = provenance("validate", profile, opened(inputs))
     family, knowledge = family_of(profile), inputs["knowledge"]
-    entities = family.entity_splits(knowledge)
+    entities = entity_splits_of(family, knowledge)
     material = read_validation_rows(inputs["synthetic"])
-    with tracker.progress("expectations", total=2 + bool(material.texts)) as progress:
+    demonstrated = isinstance(family, Teacher)
+    total = 1 + demonstrated + bool(material.texts)
+    with tracker.progress("expectations", total=total) as progress:
         verdicts = [_judge_tasks(material, entities, family)]
         progress.advance()
-        verdicts.append(_judge_trajectories(material, family))
-        progress.advance()
+        if demonstrated:
+            verdicts.append(_judge_trajectories(material, family))
+            progress.advance()
         if material.texts:
             verdicts.append(_judge_texts(material, HiddenNames.load(knowledge), family))
             progress.advance()
@@ -71,7 +75,7 @@ def run(
     accepted = curated.material if curated else accepted
     limit = profile.validation.max_dropped_share
     faults = [fault for verdict in verdicts for fault in verdict.faults(limit)]
-    faults += _empty_files(material, accepted)
+    faults += _empty_files(material, accepted, demonstrated=demonstrated)
     report = describe(verdicts, faults, accepted.counts(), entities.hub_kinds)
     failed_dir = output_dir.with_name(FAILED_NAME)
     if faults:
@@ -125,7 +129,7 @@ def _judge_texts(
 def _accepted(
     material: ValidationRows,
     tasks: SuiteVerdict,
-    trajectories: SuiteVerdict,
+    trajectories: SuiteVerdict | None = None,
     texts: SuiteVerdict | None = None,
 ) -> ValidationRows:
     """What no row-wise expectation drops; a trajectory or text goes with its task."""
@@ -134,7 +138,7 @@ def _accepted(
     kept_trajectories = [
         trajectory
         for row, trajectory in enumerate(material.trajectories)
-        if row not in trajectories.dropped and trajectory.task_id in kept_ids
+        if trajectories and row not in trajectories.dropped and trajectory.task_id in kept_ids
     ]
     kept_texts = [
         text
@@ -144,10 +148,14 @@ def _accepted(
     return ValidationRows(kept_tasks, kept_trajectories, kept_texts)
 
 
-def _empty_files(material: ValidationRows, accepted: ValidationRows) -> list[str]:
+def _empty_files(
+    material: ValidationRows, accepted: ValidationRows, *, demonstrated: bool
+) -> list[str]:
     before, after = material.counts(), accepted.counts()
     return [
-        f"{name}: not one of {before[name]} rows is left" for name in before if not after.get(name)
+        f"{name}: not one of {before[name]} rows is left"
+        for name in before
+        if not after.get(name) and (demonstrated or name != "trajectories")
     ]
 
 

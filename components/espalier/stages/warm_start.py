@@ -6,7 +6,7 @@ Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with 
 [warm_start.hindsight] hindsight/: failed attempts as demonstrations of what they solved, and why
 the others were not used; with files of the user's own own_traces/: how many of their rows were
 used, and why others were not; with [warm_start.preferences] preferences.parquet, the history of
-that phase.
+that phase. Where nobody demonstrates, the base policy is published as it is.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ from espalier.dialects.dialect import Dialect
 from espalier.environments import EnvironmentsOver, Family, policy_dialect
 from espalier.environments.hindsight import Hindsight, Relabelled, relabelled
 from espalier.environments.memory import recalled_prompt, remembering
+from espalier.environments.mixins import (
+    RelabelsFailures,
+    Renames,
+    Teacher,
+    entity_splits_of,
+)
 from espalier.environments.teaching import ScriptTeacher
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train, save_policy
@@ -35,6 +41,7 @@ from espalier.records import (
     DataError,
     Manifest,
     Message,
+    Provenance,
     Split,
     Task,
     Tracker,
@@ -92,6 +99,8 @@ def run(
         digest=policy_digest(manifests["pretrained_policy"]),
     )
     material = _Material(profile, inputs, policy)
+    if not material.has_demonstrations:
+        return _unchanged(policy, material.family.name, origin, output_dir, tracker)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
     config, found = profile.warm_start.hindsight, None
     for kind, own in material.own.items():
@@ -141,6 +150,22 @@ def run(
     return draft.published
 
 
+def _unchanged(
+    policy: Policy, family: str, origin: Provenance, output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Publish the base policy: reinforcement learning begins with it."""
+    tracker.note(
+        f"warm start: {family} has no teacher and warm_start.demonstrations names no file, so that "
+        "training begins with the base policy as it is"
+    )
+    with publishing(output_dir, origin) as draft:
+        save_policy(policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", [], HISTORY_COLUMNS)
+        (draft.path / "run.json").write_text(json.dumps({"best_step": 0}))
+        draft.rows["trajectories"] = 0
+    return draft.published
+
+
 @dataclass(frozen=True)
 class _Material:
     """What the stage reads, and how it becomes sequences of the policy's tokens."""
@@ -154,7 +179,15 @@ class _Material:
         return remembering(self.profile, self.inputs["accepted"])
 
     @property
+    def has_demonstrations(self) -> bool:
+        """Whether a teacher demonstrates, or the user has."""
+        return (
+            isinstance(self.family, Teacher) or self.profile.warm_start.demonstrations is not None
+        )
+
+    @property
     def hindsight(self) -> Hindsight:
+        assert isinstance(self.family, RelabelsFailures), "or the profile is refused"
         return self.family.hindsight(self.inputs["knowledge"], self.inputs["accepted"])
 
     def tasks(self, split: Split) -> list[Task]:
@@ -242,7 +275,9 @@ class _Material:
         """
         sequences = [*self.sequences, *further]
         share = self.profile.warm_start.renamed_share
-        renaming = self.family.renaming(self.inputs["knowledge"], share) if share else None
+        renaming = None
+        if share and isinstance(self.family, Renames):
+            renaming = self.family.renaming(self.inputs["knowledge"], share)
         if renaming is None:
             return EpochOrder(sequences, per_step, seed).at
         shown = dict(enumerate(self.demonstrations))
@@ -331,7 +366,7 @@ def _relabelled(
     )
     drop_too_long(found, lambda one: material.encode(one, found.tasks), profile.episode.max_tokens)
     accepted = [SplitTask(split, task) for split in SPLITS for task in material.tasks(split)]
-    entities = family.entity_splits(inputs["knowledge"])
+    entities = entity_splits_of(family, inputs["knowledge"])
     solved = list(found.tasks.values())
     for task_id, name in refused(accepted, solved, found.demonstrations, entities, family).items():
         found.drop(task_id, f"validation_{name}")

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from espalier.config import Profile
 from espalier.environments.family import Family
+from espalier.environments.mixins import Renames
 from espalier.records import Task, read_tasks
 
 _WIDE_ERROR = 0.05
@@ -71,7 +72,9 @@ def dev_questions(
         not share or len(chosen) == count
     ):  # a bound: otherwise many documents are read just to count them
         return chosen
-    rename = family.task_renaming(inputs["knowledge"], share)
+    rename = (
+        family.task_renaming(inputs["knowledge"], share) if isinstance(family, Renames) else None
+    )
     if rename is None:
         return chosen
     rng = random.Random(f"dev questions/{profile.seed}/{training}")

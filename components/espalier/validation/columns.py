@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import pandas as pd
 
 from espalier.environments import Family
+from espalier.environments.mixins import Teacher
 from espalier.records import Action, AgentText, ArtifactError, Malformed, Message, Task
 from espalier.records.folding import NameIndex, folded_name, words
 from espalier.records.knowledge import EntitySplits
@@ -143,7 +144,8 @@ def trajectory_columns(
             ],
             "is_solved": [t.reward.get("outcome", 0.0) > 0 for t in trajectories],
             "is_answer_in_evidence": [
-                not own.answers_from_evidence or _is_answer_in_evidence(trajectory)
+                not (isinstance(own, Teacher) and own.answers_from_evidence)
+                or _is_answer_in_evidence(trajectory)
                 for trajectory, own in zip(trajectories, families, strict=True)
             ],
             "action_share": [_action_share(episode) for episode in episodes],

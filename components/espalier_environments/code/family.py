@@ -21,6 +21,7 @@ from espalier.environments.contract import Environments, EnvironmentsOver, sandb
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily
 from espalier.environments.interpreter import PythonRuns, SeparateRuns, python_tool, shortened
+from espalier.environments.mixins import HasBenchmarks
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool, ToolOutput
@@ -46,7 +47,7 @@ _DEFINES = re.compile(r"^(?:async def|def|class) ", re.MULTILINE)
 _MOST_JUDGEMENTS = 4096
 
 
-class Code(SimpleFamily[CodeConfig]):
+class Code(SimpleFamily[CodeConfig], HasBenchmarks):
     """The family of programming tasks judged by unit tests."""
 
     name = "code"

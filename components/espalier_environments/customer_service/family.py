@@ -18,8 +18,9 @@ from typing import cast
 from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver, waited
 from espalier.environments.episode import EpisodeRules, Reply, TurnResults
-from espalier.environments.family import FamilyQuestion, PlainQuestion, SimpleFamily
+from espalier.environments.family import SimpleFamily
 from espalier.environments.funnel import Funnel
+from espalier.environments.mixins import FamilyQuestion, HasBenchmarks, PlainQuestion
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
 from espalier.records import (
@@ -66,7 +67,7 @@ INSTRUCTIONS = (
 )
 
 
-class CustomerService(SimpleFamily[CustomerServiceConfig]):
+class CustomerService(SimpleFamily[CustomerServiceConfig], HasBenchmarks):
     """The family of conversations with customers."""
 
     name = "customer_service"

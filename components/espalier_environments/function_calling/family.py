@@ -16,6 +16,7 @@ from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily
+from espalier.environments.mixins import HasBenchmarks
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import DescribedTool, Tool
@@ -54,7 +55,7 @@ INSTRUCTIONS = (
 )
 
 
-class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
+class FunctionCalling(SimpleFamily[FunctionCallingConfig], HasBenchmarks):
     """The family of function calling tasks."""
 
     name = "function_calling"

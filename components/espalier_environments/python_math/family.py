@@ -17,13 +17,22 @@ from espalier.config import AbsoluteZeroConfig, EnvironmentConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.demonstrations import Rejected
 from espalier.environments.episode import EpisodeRules, TurnResults
-from espalier.environments.family import Demonstrate, Family, FamilyQuestion
+from espalier.environments.family import Family
 from espalier.environments.funnel import Funnel
 from espalier.environments.interpreter import (
     PythonRuns,
     SeparateRuns,
     SessionRuns,
     python_tool,
+)
+from espalier.environments.mixins import (
+    Demonstrate,
+    FamilyQuestion,
+    HasBenchmarks,
+    MakesQuestions,
+    ProposesTasks,
+    Teacher,
+    TeachesReading,
 )
 from espalier.environments.proposals import TaskProposer
 from espalier.environments.reading import ReadingMaterial
@@ -52,7 +61,14 @@ INSTRUCTIONS = (
 )
 
 
-class PythonMath(Family[PythonMathConfig]):
+class PythonMath(
+    MakesQuestions,
+    Family[PythonMathConfig],
+    Teacher,
+    TeachesReading,
+    ProposesTasks,
+    HasBenchmarks,
+):
     """The family of mathematics with a Python interpreter."""
 
     name = "python_math"

@@ -20,9 +20,16 @@ from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.evolution import TaskEvolution, refuse_teacher_proposals
-from espalier.environments.family import FamilyQuestion, PlainQuestion, SimpleFamily
+from espalier.environments.family import SimpleFamily
 from espalier.environments.funnel import Funnel
 from espalier.environments.hindsight import Hindsight
+from espalier.environments.mixins import (
+    FamilyQuestion,
+    HasBenchmarks,
+    PlainQuestion,
+    ProposesTasks,
+    RelabelsFailures,
+)
 from espalier.environments.proposals import TaskProposer
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
@@ -57,7 +64,7 @@ INSTRUCTIONS = (
 )
 
 
-class Shop(SimpleFamily[ShopConfig]):
+class Shop(SimpleFamily[ShopConfig], HasBenchmarks, ProposesTasks, RelabelsFailures):
     """The family of shopping tasks."""
 
     name = "shop"
@@ -68,7 +75,6 @@ class Shop(SimpleFamily[ShopConfig]):
     ends_by_call = True
     headline = "score"
     self_play = frozenset({"webrl"})
-    relabels_failures = True
     further_terms = frozenset({"score"})
 
     def __init__(self, profile: Profile) -> None:

@@ -18,6 +18,7 @@ from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily, dealt_split
+from espalier.environments.mixins import HasBenchmarks
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
@@ -58,7 +59,7 @@ _ANSWERS = {
 _MIB = 2**20
 
 
-class SoftwareRepair(SimpleFamily[SoftwareRepairConfig]):
+class SoftwareRepair(SimpleFamily[SoftwareRepairConfig], HasBenchmarks):
     """The family of software repair tasks."""
 
     name = "software_repair"

@@ -19,14 +19,9 @@ from espalier.config import EnvironmentConfig
 from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules
-from espalier.environments.family import (
-    FamilyQuestion,
-    PlainQuestion,
-    SimpleFamily,
-    dealt_split,
-    make_task,
-)
+from espalier.environments.family import SimpleFamily, dealt_split, make_task
 from espalier.environments.funnel import Funnel
+from espalier.environments.mixins import FamilyQuestion, HasBenchmarks, PlainQuestion
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
@@ -68,7 +63,7 @@ INSTRUCTIONS = (
 _log = logging.getLogger(__name__)
 
 
-class Sql(SimpleFamily[SqlConfig]):
+class Sql(SimpleFamily[SqlConfig], HasBenchmarks):
     """The family of questions about databases."""
 
     name = "sql"

@@ -20,6 +20,7 @@ from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.evolution import TaskEvolution, refuse_teacher_proposals
 from espalier.environments.family import SimpleFamily
 from espalier.environments.hindsight import Hindsight
+from espalier.environments.mixins import HasBenchmarks, ProposesTasks, RelabelsFailures
 from espalier.environments.proposals import TaskProposer
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import GaveUp, Script
@@ -47,7 +48,7 @@ INSTRUCTIONS = (
 )
 
 
-class Web(SimpleFamily[WebConfig]):
+class Web(SimpleFamily[WebConfig], HasBenchmarks, ProposesTasks, RelabelsFailures):
     """The family of tasks on text web sites."""
 
     name = "web"
@@ -56,7 +57,6 @@ class Web(SimpleFamily[WebConfig]):
     answers_from_evidence = False
     headline = "success"
     self_play = frozenset({"webrl"})
-    relabels_failures = True
 
     @classmethod
     def check(cls, profile: Profile) -> None:

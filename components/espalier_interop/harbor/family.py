@@ -25,6 +25,7 @@ from espalier.environments.contract import (
 )
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily, dealt_split, make_task
+from espalier.environments.mixins import HasBenchmarks
 from espalier.environments.teaching import GaveUp, Script
 from espalier.environments.tools import Tool
 from espalier.records import DataError, Draft, FinalAnswer, Split, Task, ToolCalls, Tracker
@@ -44,7 +45,7 @@ _MIB = 1 << 20
 _SHOWN = 5
 
 
-class Harbor(SimpleFamily[HarborConfig]):
+class Harbor(SimpleFamily[HarborConfig], HasBenchmarks):
     """The family of Harbor's task folders."""
 
     name = "harbor"

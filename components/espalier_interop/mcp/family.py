@@ -26,6 +26,7 @@ from espalier.environments.benchmarks import read_rows
 from espalier.environments.contract import EnvironmentLostError, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily, dealt_split, make_task
+from espalier.environments.mixins import HasBenchmarks
 from espalier.environments.server_sandbox import packed_files
 from espalier.environments.teaching import Script
 from espalier.environments.tools import DescribedTool, Tool, ToolError, ToolOutput
@@ -102,7 +103,7 @@ class Server(NamedTuple):
     tools: Mapping[str, ToolSpec]
 
 
-class Mcp(SimpleFamily[McpConfig]):
+class Mcp(SimpleFamily[McpConfig], HasBenchmarks):
     """The family of tasks for MCP servers; a derived class may generate and demonstrate tasks."""
 
     name = "mcp"

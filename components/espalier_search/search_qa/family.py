@@ -15,19 +15,36 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from espalier.config import ClosedBook, EnvironmentConfig, Profile, RZeroConfig, WebRLConfig
+from espalier.config import (
+    ClosedBook,
+    EnvironmentConfig,
+    Profile,
+    ReadsKnowledge,
+    RZeroConfig,
+    WebRLConfig,
+)
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.demonstrations import Rejected
-from espalier.environments.family import (
-    AgentTexts,
-    Demonstrate,
-    Family,
-    FamilyQuestion,
-    Renaming,
-    TaskRenaming,
-)
+from espalier.environments.family import Family
 from espalier.environments.funnel import Funnel
 from espalier.environments.hindsight import Hindsight
+from espalier.environments.mixins import (
+    AgentTexts,
+    Demonstrate,
+    FamilyQuestion,
+    HasBenchmarks,
+    KnowsEntities,
+    LooksAnswersUp,
+    MakesQuestions,
+    ProposesTasks,
+    RelabelsFailures,
+    Renames,
+    Renaming,
+    TaskRenaming,
+    Teacher,
+    TeachesReading,
+    WritesAgentTexts,
+)
 from espalier.environments.proposals import TaskProposer
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.text_index import TextIndex
@@ -93,7 +110,20 @@ def search_tool(searcher: Searcher) -> Tool:
     return Tool(search, call_tag=SEARCH_TOOL.tag, result_tag=SEARCH_TOOL.result_tag)
 
 
-class SearchQA(Family[SearchQAConfig]):
+class SearchQA(
+    MakesQuestions,
+    Family[SearchQAConfig],
+    Teacher,
+    TeachesReading,
+    Renames,
+    KnowsEntities,
+    WritesAgentTexts,
+    ProposesTasks,
+    RelabelsFailures,
+    LooksAnswersUp,
+    HasBenchmarks,
+    ReadsKnowledge,
+):
     """The family of questions over documents."""
 
     name = "search_qa"
@@ -101,9 +131,6 @@ class SearchQA(Family[SearchQAConfig]):
     instructions = INSTRUCTIONS
     detours = DETOUR_KINDS
     self_play = frozenset({"webrl", "r_zero"})
-    relabels_failures = True
-    reads_knowledge = True
-    writes_agent_texts = True
     closed_book = CLOSED_BOOK
     headline = "em"
 

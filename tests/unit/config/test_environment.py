@@ -9,7 +9,7 @@ from espalier.config import (
     PodmanSandboxConfig,
     Profile,
 )
-from espalier.environments import Family
+from espalier.environments import SimpleFamily
 from espalier.records import ProfileError
 from espalier_environments.python_math.config import PythonMathConfig
 from espalier_search.search_qa.family import SearchQAConfig
@@ -78,7 +78,7 @@ class PricesConfig(EnvironmentConfig):
     currency: str = "EUR"
 
 
-class Prices(Family[PricesConfig]):
+class Prices(SimpleFamily[PricesConfig]):
     """A family outside the library: what a profile reads of it is its class."""
 
     name = "prices"

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from espalier.cli import command_line
-from espalier.environments import SimpleFamily, make_task
+from espalier.environments import HasBenchmarks, SimpleFamily, make_task
 from espalier.records import FinalAnswer
 
 
@@ -60,7 +60,7 @@ class Moody(Echo):
         return next(self.verdicts)
 
 
-class Public(Echo):
+class Public(Echo, HasBenchmarks):
     def read_benchmark(self, path):
         return self.tasks("heldout", len(path.read_text().splitlines()))
 

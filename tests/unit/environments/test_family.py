@@ -4,9 +4,17 @@ import random
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from espalier.config import Profile
-from espalier.environments import Log, PlainQuestion, SimpleFamily, family_of, make_task
+from espalier.environments import (
+    Log,
+    PlainQuestion,
+    ProposesTasks,
+    SimpleFamily,
+    family_of,
+    make_task,
+)
 from espalier.environments.demonstrations import Rejected
 from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import ScriptTeacher
@@ -15,7 +23,6 @@ from espalier.records import (
     FinalAnswer,
     NullTracker,
     PolicyError,
-    ProfileError,
     ToolCall,
     ToolCalls,
 )
@@ -176,8 +183,9 @@ def test_answer_settings_leave_out_the_familys_name(family):
 
 
 def test_a_plain_family_has_no_proposer(family):
-    with pytest.raises(ProfileError, match=r'environment\.name = "prices"'):
-        family.proposer(NOWHERE, NOWHERE)
+    assert not isinstance(family, ProposesTasks)
+    with pytest.raises(ValidationError, match=rf'environment\.name = "{NAME}"'):
+        Profile.model_validate(PROFILE | {"self_play": {"name": "webrl"}})
 
 
 def test_a_typed_question_is_a_task_of_the_family(family):

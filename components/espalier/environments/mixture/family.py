@@ -10,21 +10,26 @@ import random
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from espalier.config import EnvironmentConfig, Profile, family_class
 from espalier.config.reward import require_composition
 from espalier.environments.contract import Environment, Environments, EnvironmentsOver, View
 from espalier.environments.demonstrations import Rejected
-from espalier.environments.family import (
+from espalier.environments.family import Family, family_of
+from espalier.environments.funnel import Funnel
+from espalier.environments.mixins import (
     Demonstrate,
-    Family,
     FamilyQuestion,
+    KnowsEntities,
+    MakesQuestions,
+    Renames,
     Renaming,
     TaskRenaming,
-    family_of,
+    Teacher,
+    TeachesReading,
+    require_reading,
 )
-from espalier.environments.funnel import Funnel
 from espalier.environments.mixture.config import MixtureConfig
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import Script
@@ -35,7 +40,14 @@ from espalier.records.message import ToolSpec
 from espalier.records.trajectory import Trajectory
 
 
-class Mixture(Family[MixtureConfig]):
+class Mixture(
+    MakesQuestions,
+    Family[MixtureConfig],
+    Teacher,
+    TeachesReading,
+    Renames,
+    KnowsEntities,
+):
     """The family that consists of other families."""
 
     name = "mixture"
@@ -55,6 +67,7 @@ class Mixture(Family[MixtureConfig]):
         assert isinstance(settings, MixtureConfig)
         for name, own in settings.profiles(profile).items():
             try:
+                require_reading(cast("type[object]", family_class(name)), own)
                 family_class(name).check(own)
                 require_composition(own)
             except ValueError as error:
@@ -76,7 +89,9 @@ class Mixture(Family[MixtureConfig]):
         self.members: dict[str, Family[Any]] = {name: family_of(own[name]) for name in own}
         """Name -> member."""
         members = self.members.values()
-        self.splits_digits = any(member.splits_digits for member in members)
+        self.splits_digits = any(
+            isinstance(member, TeachesReading) and member.splits_digits for member in members
+        )
         self.instructions = "".join(
             f"{member.name}: {member.instructions}" for member in members if member.instructions
         )
@@ -166,15 +181,17 @@ class Mixture(Family[MixtureConfig]):
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """Open the teachers of all members."""
+        """Open the teachers of those members that have one."""
         with ExitStack() as opened:
             teachers = {
                 name: opened.enter_context(member.teacher(knowledge / name, funnel))
                 for name, member in self.members.items()
+                if isinstance(member, Teacher)
             }
 
             def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
-                return teachers[question.task.environment](question, detour)
+                teacher = teachers.get(question.task.environment)
+                return teacher(question, detour) if teacher else Rejected("no_teacher")
 
             yield demonstrate
 
@@ -183,7 +200,8 @@ class Mixture(Family[MixtureConfig]):
         found = {
             name: renaming
             for name, member in self.members.items()
-            if (renaming := member.renaming(knowledge / name, share)) is not None
+            if isinstance(member, Renames)
+            and (renaming := member.renaming(knowledge / name, share)) is not None
         }
 
         def renamed(
@@ -199,7 +217,8 @@ class Mixture(Family[MixtureConfig]):
         found = {
             name: renaming
             for name, member in self.members.items()
-            if (renaming := member.task_renaming(knowledge / name, share)) is not None
+            if isinstance(member, Renames)
+            and (renaming := member.task_renaming(knowledge / name, share)) is not None
         }
 
         def renamed(task: Task, rng: random.Random) -> Task:
@@ -209,27 +228,36 @@ class Mixture(Family[MixtureConfig]):
         return renamed if found else None
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Return logs of the members, drawn by their weights."""
-        return _MixedReading(
-            [
-                member.reading_material(
-                    knowledge / name, [task for task in train if task.environment == name]
-                )
-                for name, member in self.members.items()
-            ],
-            [member.weight for member in self.settings.members],
-        )
+        """Return logs of the members that have any, drawn by their weights."""
+        weights = {one.environment.name: one.weight for one in self.settings.members}
+        found = {
+            name: member.reading_material(
+                knowledge / name, [task for task in train if task.environment == name]
+            )
+            for name, member in self.members.items()
+            if isinstance(member, TeachesReading)
+        }
+        return _MixedReading(list(found.values()), [weights[name] for name in found])
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
         """Return the entity splits of the one member that has any."""
         none = EntitySplits.none()
-        found = (member.entity_splits(knowledge / name) for name, member in self.members.items())
+        members = self.members.items()
+        found = (
+            member.entity_splits(knowledge / name)
+            for name, member in members
+            if isinstance(member, KnowsEntities)
+        )
         return next((splits for splits in found if splits != none), none)
 
     def hub_kinds(self, knowledge: Path) -> list[str]:
         """Return the hub kinds of all members."""
-        members = self.members.items()
-        return [kind for name, member in members for kind in member.hub_kinds(knowledge / name)]
+        return [
+            kind
+            for name, member in self.members.items()
+            if isinstance(member, KnowsEntities)
+            for kind in member.hub_kinds(knowledge / name)
+        ]
 
     def chat_task(self, question: str) -> Task:
         """Return a task of the first member."""

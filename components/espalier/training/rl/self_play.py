@@ -11,6 +11,7 @@ from espalier.config import NoSelfPlayConfig, Profile, TrainingConfig, WebRLConf
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay
 from espalier.environments import family_of
+from espalier.environments.mixins import ProposesTasks
 from espalier.environments.proposals import ProposalRequest, ProposedTasks, TaskProposer, Trial
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
@@ -28,7 +29,9 @@ def shared_proposer(
         return None
     own = None
     if processes.is_first:
-        own = family_of(profile).proposer(inputs["knowledge"], inputs["accepted"])
+        family = family_of(profile)
+        assert isinstance(family, ProposesTasks), "or the profile is refused"
+        own = family.proposer(inputs["knowledge"], inputs["accepted"])
     return RankZeroProposer(own, processes)
 
 

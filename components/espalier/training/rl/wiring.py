@@ -16,6 +16,7 @@ from espalier.config import Profile, term_context
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.prediction import Description
 from espalier.environments import EnvironmentsOver, family_of
+from espalier.environments.mixins import Renames
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train
 from espalier.records import read_manifest, read_tasks
@@ -313,7 +314,9 @@ def _task_pool(profile: Profile, inputs: Mapping[str, Path]) -> TaskPool:
         describe=lambda task: Description(
             family.of(task).report_groups(task), family.of(task).names_of(task)
         ),
-        rename=family.task_renaming(inputs["knowledge"], share) if share else None,
+        rename=family.task_renaming(inputs["knowledge"], share)
+        if share and isinstance(family, Renames)
+        else None,
     )
     for row in pq.read_table(curriculum / "pass_rates.parquet").to_pylist():
         pool.observe(row["task_id"], attempts=row["attempts"], successes=row["successes"])

@@ -10,8 +10,8 @@ import pytest
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import family_of
 from espalier.environments.benchmarks import check_golds
-from espalier.environments.family import PlainQuestion
 from espalier.environments.funnel import Funnel
+from espalier.environments.mixins import PlainQuestion
 from espalier.records.trajectory import Trajectory
 from espalier.rewards.bfcl import PYTHON_TYPES
 from espalier_environments.function_calling.config import FunctionCallingConfig

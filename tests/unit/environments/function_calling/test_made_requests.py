@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.family import PlainQuestion
 from espalier.environments.funnel import Funnel
+from espalier.environments.mixins import PlainQuestion
 from espalier.environments.teaching import play_script
 from espalier.records import FinalAnswer, Malformed, ToolCalls
 from espalier.records.trajectory import FinishReason, Trajectory

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from espalier.config import Profile, family_code_digest, reads_knowledge
-from espalier.environments import family_of
+from espalier.environments import Renames, family_of
 from espalier.environments.contract import waited
 from espalier.environments.funnel import Funnel
 from espalier.records import DataError, Draft, FinalAnswer, NullTracker
@@ -176,7 +176,12 @@ def test_demonstrations_are_renamed_by_their_member(mixture, monkeypatch, tmp_pa
         asked.append((knowledge, share))
         return lambda task, trajectory, rng: ("renamed", trajectory)
 
-    monkeypatch.setattr(mixture.members["function_calling"], "renaming", renaming)
+    class Renaming(type(mixture.members["function_calling"]), Renames):
+        renaming = task_renaming = None
+
+    member = Renaming(mixture.members["function_calling"].profile)
+    monkeypatch.setattr(member, "renaming", renaming)
+    monkeypatch.setitem(mixture.members, "function_calling", member)
     exchange = mixture.renaming(tmp_path, 0.6)
     assert asked == [(tmp_path / "function_calling", 0.6)]
     for environment, expected in (("function_calling", "renamed"), ("customer_service", None)):
