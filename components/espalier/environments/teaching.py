@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
+from typing import TypeVar
 
 from espalier.environments.contract import (
     Environment,
-    EnvironmentLostError,
     Environments,
-    ProgramBrokeSandboxError,
     Step,
     waited,
+)
+from espalier.environments.losses import (
+    Attempts,
+    environment_losses,
+    policy_losses,
+    release,
+    score,
 )
 from espalier.records import Action, Message, Task
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.demonstrations import Rejected
+
+T = TypeVar("T")
 
 
 class Observed(str):
@@ -56,10 +63,12 @@ class ScriptTeacher:
             begin: returns a fresh script, as `Family.demonstrate` does.
             detour: kind of mistake that the script makes on the way; empty for none.
         """
-        for _ in range(1 + _MAX_REPLAYS):
-            with suppress(EnvironmentLostError):
+        attempts = Attempts(max_replays=_MAX_REPLAYS)
+        while True:
+            with environment_losses() as lost:
                 return asyncio.run(self._judged(task, begin(), detour))
-        return Rejected("sandbox_lost")
+            if not attempts.again_after(lost.reason):
+                return Rejected("sandbox_lost")
 
     async def _judged(self, task: Task, script: Script, detour: str) -> Trajectory | Rejected:
         try:
@@ -85,14 +94,11 @@ async def play_script(environments: Environments, task: Task, script: Script) ->
     environment = environments(task)
     messages: list[Message] = []
     try:
-        try:
+        with policy_losses(environment):
             opening = await waited(environment.reset(task))
             messages += opening.messages
             await _play(environment, script, messages)
-            reward = await waited(environment.score())
-        except ProgramBrokeSandboxError:
-            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-            reward = await waited(environment.score())
+        reward = await score(environment, _called)
         assert environment.finish_reason is not None, "an episode that is scored has ended"
         return Trajectory(
             task_id=task.task_id,
@@ -108,9 +114,12 @@ async def play_script(environments: Environments, task: Task, script: Script) ->
         environment.cut_off(FinishReason.MAX_TURNS)
         raise
     finally:
-        if environment.finish_reason is None:
-            environment.cut_off(FinishReason.SANDBOX_LOST)  # makes it release what it holds
+        release(environment)
         script.close()
+
+
+async def _called(call: Callable[[], T | Awaitable[T]]) -> T:
+    return await waited(call())
 
 
 async def _play(environment: Environment, script: Script, messages: list[Message]) -> None:

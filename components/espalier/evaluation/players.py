@@ -12,14 +12,22 @@ from typing import Protocol
 
 from espalier.completions import ChatEndpoint, EndpointFault, ToolNames, sent_message
 from espalier.config import EvaluatedEndpointConfig
-from espalier.environments import Environment, EnvironmentLostError, ProgramBrokeSandboxError
+from espalier.environments import Environment
+from espalier.environments.losses import (
+    Attempts,
+    LostCallError,
+    environment_losses,
+    policy_losses,
+    release,
+    score,
+)
 from espalier.evaluation.attempts import Attempt, AttemptFile, AttemptKey
 from espalier.evaluation.policies import LossLimit
 from espalier.evaluation.suites import NamedSuite
 from espalier.records import DataError, Message, Task
 from espalier.records.message import JsonObject
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
-from espalier.rollout.episode import CallTimeoutError, ToolRunner
+from espalier.rollout.episode import ToolRunner
 from espalier.rollout.roller import Roller
 
 Start = tuple[Task, int]
@@ -90,7 +98,7 @@ class PolicyPlayer:
             async def play(task: Task, attempt: int) -> None:
                 name = f"{seed}:{task.task_id}:{attempt}"
                 trajectory = await self._roller.roll_out_one(
-                    task, context, temperature=temperature, name=name
+                    (task, ()), context, temperature=temperature, name=name
                 )
                 sampled = sum(trajectory.action_mask)
                 read = len(trajectory.token_ids) - sampled
@@ -130,14 +138,18 @@ class EndpointPlayer:
         async with ChatEndpoint(config, self._key) as chat:
 
             async def play(task: Task, attempt: int) -> None:
+                attempts = Attempts(max_replays=rollout.max_replays)
                 async with slots:
-                    played = await _ChatEpisode(chat, tools, self._suite, task, attempt).played()
-                    for replay in range(rollout.max_replays):
-                        if played.trajectory.finish_reason not in _LOST_ENVIRONMENT:
+                    while True:
+                        again = attempts.number
+                        name = f"{attempt}:replay{again - 1}" if again else attempt
+                        episode = _ChatEpisode(chat, tools, self._suite, task, name)
+                        played = await episode.played()
+                        reason = played.trajectory.finish_reason
+                        # a request that got no answer was repeated already
+                        is_over = not played.trajectory.is_lost or reason is FinishReason.LOST_CALL
+                        if is_over or not attempts.again_after(reason):
                             break
-                        name = f"{attempt}:replay{replay}"
-                        again = _ChatEpisode(chat, tools, self._suite, task, name)
-                        played = await again.played()
                 price = (
                     played.prompt_tokens * config.prompt_price
                     + played.completion_tokens * config.completion_price
@@ -145,10 +157,6 @@ class EndpointPlayer:
                 done(task, attempt, replace(played, cost=price / 1e6))
 
             await _all(play(*start) for start in starts)
-
-
-_LOST_ENVIRONMENT = (FinishReason.TIMEOUT, FinishReason.SANDBOX_LOST)
-"""Played again from the beginning; a lost request was repeated already."""
 
 
 class _ChatEpisode:
@@ -178,22 +186,20 @@ class _ChatEpisode:
         Raises:
             EngineError: the server refuses every request, or the cost limit is reached.
         """
-        started = time.perf_counter()
-        reward: RewardBreakdown = {}
-        because = ""
+        began_s = time.perf_counter()
         try:
-            reason, reward = await self._judged()
-        except CallTimeoutError:
-            reason, because = FinishReason.TIMEOUT, "a call of the environment took too long"
-        except EnvironmentLostError as error:
-            reason, because = FinishReason.SANDBOX_LOST, str(error)
-        except EndpointFault as error:
-            reason, because = FinishReason.LOST_CALL, str(error)
-            self._failure = error.kind
+            with environment_losses() as lost:
+                reason, reward = await self._judged()
+                return self._ended(began_s, reason, reward)
+            because = lost.because or "a call of the environment took too long"
+            return self._ended(began_s, lost.reason, {}, because)
         finally:
-            environment = self._environment
-            if environment is not None and environment.finish_reason is None:
-                environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
+            release(self._environment)
+
+    def _ended(
+        self, began_s: float, reason: FinishReason, reward: RewardBreakdown, because: str = ""
+    ) -> Played:
+        environment = self._environment
         return Played(
             trajectory=Trajectory(
                 task_id=self._task.task_id,
@@ -207,20 +213,21 @@ class _ChatEpisode:
             ),
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
-            seconds=round(time.perf_counter() - started, 3),
+            seconds=round(time.perf_counter() - began_s, 3),
             failure=self._failure,
             because=because,
         )
 
     async def _judged(self) -> tuple[FinishReason, RewardBreakdown]:
-        environment = await self._run(self._suite.environments, self._task)
-        self._environment = environment
         try:
-            await self._acted(environment)
-            reward = await self._run(environment.score)
-        except ProgramBrokeSandboxError:
-            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-            reward = await self._run(environment.score)
+            environment = await self._run(self._suite.environments, self._task)
+            self._environment = environment
+            with policy_losses(environment):
+                await self._acted(environment)
+            reward = await score(environment, self._run)
+        except EndpointFault as fault:
+            self._failure = fault.kind
+            raise LostCallError(str(fault)) from fault
         assert environment.finish_reason is not None, "an episode that is scored has ended"
         return environment.finish_reason, reward
 

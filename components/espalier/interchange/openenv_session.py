@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from espalier.environments.contract import (
     Environment,
     EnvironmentLostError,
-    ProgramBrokeSandboxError,
     Step,
     waited,
 )
+from espalier.environments.losses import policy_losses, release, score
 from espalier.interchange.openenv_tasks import ServedTasks, public
 from espalier.records import Action, FinalAnswer, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
@@ -108,14 +108,13 @@ class Session:
             raise MessageFault("no episode is being played: send a reset first")
         action = _action(call)
         self._steps += 1
+        step = None
         try:
-            step = await self._in_time(lambda: environment.step(action))
-        except ProgramBrokeSandboxError:
-            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-            step = Step((), environment.finish_reason)
+            with policy_losses(environment):
+                step = await self._in_time(lambda: environment.step(action))
         except TimeoutError:
             environment.cut_off(FinishReason.TIMEOUT)
-            step = Step((), environment.finish_reason)
+        step = step or Step((), environment.finish_reason)
         said = "\n".join(one.content for one in step.messages)
         content = {"tool_name": call.tool_name, "result": said, "error": None}
         if not step.done:
@@ -129,10 +128,7 @@ class Session:
         reason = environment.finish_reason
         assert reason is not None, "an episode that is done has ended"
         try:
-            terms = await self._in_time(environment.score)
-        except ProgramBrokeSandboxError:
-            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-            terms = await self._in_time(environment.score)
+            terms = await score(environment, self._in_time)
         except TimeoutError as error:
             raise SessionLost(
                 f"the verifier took longer than {self._step_timeout_s:g} s; reset to go on"
@@ -167,8 +163,7 @@ class Session:
     def close(self) -> None:
         """Abandon the running episode, if there is one."""
         environment, self._environment = self._environment, None
-        if environment is not None and environment.finish_reason is None:
-            environment.cut_off(FinishReason.SANDBOX_LOST)
+        release(environment)
 
 
 def _action(call: CallTool) -> Action:

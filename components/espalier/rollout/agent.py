@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, cast
 
 from espalier.config import AgentConfig, EpisodeConfig, ServingConfig
 from espalier.dialects.dialect import Dialect
-from espalier.environments import (
-    Environment,
-    EnvironmentLostError,
-    Environments,
-    ProgramBrokeSandboxError,
-)
+from espalier.environments import Environment, Environments
+from espalier.environments.losses import environment_losses, policy_losses, release, score
 from espalier.records import EngineError, FinalAnswer, Malformed, PolicyError, Task
 from espalier.records.message import JsonObject, ToolSpec
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.agent_process import AgentExit, agent_programs
 from espalier.rollout.engines.engine import Engine, Sampling
 from espalier.rollout.env_server import env_server_runs
-from espalier.rollout.episode import CallTimeoutError, ToolRunner
+from espalier.rollout.episode import ToolRunner
 from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
 from espalier.rollout.recording.dialects import RequestDialects
 from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
@@ -156,32 +152,21 @@ class AgentPlayer:
     async def _verified(self, task: Task, attempt: Attempt) -> AttemptOutcome | None:
         """Return the family's verdict on the last answer; None if the environment was lost."""
         environment: Environment | None = None
-        try:
-            environment = await self.tools.run(self.environments, task)
-            return await self._judged(environment, task, attempt)
-        except CallTimeoutError:
-            attempt.lose(FinishReason.TIMEOUT, "the verifier took too long")
-        except EnvironmentLostError as error:
-            attempt.lose(FinishReason.SANDBOX_LOST, str(error))
-        finally:
-            if environment is not None and environment.finish_reason is None:
-                environment.cut_off(FinishReason.SANDBOX_LOST)  # releases the environment's sandbox
-        return None
-
-    async def _judged(
-        self, environment: Environment, task: Task, attempt: Attempt
-    ) -> AttemptOutcome:
         run = self.tools.run
-        await run(environment.reset, task)
         try:
-            await _answer(environment, _last_answer(attempt), run)
-            reward = await run(environment.score)
-        except ProgramBrokeSandboxError:
-            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-            reward = await run(environment.score)
-        reason = environment.finish_reason
-        assert reason is not None, "an episode that is scored has ended"
-        return AttemptOutcome(reward, environment.answer, reason)
+            with environment_losses() as lost:
+                environment = await run(self.environments, task)
+                await run(environment.reset, task)
+                with policy_losses(environment):
+                    await _answer(environment, _last_answer(attempt), run)
+                reward = await score(environment, run)
+                reason = environment.finish_reason
+                assert reason is not None, "an episode that is scored has ended"
+                return AttemptOutcome(reward, environment.answer, reason)
+            attempt.lose(lost.reason, lost.because or "the verifier took too long")
+            return None
+        finally:
+            release(environment)
 
 
 def _last_answer(attempt: Attempt) -> RecordedCall | None:

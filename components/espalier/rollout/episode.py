@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from espalier.config import EpisodeConfig
 from espalier.dialects.dialect import Dialect, TurnPieces
-from espalier.environments import (
-    Environment,
-    EnvironmentLostError,
-    Environments,
-    ProgramBrokeSandboxError,
+from espalier.environments import Environment, EnvironmentLostError, Environments
+from espalier.environments.losses import (
+    CallTimeoutError,
+    environment_losses,
+    policy_losses,
+    release,
+    score,
 )
 from espalier.environments.memory import recalled_prompt
 from espalier.records import Message, Task, ToolCalls
@@ -35,10 +37,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class CallTimeoutError(Exception):
-    """A call exceeded its time limit; it may still be running in its thread."""
 
 
 class ToolRunner:
@@ -200,78 +198,53 @@ async def run_episode(
     environment: Environment | None = None
     view: PolicyContext | None = None
     prompt, dialect = task.prompt, context.dialect
-    retry = context.limits.retry
+    retry, given = context.limits.retry, deque(begun)
 
     def record(reason: FinishReason, reward: RewardBreakdown) -> FinishedEpisode:
         trajectory = transcript.trajectory(environment, reason, reward)
         return FinishedEpisode(trajectory, prompt, transcript.pieces, dialect)
 
     try:
-        environment = await run(context.environments, task)
-        prompt, tools = await run(environment.reset, task)
-        dialect = dialect.with_tools(tools)
-        memory = context.environments.memory
-        prompt = recalled_prompt(prompt, task, memory, dialect, context.limits)
-        view = PolicyContext(transcript, context.engine, sampling, dialect, context.limits)
-        with calls.waiting(ENGINE_PLACE):
-            has_room = await view.begin(prompt)
-        reward = await _play(environment, view, transcript, calls, deque(begun), has_room=has_room)
-        while retry is not None and transcript.num_attempts < retry.attempts:
-            if reward.get("outcome", 0.0) > 0 or not await view.reflect(retry.reflection_tokens):
-                break
-            transcript.begin_attempt(environment.tool_results)
+        with environment_losses() as lost:
             environment = await run(context.environments, task)
-            # the same prompt: an environment is a function of its task
-            await run(environment.reset, task)
-            reward = await _play(environment, view, transcript, calls, deque(), has_room=True)
-        reason = environment.finish_reason
-        assert reason is not None, "an episode that is scored has ended"
-        return record(reason, reward)
-    except CallTimeoutError:
-        return record(FinishReason.TIMEOUT, {})
-    except EnvironmentLostError:
-        return record(FinishReason.SANDBOX_LOST, {})
+            prompt, tools = await run(environment.reset, task)
+            dialect = dialect.with_tools(tools)
+            memory = context.environments.memory
+            prompt = recalled_prompt(prompt, task, memory, dialect, context.limits)
+            view = PolicyContext(transcript, context.engine, sampling, dialect, context.limits)
+            with calls.waiting(ENGINE_PLACE):
+                has_room = await view.begin(prompt)
+            while True:
+                with policy_losses(environment):
+                    while environment.finish_reason is None:
+                        if has_room and given:
+                            action = view.repeat(given.popleft())
+                        else:
+                            with calls.waiting(ENGINE_ACTION):
+                                action = await view.act() if has_room else None
+                        if action is None:
+                            environment.cut_off(FinishReason.MAX_TOKENS)
+                        else:
+                            step = await run(environment.step, action)
+                            transcript.add_reward(step.reward)
+                            has_room = not step.messages or await view.observe(step.messages)
+                reward = await score(environment, run)
+                is_right = reward.get("outcome", 0.0) > 0
+                if retry is None or transcript.num_attempts >= retry.attempts or is_right:
+                    break
+                if not await view.reflect(retry.reflection_tokens):
+                    break
+                transcript.begin_attempt(environment.tool_results)
+                environment = await run(context.environments, task)
+                # the same prompt: an environment is a function of its task
+                await run(environment.reset, task)
+                given.clear()
+                has_room = True
+            reason = environment.finish_reason
+            assert reason is not None, "an episode that is scored has ended"
+            return record(reason, reward)
+        return record(lost.reason, {})
     finally:
-        if environment is not None and environment.finish_reason is None:
-            environment.cut_off(FinishReason.SANDBOX_LOST)  # releases the environment's sandbox
+        release(environment)
         if view is not None:
             view.close()
-
-
-async def _play(
-    environment: Environment,
-    view: PolicyContext,
-    transcript: EpisodeTranscript,
-    calls: _NamedCalls,
-    given: deque[Completion],
-    *,
-    has_room: bool,
-) -> RewardBreakdown:
-    """Play an attempt to its end, and score it.
-
-    Args:
-        environment: the environment, already reset.
-        view: the policy's context, which holds the prompt.
-        transcript: record of the episode.
-        calls: calls the environment.
-        given: messages to replay before the policy continues.
-        has_room: False if the prompt did not fit.
-    """
-    run = calls.run
-    try:
-        while environment.finish_reason is None:
-            if has_room and given:
-                action = view.repeat(given.popleft())
-            else:
-                with calls.waiting(ENGINE_ACTION):
-                    action = await view.act() if has_room else None
-            if action is None:
-                environment.cut_off(FinishReason.MAX_TOKENS)
-            else:
-                step = await run(environment.step, action)
-                transcript.add_reward(step.reward)
-                has_room = not step.messages or await view.observe(step.messages)
-        return await run(environment.score)
-    except ProgramBrokeSandboxError:
-        environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-        return await run(environment.score)

@@ -6,10 +6,10 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,6 +17,7 @@ from espalier.config import ExplorationConfig, Profile, RolloutConfig
 from espalier.dialects.dialect import Dialect
 from espalier.dialects.syntax import THINK
 from espalier.environments import Environments
+from espalier.environments.losses import Attempts
 from espalier.policy.loading import Policy, load_policy_for_sampling, load_tokenizer
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
@@ -29,8 +30,6 @@ from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner, run_episode
 from espalier.rollout.stragglers import Stragglers, all_ended
 from espalier.rollout.waits import EpisodeWaits, exit_if_hung, hangs_after_s
-
-T = TypeVar("T")
 
 
 def kind_choice(dialect: Dialect, epsilon: float) -> KindChoice | None:
@@ -325,12 +324,13 @@ class Roller:
             len(tasks) * samples trajectories, task by task. Those whose environment failed in every
             attempt are among them: they are `is_lost`, and not scored.
         """
-        repeated = [(task, ()) for task in tasks for _ in range(samples)]
-        return self._timed(
-            lambda: self._roll_out(
-                repeated, temperature=temperature, seed=seed, on_lost=on_lost, group_size=samples
+        starts = [(task, ()) for task in tasks for _ in range(samples)]
+        with self._timed():
+            return asyncio.run(
+                self._roll_out(
+                    starts, temperature=temperature, seed=seed, on_lost=on_lost, group_size=samples
+                )
             )
-        )
 
     def complete(
         self, starts: Sequence[EpisodeStart], *, samples: int, temperature: float, seed: int
@@ -340,12 +340,18 @@ class Roller:
         Returns:
             len(starts) * samples trajectories, start by start, including their first messages.
         """
-        repeated = [start for start in starts for _ in range(samples)]
-        return self._timed(
-            lambda: self._roll_out(
-                repeated, temperature=temperature, seed=seed, on_lost=_ignored, group_size=1
+        if self._profile.agent.plays and starts:
+            raise PolicyError(
+                "an episode of `[agent]` cannot be continued from its middle: label and train "
+                "reward models with the built-in loop"
             )
-        )
+        repeated = [start for start in starts for _ in range(samples)]
+        with self._timed():
+            return asyncio.run(
+                self._roll_out(
+                    repeated, temperature=temperature, seed=seed, on_lost=_ignored, group_size=1
+                )
+            )
 
     def closed_book(self, questions: Sequence[ClosedBookQuestion]) -> list[str | None]:
         """Return the policy's greedy answers from memory, as `closed_book_answer` gives them."""
@@ -355,16 +361,17 @@ class Roller:
                 answers = (closed_book_answer(question, context) for question in questions)
                 return await self.waits.by_the_deadline(asyncio.gather(*answers))
 
-        return self._timed(answered)
+        with self._timed():
+            return asyncio.run(answered())
 
-    def _timed(self, sampled: Callable[[], Coroutine[object, object, T]]) -> T:
-        """Run `sampled` to its end and return its result; the time is added to `seconds`."""
+    @contextmanager
+    def _timed(self) -> Generator[None]:
+        """Add the time of the block, in which episodes are sampled, to `seconds`."""
         started = time.perf_counter()
         self.waits.progress()
         with exit_if_hung(self.waits.overdue):
-            result = asyncio.run(sampled())
+            yield
         self.seconds += time.perf_counter() - started
-        return result
 
     async def _roll_out(
         self,
@@ -376,17 +383,14 @@ class Roller:
         group_size: int,
     ) -> list[Trajectory]:
         async with self.serving() as context:
-
-            async def play(index: int, start: EpisodeStart) -> Trajectory:
-                task, begun = start
-                trajectory = await self.roll_out_one(
-                    task, context, temperature=temperature, name=f"{seed}:{index}", begun=begun
+            episodes = [
+                asyncio.create_task(
+                    self.roll_out_one(
+                        start, context, temperature=temperature, name=f"{seed}:{i}", on_lost=on_lost
+                    )
                 )
-                if trajectory.is_lost:
-                    on_lost(trajectory)
-                return trajectory
-
-            episodes = [asyncio.create_task(play(*one)) for one in enumerate(starts)]
+                for i, start in enumerate(starts)
+            ]
             ended = all_ended(episodes, group_size=group_size, stragglers=self.stragglers)
             return await self.waits.by_the_deadline(asyncio.create_task(ended))
 
@@ -396,7 +400,7 @@ class Roller:
         """Sample a trajectory for each name, all concurrently, as `roll_out_one` does."""
         episodes = [
             asyncio.create_task(
-                self.roll_out_one(task, context, temperature=temperature, name=name)
+                self.roll_out_one((task, ()), context, temperature=temperature, name=name)
             )
             for name in names
         ]
@@ -436,74 +440,53 @@ class Roller:
 
     async def roll_out_one(
         self,
-        task: Task,
+        start: EpisodeStart,
         context: EpisodeContext,
         *,
         temperature: float,
         name: str,
-        begun: Sequence[Completion] = (),
+        on_lost: Callable[[Trajectory], None] = _ignored,
     ) -> Trajectory:
         """Sample one trajectory; one lost to infrastructure is sampled again a few times.
 
         Args:
-            task: task of the episode.
+            start: the task, and messages that are replayed first, as in `run_episode`.
             context: the context that `serving` yields.
             temperature: 0 is greedy.
             name: seeds the episode's draws; those of a replay differ.
-            begun: messages that are replayed first, as in `run_episode`.
+            on_lost: called with the trajectory if it stays lost.
 
         Returns:
             The trajectory; that of a straggler is lost, and has no tokens.
         """
+        task, begun = start
+        attempts = Attempts(max_replays=self._max_replays)
         try:
-            trajectory = await self._play_again_if_lost(task, context, temperature, name, begun)
+            while True:
+                again = attempts.number
+                self.replays += again > 0
+                sampling = self._sampling(temperature, f"{name}:replay{again}" if again else name)
+                if context.agent is not None:
+                    with self.waits.wait(task.task_id, "the agent's program"):
+                        trajectory = await context.agent.play(task, sampling)
+                else:
+                    episode = await run_episode(task, sampling, context, begun)
+                    trajectory = episode.trajectory
+                    if not trajectory.is_lost:
+                        self.drift.compare(episode)
+                if not (trajectory.is_lost and attempts.again_after(trajectory.finish_reason)):
+                    break
         except asyncio.CancelledError:
             own = asyncio.current_task()
             if self.stragglers is None or not self.stragglers.has_cut(own):
                 raise
             trajectory = EpisodeTranscript(task).trajectory(None, FinishReason.TIMEOUT, {})
-        if trajectory.is_lost:
-            self.losses[trajectory.finish_reason] += 1
+            attempts.losses.append(trajectory.finish_reason)
+        self.losses.update(attempts.losses)
         self.waits.progress()
+        if trajectory.is_lost:
+            on_lost(trajectory)
         return trajectory
-
-    async def _play_again_if_lost(
-        self,
-        task: Task,
-        context: EpisodeContext,
-        temperature: float,
-        name: str,
-        begun: Sequence[Completion],
-    ) -> Trajectory:
-        trajectory = await self._play(task, self._sampling(temperature, name), context, begun)
-        for replay in range(1, 1 + self._max_replays):
-            if not trajectory.is_lost:
-                break
-            self.losses[trajectory.finish_reason] += 1
-            self.replays += 1
-            again = self._sampling(temperature, f"{name}:replay{replay}")
-            trajectory = await self._play(task, again, context, begun)
-        return trajectory
-
-    async def _play(
-        self,
-        task: Task,
-        sampling: Sampling,
-        context: EpisodeContext,
-        begun: Sequence[Completion],
-    ) -> Trajectory:
-        if context.agent is not None:
-            if begun:
-                raise PolicyError(
-                    "an episode of `[agent]` cannot be continued from its middle: label and train "
-                    "reward models with the built-in loop"
-                )
-            with self.waits.wait(task.task_id, "the agent's program"):
-                return await context.agent.play(task, sampling)
-        episode = await run_episode(task, sampling, context, begun)
-        if not episode.trajectory.is_lost:
-            self.drift.compare(episode)
-        return episode.trajectory
 
     def _sampling(self, temperature: float, name: str) -> Sampling:
         seed = random.Random(f"episode:{name}").getrandbits(63)

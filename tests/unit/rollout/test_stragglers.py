@@ -6,24 +6,31 @@ import pytest
 
 from espalier.config import StragglersConfig
 from espalier.records.trajectory import FinishReason
+from espalier.rollout import roller as rolling
+from espalier.rollout.episode import FinishedEpisode
 from espalier.rollout.stragglers import Stragglers
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import TASKS, make_trajectory, warm_roller
 
 
-def roller_of(seconds, rule):
+@pytest.fixture
+def roller_of(monkeypatch):
     """Plays the n-th episode in the n-th of `seconds`; None never ends."""
-    roller = warm_roller(tiny_policy())
-    roller.stragglers = None if rule is None else Stragglers(StragglersConfig(**rule))
-    times = iter(seconds)
 
-    async def play(task, sampling, context, begun):
-        taken_s = next(times)
-        await (asyncio.Event().wait() if taken_s is None else asyncio.sleep(taken_s))
-        return make_trajectory(task, 1)
+    def make(seconds, rule):
+        roller = warm_roller(tiny_policy())
+        roller.stragglers = None if rule is None else Stragglers(StragglersConfig(**rule))
+        times = iter(seconds)
 
-    roller._play = play
-    return roller
+        async def run(task, sampling, context, begun):
+            taken_s = next(times)
+            await (asyncio.Event().wait() if taken_s is None else asyncio.sleep(taken_s))
+            return FinishedEpisode(make_trajectory(task, 1), task.prompt, (), context.dialect)
+
+        monkeypatch.setattr(rolling, "run_episode", run)
+        return roller
+
+    return make
 
 
 RULE = {"share": 0.5, "patience_s": 0.1}
@@ -41,21 +48,21 @@ ENDED, CUT = FinishReason.ANSWERED, FinishReason.TIMEOUT
         ((0, 0.2, 0.2, 0.2), RULE, [ENDED] * 4),
     ],
 )
-def test_a_group_waits_for_a_share_and_then_a_time(seconds, rule, reasons):
+def test_a_group_waits_for_a_share_and_then_a_time(roller_of, seconds, rule, reasons):
     roller = roller_of(seconds, rule)
     played = roller.roll_out(TASKS[:1], samples=4, temperature=1.0, seed=0)
     assert [t.finish_reason for t in played] == reasons
     assert roller.losses[CUT] == reasons.count(CUT)
 
 
-def test_each_group_is_closed_by_itself():
+def test_each_group_is_closed_by_itself(roller_of):
     roller = roller_of((0, 0, 0, None, 0.2, 0.2, 0.2, 0.2), RULE)
     played = roller.roll_out(TASKS[:2], samples=4, temperature=1.0, seed=0)
     assert [t.is_lost for t in played] == [False] * 3 + [True] + [False] * 4
     assert [t.task_id for t in played] == [TASKS[0].task_id] * 4 + [TASKS[1].task_id] * 4
 
 
-def test_a_group_that_is_sampled_ahead_is_closed_too():
+def test_a_group_that_is_sampled_ahead_is_closed_too(roller_of):
     roller = roller_of((0, None, 0, 0), RULE)
 
     async def play():
@@ -67,7 +74,7 @@ def test_a_group_that_is_sampled_ahead_is_closed_too():
     assert [t.is_lost for t in asyncio.run(play())] == [False, True, False, False]
 
 
-def test_episodes_that_are_cancelled_with_all_others_are_no_stragglers():
+def test_episodes_that_are_cancelled_with_all_others_are_no_stragglers(roller_of):
     roller = roller_of((None, None), RULE)
 
     async def play():
@@ -80,12 +87,12 @@ def test_episodes_that_are_cancelled_with_all_others_are_no_stragglers():
     assert not roller.losses
 
 
-def test_an_error_of_an_episode_ends_its_group():
+def test_an_error_of_an_episode_ends_its_group(roller_of, monkeypatch):
     roller = roller_of((0, 0, None), RULE)
 
     async def broken(task, sampling, context, begun):
         raise ValueError("no such tool")
 
-    roller._play = broken
+    monkeypatch.setattr(rolling, "run_episode", broken)
     with pytest.raises(ValueError, match="no such tool"):
         roller.roll_out(TASKS[:1], samples=3, temperature=1.0, seed=0)

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from espalier.rollout.episode import CallTimeoutError, ToolRunner
+from espalier.environments.losses import CallTimeoutError
+from espalier.rollout.episode import ToolRunner
 
 
 def _run_all(calls, **settings):

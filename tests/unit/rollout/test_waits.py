@@ -10,10 +10,11 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import EnvironmentLostError
+from espalier.environments.losses import CallTimeoutError
 from espalier.records import HungError, ToolCalls
 from espalier.rollout import waits as waits_module
 from espalier.rollout.engines.lockstep import LockstepEngine
-from espalier.rollout.episode import CallTimeoutError, ToolRunner, _NamedCalls
+from espalier.rollout.episode import ToolRunner, _NamedCalls
 from espalier.rollout.roller import Roller
 from espalier.rollout.waits import (
     ENGINE_ACTION,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.rollout.episode import CallTimeoutError, ToolRunner
+from espalier.environments.losses import CallTimeoutError
+from espalier.rollout.episode import ToolRunner
 from espalier.sandbox import ExecResult, PoolSettings, SandboxTimeout
 from espalier.sandbox.call_time import CallTime, current_call
 from espalier.sandbox.choice import PoolThread
