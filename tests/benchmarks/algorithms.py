@@ -136,8 +136,8 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
             trained.loop.run(NullTracker())
             figures = {
                 "seconds": trained.loop.seconds,
-                "best_step": trained.loop.best_step,
-                "rollouts": trained.loop.history[-1]["rollouts"],
+                "best_step": trained.loop.progress.best_step,
+                "rollouts": trained.loop.progress.history[-1]["rollouts"],
             }
         questions = read_tasks(inputs["accepted"] / "tasks" / "heldout.jsonl")
         judge = Roller.local(trained.policy, environments_over("full"), profile)

@@ -222,7 +222,7 @@ def _newest_step(events, offset, first):
 def live(inputs, folder, max_staleness):
     """Train to the end, and write down what is drawn and learned from meanwhile."""
     run = tiny_run(inputs, folder / "work", profile_of(max_staleness=max_staleness))
-    parts, ledger = run.loop._parts, run.loop.ledger
+    parts, ledger = run.loop.parts, run.loop.parts.sampler.ledger
     log = (folder / "events.jsonl").open("a", buffering=1)
     log.write("\n")  # what the life before was writing may have no end
     if max_staleness:
@@ -264,7 +264,7 @@ def _log_orders(sampler, log):
 
 def _log_learning(loop, log):
     """The groups of each step, once its update is over."""
-    sample, apply = loop._parts.sampler.sample, loop._update.apply
+    sample, apply = loop.parts.sampler.sample, loop._update.apply
     given = []
 
     def sampled(step, **how):
@@ -280,7 +280,7 @@ def _log_learning(loop, log):
         log.write(json.dumps({"step": context.number + 1, "learned": given}) + "\n")
         return figures
 
-    loop._parts.sampler.sample, loop._update.apply = sampled, applied
+    loop.parts.sampler.sample, loop._update.apply = sampled, applied
 
 
 def _lines(path):

@@ -158,7 +158,7 @@ def training(kind, how, folder):
     if kind == "engine":
         LockstepEngine.sample = never
         # nobody answers dev questions before
-        run.loop._parts.dev_score = _no_score
+        run.loop.parts.dev_score = _no_score
     run.loop.run(NullTracker())
 
 

@@ -256,8 +256,8 @@ def record(options: argparse.Namespace) -> None:
             look(0)
         run.loop.run(Looking())
     heldout = dict(json.loads(line) for line in looks.read_text().splitlines())
-    dev = {0: run.loop.start_dev_em}
-    dev |= {int(row["step"]): row["dev_em"] for row in run.loop.history if "dev_em" in row}
+    dev = {0: run.loop.progress.start_dev_em}
+    dev |= {int(row["step"]): row["dev_em"] for row in run.loop.progress.history if "dev_em" in row}
     rows: list[dict[str, object]] = [
         {"step": step, "dev_em": em, "heldout_em": heldout[step]} for step, em in dev.items()
     ]

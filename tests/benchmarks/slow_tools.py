@@ -148,7 +148,7 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
         store = CheckpointStore(Path(folder), "benchmark")
         loop = build_run(profile, inputs, store, Processes(), environments_over).loop
         loop.run(NullTracker())
-    history = loop.history
+    history = loop.progress.history
     learned = [row for row in history if "staleness_mean" in row]
     return Result(
         max_staleness=bound,

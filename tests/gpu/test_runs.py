@@ -64,7 +64,7 @@ def profile_on(device, *, max_staleness):
 
 def test_one_model_is_trained_and_sampled(inputs, device, tmp_path):
     run = tiny_training.tiny_run(inputs, tmp_path, profile_on(device, max_staleness=0))
-    assert run.loop.policy is run.policy.model
+    assert run.loop.parts.models.policy.model is run.policy.model
     assert run.policy.model.device.type == device.type
 
 
@@ -78,7 +78,7 @@ def test_a_killed_training_goes_on_as_an_unbroken_one(inputs, device, tmp_path):
         )
     resumed = tiny_training.tiny_run(inputs, tmp_path / "killed", profile)
     resumed.loop.run(NullTracker())
-    assert resumed.loop.history == unbroken.loop.history
+    assert resumed.loop.progress.history == unbroken.loop.progress.history
     expected = unbroken.policy.model.state_dict()
     for name, weights in resumed.policy.model.state_dict().items():
         assert torch.equal(weights, expected[name]), name
@@ -87,5 +87,5 @@ def test_a_killed_training_goes_on_as_an_unbroken_one(inputs, device, tmp_path):
 def test_sampling_ahead_of_the_learner_ends_with_finite_weights(inputs, device, tmp_path):
     run = tiny_training.tiny_run(inputs, tmp_path, profile_on(device, max_staleness=2))
     run.loop.run(NullTracker())
-    assert len(run.loop.history) == tiny_training.STEPS
+    assert len(run.loop.progress.history) == tiny_training.STEPS
     assert all(torch.isfinite(weights).all() for weights in run.policy.model.parameters())

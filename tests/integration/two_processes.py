@@ -88,7 +88,7 @@ def short_loop(processes, directory, steps=3, tasks=TASKS, *, reward=None, **tra
     )
     loop = RlLoop(profile, parts, CheckpointStore(directory, "run"))
     loop.run(NullTracker())
-    return loop.history, whole_weights(policy.model)
+    return loop.progress.history, whole_weights(policy.model)
 
 
 def everything(processes, directory):

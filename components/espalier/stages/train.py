@@ -90,23 +90,23 @@ def run(
             tracker.note(line)
         run_.loop.run(tracker)
         measured = {**run_.figures, **update_speed(run_.loop, hardware, processes)}
+    parts, progress = run_.loop.parts, run_.loop.progress
     with publishing(output_dir, origin) as draft:
         save_policy(run_.policy, draft.path / "policy")
-        write_history(draft.path / "history.parquet", run_.loop.history, HISTORY_COLUMNS)
-        run_.loop.ledger.write(draft.path / "ledger.jsonl")
+        write_history(draft.path / "history.parquet", progress.history, HISTORY_COLUMNS)
+        parts.sampler.ledger.write(draft.path / "ledger.jsonl")
         draft.rows["trajectories"] = write_trajectories(
-            draft.path / "trajectories.parquet", run_.loop.last_step
+            draft.path / "trajectories.parquet", progress.last_step
         )
         keep_relabelled_tasks(draft, inputs["warm_policy"])
         keep_own_questions(draft, inputs["warm_policy"])
-        if run_.loop.self_play is not None:
-            _write_posed(draft, run_.loop.self_play)
-        loop = run_.loop
+        if parts.self_play is not None:
+            _write_posed(draft, parts.self_play)
         figures = {
             **measured,
-            "best_step": loop.best_step,
-            "start_dev_em": loop.start_dev_em,
-            "layout": loop.layout,
+            "best_step": progress.best_step,
+            "start_dev_em": progress.start_dev_em,
+            "layout": parts.layout.name,
         }
         (draft.path / "run.json").write_text(json.dumps(figures))
     tracker.metrics(measured)

@@ -151,7 +151,9 @@ class Run:
 
 def test_a_run_is_judged_at_intervals_and_at_its_end(tmp_path):
     run = Run(tmp_path, scores=(0.1, 0.2, 0.3, 0.4)).run()
-    judged = {int(row["step"]): row["dev_em"] for row in run.loop.history if "dev_em" in row}
+    judged = {
+        int(row["step"]): row["dev_em"] for row in run.loop.progress.history if "dev_em" in row
+    }
     assert judged == {2: 0.2, 4: 0.3, 5: 0.4}
     assert run.published.versions == [0, 1, 2, 3, 4, 5, 5]
     assert run.sampler.closed == 1
@@ -171,14 +173,14 @@ def test_a_run_is_judged_at_intervals_and_at_its_end(tmp_path):
 def test_the_last_of_the_best_weights_are_kept(tmp_path, scores, best):
     run = Run(tmp_path, scores=scores).run()
     kept = run.weights_when_judged[[0, 2, 4, 5].index(best)]
-    assert run.loop.best_step == best
+    assert run.loop.progress.best_step == best
     assert run.published.versions[-1] == best
     assert torch.equal(run.weights(), kept)
 
 
 def test_every_step_says_what_was_sampled(tmp_path):
     run = Run(tmp_path, kinds=("mixed", "equal", "nothing")).run()
-    mixed, equal, nothing = run.loop.history[:3]
+    mixed, equal, nothing = run.loop.progress.history[:3]
     assert set(HISTORY_COLUMNS) - {"dev_em", "clipped_share"} <= mixed.keys()
     assert (mixed["pass_rate"], equal["pass_rate"], nothing["pass_rate"]) == (0.5, 1.0, 0.0)
     assert (mixed["reward"], equal["reward"]) == (0.5, 1.0)
@@ -188,20 +190,20 @@ def test_every_step_says_what_was_sampled(tmp_path):
     first = Sampler(()).sample(0, groups=2).sampled
     assert mixed["action_tokens"] == sum(sum(t.action_mask) for t in first) / 4
     assert (mixed["tool_calls"], nothing["action_tokens"]) == (0, 0)
-    assert [row["kept_tasks"] for row in run.loop.history] == [5] * 5
-    assert [row["rollouts"] for row in run.loop.history] == [4, 8, 8, 12, 16]
-    assert [row["idle_steps"] for row in run.loop.history] == [0, 1, 1, 0, 0]
+    assert [row["kept_tasks"] for row in run.loop.progress.history] == [5] * 5
+    assert [row["rollouts"] for row in run.loop.progress.history] == [4, 8, 8, 12, 16]
+    assert [row["idle_steps"] for row in run.loop.progress.history] == [0, 1, 1, 0, 0]
     assert mixed["credited_share"] == 1.0
     assert mixed["staleness_max"] == 0
     assert "loss" not in nothing
-    assert len(run.loop.last_step) == 4
+    assert len(run.loop.progress.last_step) == 4
 
 
 def test_the_tracker_hears_every_figure_but_the_step(tmp_path):
     run = Run(tmp_path, scores=(0.1, 0.2, 0.3, 0.4)).run()
     assert list(run.told.rows) == [1, 2, 3, 4, 5]
     assert all("step" not in told for told in run.told.rows.values())
-    told, row = run.told.rows[2], run.loop.history[1]
+    told, row = run.told.rows[2], run.loop.progress.history[1]
     timings = {"step_s", "rollout_s", "tokens_per_s", "update_tokens_per_s", "checkpoint_step"}
     heard = {name: value for name, value in told.items() if name not in timings}
     assert heard == {name: value for name, value in row.items() if name != "step"}
@@ -231,8 +233,8 @@ def test_a_killed_run_ends_as_an_unbroken_one(tmp_path, after):
     left = [score for step, score in scores.items() if step > done or not done]
     resumed = Run(tmp_path / "broken", scores=left).run()
     assert torch.equal(resumed.weights(), unbroken.weights())
-    assert resumed.loop.history == unbroken.loop.history
-    assert resumed.loop.best_step == unbroken.loop.best_step == 2
+    assert resumed.loop.progress.history == unbroken.loop.progress.history
+    assert resumed.loop.progress.best_step == unbroken.loop.progress.best_step == 2
     assert resumed.told.bar[1] == (done, {})
     assert resumed.sampler.asked[0] == (done, 2)
 
@@ -244,7 +246,9 @@ def test_the_ledger_says_which_groups_a_step_learned_from(tmp_path):
 
     def numbered(step, *, groups):
         rollouts = sample(step, groups=groups)
-        numbers = run.loop.ledger.draw([g.trajectories[0].task_id for g in rollouts.groups])
+        numbers = run.loop.parts.sampler.ledger.draw(
+            [g.trajectories[0].task_id for g in rollouts.groups]
+        )
         rollouts.groups = [
             replace(group, draw=number)
             for group, number in zip(rollouts.groups, numbers, strict=True)
@@ -253,8 +257,8 @@ def test_the_ledger_says_which_groups_a_step_learned_from(tmp_path):
 
     run.sampler.sample = numbered
     run.run()
-    assert run.loop.ledger.counts == {"trained": 2, "no_material": 2}
-    assert [row[0] for row in run.loop.ledger.state()["newest"]] == [1, 0, 3, 2]
+    assert run.loop.parts.sampler.ledger.counts == {"trained": 2, "no_material": 2}
+    assert [row[0] for row in run.loop.parts.sampler.ledger.state()["newest"]] == [1, 0, 3, 2]
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
@@ -262,7 +266,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     again = Run(tmp_path, scores=()).run()
     assert again.sampler.asked == []
     assert torch.equal(again.weights(), first.weights())
-    assert len(again.loop.last_step) == 4
+    assert len(again.loop.progress.last_step) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "last_step.parquet",
         "latest.pt",
@@ -282,8 +286,8 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 def test_a_run_stops_after_steps_in_a_row_without_credit(tmp_path, kinds, stopped_after):
     config = profile(stop_after_idle_steps=2)
     run = Run(tmp_path, kinds=kinds, scores=(0.2, 0.1), config=config).run()
-    assert len(run.loop.history) == stopped_after
-    assert "dev_em" in run.loop.history[-1]
+    assert len(run.loop.progress.history) == stopped_after
+    assert "dev_em" in run.loop.progress.history[-1]
     told = [note for note in run.told.notes if "no trajectory got credit" in note]
     assert len(told) == (stopped_after < 5)
     resumed = Run(tmp_path, kinds=kinds, config=config).run()
@@ -312,9 +316,9 @@ def test_replayed_groups_take_the_place_of_sampled_ones(tmp_path):
     config = profile(replay=replay)
     run = Run(tmp_path, config=config).run()
     assert run.sampler.asked == [(0, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
-    assert [row["rollouts"] for row in run.loop.history] == [4, 6, 8, 10, 12]
-    assert run.loop.history[0]["staleness_max"] == 0
-    assert any(row["staleness_max"] > 0 for row in run.loop.history)
+    assert [row["rollouts"] for row in run.loop.progress.history] == [4, 6, 8, 10, 12]
+    assert run.loop.progress.history[0]["staleness_max"] == 0
+    assert any(row["staleness_max"] > 0 for row in run.loop.progress.history)
 
 
 def test_the_band_is_drawn_anew_at_its_interval(tmp_path):
@@ -322,8 +326,8 @@ def test_the_band_is_drawn_anew_at_its_interval(tmp_path):
     run.pool.observe(TASKS[0].task_id, attempts=4, successes=0)
     run.pool.observe(TASKS[1].task_id, attempts=4, successes=4)
     run.run()
-    assert run.loop.history[0]["kept_tasks"] == 5
-    assert run.loop.history[1]["kept_tasks"] < 5
+    assert run.loop.progress.history[0]["kept_tasks"] == 5
+    assert run.loop.progress.history[1]["kept_tasks"] < 5
 
 
 def test_engine_and_trainer_that_disagree_are_said(tmp_path):
@@ -335,6 +339,6 @@ def test_engine_and_trainer_that_disagree_are_said(tmp_path):
 def test_a_temperature_follows_its_schedule_by_step(tmp_path):
     config = profile(temperature_schedule={"shape": "linear", "final": 0.5})
     run = Run(tmp_path, config=config).run()
-    told = [row["temperature"] for row in run.loop.history]
+    told = [row["temperature"] for row in run.loop.progress.history]
     assert told == [1.0, 0.875, 0.75, 0.625, 0.5]
-    assert all(math.isfinite(row["loss"]) for row in run.loop.history)
+    assert all(math.isfinite(row["loss"]) for row in run.loop.progress.history)

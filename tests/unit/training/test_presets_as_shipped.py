@@ -52,7 +52,7 @@ def assert_two_updates(inputs, work, algorithm):
         override_tables(tables, [(key, SMALL[key])])
     run = tiny_run(inputs, work, Profile.model_validate(tables))
     run.loop.run(NullTracker())
-    assert len(run.loop.history) == 2
-    assert all(math.isfinite(value) for row in run.loop.history for value in row.values())
-    assert all("loss" in row for row in run.loop.history), "the critic alone was trained"
-    assert any(row["grad_norm"] > 0 for row in run.loop.history)
+    assert len(run.loop.progress.history) == 2
+    assert all(math.isfinite(value) for row in run.loop.progress.history for value in row.values())
+    assert all("loss" in row for row in run.loop.progress.history), "the critic alone was trained"
+    assert any(row["grad_norm"] > 0 for row in run.loop.progress.history)

@@ -25,10 +25,10 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(unbroken, warm, tmp_pa
         run_loop(warm, tmp_path / "broken", InterruptingTracker(killed_after))
     resumed, resumed_model = run_loop(warm, tmp_path / "broken")
     assert same_weights(resumed_model, unbroken_model)
-    assert resumed.history == unbroken.history
-    assert resumed.best_step == unbroken.best_step
-    assert resumed.start_dev_em == unbroken.start_dev_em is not None
-    assert resumed.last_step == unbroken.last_step
+    assert resumed.progress.history == unbroken.progress.history
+    assert resumed.progress.best_step == unbroken.progress.best_step
+    assert resumed.progress.start_dev_em == unbroken.progress.start_dev_em is not None
+    assert resumed.progress.last_step == unbroken.progress.last_step
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_an_algorithm_keeps_survives_a_kill_bit_for_bit(warm, tmp_path, set
     with pytest.raises(Interrupted):
         run_loop(warm, tmp_path / "broken", InterruptingTracker(3), profile=profile)
     resumed, resumed_model = run_loop(warm, tmp_path / "broken", profile=profile)
-    assert resumed.history == unbroken.history
+    assert resumed.progress.history == unbroken.progress.history
     assert same_weights(resumed_model, unbroken_model)
 
 
@@ -71,7 +71,7 @@ def test_dropout_goes_on_from_the_state_of_its_generator(warm, tmp_path):
     unbroken = run(tmp_path / "unbroken")
     with pytest.raises(Interrupted):
         run(tmp_path / "broken", InterruptingTracker(3))
-    assert run(tmp_path / "broken").history == unbroken.history
+    assert run(tmp_path / "broken").progress.history == unbroken.progress.history
 
 
 def test_a_killed_asynchronous_run_resumes_and_leaves_no_thread(warm, tmp_path):
@@ -79,4 +79,4 @@ def test_a_killed_asynchronous_run_resumes_and_leaves_no_thread(warm, tmp_path):
         run_beside(warm, tmp_path, InterruptingTracker(3))
     assert not rollout_threads()
     resumed, _ = run_beside(warm, tmp_path)
-    assert [row["step"] for row in resumed.history] == list(range(1, STEPS + 1))
+    assert [row["step"] for row in resumed.progress.history] == list(range(1, STEPS + 1))

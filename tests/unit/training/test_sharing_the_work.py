@@ -415,11 +415,11 @@ def test_a_run_is_wired_from_its_inputs(tmp_path, asynchronous):
     store = CheckpointStore(tmp_path / "work", "run")
     run = build_run(profile, inputs_in(tmp_path), store, Processes(), environments_over)
     run.loop.run(NullTracker())
-    (row,) = run.loop.history
+    (row,) = run.loop.progress.history
     assert row["kept_tasks"] == 4
     assert row["rollouts"] == 2
     assert run.figures["rollout_tokens_per_s"] > 0
-    assert run.loop.layout == "prefix_tree"
+    assert run.loop.parts.layout.name == "prefix_tree"
     # two trajectories of one question share its prompt
     assert 0 < row["update_positions"] < row["update_tokens"]
     speed = update_speed(run.loop, Hardware.from_config(profile.hardware), Processes())
@@ -443,7 +443,7 @@ def test_predicted_rewards_are_what_an_outcome_pays(tmp_path):
         run = build_run(
             profile, inputs, store, Processes(), lambda _, p=profile: lookup_environments(SEARCH, p)
         )
-        pool = run.loop._parts.pool
+        pool = run.loop.parts.pool
         expected[outcome] = pool.predicted_reward(TASKS[-1].task_id)
     assert expected[2.0] == pytest.approx(2 * expected[1.0])
     assert 0.3 < expected[1.0] < 0.7

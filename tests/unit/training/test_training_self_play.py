@@ -115,11 +115,11 @@ def run(warm, directory, profile=None, tracker=None):
 def test_every_refresh_but_the_last_proposes_tasks_from_failures(warm, tmp_path):
     listener = Listener()
     loop, _, proposer = run(warm, tmp_path, tracker=listener)
-    phases = loop.self_play.phases
+    phases = loop.parts.self_play.phases
     assert [phase.step for phase in phases] == [2, 4]
-    assert sum(phase.kept for phase in phases) == len(loop.self_play.tasks) > 0
+    assert sum(phase.kept for phase in phases) == len(loop.parts.self_play.tasks) > 0
     assert listener.notes == [phase.line() for phase in phases]
-    rows = {row["step"]: row for row in loop.history}
+    rows = {row["step"]: row for row in loop.progress.history}
     assert rows[2]["posed_tasks"] == phases[0].posed
     assert rows[4]["kept_posed_tasks"] == phases[1].kept
     assert "posed_tasks" not in rows[3]
@@ -133,8 +133,8 @@ def test_a_resumed_self_play_run_equals_an_unbroken_one(warm, tmp_path, killed_a
     with pytest.raises(Interrupted):
         run(warm, tmp_path / "broken", tracker=InterruptingTracker(killed_after))
     resumed, resumed_model, _ = run(warm, tmp_path / "broken")
-    assert resumed.history == unbroken.history
-    assert resumed.self_play.state() == unbroken.self_play.state()
+    assert resumed.progress.history == unbroken.progress.history
+    assert resumed.parts.self_play.state() == unbroken.parts.self_play.state()
     pairs = zip(resumed_model.parameters(), unbroken_model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
@@ -143,11 +143,11 @@ def test_a_resumed_self_play_run_equals_an_unbroken_one(warm, tmp_path, killed_a
 def test_the_critic_gives_the_value_of_a_proposed_task(warm, tmp_path):
     profile = with_self_play(value="critic", value_band=(-9.0, 9.0))
     loop, *_ = run(warm, tmp_path, profile)
-    assert loop.self_play.tasks
+    assert loop.parts.self_play.tasks
     refused = with_self_play(value="critic", value_band=(8.0, 9.0))
     loop, *_ = run(warm, tmp_path / "refused", refused)
-    assert loop.self_play.tasks == []
-    assert sum(phase.refused.get("too_hard", 0) for phase in loop.self_play.phases) > 0
+    assert loop.parts.self_play.tasks == []
+    assert sum(phase.refused.get("too_hard", 0) for phase in loop.parts.self_play.phases) > 0
 
 
 def critic_of(warm, profile):

@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from transformers import PreTrainedModel
-
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import Phase, SelfPlay
 from espalier.records import Tracker
-from espalier.records.trajectory import Trajectory, read_trajectories
+from espalier.records.trajectory import Trajectory
 from espalier.rollout.engines.engine import KindChoice
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.optimization import skipped_warning
 from espalier.training.rl.assessment import StepContext, mismatch_warning
-from espalier.training.rl.ledger import Outcome, PromptLedger
+from espalier.training.rl.ledger import Outcome
 from espalier.training.rl.models import Layout, Models, perplexities
 from espalier.training.rl.policy_gradient import Figures
-from espalier.training.rl.progress import LAST_STEP, Drawing, LoopProgress
+from espalier.training.rl.progress import Drawing, LoopProgress
 from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.rows import Group, Rows, Unit, dense_rows, learning_batch
@@ -109,8 +107,7 @@ class RlLoop:
     def __init__(self, profile: Profile, parts: LoopParts, store: CheckpointStore) -> None:
         config, episode = profile.training, profile.episode
         self._profile = profile
-        self._parts = parts
-        self._directory = store.directory
+        self.parts = parts
         update = PolicyUpdate(
             parts.models,
             config,
@@ -129,7 +126,7 @@ class RlLoop:
         """The part of `seconds` in which the learner waited for trajectories."""
         self.updating = Updating()
         """The work of this run's updates, since the last resume."""
-        self._progress = LoopProgress(
+        self.progress = LoopProgress(
             parts.models.policy.model,
             update,
             Drawing(parts.self_play or parts.pool, parts.sampler.ledger),
@@ -138,47 +135,6 @@ class RlLoop:
             parts.layout.processes,
         )
 
-    @property
-    def ledger(self) -> PromptLedger:
-        """The outcome of every prompt that was drawn."""
-        return self._parts.sampler.ledger
-
-    @property
-    def policy(self) -> PreTrainedModel:
-        """The model that is trained."""
-        return self._parts.models.policy.model
-
-    @property
-    def layout(self) -> str:
-        """How the updates forward trajectories: a value of `training.layout`."""
-        return "prefix_tree" if self._parts.layout.prefix_tree else "packed"
-
-    @property
-    def history(self) -> list[Figures]:
-        """Rows of figures, one per optimizer step."""
-        return self._progress.history
-
-    @property
-    def best_step(self) -> int:
-        """Number of optimizer steps after which the kept weights were taken."""
-        return self._progress.best_step
-
-    @property
-    def start_dev_em(self) -> float | None:
-        """Dev EM of the weights that training began with; None before they are judged."""
-        return self._progress.start_dev_em
-
-    @property
-    def self_play(self) -> SelfPlay | None:
-        """Self-play and its tasks so far; None where the profile has none."""
-        return self._parts.self_play
-
-    @property
-    def last_step(self) -> list[Trajectory]:
-        """All trajectories of the newest step, also if it was sampled before a resume."""
-        kept = self._directory / LAST_STEP
-        return read_trajectories(kept) if kept.exists() else []
-
     def run(self, tracker: Tracker) -> None:
         """Train from the newest checkpoint, or from the start."""
         try:
@@ -186,12 +142,12 @@ class RlLoop:
             self._run(tracker)
             self.seconds = time.perf_counter() - started
         finally:
-            self._parts.sampler.close()
+            self.parts.sampler.close()
 
     def _run(self, tracker: Tracker) -> None:
-        config, progress = self._profile.training, self._progress
+        config, progress = self._profile.training, self.progress
         start = progress.resume()
-        self._parts.publisher.publish(start)
+        self.parts.publisher.publish(start)
         if start == 0:
             progress.begin(self._dev_score().em)
         with tracker.progress("train", config.steps) as bar:
@@ -222,14 +178,14 @@ class RlLoop:
                 bar.advance(1, **_progress_figures(row))
         if progress.is_idle(config):
             tracker.note(progress.idle_line(config))
-        self.ledger.end()
+        self.parts.sampler.ledger.end()
         progress.take_best()
-        self._parts.publisher.publish(progress.best_step)
+        self.parts.publisher.publish(progress.best_step)
 
     def _timings(self, row: Figures, before: _Moment) -> Figures:
         """Return the figures that differ from run to run: for trackers, never for the history."""
         step_s = time.perf_counter() - before.clock_s
-        sampled = row["action_tokens"] * (self._progress.rollouts - before.rollouts)
+        sampled = row["action_tokens"] * (self.progress.rollouts - before.rollouts)
         timings = {
             "step_s": step_s,
             "rollout_s": self.waited_s - before.waited_s,
@@ -238,7 +194,7 @@ class RlLoop:
         updated = self.updating.since(before.updating)
         if updated.tokens:
             timings["update_tokens_per_s"] = updated.tokens_per_s
-        if saved := self._progress.saved_step:
+        if saved := self.progress.saved_step:
             timings["checkpoint_step"] = saved
         return timings
 
@@ -246,29 +202,29 @@ class RlLoop:
         config = self._profile.training
         rng = random.Random(f"replay:{self._profile.seed}:{step}")
         replayed = self._replay.draw(config.tasks_per_step, rng)
-        self.ledger.step = step + 1
+        self.parts.sampler.ledger.step = step + 1
         started = time.perf_counter()
-        rollouts = self._parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))
+        rollouts = self.parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))
         self.waited_s += time.perf_counter() - started
         batch = learning_batch([*rollouts.groups, *replayed], config.algorithm.material)
         figures: Figures = {}
         if batch.groups:
             rows = dense_rows(batch.groups, with_observations=config.train_on_observations)
-            context = StepContext(step, self._request(step), self._parts.kind_choice)
+            context = StepContext(step, self._request(step), self.parts.kind_choice)
             figures = self._updated(rows, batch.units, context)
         self._settle(rollouts.groups, batch.groups)
-        idle_steps = self._progress.idle_steps(
+        idle_steps = self.progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0,
             has_credit=figures.get("credited_share", 0) > 0
             and rollouts.zero_variance_share < config.idle_share,
         )
-        self._parts.publisher.publish(step + 1)
+        self.parts.publisher.publish(step + 1)
         self._replay.add(rollouts.groups, version=step)
         is_last = step + 1 == config.steps or config.stops_after(idle_steps)
         figures |= self._end_self_play_phase(step, rollouts, is_last=is_last)
         if (step + 1) % self._profile.curriculum.refresh_every == 0:
-            self._parts.pool.refresh()
-        self._progress.sampled(rollouts.sampled)
+            self.parts.pool.refresh()
+        self.progress.sampled(rollouts.sampled)
         return self._history_row(step, rollouts) | figures | {"idle_steps": idle_steps}
 
     def _updated(self, rows: Rows, units: Sequence[Unit], context: StepContext) -> Figures:
@@ -284,14 +240,14 @@ class RlLoop:
 
     def _settle(self, admitted: Sequence[Group], learned: Sequence[Group]) -> None:
         """Record in the ledger which of the admitted groups the step has learned from."""
-        ledger, own = self.ledger, set(draws_of(admitted))
+        ledger, own = self.parts.sampler.ledger, set(draws_of(admitted))
         trained = own.intersection(draws_of(learned))
         ledger.settle(sorted(trained), Outcome.TRAINED)
         ledger.settle(sorted(own - trained), Outcome.NO_MATERIAL)
 
     def _end_self_play_phase(self, step: int, rollouts: StepRollouts, *, is_last: bool) -> Figures:
         """Add self-play's tasks to the pool, if this step ends a phase and is not the last."""
-        self_play, done = self._parts.self_play, step + 1
+        self_play, done = self.parts.self_play, step + 1
         if self_play is None:
             return {}
         self_play.observe(rollouts.sampled)
@@ -302,7 +258,7 @@ class RlLoop:
 
     def _phase_of(self, done: int) -> Phase | None:
         """Return the phase that ended after `done` steps, if one did."""
-        phases = self._parts.self_play.phases if self._parts.self_play else []
+        phases = self.parts.self_play.phases if self.parts.self_play else []
         return phases[-1] if phases and phases[-1].step == done else None
 
     def _history_row(self, step: int, rollouts: StepRollouts) -> Figures:
@@ -313,16 +269,16 @@ class RlLoop:
             "reward": sum(t.total_reward for t in sampled) / count,
             "pass_rate": sum(t.is_right for t in sampled) / count,
             "zero_variance_share": rollouts.zero_variance_share,
-            "rollouts": self._progress.rollouts,
+            "rollouts": self.progress.rollouts,
             "informative_share": rollouts.informative / count,
             "lost_episodes": rollouts.lost,
             "broke_sandbox_episodes": sum(t.broke_sandbox for t in sampled),
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
-            "kept_tasks": self._parts.pool.num_kept,
+            "kept_tasks": self.parts.pool.num_kept,
             "tool_calls": sum(len(t.tool_results) for t in sampled) / count,
             "temperature": self._profile.training.temperature_at(step),
             **_mean_terms(sampled),
-            **self._parts.reward_figures(),
+            **self.parts.reward_figures(),
         }
 
     def _request(self, step: int) -> ScoreRequest:
@@ -336,13 +292,13 @@ class RlLoop:
         )
 
     def _dev_score(self) -> DevScore:
-        processes = self._parts.layout.processes
-        own = self._parts.dev_score() if processes.is_first else DevScore(0.0)
+        processes = self.parts.layout.processes
+        own = self.parts.dev_score() if processes.is_first else DevScore(0.0)
         return processes.broadcast(own)
 
     def _perplexities(self, trajectories: Sequence[Trajectory]) -> list[float]:
         return perplexities(
-            trajectories, self._parts.models.policy, self._parts.layout, ScoreRequest()
+            trajectories, self.parts.models.policy, self.parts.layout, ScoreRequest()
         )
 
 

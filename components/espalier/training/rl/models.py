@@ -81,6 +81,11 @@ class Layout:
     prefix_tree: bool = False
     """Whether a micro-batch is a tree of prefixes; otherwise it is rows of packed sequences."""
 
+    @property
+    def name(self) -> str:
+        """How the updates forward trajectories: a value of `training.layout`."""
+        return "prefix_tree" if self.prefix_tree else "packed"
+
     def micro_batches(
         self, units: Sequence[Unit], sequences: Sequence[TrainingSequence]
     ) -> list[list[Unit]]:

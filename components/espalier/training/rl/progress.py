@@ -11,7 +11,7 @@ from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay
 from espalier.records import whole_file
-from espalier.records.trajectory import Trajectory, write_trajectories
+from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -23,7 +23,7 @@ from espalier.training.rl.policy_gradient import Figures
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.update import PolicyUpdate
 
-LAST_STEP = "last_step.parquet"
+_LAST_STEP = "last_step.parquet"
 
 
 class Drawing(NamedTuple):
@@ -64,6 +64,12 @@ class LoopProgress:
     def best_step(self) -> int:
         """Number of optimizer steps after which the kept weights were taken."""
         return self._best[1]
+
+    @property
+    def last_step(self) -> list[Trajectory]:
+        """All trajectories of the newest saved step, also if it was sampled before a resume."""
+        kept = self._store.directory / _LAST_STEP
+        return read_trajectories(kept) if kept.exists() else []
 
     def sampled(self, trajectories: Sequence[Trajectory]) -> None:
         """Count the trajectories of a step, and keep them until the next."""
@@ -133,7 +139,7 @@ class LoopProgress:
             return
         # beside the checkpoint: a run killed after its last step must not lose the trajectories;
         # by a rename: a copy of the folder made meanwhile has the former file or this one
-        with whole_file(self._store.directory / LAST_STEP) as draft:
+        with whole_file(self._store.directory / _LAST_STEP) as draft:
             write_trajectories(draft, self._last_step)
         # a new name: a run killed between the two writes keeps the former buffer and checkpoint
         buffer = self._store.directory / f"replay-{step}.parquet"

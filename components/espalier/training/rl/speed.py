@@ -30,7 +30,7 @@ def update_speed(loop: RlLoop, hardware: Hardware, processes: Processes) -> Figu
     updating = loop.updating
     if not updating.tokens:
         return {}
-    parameters = sum(weight.numel() for weight in loop.policy.parameters())
+    parameters = sum(weight.numel() for weight in loop.parts.models.policy.model.parameters())
     needed = _FLOP * parameters * updating.positions_per_s
     return {
         "update_s": updating.seconds,
