@@ -37,10 +37,7 @@ def pass_rate(roller, seed):
 
 def loop_of(warm, directory, profile=PROFILE, dev_score=greedy, tasks=TASKS):
     policy = warm_policy(warm)
-    exploration = profile.rollout.exploration
-    roller = Roller.local(
-        policy, lookup_environments(SEARCH, profile), profile, exploration=exploration
-    )
+    roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile, for_training=True)
     hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, profile.training, hardware, Processes())
     span = (0.0, 1.0) if profile.training.algorithm.predicts_rewards else None
@@ -58,7 +55,7 @@ def loop_of(warm, directory, profile=PROFILE, dev_score=greedy, tasks=TASKS):
         pool=pool,
         dev_score=lambda: DevScore(dev_score(roller)),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
-        kind_choice=kind_choice(roller.dialect, exploration.kind_epsilon),
+        kind_choice=kind_choice(roller.dialect, profile.rollout.exploration.kind_epsilon),
     )
     return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
 

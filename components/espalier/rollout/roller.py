@@ -95,9 +95,6 @@ class DriftCount:
             )
 
 
-NO_EXPLORATION = ExplorationConfig()
-
-
 def dialect_of(
     tokenizer: PreTrainedTokenizerBase, environments: Environments, profile: Profile
 ) -> Dialect:
@@ -158,8 +155,7 @@ class Roller:
         environments: Environments,
         profile: Profile,
         *,
-        exploration: ExplorationConfig = NO_EXPLORATION,
-        max_replays: int | None = None,
+        for_training: bool = False,
     ) -> None:
         """Store the parts that episodes are run with.
 
@@ -167,10 +163,11 @@ class Roller:
             engine: samples tokens; built with `dialect` as its stop rule.
             dialect: dialect of the policy.
             environments: makes the environment of a task.
-            profile: only its sections `episode` and `rollout` matter.
-            exploration: truncation and exploration of the sampling, for training only.
-            max_replays: how often an episode that was lost from outside is played again; None takes
-                `rollout.max_replays`. Training, which drops such episodes, gives 0.
+            profile: only its sections `agent`, `episode` and `rollout` matter, and
+                `training.stragglers` for training.
+            for_training: the policy learns from the episodes: they explore (`rollout.exploration`),
+                and lost ones are dropped. Otherwise they are played again
+                (`rollout.max_replays`), so that scores can be compared.
         """
         self.dialect = dialect
         self.drift = DriftCount(dialect, profile.rollout)
@@ -181,14 +178,15 @@ class Roller:
         """Number of attempts that repeated a lost episode."""
         self.waits = EpisodeWaits(hangs_after_s(profile))
         """What the episodes wait for."""
-        self.stragglers: Stragglers | None = None
-        """Closes groups without their slowest episodes; None waits for all. Training sets it."""
+        rule = profile.training.stragglers if for_training else None
+        self.stragglers = None if rule is None else Stragglers(rule)
+        """Closes groups without their slowest episodes; None waits for all."""
         self._engine = engine
         self._environments = environments
         self._profile = profile
-        self._exploration = exploration
-        self._max_replays = profile.rollout.max_replays if max_replays is None else max_replays
-        self._kind_choice = kind_choice(dialect, exploration.kind_epsilon)
+        self._exploration = profile.rollout.exploration if for_training else ExplorationConfig()
+        self._max_replays = 0 if for_training else profile.rollout.max_replays
+        self._kind_choice = kind_choice(dialect, self._exploration.kind_epsilon)
 
     @classmethod
     def local(
@@ -197,8 +195,7 @@ class Roller:
         environments: Environments,
         profile: Profile,
         *,
-        exploration: ExplorationConfig = NO_EXPLORATION,
-        max_replays: int | None = None,
+        for_training: bool = False,
     ) -> Self:
         """Return a roller over a policy in memory, which a trainer may change between calls.
 
@@ -219,8 +216,7 @@ class Roller:
             dialect,
             environments,
             profile,
-            exploration=exploration,
-            max_replays=max_replays,
+            for_training=for_training,
         )
 
     @classmethod
@@ -230,8 +226,7 @@ class Roller:
         environments: Environments,
         profile: Profile,
         *,
-        exploration: ExplorationConfig = NO_EXPLORATION,
-        max_replays: int | None = None,
+        for_training: bool = False,
     ) -> Self:
         """Return a roller over the policy in `policy_dir`, by the profile's engine.
 
@@ -244,8 +239,7 @@ class Roller:
                 load_policy_for_sampling(policy_dir, profile.hardware),
                 environments,
                 profile,
-                exploration=exploration,
-                max_replays=max_replays,
+                for_training=for_training,
             )
         dialect = dialect_of(load_tokenizer(policy_dir), environments, profile)
         config = profile.rollout
@@ -255,8 +249,7 @@ class Roller:
             dialect,
             environments,
             profile,
-            exploration=exploration,
-            max_replays=max_replays,
+            for_training=for_training,
         )
         roller.load_weights(policy_dir, version=0)
         return roller

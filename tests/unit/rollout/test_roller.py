@@ -128,7 +128,7 @@ def test_lost_environments_are_counted_and_cost_no_other_episode():
                 raise EnvironmentLostError("the sandbox is gone")
             return super().step(action)
 
-    roller = _roller_over(LostOnLyon, max_replays=0)
+    roller = _roller_over(LostOnLyon, for_training=True)
     heard = []
     trajectories = roller.roll_out(TASKS, samples=6, temperature=1.0, seed=0, on_lost=heard.append)
     lost = [t for t in trajectories if t.is_lost]

@@ -20,7 +20,6 @@ from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train
 from espalier.records import read_manifest, read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
-from espalier.rollout.stragglers import Stragglers
 from espalier.rollout.waits import hangs_after_s
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_questions import dev_questions
@@ -230,10 +229,8 @@ def _computed_once(rewards: ProfileRewards, processes: Processes) -> RewardFunct
 def _in_turns(context: SamplerContext) -> _Sampling:
     """Sample and learn alternately, on one model in memory."""
     profile, policy = context.profile, context.policy
-    exploration = profile.rollout.exploration
     environments = context.environments_over("train")
-    roller = Roller.local(policy, environments, profile, exploration=exploration, max_replays=0)
-    roller.stragglers = _stragglers(profile)
+    roller = Roller.local(policy, environments, profile, for_training=True)
     dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
     publisher = MemoryPublisher(context.trained, policy, (roller, dev_roller))
     shared = SplitRoller(roller, context.processes)
@@ -245,10 +242,8 @@ def _in_turns(context: SamplerContext) -> _Sampling:
 def _by_server(context: SamplerContext, inputs: Mapping[str, Path], directory: Path) -> _Sampling:
     """Sample from a server, which reads the weights from `directory`."""
     profile, policy_dir = context.profile, inputs["warm_policy"] / "policy"
-    exploration = profile.rollout.exploration
     environments = context.environments_over("train")
-    roller = Roller.open(policy_dir, environments, profile, exploration=exploration, max_replays=0)
-    roller.stragglers = _stragglers(profile)
+    roller = Roller.open(policy_dir, environments, profile, for_training=True)
     dev_roller = Roller.open(policy_dir, context.environments_over("dev"), profile)
     connected = (roller, dev_roller) if context.processes.is_first else ()
     publisher = DirectoryPublisher(context.trained, context.policy, connected, directory)
@@ -278,11 +273,7 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
     def make_replica() -> PolicyReplica:
         # a copy of the tokenizer too: it is not safe to use from two threads
         own = copy.deepcopy(policy)
-        exploration = profile.rollout.exploration
-        rollers.append(
-            Roller.local(own, environments, profile, exploration=exploration, max_replays=0)
-        )
-        rollers[-1].stragglers = _stragglers(profile)
+        rollers.append(Roller.local(own, environments, profile, for_training=True))
         wants_baseline = "baseline_rewards_B" in config.algorithm.needs
         return PolicyReplica(
             rollers[-1], own.model, GroupPlan(config.group_size, screening, wants_baseline)
@@ -307,11 +298,6 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
     return _Sampling(
         RankZeroSampler(sampler, processes), publisher, dev_roller, rollers, make_trial_roller
     )
-
-
-def _stragglers(profile: Profile) -> Stragglers | None:
-    rule = profile.training.stragglers
-    return None if rule is None else Stragglers(rule)
 
 
 def _task_pool(profile: Profile, inputs: Mapping[str, Path]) -> TaskPool:
