@@ -10,7 +10,7 @@ Those who play episodes ask here and look at no error themselves.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -50,19 +50,21 @@ class Loss(NamedTuple):
     """None where the run stops."""
 
 
+_LOSSES: Mapping[type[Exception], Loss] = {
+    ProgramBrokeSandboxError: Loss(LossCause.POLICY, FinishReason.PROGRAM_BROKE_SANDBOX),
+    CallTimeoutError: Loss(LossCause.ENVIRONMENT, FinishReason.TIMEOUT),
+    EnvironmentLostError: Loss(LossCause.ENVIRONMENT, FinishReason.SANDBOX_LOST),
+    LostCallError: Loss(LossCause.ENVIRONMENT, FinishReason.LOST_CALL),
+}
+"""Who causes which error: nothing else decides this."""
+_ERRORS: tuple[type[Exception], ...] = tuple(_LOSSES)
+
+
 def loss_of(error: Exception) -> Loss:
-    """Return who caused an error: nothing else decides this."""
-    match error:
-        case ProgramBrokeSandboxError():
-            return Loss(LossCause.POLICY, FinishReason.PROGRAM_BROKE_SANDBOX)
-        case CallTimeoutError():
-            return Loss(LossCause.ENVIRONMENT, FinishReason.TIMEOUT)
-        case EnvironmentLostError():
-            return Loss(LossCause.ENVIRONMENT, FinishReason.SANDBOX_LOST)
-        case LostCallError():
-            return Loss(LossCause.ENVIRONMENT, FinishReason.LOST_CALL)
-        case _:
-            return Loss(LossCause.OURS)
+    """Return who caused an error; what is no loss of an attempt is ours."""
+    return next(
+        (loss for kind, loss in _LOSSES.items() if isinstance(error, kind)), Loss(LossCause.OURS)
+    )
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ def environment_losses() -> Generator[LostAttempt]:
     lost = LostAttempt()
     try:
         yield lost
-    except Exception as error:
+    except _ERRORS as error:
         cause, reason = loss_of(error)
         if cause is not LossCause.ENVIRONMENT or reason is None:
             raise
@@ -95,7 +97,7 @@ def policy_losses(environment: Environment) -> Generator[None]:
     """Leave the block at an error that the policy caused, which ends the environment's episode."""
     try:
         yield
-    except Exception as error:
+    except _ERRORS as error:
         cause, reason = loss_of(error)
         if cause is not LossCause.POLICY or reason is None:
             raise
