@@ -327,9 +327,9 @@ def single_use_helpers(tree: Tree) -> list[Helper]:
 @dataclass(frozen=True)
 class _Use:
     module: str
-    is_attribute: bool
     owner: str
     """The class around it, where it is an attribute of self or cls; else empty."""
+    is_attribute: bool = False
 
 
 def _private_functions(module: str, tree: ast.Module) -> Iterator[Helper]:
@@ -350,10 +350,10 @@ def _uses(tree: Tree, names: set[str]) -> dict[str, list[_Use]]:
         for child in ast.iter_child_nodes(node):
             within = child.name if isinstance(child, ast.ClassDef) else owner
             if isinstance(child, ast.Name) and child.id in names:
-                found[child.id].append(_Use(module, False, ""))
+                found[child.id].append(_Use(module, ""))
             elif isinstance(child, ast.Attribute) and child.attr in names:
                 of_self = isinstance(child.value, ast.Name) and child.value.id in ("self", "cls")
-                found[child.attr].append(_Use(module, True, owner if of_self else ""))
+                found[child.attr].append(_Use(module, owner if of_self else "", is_attribute=True))
             visit(child, module, within)
 
     for name, module in tree.modules.items():

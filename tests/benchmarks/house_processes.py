@@ -2,12 +2,13 @@
 
     python tests/benchmarks/house_processes.py keys|process|trace TREE PACKAGE[,PACKAGE]
 
-Imports the library of TREE, which PYTHONPATH names, and nothing of the benchmarks, so that it counts
-earlier commits too. The last line is one JSON object.
+Imports the library of TREE, which PYTHONPATH names, and nothing of the benchmarks, so that earlier
+commits are counted too. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -35,7 +36,7 @@ LANDMARKS = (
 
 
 def main() -> None:
-    """Answer what is asked; without `trace`'s step in between."""
+    """Print what is asked; `step` is what `trace` starts for each stage."""
     asked, folder, packages = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(",")
     if asked == "keys":
         found = keys(folder)
@@ -63,7 +64,7 @@ def keys(folder: Path) -> dict[str, int]:
     return {"keys": len(known), "shipped_keys": used}
 
 
-def _key_paths(model: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:  # noqa: ANN401
+def _key_paths(model: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for name, field in model.model_fields.items():
         sections = list(_sections(field.annotation))
         if not sections:
@@ -72,7 +73,7 @@ def _key_paths(model: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             yield from _key_paths(section, (*above, name, *(["*"] if is_table else [])))
 
 
-def _sections(annotation: Any) -> Iterator[tuple[bool, Any]]:  # noqa: ANN401 (any annotation)
+def _sections(annotation: Any) -> Iterator[tuple[bool, Any]]:
     """Sections that a key may hold, and whether they stand below names of the user's."""
     from pydantic import BaseModel
 
@@ -88,7 +89,7 @@ def _sections(annotation: Any) -> Iterator[tuple[bool, Any]]:  # noqa: ANN401 (a
         yield from ((True, section) for _, section in _sections(arguments[1]))
 
 
-def _set_paths(content: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:  # noqa: ANN401
+def _set_paths(content: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     yield above
     if isinstance(content, dict):
         for name, value in content.items():
@@ -106,7 +107,7 @@ def _names(key: Sequence[str], given: Sequence[str]) -> bool:
 
 def loaded_by_import() -> list[str]:
     """Modules that are there once the training stage and the default family are imported."""
-    import espalier.stages.train
+    importlib.import_module("espalier.stages.train")
     from espalier.config import Profile, family_class
 
     family_class(Profile().environment.name)
