@@ -80,6 +80,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "data_value": figures.data_value,
     "dialects": figures.dialects,
     "one_gpu": figures.one_gpu,
+    "house": figures.house,
+    "house_rooms": figures.house_rooms,
 }
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _INSERT = re.compile(r"<!-- insert: (\w+) -->")

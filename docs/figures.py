@@ -180,6 +180,69 @@ def one_gpu() -> str:
     )
 
 
+def house() -> str:
+    """Size and shape of the code before and after its halving began, beside other trainers."""
+    trees = baseline("house")["trees"]
+
+    def of(*keys: str) -> list[Any]:
+        cells = []
+        for tree in trees.values():
+            found: Any = tree
+            for key in keys:
+                found = found.get(key) if found else None
+            cells.append(f"{found:,}" if isinstance(found, int) else found)
+        return cells
+
+    def reach(kind: str) -> list[str]:
+        return [
+            "; ".join(
+                f"{found[kind]:,} ({'.'.join(name.split('.')[-2:])})"
+                for name, found in tree["reach"].items()
+            )
+            for tree in trees.values()
+        ]
+
+    rooms = [f"{sum(tree['num_rooms'].values()):,}" for tree in trees.values()]
+    docs = [f"{tree['total']['docstring'] + tree['total']['comment']:,}" for tree in trees.values()]
+    return table(
+        ("", *(f"{name} ({tree['commit']})" for name, tree in trees.items())),
+        [
+            ("modules", *of("total", "modules")),
+            ("rooms", *rooms),
+            ("lines", *of("total", "lines")),
+            ("code", *of("total", "code")),
+            ("docstrings and comments", *docs),
+            ("blank", *of("total", "blank")),
+            ("reach, lines of code", *reach("code")),
+            ("reach, modules", *reach("modules")),
+            ("a training process, modules", *of("process", "modules")),
+            ("a training process, lines of code", *of("process", "code")),
+            ("files from task to gradient", *of("files_to_gradient")),
+            ("mean body of a function, lines", *of("mean_body")),
+            ("private helpers used once", *of("single_caller_helpers")),
+            ("keys of the profile", *of("keys")),
+            ("of them in shipped profiles", *of("shipped_keys")),
+            ("tests, lines", *of("tests", "lines")),
+            ("tests, minutes", *of("tests", "minutes")),
+        ],
+    )
+
+
+def house_rooms() -> str:
+    """Each room's lines, and what it reaches by its imports."""
+    return table(
+        ("room", "modules", "lines", "code", "docs", "blank", "reach, modules", "reach, code"),
+        (
+            (
+                f"`{room['package']}` {room['room']}", room["modules"], f"{room['lines']:,}",
+                f"{room['code']:,}", f"{room['docstring'] + room['comment']:,}",
+                f"{room['blank']:,}", room["reach"]["modules"], f"{room['reach']['code']:,}",
+            )
+            for room in baseline("house")["trees"]["after"]["rooms"]
+        ),
+    )  # fmt: skip
+
+
 def baseline(name: str) -> dict[str, Any]:
     """The figures of one measurement."""
     figures: dict[str, Any] = json.loads((BASELINES / f"{name}.json").read_text("utf-8"))

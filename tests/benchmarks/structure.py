@@ -207,7 +207,7 @@ def _imported(module: Module, names: set[str]) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in names)
         elif isinstance(node, ast.ImportFrom):
-            source = _absolute(module, node)
+            source = absolute_name(module, node)
             for alias in node.names:
                 if f"{source}.{alias.name}" in names:
                     yield f"{source}.{alias.name}"
@@ -215,7 +215,7 @@ def _imported(module: Module, names: set[str]) -> Iterator[str]:
                     yield source
 
 
-def _absolute(module: Module, node: ast.ImportFrom) -> str:
+def absolute_name(module: Module, node: ast.ImportFrom) -> str:
     """The module that an import names, with the dots of a relative one resolved."""
     if not node.level:
         return node.module or ""
@@ -247,7 +247,7 @@ def protocol_implementers(modules: Sequence[Module]) -> dict[str, tuple[str, ...
         found[name] = tuple(
             other
             for other, node in others
-            if protocol.name in _ancestors(node, by_name)
+            if protocol.name in ancestors(node, by_name)
             or (wanted and _has(_members(node, by_name), wanted))
         )
     return found
@@ -262,7 +262,7 @@ def _base_names(node: ast.ClassDef) -> list[str]:
     ]
 
 
-def _ancestors(node: ast.ClassDef, by_name: Mapping[str, list[ast.ClassDef]]) -> set[str]:
+def ancestors(node: ast.ClassDef, by_name: Mapping[str, list[ast.ClassDef]]) -> set[str]:
     """Names of the classes above; a name of several classes stands for all of them."""
     seen: set[str] = set()
     waiting = _base_names(node)
@@ -296,7 +296,7 @@ def _fits(offered: Parameters, wanted: Parameters) -> bool:
 def _members(
     node: ast.ClassDef, by_name: Mapping[str, list[ast.ClassDef]]
 ) -> dict[str, Parameters]:
-    above = [cls for name in _ancestors(node, by_name) for cls in by_name.get(name, ())]
+    above = [cls for name in ancestors(node, by_name) for cls in by_name.get(name, ())]
     return dict(member for cls in (*above, node) for member in _own_members(cls))
 
 
