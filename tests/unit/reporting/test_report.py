@@ -393,7 +393,7 @@ def test_curves_mark_where_phases_ended(phased_html):
     told = re.findall(r'aria-label="(Reward [^"]*)"', phased_html)
 
     assert [line.endswith("Phases end at steps 20, 50.") for line in told] == [True]
-    assert "the next phase began" in phased_html
+    assert "ends of phases, where self-play proposed new tasks" in phased_html
 
 
 def test_a_run_without_phases_shows_none(html):
