@@ -1,7 +1,7 @@
 r"""What an image holds, as CycloneDX 1.6 JSON: Python's packages and Debian's.
 
     podman export CONTAINER | python components/image_contents.py --name espalier-cpu \
-      --version 0.1.0 --out espalier-cpu.cdx.json
+      --version 0.2.0 --out espalier-cpu.cdx.json
 
 Nothing of the image is run. Its files come as a tar; of these the metadata of packages is laid out
 in a folder, where cyclonedx-py (cyclonedx-bom) reads each Python environment and dpkg-query the

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds images of sandbox-images/, as localhost/espalier-sandbox-NAME:0.1.0.
+# Builds images of sandbox-images/, as localhost/espalier-sandbox-NAME:0.2.0.
 #   sandbox-images/build.sh [NAME...]
 #   BASE=registry.example/python@sha256:... sandbox-images/build.sh python
 # Without BASE it makes one with debootstrap (base.sh, as root), so that no registry is needed.
@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 PODMAN=${PODMAN:-podman}
-VERSION=${VERSION:-0.1.0}
+VERSION=${VERSION:-0.2.0}
 export PODMAN
 
 [ -n "${BASE:-}" ] || BASE=$(sandbox-images/base.sh)

@@ -185,7 +185,7 @@ def test_the_environment_is_set_before_anything_reads_it():
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
     )
-    assert done.stdout.split() == ["0.1.0", "AUTO,STRICT", "1"]
+    assert done.stdout.split() == ["0.2.0", "AUTO,STRICT", "1"]
 
 
 @pytest.mark.parametrize(

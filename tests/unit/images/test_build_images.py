@@ -61,7 +61,7 @@ def test_an_image_is_built_listed_and_labelled_with_its_list(engine, tmp_path):
     out = tmp_path / "out"
     done = command("build", "cpu", "--engine", engine, "--out", out, "--pip-conf", conf)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "localhost/espalier-cpu:0.1.0 sha256:2\n"
+    assert done.stdout == "localhost/espalier-cpu:0.2.0 sha256:2\n"
     build, created, exported, removed, label, _ = told(engine)
     assert "--target=cpu" in build
     assert f"--secret=id=pip,src={conf}" in build
@@ -75,12 +75,12 @@ def test_an_image_is_built_listed_and_labelled_with_its_list(engine, tmp_path):
 
 
 def test_what_was_built_is_pushed_and_named_by_digest(engine, tmp_path):
-    built = {"cpu": {"image": "localhost/espalier-cpu:0.1.0"}}
+    built = {"cpu": {"image": "localhost/espalier-cpu:0.2.0"}}
     (tmp_path / "images.json").write_text(json.dumps(built))
     done = command("push", "--engine", engine, "--out", tmp_path, "--registry", "r.example/team")
     assert done.stdout == "r.example/team/espalier-cpu@sha256:4\n"
     (push,) = told(engine)
-    assert push.endswith("localhost/espalier-cpu:0.1.0 docker://r.example/team/espalier-cpu:0.1.0")
+    assert push.endswith("localhost/espalier-cpu:0.2.0 docker://r.example/team/espalier-cpu:0.2.0")
 
 
 def test_what_was_not_built_is_not_pushed(engine, tmp_path):
