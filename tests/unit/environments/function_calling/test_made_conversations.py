@@ -10,7 +10,6 @@ import pytest
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import family_of
 from espalier.environments.benchmarks import check_golds
-from espalier.environments.mixins import PlainQuestion
 from espalier.environments.function_calling.config import FunctionCallingConfig
 from espalier.environments.function_calling.errands import SCENES
 from espalier.environments.function_calling.made_conversations import drawn_conversation
@@ -20,6 +19,7 @@ from espalier.environments.function_calling.states import (
     parameter_names,
     tool_names,
 )
+from espalier.environments.mixins import PlainQuestion
 from espalier.records.trajectory import Trajectory
 from espalier.rewards.bfcl import PYTHON_TYPES
 from espalier.synthesis.funnel import Funnel
