@@ -158,6 +158,7 @@ class Family(ABC, Generic[C]):
             raise DataError(f"{self.name}: no task for {', '.join(empty)}")
         return {split: [PlainQuestion(task) for task in tasks] for split, tasks in found.items()}
 
+    @final
     def tasks_by_split(self) -> dict[Split, Sequence[Task]]:
         """Return up to as many tasks of each split as `[synthesis]` of the profile sets."""
         config = self.profile.synthesis
@@ -169,6 +170,7 @@ class Family(ABC, Generic[C]):
     # ------------------------------------------------------------------------------- playing
 
     @property
+    @final
     def built_tools(self) -> tuple[Tool, ...]:
         """The tools with their schemas.
 
@@ -180,6 +182,7 @@ class Family(ABC, Generic[C]):
         return tools
 
     @property
+    @final
     def specs(self) -> tuple[ToolSpec, ...]:
         """Name, description and schema of each tool."""
         return tuple(tool.spec for tool in self.built_tools)
@@ -221,10 +224,12 @@ class Family(ABC, Generic[C]):
             outcome_scale=outcome_scale(self.profile),
         )
 
+    @final
     def environments_of(self, rules: EpisodeRules) -> Environments:
         """Return environments that share their tools."""
         return self.environments_by(rules.tools, lambda _task: rules)
 
+    @final
     def environments_by(
         self, tools: Sequence[Tool], rules_of: Callable[[Task], EpisodeRules]
     ) -> Environments:
@@ -280,6 +285,7 @@ class Family(ABC, Generic[C]):
         )
         return groups | steps
 
+    @final
     def stratum(self, task: Task) -> str:
         """Return the label under which the dataset card counts demonstrations of the task."""
         return "-".join(self.report_groups(task).values())
@@ -288,11 +294,13 @@ class Family(ABC, Generic[C]):
         """Return settings that answers depend on, besides the question and the episode's limits."""
         return self.settings.model_dump(mode="json", exclude={"name"})
 
+    @final
     def documents_of(self, task: Task) -> tuple[str, ...]:
         """Return the ids of the documents that a task was made from."""
         found = task.extra.get("evidence")
         return tuple(map(str, found)) if isinstance(found, list) else ()
 
+    @final
     def names_of(self, task: Task) -> tuple[str, ...]:
         """Return the names of the entities that a task is about, its answer included."""
         found = task.extra.get("entities")

@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -14,11 +14,14 @@ from espalier.config import Profile
 from espalier.config.environment import family_class, family_names
 from espalier.environments import family_of
 from espalier.environments.checking import check_family
+from espalier.environments.mixins import TeachesReading
 from espalier.records import NullTracker, ProfileError
 from espalier.stages import ingest
 from espalier.steps.profiles import named_profile, profile_names
 
 _LEAST_TASKS = 20
+_GIVEN_MODEL = "smollm2"
+"""What a family without a teacher is trained from, unless its profile names another model."""
 
 
 @runtime_checkable
@@ -64,9 +67,17 @@ def _profile(name: str, settings: Sequence[str]) -> Profile:
     if settings:
         raise ProfileError(f"--set changes a profile; {name} is a family with its defaults")
     try:
-        return Profile.model_validate({"environment": {"name": name}})
+        policy = _policy_of(cast("type[object]", family_class(name)))
+        return Profile.model_validate({"environment": {"name": name}, "policy": policy})
     except ValidationError as error:
         raise ProfileError(f"{name}: {error.errors()[0]['msg']}") from error
+    except ValueError as error:
+        raise ProfileError(str(error)) from error
+
+
+def _policy_of(family: type[object]) -> dict[str, str]:
+    """The section `policy`: a named model, if the embedded policy has nothing to read from."""
+    return {} if issubclass(family, TeachesReading) else {"model": _GIVEN_MODEL}
 
 
 def add_environment(name: str, out: Path | None) -> str:
@@ -88,6 +99,8 @@ def add_environment(name: str, out: Path | None) -> str:
         raise ProfileError(f"{name} is installed, and needs nothing of its own")
     path = out or Path(f"{found.name}.toml")
     text = f'name = "{found.name}"\n\n[environment]\nname = "{name}"\n'
+    for key, value in _policy_of(cast("type[object]", found)).items():
+        text += f'\n[policy]\n{key} = "{value}"\n'
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -5,7 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from espalier.cli import command_line
-from espalier.environments import HasBenchmarks, SimpleFamily, make_task
+from espalier.config import load_profile
+from espalier.environments import Family, HasBenchmarks, SimpleFamily, make_task
 from espalier.records import FinalAnswer
 
 
@@ -60,6 +61,13 @@ class Moody(Echo):
         return next(self.verdicts)
 
 
+class Untaught(Family):
+    """Nobody demonstrates how it is solved."""
+
+    name = "untaught"
+    tools, tasks, verify, flaws = Echo.tools, Echo.tasks, Echo.verify, ()
+
+
 class Public(Echo, HasBenchmarks):
     def read_benchmark(self, path):
         return self.tasks("heldout", len(path.read_text().splitlines()))
@@ -69,6 +77,20 @@ def checked(name, *arguments):
     where = f"{__name__}:{name}"
     command = ["environments", "check", where, "--count", "5", "--json", *arguments]
     return CliRunner().invoke(command_line(), command)
+
+
+def test_a_family_without_a_teacher_passes():
+    done = checked("Untaught")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["accepted"] == 5
+    assert json.loads(done.stdout)["demonstrated"] == 0
+
+
+def test_a_profile_for_it_names_a_model(tmp_path):
+    path, where = tmp_path / "own.toml", f"{__name__}:Untaught"
+    command = ["environments", "add", where, "--out", str(path)]
+    assert CliRunner().invoke(command_line(), command).exit_code == 0
+    assert str(load_profile(path).policy.model) == "smollm2"
 
 
 def test_a_sound_family_passes_with_its_counts():

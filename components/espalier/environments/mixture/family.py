@@ -272,14 +272,6 @@ class Mixture(
             grouping: f"{task.environment}: {group}" for grouping, group in own
         }
 
-    def documents_of(self, task: Task) -> tuple[str, ...]:
-        """Return the ids of the documents that a member's task was made from."""
-        return self.of(task).documents_of(task)
-
-    def names_of(self, task: Task) -> tuple[str, ...]:
-        """Return the names of the entities that a member's task is about."""
-        return self.of(task).names_of(task)
-
     def question_key(self, task: Task) -> str:
         """Return the member's key for rewordings, prefixed with its name; empty if unknown."""
         key = self.of(task).question_key(task)

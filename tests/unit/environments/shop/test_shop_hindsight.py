@@ -4,10 +4,13 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from pydantic import ValidationError
 
+from espalier.config import Profile
+from espalier.environments import RelabelsFailures, family_of
 from espalier.environments.hindsight import OF_ANOTHER_SPLIT, relabelled
 from espalier.environments.teaching import ScriptTeacher
-from espalier.records import ProfileError, ToolCalls
+from espalier.records import ToolCalls
 from espalier_environments.shop.catalogue import Catalogue
 from espalier_environments.shop.made_catalogue import make_products, split_of
 from espalier_environments.shop.webshop_files import load_webshop
@@ -203,9 +206,7 @@ def _pages_to(asin, shop):
 
 
 def test_family_without_hindsight_says_so():
-    from espalier.config import Profile
-    from espalier.environments import family_of
-
-    family = family_of(Profile.model_validate({"environment": {"name": "procedural"}}))
-    with pytest.raises(ProfileError, match="procedural"):
-        family.hindsight(NOWHERE, NOWHERE)
+    profile = {"environment": {"name": "procedural"}}
+    assert not isinstance(family_of(Profile.model_validate(profile)), RelabelsFailures)
+    with pytest.raises(ValidationError, match='"procedural" cannot say'):
+        Profile.model_validate(profile | {"warm_start": {"hindsight": {}}})

@@ -1,0 +1,123 @@
+"""The two smallest environments of the docs: from a given model through RL, without a teacher."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from espalier.config import PolicyConfig, Profile
+from espalier.dialects import SYNTAXES
+from espalier.environments import family_of
+from espalier.policy.embedded import build_policy, train_tokenizer
+from espalier.policy.loading import Policy, save_policy
+from espalier.records import read_tasks
+from espalier.records.trajectory import read_trajectories
+from tests.factories.chains import chain_run
+from tests.unit.docs.fences import FENCES
+
+# the sample of train.jsonl was drawn by the digest that deals splits: all of it is held out
+PUBLIC = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k" / "test.jsonl"
+SMALL = {
+    "synthesis": {"train_tasks": 12, "dev_tasks": 4, "heldout_tasks": 6},
+    "splits": {"heldout_share": 0.3, "dev_share": 0.3},
+    "episode": {"max_turns": 2, "max_tokens": 96, "max_turn_tokens": 12},
+    "curriculum": {"candidates": 4, "rollouts_per_task": 2, "screening_rollouts": 0,
+                   "draw": "uniform"},
+    "warm_start": {"dev_questions": 4},
+    "training": {
+        "steps": 2, "tasks_per_step": 2, "group_size": 4, "minibatches": 1, "dev_questions": 4,
+        "evaluate_every": 2, "stop_after_idle_steps": 0,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def pages(tmp_path, monkeypatch):
+    """The environments that docs/add-environment.md writes, importable."""
+    found = {f.about: f.text for f in FENCES if f.says == "file" and f.language == "python"}
+    for name in ("word_problems.py", "bank.py"):
+        (tmp_path / name).write_text(found[name])
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    return found
+
+
+@pytest.fixture
+def problems(tmp_path):
+    """GSM8K's form, with sums."""
+    rows = [{"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"} for n in range(60)]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def given_model(family, folder):
+    """A model of a few thousand parameters that knows nothing."""
+    tags, texts = SYNTAXES["tags"], ["What is 1 + 1 ? transfer 0 1 2 3 4 5 6 7 8 9 cash"] * 20
+    tokenizer = train_tokenizer(texts, 400, tags, family.specs, splits_digits=True)
+    config = PolicyConfig(
+        vocab_size=400, hidden_size=32, attention_heads=2, feed_forward_size=48,
+        layers=("conv", "attention", "conv"),
+    )  # fmt: skip
+    model = build_policy(config, tokenizer, tags.stop_texts(family.specs), max_tokens=96, seed=0)
+    save_policy(Policy(model, tokenizer), folder)
+
+
+def profile_of(environment, model):
+    return Profile.model_validate(
+        SMALL | {"environment": environment, "policy": {"model": str(model)}}
+    )
+
+
+@pytest.mark.parametrize("module", ["word_problems.py", "bank.py"])
+def test_each_is_under_100_lines(pages, module):
+    assert 0 < len(pages[module].splitlines()) < 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["word_problems:WordProblems", "bank:Bank"])
+def test_a_given_model_is_trained_without_demonstrations(pages, problems, tmp_path, name):
+    environment = {"name": name} | ({"file": str(problems)} if "word" in name else {})
+    model, run = tmp_path / "model", tmp_path / "run"
+    profile = profile_of(environment, model)
+    given_model(family_of(profile), model)
+    chain_run(profile, run)
+    assert read_tasks(run / "accepted" / "tasks" / "train.jsonl")
+    assert read_trajectories(run / "accepted" / "trajectories.parquet") == []
+    weights = [run / one / "policy" / "model.safetensors" for one in ("base_policy", "warm_policy")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert read_trajectories(run / "trained_policy" / "trajectories.parquet")
+    assert (run / "evaluation" / "results.json").is_file()
+
+
+def test_the_embedded_policy_has_nothing_to_read(pages):
+    with pytest.raises(ValidationError, match=r"name a model as policy\.model"):
+        Profile.model_validate({"environment": {"name": "bank:Bank"}})
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"episode": {"memory": {}}}, "has no teacher"),
+        ({"warm_start": {"hindsight": {}}}, "RelabelsFailures"),
+        ({"agent_texts": {"negatives": 5}}, "WritesAgentTexts"),
+        ({"self_play": {"name": "webrl"}}, "poses no tasks"),
+    ],
+)
+def test_keys_that_need_a_mixin_are_refused(pages, tmp_path, section, said):
+    own = {"environment": {"name": "bank:Bank"}, "policy": {"model": str(tmp_path)}}
+    with pytest.raises(ValidationError, match=said):
+        Profile.model_validate(own | section)
+
+
+@pytest.mark.skipif(not PUBLIC.is_file(), reason=f"{PUBLIC}: GSM8K is not there")
+def test_published_problems_are_split_and_judged(pages, tmp_path):
+    named = {"name": "word_problems:WordProblems", "file": str(PUBLIC)}
+    family = family_of(profile_of(named, tmp_path))
+    task = family.tasks("train", 5)[0]
+    assert family.verify(task, f"It is ${task.verifier.gold[0]}.") == 1
+    assert family.verify(task, "It is 0.5.") == 0
