@@ -1,7 +1,7 @@
-"""ingest: what the family's tasks are made from becomes one artifact.
+"""ingest: writes the material of the family's tasks into one artifact.
 
-Enters: nothing but the profile, and the files that it names.
-Leaves: what the family writes (of a knowledge source see `espalier.knowledge.ingesting`), and
+Inputs: no artifact; the files that the profile names.
+Output: the family's files (`espalier.knowledge.ingesting` for a knowledge source), and
 attribution.txt.
 """
 
@@ -22,8 +22,8 @@ def run(
     """Write the knowledge artifact.
 
     Raises:
-        KnowledgeError: the source cannot be read, holds nothing, or a view would leak a name.
-        EngineError: a model is to state triples, and its server cannot be used.
+        KnowledgeError: the source cannot be read, is empty, or a view would leak a name.
+        EngineError: the server of the model that extracts triples cannot be used.
     """
     with publishing(output_dir, provenance("ingest", profile, opened(inputs))) as draft:
         family_of(profile).ingest(draft, tracker)
