@@ -1,7 +1,7 @@
-"""The stages of a run, said once, for the in-process runner, Kubeflow, Jobs and the docs.
+"""The list of a run's stages, for the in-process runner, Kubeflow, Jobs and the docs.
 
 Each stage is `espalier.stages.NAME`; it reads artifact folders and publishes one. A changed section
-of the profile runs again the stages that read it, and those whose inputs then came out differently.
+of the profile reruns the stages that read it, and the stages whose inputs come out differently.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from espalier.records import (
 )
 
 _HARDWARE = ("hardware",)
-_PAYING = ("reward.outcome", "reward.format", "reward.outcome_scale", "reward.judges")
-"""What an environment pays; the terms of `reward` are paid in training alone."""
+_EPISODE_REWARD = ("reward.outcome", "reward.format", "reward.outcome_scale", "reward.judges")
+"""Keys of an environment's own reward; the other terms of `reward` apply only in training."""
 _EPISODES = ("agent", "environment", "episode", "rollout", "search")
-_PLAYING = (*_EPISODES, *_PAYING)
-"""Sections that say how an episode is played and paid."""
-_WRITING = ("synthesize", "validate")
-"""Stages without a policy that write or read in its dialect."""
+_EPISODES_WITH_REWARD = (*_EPISODES, *_EPISODE_REWARD)
+"""Sections that determine an episode and its reward."""
+_USES_DIALECT = ("synthesize", "validate")
+"""Stages that do not load the policy but use its dialect."""
 View = Literal["figures", "page", "summary"]
-"""What Kubeflow's UI shows of a step: a table of figures, an HTML page, Markdown text; one each,
-because the UI shows the first of a kind."""
+"""Output of a step in Kubeflow's UI: a table of figures, an HTML page, or Markdown text; at most
+one of each kind, because the UI shows only the first."""
 _external_digests: ContextVar[Mapping[str, str] | None] = ContextVar("digests", default=None)
-"""Digests of the current stage's input files: many gigabytes, which are read once."""
+"""Digests of the current stage's external inputs, kept because the files may have gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage: what it does, what it reads, what it publishes, and what its pod needs."""
+    """Description of a stage: inputs, output, sections of the profile, needs of its pod."""
 
     name: str
     summary: str
@@ -59,14 +59,14 @@ class Stage:
     sections: tuple[str, ...]
     """Sections of the profile that it reads, or single keys of them."""
     uses_policy: bool = False
-    """Computes on a policy: gets the GPUs."""
+    """Whether it computes with a policy; its pod gets the GPUs."""
     plays_episodes: bool = False
-    """The policy or its teacher acts: gets sandboxes, and may reach the inference server."""
+    """Whether the policy or a teacher acts; its pod may use sandboxes and the inference server."""
     shows: tuple[View, ...] = ()
-    """What its step shows in Kubeflow's UI (`espalier.reporting.step_views`)."""
+    """Outputs that its step shows in Kubeflow's UI (`espalier.reporting.step_views`)."""
     judges: bool = False
-    """May refuse rows. Under Kubeflow its step then succeeds, so that the report is kept, and the
-    step after it, `require_valid`, ends the run."""
+    """Whether it may refuse rows. Under Kubeflow its step then succeeds, so that the report is
+    kept, and the next step, `require_valid`, ends the run."""
 
     def run(
         self,
@@ -77,14 +77,16 @@ class Stage:
         *,
         external_digests: Mapping[str, str] | None = None,
     ) -> Manifest:
-        """Run the stage here; its module is imported now, so that listing stages costs nothing.
+        """Run the stage in this process.
+
+        Its module is imported only now, so that listing the stages is cheap.
 
         Args:
-            profile: what to run.
+            profile: the run's profile.
             inputs: artifact folder -> its path.
-            output_dir: of the artifact that is published.
-            tracker: hears of settings and figures.
-            external_digests: of `external_inputs`, where the caller has read those files already.
+            output_dir: path of the artifact that is published.
+            tracker: takes settings and figures.
+            external_digests: result of `external_inputs`, if the caller has it already.
         """
         module: Any = importlib.import_module(f"espalier.stages.{self.name}")
         token = _external_digests.set(external_digests)
@@ -94,17 +96,17 @@ class Stage:
             _external_digests.reset(token)
 
     def digest(self, profile: Profile) -> str:
-        """Digest of what the stage reads of `profile`: seed, threads and its sections."""
+        """Digest of the settings that the stage reads: seed, threads and its sections."""
         return profile.digest(self.sections)
 
     def is_current(self, made: Manifest, profile: Profile, inputs: Mapping[str, str]) -> bool:
         """Whether an artifact was made by this stage with these settings from these inputs.
 
-        A stage may record more inputs than the chain feeds it (a champion of the registry).
+        A stage may record more inputs than the chain gives it, such as a champion of the registry.
 
         Args:
-            made: manifest of the stage's output, or of a checkpoint of it.
-            profile: what to run.
+            made: manifest of the stage's output or checkpoint.
+            profile: the run's profile.
             inputs: content digests of the input folders, and `external_inputs`.
         """
         return made.config_digest == self.digest(profile) and all(
@@ -112,16 +114,16 @@ class Stage:
         )
 
     def is_reusable(self, profile: Profile) -> bool:
-        """Whether one run may take the output that another has made from equal inputs.
+        """Whether a run may use the output that another run made from equal inputs.
 
-        Not that of `register`, which makes a model version for each run, nor what was read from a
-        database: its content is in no digest.
+        False for `register`, which makes a model version for each run, and for knowledge from a
+        database, whose content is in no digest.
         """
         reads_database = self.name == "ingest" and profile.knowledge.source == "sql"
         return self.name != "register" and not reads_database
 
     def external_inputs(self, profile: Profile) -> dict[str, str]:
-        """Digests of the user's own files that the stage reads, by the key that names them.
+        """Key of the profile -> digest of a user's own file that the stage reads.
 
         They count by content, not by path: an edited source runs the stage again. What is not
         there is left out: the stage itself says so. Classes of other packages count by
@@ -156,7 +158,7 @@ class Stage:
         return found | self._recorded_digests(profile)
 
     def _recorded_digests(self, profile: Profile) -> dict[str, str]:
-        """Those external inputs that a manifest, a template or code says the digest of."""
+        """External inputs whose digest comes from a manifest, a chat template or code."""
         found: dict[str, str] = {}
         named = named_reference(profile.policy.model)
         if self.name == "prepare_policy" and named is not None and named.directory.exists():
@@ -191,7 +193,7 @@ CHAIN: tuple[Stage, ...] = (
             "policy.dialect",
             "episode.max_turns",
             "episode.max_turn_calls",
-            *_PAYING,
+            *_EPISODE_REWARD,
         ),
         plays_episodes=True,
     ),
@@ -238,7 +240,7 @@ CHAIN: tuple[Stage, ...] = (
             "warm_start",
             "training.renamed_share",
             "policy.dialect",
-            *_PLAYING,
+            *_EPISODES_WITH_REWARD,
             *_HARDWARE,
         ),
         uses_policy=True,
@@ -251,7 +253,7 @@ CHAIN: tuple[Stage, ...] = (
         inputs=("knowledge", "accepted", "warm_policy"),
         output="curriculum",
         output_summary="learnable tasks",
-        sections=("curriculum", "policy.dialect", "training.temperature", *_PLAYING),
+        sections=("curriculum", "policy.dialect", "training.temperature", *_EPISODES_WITH_REWARD),
         uses_policy=True,
         plays_episodes=True,
     ),
@@ -281,7 +283,7 @@ CHAIN: tuple[Stage, ...] = (
         inputs=("knowledge", "accepted", "base_policy", "warm_policy", "trained_policy"),
         output="evaluation",
         output_summary="results on the held-out suite",
-        sections=("evaluation", "policy.dialect", *_PLAYING),
+        sections=("evaluation", "policy.dialect", *_EPISODES_WITH_REWARD),
         uses_policy=True,
         plays_episodes=True,
         shows=("figures", "page"),
@@ -297,39 +299,39 @@ CHAIN: tuple[Stage, ...] = (
         shows=("summary",),
     ),
 )
-"""In the order in which they run."""
+"""All stages in the order in which they run."""
 
 RELABELLED_FOLDER = "hindsight"
-"""Folder of a policy's artifact: failed attempts as demonstrations of tasks they solved."""
+"""Folder of a policy's artifact: failed attempts as demonstrations of tasks that they solved."""
 POSED_FOLDER = "posed"
 """Folder of a policy's artifact: the tasks that self-play proposed and kept."""
 OWN_TRACES_FOLDER = "own_traces"
 """Folder of a policy's artifact: counts of the user's own demonstrations and pairs."""
 OWN_QUESTIONS = f"{OWN_TRACES_FOLDER}/questions.jsonl"
-"""What they ask, a JSON text a line."""
+"""File with the questions of own demonstrations and pairs, one JSON string per line."""
 FURTHER_TASKS = (f"{RELABELLED_FOLDER}/tasks.jsonl", f"{POSED_FOLDER}/tasks.jsonl")
-"""Files of a policy's artifact with tasks that it was trained on beside the accepted ones."""
+"""Files of a policy's artifact with training tasks besides the accepted ones."""
 
 STAGES: dict[str, Stage] = {stage.name: stage for stage in CHAIN}
 
 
 def opened(inputs: Mapping[str, Path]) -> dict[str, Manifest]:
-    """The manifests of a stage's inputs, every file checked.
+    """Check all files of a stage's inputs, and return the manifests by folder.
 
     Raises:
-        ArtifactError: naming the artifact, and the file of it, that is missing or damaged.
+        ArtifactError: a file is missing or damaged; the message names it.
     """
     return {name: open_artifact(path) for name, path in inputs.items()}
 
 
 def policy_digest(manifest: Manifest) -> str:
-    """Digest of the model directory inside a policy artifact: equal weights, equal digest."""
+    """Digest of the model directory inside a policy artifact; equal for equal weights."""
     files = {name: digest for name, digest in manifest.files.items() if name.startswith("policy/")}
     return content_digest(files)
 
 
 def provenance(stage: str, profile: Profile, manifests: Mapping[str, Manifest]) -> Provenance:
-    """What the manifest of a stage's output says it was made from."""
+    """Provenance for the manifest of a stage's output: its settings and inputs."""
     described, external = STAGES[stage], _external_digests.get()
     if external is None:
         external = described.external_inputs(profile)

@@ -1,6 +1,6 @@
 """Environment variables and torch settings that make a run reproducible bit for bit.
 
-Also where a step of Kubeflow finds MLflow: as all processes prepare their environment first.
+Kubeflow's steps also get MLflow's address here, because all processes first call this.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 
 TRAINER_VARIABLE = "ESPALIER_TRAINER"
-"""Set in the pods of a launched object, to the value of `kubernetes.trainer` that it is of: what
-runs there runs the stage itself. "rayjob" starts the other processes of training on all nodes."""
+"""Variable in the pods of a launched object, with the value of `kubernetes.trainer`: there the step
+runs the stage itself. With "rayjob" it starts the other processes of training on all nodes."""
 
 TRACKING_FALLBACK = "ESPALIER_TRACKING_URI"
-"""Where MLflow is if nobody sets MLFLOW_TRACKING_URI, which Kubeflow's MLflow plugin may do."""
+"""Variable with MLflow's address where MLFLOW_TRACKING_URI, which Kubeflow's MLflow plugin may set,
+is not set."""
 _TRACKING = "MLFLOW_TRACKING_URI"
 
 _ENVIRONMENT = {
@@ -20,13 +21,14 @@ _ENVIRONMENT = {
     # the widest vector instructions of any vendor: without it, matrix products on AMD processors
     # run at less than half the speed.
     "MKL_CBWR": "AUTO,STRICT",
-    # Without it, torch refuses matrix products on a GPU: cuBLAS may sum in another order each time.
+    # Without it, torch refuses matrix products on a GPU, because cuBLAS may change its order of
+    # summation.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    # Where JAX is installed, bm25s tries it as it is imported, and JAX takes three quarters of the
-    # memory of every GPU that it may see.
+    # Where JAX is installed, importing bm25s initialises it, and JAX reserves three quarters of the
+    # memory of every visible GPU.
     "JAX_PLATFORMS": "cpu",
     "TOKENIZERS_PARALLELISM": "false",
-    # Policies are local directories; asking the hub first takes seconds without a network.
+    # Policies are local directories; without a network, a request to the hub takes seconds.
     "HF_HUB_OFFLINE": "1",
     # transformers shows a progress bar for every file of a policy that is read or written.
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -48,7 +50,7 @@ def prepare_environment() -> None:
 
 
 def prepared_environment() -> dict[str, str]:
-    """The current values of these variables, for processes that do not inherit them."""
+    """Current values of these variables, for processes that do not inherit them."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
@@ -56,7 +58,7 @@ def prepare_torch(threads: int) -> None:
     """Fix torch's thread count and refuse operations without a deterministic implementation.
 
     Args:
-        threads: CPU threads of torch. They change the order of sums, so the profile sets them.
+        threads: CPU threads of torch; a setting of the profile, because it changes sums.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""Extras of the distribution: which one brings a package that is not installed.
+"""Extras of the distribution, and the extra that installs a missing package.
 
 espalier-agents            the client: compile and submit pipelines, read runs, write reports
-espalier-agents[train]     what stages and serving need: torch, transformers, MLflow ...
-espalier-agents[ray]       training and drawing on the nodes of a Ray cluster
+espalier-agents[train]     packages for stages and serving: torch, transformers, MLflow ...
+espalier-agents[ray]       training and synthesis on the nodes of a Ray cluster
 espalier-agents[vllm]      a model run by vLLM in the process of a stage
 espalier-agents[cluster]   what the services of k8s/ need
 
@@ -17,39 +17,39 @@ from importlib import metadata
 from typing import NamedTuple
 
 DISTRIBUTION = "espalier-agents"
-"""Another project owns `espalier` on PyPI."""
+"""Name of the distribution; another project owns `espalier` on PyPI."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*(?:;.*?\bextra\s*==\s*['\"](\w+)['\"])?")
-_OF_DEVELOPMENT = "dev"
+_DEVELOPMENT = "dev"
 
 
 class Requirement(NamedTuple):
-    """A package that the distribution asks for."""
+    """A package that the distribution requires."""
 
     name: str
     extra: str | None
-    """None for what every installation has."""
+    """Extra that requires it; None: every installation has it."""
 
 
 def requirements() -> list[Requirement]:
-    """What the installed distribution asks for, tools of development left out; empty if unknown."""
+    """Requirements of the installed distribution without development tools; empty if unknown."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:  # run from a folder that was never installed
         return []
     parsed = [Requirement(*match.groups()) for line in lines if (match := _REQUIREMENT.match(line))]
-    return [one for one in parsed if one.extra != _OF_DEVELOPMENT]
+    return [one for one in parsed if one.extra != _DEVELOPMENT]
 
 
 def install_command(extra: str) -> str:
-    """What to type for `extra`."""
+    """Command that installs `extra`."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """The message for a package that is not there; None where no extra brings it.
+    """The message for a package that is not installed; None where no extra installs it.
 
     Args:
-        error: of the import.
+        error: error of the import.
     """
     module = (error.name or "").partition(".")[0]
     for requirement in requirements():
@@ -62,5 +62,5 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
 
 
 def module_of(package: str) -> str:
-    """Module of a package: each package of the extras has one, of the same name."""
+    """Module of a package; all packages of the extras have one module of the same name."""
     return re.sub(r"[-.]+", "_", package).lower()

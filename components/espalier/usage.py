@@ -1,4 +1,4 @@
-"""Wall seconds and peak memory of one piece of work in this process."""
+"""Wall time and peak memory of a piece of work in this process."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _RESET_PEAK = "5"  # proc_pid_clear_refs(5): "reset the peak resident set size"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a piece of work cost."""
+    """Wall time and peak memory of a piece of work."""
 
     seconds: float
     peak_rss_mb: float
-    """Resident memory in MiB at its highest, what the process held before included."""
+    """Peak resident memory of the process in MiB, including memory that it had before."""
 
 
 class UsageMeter:
-    """Measures from its construction on.
+    """Meter that starts at its construction.
 
-    Where the kernel cannot reset the peak (outside Linux), the peak is that of the whole process
+    Outside of Linux, where the kernel cannot reset the peak, the peak is that of the whole process
     so far.
     """
 
@@ -35,15 +35,15 @@ class UsageMeter:
             _CLEAR_REFS.write_text(_RESET_PEAK)
 
     def read(self) -> Usage:
-        """What was used until now."""
+        """Usage from the start until now."""
         return Usage(time.perf_counter() - self._started, _peak_rss_mb())
 
 
 def used_since(started: float) -> dict[str, float]:
-    """What a stage's run.json says of its cost, under the names of `Usage`.
+    """Usage of a stage for its run.json, by the field names of `Usage`.
 
     Args:
-        started: `time.perf_counter()` at its start. The peak is that of the whole process so far.
+        started: `time.perf_counter()` at the stage's start. The peak is that of the whole process.
     """
     return {
         "seconds": round(time.perf_counter() - started, 3),

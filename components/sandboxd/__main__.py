@@ -8,9 +8,9 @@ SANDBOXD_PREIMPORT      modules imported before Python runs, default "numpy"; mi
                         skipped
 SANDBOXD_OWN_USER       "1" if no process outside this sandbox has its user id: then the kernel's
                         process limit per user is the sandbox's (detected with a user namespace)
-SANDBOXD_SOCKETS        "local" forbids internet sockets to runs, also to loopback; default
-                        "internet", for a network namespace without a way out
-SANDBOXD_LIFELINE       "fd:4": sandboxd ends when this pipe closes, as its creator is gone
+SANDBOXD_SOCKETS        "local" forbids runs to open internet sockets, also for loopback; default
+                        "internet", for a network namespace without routes to the outside
+SANDBOXD_LIFELINE       "fd:4": sandboxd ends when this pipe closes, because its creator is gone
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KEEP_ALIVE_S = 24 * 3600
 
 
 def main(environment: Mapping[str, str]) -> None:
-    """Serve until a signal or the end of the lifeline."""
+    """Serve until a signal comes or the lifeline closes."""
     if os.getpid() != 1:
         sys.exit("sandboxd must be pid 1 of a sandbox: ending runs kills every process it sees")
     kernel.settle_project_ids()
@@ -98,13 +98,13 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     await http.serve(sockets=[listening(environment["SANDBOXD_LISTEN"])])
     watching.cancel()
     if "SANDBOXD_LIFELINE" not in environment:
-        # a signal asked for the end, and process 1 of a container outlives its own: with status 0
-        # the kubelet would call an evicted pod Succeeded and forget why it ended it
+        # uvicorn ends after a signal, but with status 0 the kubelet would report an evicted pod as
+        # Succeeded and drop the reason of its end
         sys.exit(128 + signal.SIGTERM)
 
 
 def _file_threads() -> ThreadPoolExecutor:
-    """The threads for files, all started: a run's filter protects those that there are."""
+    """The threads for files; all are started now, because runs' filters protect only live ones."""
     threads = ThreadPoolExecutor(FILE_THREADS)
     together = threading.Barrier(FILE_THREADS + 1)
     for _ in range(FILE_THREADS):
@@ -120,13 +120,13 @@ def _has_internet_sockets(sockets: str) -> bool:
 
 
 def listening(where: str) -> socket.socket:
-    """The listening socket: inherited ("fd:3") or opened on an address."""
+    """The listening socket, inherited ("fd:3") or opened on an address ("0.0.0.0:8000")."""
     if where.startswith("fd:"):
         return socket.socket(fileno=_descriptor(where))
     host, _, port = where.rpartition(":")
     listener = socket.create_server((host, int(port)))
     # asyncio sets TCP_NODELAY on accepted sockets only if the listening socket has an explicit
-    # protocol, which create_server's lacks. Without it a body waits 40 ms for the ACK of its head
+    # protocol, unlike create_server's. Without it a body waits 40 ms for the ACK of its head
     return socket.socket(
         listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach()
     )

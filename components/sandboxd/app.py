@@ -1,4 +1,4 @@
-"""The HTTP requests of a sandbox."""
+"""The HTTP application of a sandbox."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPEN = frozenset({"/healthz", "/metrics"})
 
 
 class Server:
-    """Handlers of the requests."""
+    """Request handlers."""
 
     def __init__(self, runs: Runs, workspace: Workspace, limits: Limits, metrics: Metrics) -> None:
         self._runs = runs
@@ -40,7 +40,7 @@ class Server:
         self._use: str | None = None
 
     def app(self, token_sha256: str) -> ASGIApp:
-        """The application, protected by the token with this digest."""
+        """The ASGI application, protected by the token with this SHA-256 digest."""
         routes = [
             Route("/healthz", self.healthz),
             Route("/metrics", self.metrics),
@@ -55,11 +55,11 @@ class Server:
         return _Guard(Starlette(routes=routes, exception_handlers=handlers), token_sha256)
 
     async def healthz(self, _: Request) -> Response:
-        """The server is up."""
+        """Answer probes."""
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, _: Request) -> Response:
-        """Counters for Prometheus."""
+        """Metrics in Prometheus' text format."""
         return PlainTextResponse(self._metrics.text(runs=len(self._runs.active)))
 
     async def run(self, request: Request) -> Response:
@@ -103,7 +103,7 @@ class Server:
             raise RequestError("the sandbox was reset since this was sent", status=409)
 
     async def refuse(self, _: Request, error: Exception) -> Response:
-        """The error message with its HTTP status."""
+        """Answer with the error message and its HTTP status."""
         known = isinstance(error, RequestError)
         status = error.status if known else getattr(error, "status_code", 400)
         self._metrics.count("sandboxd_refused_total", f'status="{status}"')
@@ -111,7 +111,7 @@ class Server:
 
 
 class _Guard:
-    """Refuses every request without the token, even for paths that do not exist."""
+    """Middleware that refuses requests without the token, even for paths that do not exist."""
 
     def __init__(self, app: ASGIApp, token_sha256: str) -> None:
         self._app = app
@@ -132,7 +132,7 @@ class _Guard:
 
 
 class _RunResponse(Response):
-    """Streams frames; a client that disconnects ends the run."""
+    """Response that streams frames; a client that disconnects ends the run."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(media_type="application/x-ndjson")

@@ -1,4 +1,4 @@
-"""Python code in a fork of the warm interpreter: one script, or the calls of a session."""
+"""Runs Python code in a fork of the warm interpreter: one script, or the calls of a session."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import types
 from typing import NoReturn
 
 CALL = struct.Struct(">IdI")
-"""Header of each call of a session: its number, CPU seconds, length of its code in bytes."""
+"""Header of a session's call: its number, CPU seconds, length of its code in bytes."""
 REPLY = struct.Struct(">IB")
-"""What a session says when a call is over: the call's number and its exit status. The code can say
-it too, as it shares the process: see `run.Session` for when it is believed."""
+"""Reply of a session at the end of a call: the call's number and its exit status. The code shares
+the process and can send one, too; `run.Session` decides when a reply counts."""
 _SCRIPT = "<script>"
 
 
 class _Console(code.InteractiveInterpreter):
-    """Runs code in one namespace and records whether it failed."""
+    """Interpreter with one namespace that records whether code failed."""
 
     def __init__(self) -> None:
         main = types.ModuleType("__main__")
@@ -40,7 +40,7 @@ class _Console(code.InteractiveInterpreter):
         super().showtraceback()
 
     def run(self, source: str, name: str, *, echo: bool) -> int:
-        """Run code and return an exit status; `echo` prints the value of a last expression."""
+        """Run code and return its exit status; `echo` prints the value of a final expression."""
         self.failed = False
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         try:
@@ -95,7 +95,7 @@ def _compiled(source: str, name: str, *, echo: bool) -> list[types.CodeType]:
 
 
 def _refresh() -> None:
-    """Reset what forks must not share: argv, buffering, numpy's seed (`random` reseeds itself)."""
+    """Reset argv, buffering and numpy's seed, which forks must not share; `random` does itself."""
     sys.argv = [""]
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)

@@ -1,4 +1,4 @@
-"""Linux calls that Python's os module lacks, and the sandbox's processes as /proc shows them."""
+"""Linux calls that Python's os module lacks, and the sandbox's processes in /proc."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _F_ADD_SEALS = 1033
 _ALL_SEALS = 0x1 | 0x2 | 0x4 | 0x8
 """F_SEAL_SEAL, SHRINK, GROW, WRITE (include/uapi/linux/fcntl.h)."""
 _SEAL_TRIES = 8
-"""Sealing fails with EBUSY if a page is in use for over 0.15 s, by memory reclaim for example: try
-again."""
+"""Attempts to seal a file: sealing fails with EBUSY if a page is in use for over 0.15 s, by memory
+reclaim for example."""
 
 _NO_PROJECT = b"4294967294 4294967294 1"
-"""Maps only the last project id, which no file system uses."""
+"""Map of only the last project id, which no file system uses."""
 
 
 class _Program(ctypes.Structure):
@@ -44,37 +44,37 @@ class _Program(ctypes.Structure):
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Receive this signal when the parent's thread ends."""
+    """Have the kernel send this process a signal when its parent's thread ends."""
     _prctl(_PR_SET_PDEATHSIG, signal_number)
 
 
 def hide_memory() -> None:
-    """Deny /proc/self/{mem,environ,fd} and ptrace to processes of the same user."""
+    """Deny other processes of the same user access to /proc/PID/{mem,environ,fd} and ptrace."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def show_memory() -> None:
-    """Undo `hide_memory`: programs open their own /proc/self/fd."""
+    """Undo `hide_memory`, because programs open their own /proc/self/fd."""
     _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def adopt_orphans() -> None:
-    """Become the subreaper: the parent of orphaned descendants."""
+    """Make this process the subreaper, which becomes the parent of orphaned descendants."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def settle_project_ids() -> None:
-    """Write the user namespace's projid_map, the one map that a job could write otherwise.
+    """Write the user namespace's projid_map, because otherwise a job could.
 
-    It can be written once. Call this before `hide_memory`. Fails silently in the host's namespace,
-    where the map exists.
+    It can be written only once. Call this before `hide_memory`. Does nothing in the host's
+    namespace, whose map exists.
     """
     with contextlib.suppress(OSError), open("/proc/self/projid_map", "wb", buffering=0) as file:
         file.write(_NO_PROJECT)
 
 
 def renounce_rights() -> None:
-    """Set no_new_privs: no program that this process starts gains rights, irrevocably."""
+    """Set no_new_privs, irrevocably: programs that this process starts cannot gain rights."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -88,7 +88,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def can_map(size: int) -> bool:
-    """Whether this process can map `size` more bytes under its present limits."""
+    """Whether this process can map `size` more bytes under its current limits."""
     try:
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except (OSError, OverflowError):
@@ -97,7 +97,7 @@ def can_map(size: int) -> bool:
 
 
 def sealed_file(name: str, content: bytes) -> int:
-    """A sealed memfd: a file in memory that nobody can change, positioned at its start."""
+    """Descriptor of a sealed memfd, a file in memory that nobody can change, at its start."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, descriptor)
@@ -132,42 +132,43 @@ _STATUS_FIELDS = (
     "PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS", "VmPTE", "VmSize",
 )  # fmt: skip
 _AFTER_NAME = "\nState:"
-"""gVisor does not escape names, which programs choose: only what follows the name is trusted."""
+"""Field after the name. gVisor does not escape names, which programs can choose, so only the text
+from here on is trusted."""
 _KIB = 1024
 _UNKNOWN_STATE = "? (of threads that are not listed)"
 _SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 _TIMES = slice(11, 13)
-"""utime and stime, counted from what follows the name."""
+"""Indices of utime and stime among the fields of /proc/PID/stat that follow the name."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _NUMBERS = ALLOWED.get(os.uname().machine, {})
 _READING = [
     str(_NUMBERS[name]).encode() for name in ("read", "recvfrom", "recvmsg") if name in _NUMBERS
 ]
-"""As /proc/pid/syscall numbers them."""
+"""Numbers of the calls in /proc/PID/syscall."""
 _TGKILL = _NUMBERS.get("tgkill", -1)
-"""As a number, since older C libraries lack the function."""
+"""Number of the call, because older C libraries lack the function."""
 _MAPPING_BYTES = 256
-"""What the kernel needs for a mapping, which is counted for nobody."""
+"""Kernel memory of a mapping, which the kernel counts for no process."""
 _MANY_MAPPINGS, _MOST_MAPPINGS = 16_384, 65_530
-"""More than programs have; vm.max_map_count."""
+"""Number of mappings that ordinary programs do not reach; the kernel's vm.max_map_count."""
 _MOST_MAPS_BYTES = 8 * 2**20
-"""Of a run's lists of mappings that are read: each names its file, by a path without a limit."""
+"""Most bytes that are read of a run's lists of mappings, whose paths have unlimited length."""
 _SHARED_WITHOUT_FILE = re.compile(
     rb"^\S+ \S{3}s .* (/dev/zero|/anon_hugepage|/memfd:.*|/SYSV\w*) \(deleted\)$"
 )
 _ALL_USERS = "4294967295"
-"""The count in uid_map of the host's user namespace."""
+"""Number of ids in the uid_map of the host's user namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process.
+    """A process and its memory.
 
     Attributes:
         held_bytes: resident memory without file pages: private, shared by fork, and shmem.
-        table_bytes: page tables, which also pages without memory of their own need.
-        address_bytes: all mappings; 0 where the kernel limits these (gVisor).
-        shown_by: the thread whose entry in /proc shows the memory: the first, unless it ended.
+        table_bytes: page tables, which pages without memory of their own need, too.
+        address_bytes: size of all mappings; 0 where the kernel limits these (gVisor).
+        shown_by: thread whose entry in /proc shows the memory: the first, unless it has ended.
     """
 
     pid: int
@@ -180,12 +181,12 @@ class Process:
 
 
 class Activity(NamedTuple):
-    """What a thread or a process does, and how much it ever did: the same while it does not run.
+    """State of a thread or process, and a counter that is constant while it does not run.
 
     Attributes:
-        state: of /proc: "T" if stopped (gVisor too), "D" if it waits in the kernel, "Z" if it has
-            ended, "?" if that is not known.
-        ran: of a thread its switches to others (gVisor counts none), of a process the ticks of
+        state: state in /proc: "T" if stopped (gVisor, too), "D" if it waits in the kernel, "Z" if
+            it has ended, "?" if unknown.
+        ran: for a thread its context switches (gVisor counts none), for a process the ticks of
             processor time of all threads that it had (gVisor samples them).
     """
 
@@ -200,7 +201,7 @@ def all_processes() -> dict[int, Process]:
 
 
 def descendants(of: int, processes: Mapping[int, Process]) -> list[Process]:
-    """Children of a process, their children, and so on."""
+    """All descendants of a process."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
@@ -213,7 +214,7 @@ def descendants(of: int, processes: Mapping[int, Process]) -> list[Process]:
 
 
 def pids_below(of: int) -> set[int]:
-    """Pids of all descendants: quicker than `all_processes` where the kernel lists children."""
+    """Pids of all descendants; faster than `all_processes` where the kernel lists children."""
     found: set[int] = set()
     waiting = {of}
     while waiting:
@@ -245,7 +246,7 @@ def has_own_users() -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process, all its threads together; 0.0 if it is gone."""
+    """Processor time of a process with all its threads; 0.0 if the process is gone."""
     return _cpu_ticks(pid) / _TICKS_PER_S
 
 
@@ -258,7 +259,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def is_reading(pid: int, descriptor: int) -> bool | None:
-    """Whether a process waits for data of this descriptor; None if the kernel does not tell."""
+    """Whether a process waits for data on this descriptor; None if the kernel does not show it."""
     try:
         with open(f"/proc/{pid}/syscall", "rb", buffering=0) as file:
             words = file.read().split()
@@ -268,24 +269,24 @@ def is_reading(pid: int, descriptor: int) -> bool | None:
 
 
 def own_threads() -> list[int]:
-    """Ids of this process's other threads: `kill` takes them as it takes a pid."""
+    """Ids of this process's other threads, which `kill` accepts like pids."""
     ids = map(int, os.listdir(_PROC / "self" / "task"))
     return [number for number in ids if number != os.getpid()]
 
 
 def stop_thread(pid: int, thread: int) -> None:
-    """Send SIGSTOP to one thread, whose process then stops; nothing if it is gone.
+    """Send SIGSTOP to one thread, which stops its process; do nothing if the thread is gone.
 
-    A signal to the process may be left to a thread that waits in the kernel, and not reach others.
+    A signal to the process may go to a thread that waits in the kernel, and not reach the others.
     """
     _libc.syscall(_TGKILL, pid, thread, int(signal.SIGSTOP))
 
 
 def activity(pid: int) -> dict[int, Activity]:
-    """What a process does (key 0), and what its live threads do, by their ids.
+    """Activity of a process (key 0) and of its live threads (keys are their ids).
 
-    One that ended, and is not waited for yet, has no threads left. gVisor lists none where the
-    first one ended; neither those nor a process that is gone by now have a known state.
+    A zombie has no threads. gVisor lists no threads if the first has ended; the state is then
+    unknown, as is that of a process that is gone.
     """
     shown = _shown_by(pid)
     if shown is None:
@@ -307,18 +308,18 @@ def activity(pid: int) -> dict[int, Activity]:
 
 
 def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, int]:
-    """Memory that no process shows as resident: of mappings themselves, of shared ones.
+    """Memory that is not in any process's resident memory: mapping entries, and shared mappings.
 
-    Pages of a shared mapping without a file stay when nobody has them mapped any more, so it counts
-    as large as it is, and once. A process that hides its mappings, or has so many and of so long
-    names that reading them takes long, counts with all its addresses.
+    Pages of a shared mapping without a file stay although nobody has them mapped any more, so the
+    mapping counts with its full size, once. A process that hides its mappings, or has too many or
+    too long ones to read, counts with its whole address space.
 
     Args:
-        processes: of one run.
-        most_bytes: where to stop looking.
+        processes: processes of one run.
+        most_bytes: sum at which the search stops.
 
     Returns:
-        bytes of the mappings' own entries in the kernel, bytes of shared memory.
+        bytes of the mappings' entries in the kernel, bytes of shared memory.
     """
     entries, hidden, shared, left = 0, 0, dict[str, int](), _MOST_MAPS_BYTES
     for process in processes:
@@ -335,9 +336,9 @@ def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, in
 
 
 def _mappings(thread: int, most_bytes: int) -> tuple[int, dict[str, int], int] | None:
-    """Number of mappings; inode -> size of shared ones without a file; bytes of the list.
+    """Number of mappings; inode -> size of shared ones without a file; length of the list.
 
-    None if the process hides the list, or it is longer than `most_bytes`.
+    None if the process hides the list, or the list is longer than `most_bytes`.
     """
     number, length, shared = 0, 0, dict[str, int]()
     try:
@@ -346,7 +347,7 @@ def _mappings(thread: int, most_bytes: int) -> tuple[int, dict[str, int], int] |
                 number, length = number + 1, length + len(line)
                 if length > most_bytes:
                     return None
-                if number > _MANY_MAPPINGS:  # it may as well have all of them
+                if number > _MANY_MAPPINGS:  # assume the maximum instead of reading on
                     return _MOST_MAPPINGS, shared, length
                 if _SHARED_WITHOUT_FILE.search(line):
                     addresses, _, _, _, inode, *_ = line.decode(errors="replace").split()
@@ -355,32 +356,32 @@ def _mappings(thread: int, most_bytes: int) -> tuple[int, dict[str, int], int] |
     except PermissionError:
         return None
     except OSError:
-        pass  # it ended
+        pass  # the process has ended
     return number, shared, length
 
 
 def number_of_locks(most: int) -> int:
-    """File locks of this pid namespace, counted up to a number; 0 where the kernel lists none."""
+    """Number of file locks of this pid namespace, at most `most`; 0 if the kernel lists none."""
     try:
         with (_PROC / "locks").open(encoding="ascii", errors="replace") as lines:
-            own = (line for line in lines if "OFDLCK" not in line)  # these are anybody's
+            own = (line for line in lines if "OFDLCK" not in line)  # those may be of any sandbox
             return sum(1 for _ in zip(own, range(most), strict=False))
     except OSError:
         return 0
 
 
 def own_bytes(field: str) -> int:
-    """A size from this process's status: RLIMIT_DATA counts VmData, RLIMIT_AS counts VmSize."""
+    """A size in bytes from this process's status; RLIMIT_DATA counts VmData, RLIMIT_AS VmSize."""
     return _KIB * _number((_status_lines("self") or {}).get(field, "0"))
 
 
 def proportional_bytes(process: Process) -> tuple[int, int]:
-    """Proportional resident memory without files: a page of three processes counts a third.
+    """Proportional resident memory without files: a page shared by three processes counts a third.
 
-    Slower than `held_bytes`, which is used if a process hides its memory.
+    Slower than `held_bytes`, which is returned if the process hides its memory.
 
     Returns:
-        private memory, shared memory.
+        bytes of private memory, bytes of shared memory.
     """
     try:
         text = (_PROC / str(process.shown_by) / "smaps_rollup").read_text(encoding="ascii")
@@ -414,10 +415,11 @@ def _process(pid: int) -> Process | None:
 
 
 def _shown_by(pid: int) -> tuple[int, dict[str, str]] | None:
-    """The thread that tells of a live process, and its status: another where the first has ended.
+    """A live thread of a process whose entry in /proc shows the process, and its status.
 
-    A process whose first thread ended looks like a zombie, without memory, while others go on.
-    gVisor then lists none of them: the process counts, and its memory is for the pod's limit.
+    A process whose first thread has ended looks like a zombie without memory while other threads
+    run, so one of those is used. gVisor then lists no threads: the process counts, but only the
+    pod's limit counts its memory.
     """
     named = _status_lines(str(pid))
     if named is None or not _has_ended(named):
@@ -431,10 +433,10 @@ def _shown_by(pid: int) -> tuple[int, dict[str, str]] | None:
 
 
 def _live_threads(pid: int) -> Iterator[tuple[int, dict[str, str]]]:
-    """Ids and statuses of a process's threads that have not ended.
+    """Ids and statuses of a process's live threads.
 
     Raises:
-        OSError: they are not listed.
+        OSError: the kernel does not list them.
     """
     for name in os.listdir(_PROC / str(pid) / "task"):
         status = _status_lines(f"{pid}/task/{name}")

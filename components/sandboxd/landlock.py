@@ -1,11 +1,11 @@
-"""Landlock: what a job may write, and that it reaches no process of another run.
+"""Landlock limits the paths that a job may write, and separates it from other runs' processes.
 
-A domain of its own for every run. The kernel then refuses to a job what seccomp cannot see: writing
-by path outside its folders (below /proc above all: its oom_score_adj), and reading, tracing or
-signalling processes that are not its own. Where the kernel has no Landlock (gVisor, kernels before
-5.13; signals from 6.12 on) runs of one sandbox are one user to each other.
+Every run has its own Landlock domain. The kernel then refuses what seccomp cannot see: writing to
+paths outside the job's folders (above all below /proc, such as its oom_score_adj), and reading,
+tracing or signalling processes of other runs. Without Landlock (gVisor, kernels before 5.13;
+signals need 6.12) the runs of one sandbox are not separated.
 
-Values from include/uapi/linux/landlock.h of Linux 6.12; no library, so that images need none.
+Values are from include/uapi/linux/landlock.h of Linux 6.12; no library, so that images need none.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ def version() -> int:
 
 
 def separates_runs() -> bool:
-    """Whether runs in a domain of their own can neither trace nor signal each other."""
+    """Whether domains keep runs from tracing and from signalling each other."""
     return version() >= _SCOPES_SINCE
 
 
 def confine(writable: Iterable[str], since: int) -> None:
-    """Put this process and its children into a domain of their own, irrevocably.
+    """Put this process and its children into a new domain, irrevocably.
 
-    Needs no_new_privs.
+    Requires no_new_privs.
 
     Args:
-        writable: folders in which files may be written; devices may be written as well.
-        since: what `version` says; 0 does nothing.
+        writable: folders in which files may be written; devices may be written, too.
+        since: result of `version`; 0 does nothing.
 
     Raises:
         OSError: the kernel refused.
     """
     if not since:
         return
-    writing = _WRITE_FILE | _REMOVE_AND_MAKE  # each further right since some version
+    writing = _WRITE_FILE | _REMOVE_AND_MAKE  # older kernels refuse rights of later versions
     writing |= _REFER if since >= 2 else 0
     writing |= _TRUNCATE if since >= 3 else 0
     words = [writing, 0, _SCOPE_SIGNAL] if since >= _SCOPES_SINCE else [writing]

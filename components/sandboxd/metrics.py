@@ -1,4 +1,4 @@
-"""Counters in Prometheus' text format 0.0.4, by hand so that images need no library for it."""
+"""Counters in Prometheus' text format 0.0.4; without a library, so that images need none."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import Counter
 from sandboxd.wire import RunEnd, RunRequest
 
 _HELP = {
-    "sandboxd_runs_total": "Runs that ended, by kind and by what ended them.",
+    "sandboxd_runs_total": "Runs that ended, by kind and by cause of the end.",
     "sandboxd_run_seconds": "Wall time of runs.",
     "sandboxd_dropped_bytes_total": "Output beyond the cap.",
-    "sandboxd_swept_total": "Times that every process was killed because a run could not be ended.",
+    "sandboxd_swept_total": "Kills of every process because a run could not be ended otherwise.",
     "sandboxd_resets_total": "Resets of the workspace.",
     "sandboxd_refused_total": "Requests that were refused, by HTTP status.",
 }
@@ -41,7 +41,7 @@ class Metrics:
             self._seconds[bound] += end.duration_s <= bound
 
     def text(self, *, runs: int) -> str:
-        """All counters, and the number of runs in progress."""
+        """All counters, and the number of runs in progress, as a scrape's answer."""
         lines = [
             "# HELP sandboxd_runs_in_flight Runs and sessions that have not ended.",
             "# TYPE sandboxd_runs_in_flight gauge",

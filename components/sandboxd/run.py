@@ -1,4 +1,4 @@
-"""One run or session: its pipes, its output on the way to the client, its end."""
+"""One run or session: its pipes, its output, its end."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sandboxd.wire import Killer, Limits, RequestError, RunEnd, RunRequest, outp
 
 _CHUNK_BYTES = 64 * 1024
 _CHUNKS_OF_A_FULL_PIPE = 17
-"""A pipe holds at most 1 MiB."""
+"""Number of reads that empty a pipe, which has at most 1 MiB."""
 
 
 async def arriving(
     descriptor: int, stop: asyncio.Future[None] | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield data until the end of a pipe, or until `stop` and then what it still holds.
+    """Yield data until the end of a pipe, or until `stop`, and then the pipe's remaining data.
 
-    A job may open the reading end of its own output below /proc and take the data first.
+    A job may open the reading end of its own output below /proc and take the data away.
     """
     while await _readable(descriptor, stop):
         try:
@@ -67,11 +67,11 @@ async def _readable(descriptor: int, stop: asyncio.Future[None] | None) -> bool:
 
 _WAITING_FRAMES = 16
 FLOOD_BYTES = 64 * 2**20
-"""Output beyond the limit that is read and dropped before the program is killed."""
+"""Bytes of output beyond the limit that are dropped before the program is killed."""
 
 
 class Output:
-    """Output of a run: limited, and no faster than the client reads."""
+    """Output of a run, limited in size, and produced no faster than the client reads."""
 
     def __init__(self, cap_bytes: int, kill: Callable[[Killer], None]) -> None:
         self._left = cap_bytes
@@ -86,7 +86,7 @@ class Output:
         return self.dropped_bytes > 0
 
     async def take(self, stream: str, data: bytes) -> None:
-        """Queue output up to the limit; waits while the client does not read."""
+        """Queue output up to the limit; wait while the client does not read."""
         kept, dropped = data[: self._left], len(data) - min(len(data), self._left)
         self._left -= len(kept)
         self.dropped_bytes += dropped
@@ -102,7 +102,7 @@ class Output:
             await self._queue.put(frame)
 
     def abandon(self) -> None:
-        """The client is gone: kill the run, drop queued and further output."""
+        """Kill the run, because its client is gone, and drop queued and later output."""
         self._abandoned = True
         if not self._is_over:
             self._kill("closed")
@@ -126,7 +126,7 @@ CANNOT_START = 126
 
 
 class Descriptors:
-    """Both ends of a run's pipes: child ends go to the spawner, own ends stay."""
+    """Both ends of a run's pipes; the child ends go to the spawner, the own ends stay here."""
 
     def __init__(self, orders: Mapping[str, Any], stdin: bytes, *, with_control: bool) -> None:
         self._child_ends: list[int] = []
@@ -172,7 +172,7 @@ class Descriptors:
 
 
 class Run:
-    """One job under its runner; a session is a run with many calls."""
+    """A job under its runner; a session is a run with many calls."""
 
     def __init__(self, limits: Limits, descriptors: Descriptors) -> None:
         self.limits = limits
@@ -189,14 +189,14 @@ class Run:
         self._report: Mapping[str, Any] = {}
 
     def kill(self, cause: Killer) -> None:
-        """Tell the runner to end the job; the first cause is reported."""
+        """Signal the runner to end the job; the first cause is reported."""
         self.killed_by = self.killed_by or cause
         if self.runner_pid and not self.ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.runner_pid, signal.SIGTERM)
 
     async def follow(self) -> None:
-        """Read the runner's report; its last line says that no process of the run is left."""
+        """Read the runner's report, whose last line means that all processes have ended."""
         received = b""
         try:
             async for data in arriving(self.descriptors.report):
@@ -205,16 +205,16 @@ class Run:
                     self._on_report(json.loads(line))
                 if self._report or self.refused:
                     break
-        except ValueError:  # no line of a runner: as if it had been killed
+        except ValueError:  # not written by a runner; treated as if the runner had been killed
             self.is_clean = False
         finally:
             self.ended.set()
-            if self.descriptors.control is not None:  # another run may hold the other end
+            if self.descriptors.control is not None:  # another run may still have the other end
                 with contextlib.suppress(OSError):
                     self.descriptors.control.shutdown(socket.SHUT_RDWR)
 
     def end(self, *, truncated: bool, exit_status: int | None = None) -> RunEnd:
-        """The end frame's content; `exit_status` is that of a call of a session that continues."""
+        """Content of the end frame; `exit_status` is given for a call of a continuing session."""
         status, number = exit_status, None
         if exit_status is None:
             status, number = self._how_it_ended()
@@ -229,7 +229,7 @@ class Run:
         )
 
     def restart_clock(self) -> None:
-        """Start the clocks of a session's call: wall time, the interpreter's processor time."""
+        """Restart the clocks for a session's call: wall time, the interpreter's processor time."""
         self._started_s = time.monotonic()
         self.cpu_before_s = kernel.cpu_seconds(self.job_pid) if self.job_pid else 0.0
 
@@ -270,7 +270,7 @@ _POLL_S = 0.005
 _SHORT_POLLS = 8
 _SHORT_POLL_S = 0.00002
 _CONTROL = 3
-"""The interpreter's descriptor of its channel."""
+"""Number of the interpreter's descriptor of its channel."""
 _STATUSES = (0, 1)
 _STOPPING_ROUNDS = 20
 _FIRST_LOOK_S, _LOOKS_EVERY_S = 0.02, 0.5
@@ -279,16 +279,16 @@ _FIRST_LOOK_S, _LOOKS_EVERY_S = 0.02, 0.5
 class Session:
     """The Python session: one interpreter that keeps its namespace from call to call.
 
-    The code of a call shares a process with the interpreter, so it can write to the channel too. A
-    reply therefore counts only if it names this call, nothing follows it, and the interpreter waits
-    for the next call, as the kernel shows or (gVisor) as its answer to an empty one does; anything
-    else ends the session. What the code replies in the interpreter's name changes its own call at
-    most, as `sys.exit` does.
+    The code of a call shares a process with the interpreter, so it can write to the channel, too. A
+    reply therefore counts only if it has this call's number, nothing follows it, and the
+    interpreter waits for the next call, which the kernel shows or (gVisor) a reply to an empty call
+    proves; otherwise the session ends. A forged reply can at most change the result of its own
+    call, as `sys.exit` can.
 
-    Between calls the session stands still: every process in it is stopped. So nothing runs without
-    a limit, and a call's result does not depend on how long the caller waited before it. A process
-    has a moment to stop after each call; a session in which one does not, or wakes by a signal that
-    it arranged, is ended (`Standstill`).
+    Between calls every process of the session is stopped. So nothing runs without a limit, and the
+    result of a call does not depend on the time before it. Each process has a moment to stop after
+    a call; a session is ended if a process does not stop, or wakes itself up by a signal that it
+    has arranged (`Standstill`).
     """
 
     def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
@@ -318,11 +318,11 @@ class Session:
         return self._run
 
     def leave(self) -> None:
-        """Give the interpreter back without a call."""
+        """Release the interpreter without a call."""
         self._is_busy = False
 
     async def call(self, run: Run, request: RunRequest, output: Output) -> RunEnd:
-        """Run code in the namespace; output since the last call is part of this one's."""
+        """Run code in the namespace; its output includes output since the last call."""
         run.restart_clock()
         stop = asyncio.get_running_loop().create_future()
         pumps = [
@@ -352,7 +352,7 @@ class Session:
         return run.end(truncated=output.truncated, exit_status=status)
 
     async def _end_if_moved(self) -> None:
-        """Stop looking, and end a session that did not stand still."""
+        """Stop the looks between calls, and end a session that did not stand still."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -366,10 +366,10 @@ class Session:
 
     async def _look_between_calls(self, run: Run) -> None:
         standstill, pause_s = self._standstill, _FIRST_LOOK_S
-        with contextlib.suppress(OSError):  # what cannot be looked at does not go on either
+        with contextlib.suppress(OSError):  # a session that cannot be checked is ended, too
             while not standstill.is_broken:
                 await asyncio.sleep(pause_s)
-                if run.ended.is_set():  # another process may have the runner's pid by now
+                if run.ended.is_set():  # the runner's pid may belong to another process now
                     return
                 standstill.look(activities_below(run.runner_pid))
                 for process, thread in standstill.moving:
@@ -381,7 +381,7 @@ class Session:
 
 
 async def _exchange(run: Run, number: int, source: bytes, cpu_s: float) -> int | None:
-    """Send the code and wait for its exit status; None if the interpreter ended or lied."""
+    """Send the code and wait for its exit status; None if there is no valid reply."""
     control, loop = run.descriptors.control, asyncio.get_running_loop()
     assert control is not None
     reply = b""
@@ -401,10 +401,10 @@ async def _exchange(run: Run, number: int, source: bytes, cpu_s: float) -> int |
 
 
 async def _waits_for_a_call(run: Run, cpu_s: float) -> bool:
-    """Whether the interpreter reads the channel, as the kernel sees it, and has said no more.
+    """Whether the interpreter waits for a call, and has sent nothing after its reply.
 
-    Where the kernel does not show what a process waits for (gVisor), it is asked: an early reply is
-    followed by the interpreter's own, which does not name the empty call that came meanwhile.
+    Where the kernel does not show what a process waits for (gVisor), an empty call is sent: after a
+    forged reply, the interpreter's own reply to the former call comes first, with its number.
     """
     control = run.descriptors.control
     assert control is not None
@@ -416,7 +416,7 @@ async def _waits_for_a_call(run: Run, cpu_s: float) -> bool:
             break
         if time.monotonic() > until or run.ended.is_set():
             return False
-        for _ in range(_SHORT_POLLS):  # it needs a moment to get there, less than the loop's timer
+        for _ in range(_SHORT_POLLS):  # it needs only a moment, less than the event loop's timer
             time.sleep(_SHORT_POLL_S)
             if kernel.is_reading(run.job_pid, _CONTROL):
                 break
@@ -429,14 +429,14 @@ async def _waits_for_a_call(run: Run, cpu_s: float) -> bool:
 
 
 def _resume(run: Run) -> None:
-    """Let the stopped processes of a run go on; none of them could start another meanwhile."""
+    """Continue the stopped processes of a run, which cannot have started others meanwhile."""
     for pid in kernel.pids_below(run.runner_pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
 
 def _stop(run: Run) -> bool:
-    """Stop all processes of a run; False if new ones kept appearing meanwhile."""
+    """Stop all processes of a run; False if new ones keep appearing."""
     stopped: set[int] = set()
     for _ in range(_STOPPING_ROUNDS):
         new = kernel.pids_below(run.runner_pid) - stopped

@@ -1,10 +1,12 @@
 """Supervises one run: limits it, starts it, waits for it and ends all its processes.
 
-Orphans go to the nearest subreaper, which is the runner, however often a job forks and whatever
-sessions it starts. So when the runner has no children left, all processes of the run have ended.
+Orphans become children of the nearest subreaper, which is the runner, however often a job forks and
+whatever sessions it starts. So once the runner has no children, all processes of the run have
+ended.
 
-A program is spawned: a fork would copy the runner's memory, which takes a third of the time. What
-restricts it is inherited, so the runner sets limits and filter on itself. Python code is forked.
+A program is spawned, because a fork would copy the runner's memory, which takes a third of the
+time. It inherits its restrictions, so the runner sets limits and filter on itself. Python code is
+forked.
 """
 
 from __future__ import annotations
@@ -28,22 +30,23 @@ from sandboxd.kernel import all_processes, descendants, own_bytes
 from sandboxd.seccomp import job_filter
 
 _NOT_FOUND, _CANNOT_RUN = 127, 126
-"""Exit statuses of shells."""
+"""Exit statuses that shells use."""
 _STREAMS = ("stdin", "stdout", "stderr")
 _CONTROL = 3
 FILES_BYTES = 64 * 2**20
-"""Extra for mapped files where a limit counts them: Python maps 17 MiB, with pandas 82."""
+"""Extra bytes where a limit counts mapped files: Python maps 17 MiB, with pandas 82."""
 _RUNNER_BYTES = 4 * 2**20
-"""Memory that the runner itself may need, however small the limit."""
+"""Memory for the runner itself, even with a smaller limit."""
 _MOST_DESCRIPTORS = 256
 _ALL_DESCRIPTORS = 2**20
 _MOST_ADDRESSES = 32 * 2**30
-"""Bounds the page tables that a process can fill between two samples, to 64 MiB."""
+"""Limit of the address space, which limits the page tables that a process can fill between two
+samples to 64 MiB."""
 _MOST_TIMERS_AND_SIGNALS = 1024
 _NICENESS = 5
-"""Of jobs: sandboxd answers promptly beside them."""
+"""Niceness of jobs, so that sandboxd answers promptly."""
 _DEFAULT_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the spawner or Python ignores."""
+"""Signals that the spawner or Python ignores, reset for jobs."""
 
 
 class CannotRunError(Exception):
@@ -61,7 +64,7 @@ def start_job(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
         orders: argv or code, env, limits, workspace, writable folders, the pids to protect, ids and
             number of sandboxd's threads, whether internet sockets are allowed, version of
             Landlock, whether RLIMIT_NPROC counts only this sandbox's processes.
-        descriptors: of the three streams and of a session's control channel.
+        descriptors: the three streams and a session's control channel, by name.
 
     Raises:
         CannotRunError: the program cannot be run.
@@ -109,7 +112,7 @@ def _cannot_run(program: str, error: OSError) -> CannotRunError:
 
 
 def _become_python(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> NoReturn:
-    """Turn the fork into the job; never returns to the runner's code."""
+    """Turn the fork into the job; never return to the runner's code."""
     try:
         os.setsid()
         has_control = _take(descriptors)
@@ -144,11 +147,11 @@ def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
     _limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
     _limit(resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS)
     _limit(resource.RLIMIT_CORE, 0)
-    with contextlib.suppress(OSError, ValueError):  # gVisor sets neither, and has no such queues
+    with contextlib.suppress(OSError, ValueError):  # gVisor supports neither, and has no queues
         _limit(resource.RLIMIT_SIGPENDING, _MOST_TIMERS_AND_SIGNALS)
         _limit(resource.RLIMIT_MSGQUEUE, 0)
     os.nice(_NICENESS)
-    if not orders["session"]:  # a session limits each of its calls (interpreter._allow_cpu)
+    if not orders["session"]:  # in a session each call has its limit (interpreter._allow_cpu)
         cpu_s = math.ceil(limits["cpu_s"])
         _limit(resource.RLIMIT_CPU, cpu_s, hard=cpu_s + 1)
     if orders["counts_own_processes"]:
@@ -163,10 +166,10 @@ def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
 
 
 def _limit_memory(memory_bytes: int, *, is_program: bool) -> None:
-    """Limit memory: of Python code beyond the interpreter's own, of a program in all.
+    """Limit memory: for Python code in addition to the interpreter's own, for a program in total.
 
     gVisor accepts RLIMIT_DATA without enforcing it, which `can_map` detects; its RLIMIT_AS counts
-    mapped files and reserved addresses as well.
+    mapped files and reserved addresses, too.
     """
     held = own_bytes("VmData")
     data_bytes = max(memory_bytes + (0 if is_program else held), held + _RUNNER_BYTES)
@@ -188,13 +191,13 @@ def _limit(what: int, soft: int, *, hard: int | None = None) -> None:
 
 
 _ROUNDS = 40
-"""Rounds of killing; a fork bomb with a new session per process survives some of them."""
+"""Rounds of kills; a fork bomb with a new session per process survives some of them."""
 _ROUND_PAUSE_S = 0.002
 _WAITED_FOR = frozenset({signal.SIGCHLD, signal.SIGTERM})
 
 
 def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
-    """Run a job to its end or until SIGTERM; report the own pid first and the job's end last."""
+    """Run a job to its end or until SIGTERM; report this pid first and the job's end last."""
     kernel.adopt_orphans()
     kernel.die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -221,7 +224,7 @@ def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
 
 
 def refusal(error: OSError) -> bytes:
-    """The report of a run that could not start for lack of processes or memory."""
+    """Report line of a run that could not start for lack of processes or memory."""
     return json.dumps({"refused": f"the sandbox cannot fork: {error.strerror}"}).encode() + b"\n"
 
 
@@ -239,7 +242,7 @@ def _say(report: int, what: Mapping[str, object]) -> None:
 
 
 def _wait(first: int) -> tuple[int, struct_rusage] | None:
-    """Wait for the job's own end: status and resource usage; None on SIGTERM from sandboxd."""
+    """Wait for the job: its status and resource usage, or None at a SIGTERM from sandboxd."""
     while True:
         ended = _reap(first)
         if ended is not None:
@@ -249,7 +252,7 @@ def _wait(first: int) -> tuple[int, struct_rusage] | None:
 
 
 def _reap(first: int | None) -> tuple[int, struct_rusage] | None:
-    """Reap ended children; returns status and usage of the job if it is among them."""
+    """Reap ended children; return the job's status and usage if it is among them."""
     found = None
     while True:
         try:
@@ -274,7 +277,7 @@ def _end_descendants(first: int | None) -> tuple[int, struct_rusage] | None:
 
 
 def _kill_all() -> None:
-    """Kill whole process groups: the kernel does that atomically, so no fork escapes."""
+    """Kill all process groups; the kernel kills a group atomically, so no fork escapes."""
     for process in descendants(os.getpid(), all_processes()):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(os.getpgid(process.pid), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""All runs of the sandbox, and the spawners that start them: starting, timing, ending."""
+"""All runs of the sandbox, and the spawners that start them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RETRY_S = 0.2
 
 
 class Spawner:
-    """Starts a spawner process, sends it runs, and restarts it when it ends."""
+    """Handle of a spawner process: starts it, sends it runs, restarts it when it ends."""
 
     def __init__(self, preimport: Sequence[str]) -> None:
         self._preimport = preimport
@@ -58,7 +58,7 @@ class Spawner:
         asyncio.get_running_loop().add_reader(ours, self._on_message)
 
     async def order(self, descriptors: Sequence[int]) -> None:
-        """Send the descriptors of a run, in the order of `ORDER`; they stay open here."""
+        """Send the descriptors of a run in the order of `ORDER`; they stay open here, too."""
         if len(descriptors) > len(ORDER):
             raise ValueError(f"a run has at most {len(ORDER)} descriptors")
         await self._ready.wait()
@@ -66,11 +66,11 @@ class Spawner:
         socket.send_fds(self._channel, [b"run"], descriptors)
 
     async def ready(self) -> None:
-        """Wait until its imports are done."""
+        """Wait until the process has imported its modules."""
         await self._ready.wait()
 
     def restart(self) -> None:
-        """Replace an ended process; retried while the fork fails."""
+        """Replace an ended process; repeat that while the fork fails."""
         self.drop()
         try:
             self.start()
@@ -78,7 +78,7 @@ class Spawner:
             asyncio.get_running_loop().call_later(_RETRY_S, self.restart)
 
     def drop(self) -> None:
-        """Close the channel of an ended or ending process: runs wait until SIGCHLD restarts it."""
+        """Close the channel of an ended process; runs wait until SIGCHLD restarts it."""
         self._ready.clear()
         if self._channel is not None:
             asyncio.get_running_loop().remove_reader(self._channel)
@@ -98,7 +98,7 @@ class Spawner:
 
 
 FILE_THREADS = 2
-"""Threads of sandboxd that read and write files; they count as processes of the jobs' user."""
+"""Number of sandboxd's threads for files, which count as processes of the jobs' user."""
 _MOST_RUNS = 16
 _START_WITHIN_S = 20.0
 _END_WITHIN_S = 3.0
@@ -116,13 +116,13 @@ class Runs:
     """Starts, times and ends the runs of the sandbox.
 
     Args:
-        writable: folders that runs may write, first the workspace, where they start.
+        writable: folders that runs may write; the first is the workspace, where they start.
         limits: maximum limits of every run.
         preimport: modules imported before Python runs.
         metrics: counts ended runs.
         counts_processes: whether RLIMIT_NPROC counts only this sandbox's processes, so that it can
             limit them.
-        internet_sockets: whether runs may open them.
+        internet_sockets: whether runs may open internet sockets.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Runs:
         self.began = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the spawners, and reap every ended process: pid 1 gets the orphans."""
+        """Start the spawners, and reap all ended processes, because pid 1 gets the orphans."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
         for spawner in (self._programs, self._python):
             spawner.start()
@@ -162,13 +162,13 @@ class Runs:
         """Start a run and return its output, whose last frame is the run's end.
 
         Raises:
-            RequestError: there are too many runs, the sandbox is being reset, or it cannot fork.
+            RequestError: too many runs, the sandbox is being reset, or it cannot fork.
         """
         if self._is_quiet or len(self.active) >= _MOST_RUNS:
             raise RequestError("the sandbox is busy", status=429)
         resets = self._resets
         run = await (self._session.begin() if request.session else self._start(request))
-        if self._resets != resets:  # it waited to start while the sandbox was taken from its caller
+        if self._resets != resets:  # the sandbox was reset while this run waited to start
             if request.session:
                 self._session.leave()
             self.kill(run, "sandbox")
@@ -181,7 +181,7 @@ class Runs:
         return output
 
     def kill(self, run: Run, cause: Killer) -> None:
-        """End a run and all its processes; if its runner cannot in time, end everything."""
+        """End a run and all its processes; end everything if its runner cannot do so in time."""
         if not run.ended.is_set():
             run.kill(cause)
             asyncio.get_running_loop().call_later(
@@ -190,7 +190,7 @@ class Runs:
 
     @contextlib.contextmanager
     def between_runs(self) -> Iterator[None]:
-        """Refuse new runs inside the block; an idle session stays.
+        """Refuse new runs within the block; an idle session stays.
 
         Raises:
             RequestError: a run is in progress, or the sandbox is being reset.
@@ -205,7 +205,11 @@ class Runs:
 
     @contextlib.asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """Kill all runs and refuse new ones inside the block."""
+        """Kill all runs, and refuse new ones within the block.
+
+        Raises:
+            RequestError: the sandbox is being reset already.
+        """
         if self._is_quiet:
             raise RequestError("the sandbox is being reset", status=409)
         self._is_quiet = True
@@ -226,7 +230,7 @@ class Runs:
             self._is_quiet = False
 
     def strays(self) -> list[int]:
-        """Processes that are neither sandboxd, nor a spawner, nor a runner."""
+        """Pids of processes that are neither sandboxd, nor a spawner, nor a runner."""
         spawners = {self._programs.pid, self._python.pid}
         known = {os.getpid(), *spawners}
         return [
@@ -236,8 +240,8 @@ class Runs:
         ]
 
     def end_everything(self) -> None:
-        """Kill every other process: kill(-1) of pid 1 is atomic, so none escapes by forking."""
-        assert os.getpid() == 1, "only in a process namespace of its own"
+        """Kill all other processes; kill(-1) by pid 1 is atomic, so none escapes by forking."""
+        assert os.getpid() == 1, "elsewhere this would kill the user's other processes"
         self._metrics.count("sandboxd_swept_total")
         for spawner in (self._programs, self._python):
             spawner.drop()
@@ -296,7 +300,7 @@ class Runs:
         finally:
             timer.cancel()
             run.readers -= 1
-            if end is None:  # whatever failed here, the client gets an end and the run is over
+            if end is None:  # after a failure here, the run ends, and the client gets its end frame
                 self.kill(run, "sandbox")
                 end = run.end(truncated=output.truncated)
             self._close_if_over(run)
@@ -315,7 +319,7 @@ class Runs:
 
     def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)  # the event loop itself holds tasks weakly
+        self._tasks.add(task)  # the event loop has only weak references to tasks
         task.add_done_callback(self._tasks.discard)
 
     def _reap(self) -> None:

@@ -1,10 +1,10 @@
-"""The seccomp filter of every job, as a classic BPF program: an allow-list.
+"""The seccomp filter of jobs, an allow-list as a classic BPF program.
 
-By hand, so that images need no library for it. Calls outside the list (`syscalls`) are answered as
-unknown (ENOSYS), for which programs have a fallback. Of some calls the arguments decide: a job
-makes no namespaces, sends nothing to sandboxd's own processes, opens local sockets (and internet
-sockets where it may) of ordinary kinds, and sets no option by which a socket or descriptor signals
-another process, holds uncounted memory or keeps the server waiting.
+It is written without a library, so that images need none. Calls outside the list (`syscalls`) fail
+as unknown (ENOSYS), for which programs have a fallback. Some calls are allowed by their arguments:
+a job cannot create namespaces, cannot signal sandboxd's processes, can open only ordinary local
+sockets (and internet sockets where allowed), and cannot set options with which a socket or
+descriptor signals another process, holds uncounted memory or blocks the server.
 """
 
 from __future__ import annotations
@@ -25,43 +25,44 @@ _KILL_PROCESS = 0x80000000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 """Offsets in struct seccomp_data; an argument is 8 bytes, its low half first."""
 _X32 = 0x40000000
-"""Set in the numbers of the x32 ABI, whose table this filter does not have."""
+"""Bit in the call numbers of the x32 ABI, for which this filter has no table."""
 
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}."""
 _AF_UNIX = 1
 _INTERNET_FAMILIES = (2, 10)
-"""AF_INET, AF_INET6. Never AF_VSOCK, which network namespaces do not confine."""
+"""AF_INET, AF_INET6; not AF_VSOCK, which network namespaces do not confine."""
 _TYPES = (1, 2, 5)
-"""SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET; never SOCK_RAW."""
+"""SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET; not SOCK_RAW."""
 _TYPE_BITS = 0xF
 _PROTOCOLS = (0, 6, 17)
-"""The family's own, TCP, UDP; never SCTP, MPTCP and others, whose code a job could make load."""
+"""The family's default, TCP, UDP; not SCTP, MPTCP and others, whose kernel modules a job could
+load."""
 _FCNTL_REFUSED = (8, 10, 15, 37, 38, 1024, 1026, 1031, 1036, 1038)
-"""F_SETOWN, F_SETSIG, F_SETOWN_EX and F_NOTIFY make the kernel send a signal to a chosen process;
-F_OFD_SETLK and F_OFD_SETLKW make locks that /proc/locks shows to all sandboxes of the machine;
-F_SETLEASE keeps whoever opens the file waiting; F_SETPIPE_SZ holds up to 1 MiB uncounted;
-F_SET_RW_HINT and F_SET_FILE_RW_HINT leave a number on a file or device that others read too."""
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX and F_NOTIFY make the kernel signal a chosen process; F_OFD_SETLK
+and F_OFD_SETLKW make locks that /proc/locks shows to all sandboxes of the machine; F_SETLEASE
+blocks others who open the file; F_SETPIPE_SZ holds up to 1 MiB of uncounted memory; F_SET_RW_HINT
+and F_SET_FILE_RW_HINT leave a number on a file or device that others can read."""
 _IOCTLS_REFUSED = (0x8901, 0x8902, 0x5412, 0x541C)
 """FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX."""
 _PRCTLS_REFUSED = (22, 35, 62)
 """PR_SET_SECCOMP, PR_SET_MM, PR_SCHED_CORE."""
 _PERSONALITIES = (0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""Those of the base: default, 32-bit addresses shown, old version number, and the question."""
+"""Values that podman allows: default, 32-bit addresses, old version number, both, and a query."""
 _ALL_PROCESSES = 2**32 - 1
 """kill(-1)."""
 
 _SOL_SOCKET, _IPPROTO_IP, _IPPROTO_TCP, _IPPROTO_IPV6 = 1, 0, 6, 41
 _SILENT_OPTIONS = {_SOL_SOCKET: (7, 8)}
-"""SO_SNDBUF and SO_RCVBUF succeed without effect: each socket keeps the default size."""
+"""SO_SNDBUF and SO_RCVBUF succeed without effect, so that each socket keeps the default size."""
 _OPTIONS = {
     _SOL_SOCKET: (2, 4, 5, 6, 9, 10, 12, 13, 15, 16, 18, 20, 21, 29, 35, 37, 46),
     _IPPROTO_IP: (1, 2, 8, 10, 11, 12, 13, 14, 24, 32, 33, 34, 35, 36, 49),
     _IPPROTO_TCP: (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17, 18, 23, 24, 25, 36),
     _IPPROTO_IPV6: (16, 17, 18, 19, 20, 21, 23, 25, 26, 29, 49, 66, 67),
 }
-"""Level -> options that may be set: reuse, keep-alive, linger, time-outs, hops, no delay and the
-like; none that takes a filter, a protocol below it, a key or pinned memory."""
+"""Level -> options that may be set, such as reuse, keep-alive, linger, time-outs, hops, no delay;
+none that sets a filter, a lower protocol, a key or pinned memory."""
 
 Instruction = tuple[int, int, int, int]
 
@@ -71,9 +72,9 @@ def job_filter(machine: str, protected: Sequence[int], *, internet_sockets: bool
 
     Args:
         machine: `os.uname().machine`.
-        protected: pids and thread ids that jobs may not signal; a pid leads its process group.
-        internet_sockets: whether jobs may open them; without them no job sends any packet, also to
-            loopback, in whatever network the sandbox is.
+        protected: pids and thread ids that jobs may not signal, nor the groups of these pids.
+        internet_sockets: whether jobs may open internet sockets; without them jobs cannot send
+            packets, not even to loopback, in any network.
 
     Raises:
         KeyError: there is no table of system calls for the machine.
@@ -94,7 +95,7 @@ def job_filter(machine: str, protected: Sequence[int], *, internet_sockets: bool
 
 @functools.cache
 def _same_for_all_jobs(machine: str, *, internet_sockets: bool) -> bytes:
-    """The rest of the filter: kept, as a run would spend a fifth of its start on writing it."""
+    """The rest of the filter, cached because building it takes a fifth of a run's start."""
     numbers = ALLOWED[machine]
     families = (_AF_UNIX, *(_INTERNET_FAMILIES if internet_sockets else ()))
     checks = _argument_checks(families)
@@ -115,7 +116,7 @@ def _packed(instructions: Iterable[Instruction]) -> bytes:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The numbers as few ranges, first and last included."""
+    """The numbers as the fewest (first, last) ranges, both ends included."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number - 1:
@@ -126,7 +127,7 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _protecting(protected: Sequence[int]) -> Mapping[str, list[Instruction]]:
-    """Checks of the calls that name a process."""
+    """Checks of calls with a process as an argument."""
     groups = [_ALL_PROCESSES + 1 - pid for pid in protected]
     one = _refuse_values(0, protected)
     itself = _only_values(0, (0,), errno.EPERM)
@@ -138,14 +139,14 @@ def _protecting(protected: Sequence[int]) -> Mapping[str, list[Instruction]]:
         "rt_sigqueueinfo": one,
         "rt_tgsigqueueinfo": either,
         "pidfd_open": one,
-        # of the caller alone: no Landlock keeps these from another run, or a thread of sandboxd
+        # only for the caller itself: Landlock does not protect other runs and sandboxd from these
         "prlimit64": itself,
         "sched_setaffinity": itself,
         "sched_setparam": itself,
         "sched_setscheduler": itself,
         "sched_setattr": itself,
         "setpriority": [
-            *_only_values(0, (0,), errno.EPERM),  # PRIO_PROCESS; never groups and users
+            *_only_values(0, (0,), errno.EPERM),  # PRIO_PROCESS; not groups or users
             *_only_values(1, (0,), errno.EPERM),
         ],
     }
@@ -205,7 +206,7 @@ def _refuse_values(argument: int, values: Sequence[int]) -> list[Instruction]:
 def _only_values(
     argument: int, values: Sequence[int], number: int, *, masked: Instruction | None = None
 ) -> list[Instruction]:
-    """Go on if the argument is one of the values, else refuse with this error number."""
+    """Continue if the argument is one of the values, else refuse with this error number."""
     return [
         (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument),
         *([masked] if masked else []),

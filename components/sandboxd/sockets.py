@@ -1,10 +1,10 @@
 """Memory in the buffers of a sandbox's sockets, which the kernel counts for no process.
 
-Asked of the kernel by its own interface (sock_diag(7)), which also lists sockets that no process
-has open because they are on their way through another socket. Where that cannot be had (gVisor),
-every socket counts as much as it can hold.
+It is read through the kernel's sock_diag(7), which also lists sockets that no process has open
+because they are in transit through another socket. Without it (gVisor), every socket counts with
+the most that it can hold.
 
-Values from include/uapi/linux/{netlink,sock_diag,unix_diag,inet_diag}.h of Linux 6.12.
+Values are from include/uapi/linux/{netlink,sock_diag,unix_diag,inet_diag}.h of Linux 6.12.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 _SOCKSTAT = Path("/proc/self/net/sockstat")
 _FEW_SOCKETS = 8
-"""So few hold no more than a sandbox's own reserve."""
+"""Number of sockets up to which their memory is ignored, as it fits a sandbox's own reserve."""
 _BUFFER_BYTES = 212_992
-"""net.core.wmem_default, which no job can raise."""
+"""Size of a buffer, net.core.wmem_default, which jobs cannot raise."""
 _DATAGRAMS = 11
-"""Most that wait at a local datagram socket, net.unix.max_dgram_qlen and one."""
+"""Most datagrams that wait at a local socket, net.unix.max_dgram_qlen + 1."""
 
 _SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -37,7 +37,7 @@ _INTERNET_FIXED = 72
 _INTERNET_MEMORY = 7
 _ALL_STATES = 0xFFFFFFFF
 _RECEIVING, _SENDING, _QUEUED, _WAITING = 0, 2, 5, 7
-"""Places in an array of memory figures: sk_rmem_alloc, sk_wmem_alloc, sk_wmem_queued, backlog."""
+"""Indices in an array of memory figures: sk_rmem_alloc, sk_wmem_alloc, sk_wmem_queued, backlog."""
 _MESSAGE_BYTES = 2**16
 _ANSWERS_WITHIN_S = 1.0
 
@@ -69,7 +69,7 @@ def _unix_bytes() -> int:
     for message in _dumped(request):
         found = dict(_attributes(message[_UNIX_FIXED:]))
         queued = struct.unpack_from("=I", found.get(_UNIX_QUEUES, bytes(4)))[0]
-        if queued and message[1] == socket.SOCK_DGRAM:  # of these only the first is told
+        if queued and message[1] == socket.SOCK_DGRAM:  # the kernel reports only the first datagram
             queued = _DATAGRAMS * _BUFFER_BYTES
         total += max(_memory(found.get(_UNIX_MEMORY, b"")), queued)
     return total
@@ -95,10 +95,10 @@ def _memory(figures: bytes) -> int:
 
 
 def _dumped(request: bytes) -> Iterator[bytes]:
-    """Bodies of the kernel's answers.
+    """Bodies of the kernel's answers to a request.
 
     Raises:
-        OSError: the kernel does not answer this.
+        OSError: the kernel does not support the request.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as asking:
         asking.settimeout(_ANSWERS_WITHIN_S)

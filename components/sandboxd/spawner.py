@@ -1,9 +1,9 @@
-"""A warm interpreter that forks runners, which need not import its modules again.
+"""A warm interpreter that forks runners, so that they need not import its modules again.
 
     python -m sandboxd.spawner CHANNEL MODULE...
 
-Every message on the channel carries the descriptors of one run (`ORDER`). The spawner is spawned,
-not forked, so that no runner ever holds sandboxd's memory.
+Every message on the channel has the descriptors of one run (`ORDER`). The spawner is spawned, not
+forked, so that runners never have a copy of sandboxd's memory.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sandboxd.seccomp import job_filter
 
 READY = b"ready"
 _SOONER_THAN_SANDBOXD = 500
-"""Added to oom_score_adj and inherited by forks: under memory pressure jobs die before sandboxd."""
+"""Added to oom_score_adj, which forks inherit, so that jobs are killed before sandboxd."""
 _MOST_SCORE = 1000
 _ALL_DESCRIPTORS = 2**20
 ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
-"""Descriptors of a message; `control` only for a session."""
+"""Names of a message's descriptors in order; `control` only for a session."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Import the installed modules, then fork runners until the channel closes."""
+    """Import the modules that are installed, then fork runners until the channel closes."""
     os.setsid()
     os.closerange(int(arguments[0]) + 1, _ALL_DESCRIPTORS)  # such as the listening socket
     _go_before_sandboxd()
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     for module in arguments[1:]:
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
-    for internet_sockets in (True, False):  # forks find it written
+    for internet_sockets in (True, False):  # fills the cache for the forks
         job_filter(os.uname().machine, (), internet_sockets=internet_sockets)
     gc.collect()
     gc.freeze()
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _go_before_sandboxd() -> None:
-    """Raise oom_score_adj, which a pod may start with; lowering it would need a capability."""
+    """Raise oom_score_adj above sandboxd's, which may not be 0 in a pod and cannot be lowered."""
     with open("/proc/self/oom_score_adj", "r+b", buffering=0) as score:
         raised = min(int(score.read()) + _SOONER_THAN_SANDBOXD, _MOST_SCORE)
         score.write(str(raised).encode())
@@ -80,7 +80,7 @@ def _serve(channel: socket.socket) -> bool:
 
 def _become_runner(descriptors: Sequence[int]) -> NoReturn:
     try:
-        for descriptor in descriptors:  # else a spawned program would inherit them
+        for descriptor in descriptors:  # otherwise a spawned program would inherit them
             os.set_inheritable(descriptor, False)  # noqa: FBT003 as os has it
         held: dict[str, int] = dict(zip(ORDER, descriptors, strict=False))
         with os.fdopen(held.pop("orders"), "rb") as orders:

@@ -1,4 +1,4 @@
-"""Whether a session's processes stand still between its calls, once they were told to stop."""
+"""Checks that a session's stopped processes do not run between its calls."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sandboxd.kernel import Activity
 
 _STOPPED, _WAITING, _ENDED = "TDZ"
 _MOST_LOOKS = 50
-"""May find something moving: a second of close looks, on a busy machine, and half a minute of those
-at what waits in the kernel, for a disk say."""
+"""Most looks that may find something moving: a second of frequent looks, or half a minute of those
+at threads that wait in the kernel, for a disk for example."""
 
 Key = tuple[int, int]
-"""A process and its thread; thread 0 stands for the whole process, with those that ended."""
+"""Ids of a process and its thread; thread 0 is the whole process, ended threads included."""
 
 
 def activities_below(pid: int) -> dict[Key, Activity]:
-    """What all descendants and their threads do."""
+    """Activities of all descendants and their threads."""
     return {
         (process, thread): activity
         for process in kernel.pids_below(pid)
@@ -26,17 +26,18 @@ def activities_below(pid: int) -> dict[Key, Activity]:
 
 
 class Standstill:
-    """Judges looks at a session's threads since its processes were told to stop.
+    """Judges a session by looks at its threads after SIGSTOP.
 
-    What did not run between two looks stands still. What was stopped then must never run, as it
-    would by a timer that sends SIGCONT. Such a timer also takes back a stop that has not reached a
-    thread in the kernel: hence one that waits there stands still only while it has not run, as does
-    a program whose child of vfork is stopped. What ran may still be about to stop, so it is stopped
-    again, but not for more than a number of looks in all: a program could hand on to a child.
+    A thread that did not run between two looks stands still. A stopped thread must not run again;
+    a timer that sends SIGCONT could make it. Such a timer also cancels a stop that has not reached
+    a thread in the kernel yet, so a thread that waits there, also one whose vfork child is stopped,
+    stands still only as long as it has not run. A thread that ran may be about to stop and is
+    stopped again, but only for a limited number of looks, because a program could continue in
+    children without end.
 
     Attributes:
-        moving: what did not stand still at the last look.
-        is_broken: whether the session must end.
+        moving: threads that did not stand still at the last look.
+        is_broken: whether the session must be ended.
     """
 
     def __init__(self) -> None:
@@ -47,19 +48,19 @@ class Standstill:
 
     @property
     def was_seen(self) -> bool:
-        """Whether there was a look."""
+        """Whether a look found any process."""
         return bool(self._seen)
 
     @property
     def may_take_long(self) -> bool:
-        """Whether nothing moves but what waits in the kernel."""
+        """Whether all moving threads wait in the kernel."""
         return all(self._seen[key].state == _WAITING for key in self.moving)
 
     def look(self, now: Mapping[Key, Activity]) -> None:
-        """Compare what is done with what was done at the look before.
+        """Compare the activities with those of the look before.
 
         Args:
-            now: as `activities_below` finds it.
+            now: result of `activities_below`.
         """
         before, moved, stood_still = self._seen, self.moving, self.was_seen and not self.moving
         stopped = {

@@ -1,17 +1,17 @@
 """The system calls that jobs may make, by machine; `seccomp` refuses all others.
 
-The base is what containers-common 0.51 (podman's default seccomp.json) allows a container without
-capabilities. Taken out of it, with what a job could do by them:
+The base is the list that containers-common 0.51 (podman's default seccomp.json) allows a container
+without capabilities. These calls are removed from it, because of what a job could do with them:
 
-    shmget, semget, msgget, mq_open and their kin    leave objects and messages behind
+    shmget, semget, msgget, mq_open and related      leave objects and messages behind
     memfd_create, memfd_secret, inotify_*, io_setup  hold memory, or share a limit with neighbours
-    mount, fsopen, unshare, setns ...                change what it sees (a container has no right)
-    ptrace, process_vm_*, pidfd_getfd, seccomp       reach into other processes
-    clone3                                           flags that a filter cannot read
-    keyctl, mbind, syslog, adjtimex, reboot          reach the machine
+    mount, fsopen, unshare, setns ...                change its view (a container has no rights)
+    ptrace, process_vm_*, pidfd_getfd, seccomp       read or change other processes
+    clone3                                           pass flags that a filter cannot read
+    keyctl, mbind, syslog, adjtimex, reboot          affect the machine
 
-Numbers from arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux
-6.12.
+Numbers are from arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of
+Linux 6.12.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ pwritev2:287 pkey_mprotect:288 pkey_alloc:289 pkey_free:290 statx:291 rseq:293 p
 close_range:436 openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449 fchmodat2:452 mseal:462
 """),
 }
-"""Machine (`os.uname().machine`) -> name -> number."""
+"""Machine (`os.uname().machine`) -> name of an allowed call -> its number."""
 
 SILENT: Mapping[str, Mapping[str, int]] = {
     "x86_64": _numbers("sync:162 sync_file_range:277 syncfs:306"),
     "aarch64": _numbers("sync:81 sync_file_range:84 syncfs:267"),
 }
-"""Succeed without being made: they would wait for the disks of the whole machine."""
+"""Calls that succeed without effect, because they would wait for all disks of the machine."""

@@ -1,9 +1,11 @@
-"""Limits by sampling, where the kernel has none.
+"""Limits that are enforced by sampling, because the kernel has none.
 
-Of memory (all processes of a run together, with page tables, mappings and socket buffers), of files
-and locks on them, of terminals, and of the processor time of a process that lifted its own limit.
+They limit memory (of all processes of a run together, with page tables, mappings and socket
+buffers), files, file locks, terminals, and the processor time of a process that lifted its own
+limit.
 
-A run can exceed them between two samples. Where a sandbox has a cgroup, that limits memory too.
+A run can exceed them between two samples. A sandbox's cgroup, where there is one, limits memory,
+too.
 """
 
 from __future__ import annotations
@@ -31,25 +33,26 @@ from sandboxd.wire import Killer, Limits
 _BUSY_S = 0.1
 _IDLE_S = 1.0
 _MOST_FILES = 65_536
-"""Per writable folder: an empty file costs a kilobyte of kernel memory."""
+"""Most files per writable folder; an empty file takes a kilobyte of kernel memory."""
 _FRESH_FILES = 4
-"""Most files in a fresh file system of this sandbox; a shared disk has more."""
+"""Most files in a file system that is new for this sandbox; a shared disk has more."""
 _MOST_LOCKS = 4096
-"""Of files: the kernel holds each, and nothing else limits them."""
+"""Most file locks; each takes kernel memory, and nothing else limits them."""
 _LOCKS_AFTER_CPU_S = 0.1
-"""Processor time in which runs can have made some 100,000 locks, 20 MB of kernel memory."""
+"""Processor time after which locks are counted; in it, runs can make about 100,000 locks, which
+take 20 MB of kernel memory."""
 _MOUNTS = Path("/proc/self/mounts")
 _TERMINALS = Path("/dev/pts")
 _MOST_TERMINALS = 16
-"""The machine has 4,096 for all its sandboxes."""
+"""Most terminals of a sandbox; the machine has 4,096 for all sandboxes."""
 _SPARE_CPU_S = 1.5
-"""Above RLIMIT_CPU, which ends a process that did not lift it."""
+"""Tolerance above RLIMIT_CPU, which ends a process that did not lift it."""
 _SPARE_PROCESSES = 8
 """Tolerance above the process limit, which the kernel enforces where it can."""
 
 
 async def watch(runs: Runs, limits: Limits, folders: Iterable[Path]) -> None:
-    """Kill runs that exceed their limits; never returns."""
+    """Kill runs that exceed their limits, without end."""
     folders, locks = tuple(folders), Locks()
     while True:
         await _pause(runs)
@@ -67,10 +70,10 @@ async def watch(runs: Runs, limits: Limits, folders: Iterable[Path]) -> None:
 
 
 def countable(folders: Iterable[Path]) -> list[Path]:
-    """Folders that are their own file system, so that all files in it are this sandbox's.
+    """Folders that are file systems of their own, so that all files in them are this sandbox's.
 
-    Call it before any run: gVisor reports a memory-backed folder like one on a disk (9p), and only
-    the number of files tells them apart.
+    Call it before any run: gVisor reports a memory-backed folder like one on a disk (9p), so that
+    only the number of files distinguishes them.
     """
     mounts = _MOUNTS.read_text(encoding="utf-8").splitlines()
     kinds = {point: kind for _, point, kind, *_ in map(str.split, mounts)}
@@ -85,7 +88,7 @@ def countable(folders: Iterable[Path]) -> list[Path]:
 def _common_offence(
     folders: Iterable[Path], members: Sequence[Process], limits: Limits
 ) -> Killer | None:
-    """What all runs together use too much of, where nothing tells whose it is."""
+    """Resource that all runs together use too much of, where usage by run is unknown."""
     if any(_count_files(folder) > _MOST_FILES for folder in folders):
         return "files"
     if _count_terminals() > _MOST_TERMINALS:
@@ -100,10 +103,10 @@ def _common_offence(
 
 
 class Locks:
-    """Counts the file locks of all runs, in a thread, whenever they had the time to make many.
+    """Counter of the file locks of all runs, which counts in a thread after enough processor time.
 
-    The kernel makes whoever reads their list wait for all processors (a grace period of RCU, about
-    10 ms): too long for each sample, and for sandboxd's loop.
+    Reading the kernel's list waits for all processors (a grace period of RCU, about 10 ms), which
+    is too long for every sample and for sandboxd's event loop.
     """
 
     def __init__(self) -> None:
@@ -111,7 +114,7 @@ class Locks:
         self._counting: asyncio.Future[int] | None = None
 
     def are_too_many(self, members: Iterable[Process]) -> bool:
-        """Whether the last count was too high; begins the next one if it is due."""
+        """Whether the last count was too high; starts the next count if it is due."""
         counted = 0
         if self._counting is not None and self._counting.done():
             counted, self._counting = self._counting.result(), None
@@ -143,7 +146,7 @@ async def _pause(runs: Runs) -> None:
 def offences(
     runs: Iterable[Run], processes: Mapping[int, Process], limits: Limits
 ) -> list[tuple[Run, Killer]]:
-    """Runs over their own limits, and the largest run if all together exceed the sandbox's."""
+    """Runs over their own limits, and the largest run if all together are over the sandbox's."""
     below = {run: descendants(run.runner_pid, processes) for run in runs if run.runner_pid}
     found: list[tuple[Run, Killer]] = []
     threads = {run: sum(p.threads for p in members) for run, members in below.items()}
@@ -160,7 +163,7 @@ def offences(
 
 
 def _held_bytes(members: Iterable[Process], limit: int) -> int:
-    """Memory of a run; shared pages are counted exactly only if the sum exceeds the limit."""
+    """Memory of a run, bytes; shared pages are counted exactly only if the sum is above `limit`."""
     members = tuple(members)
     held = sum(process.held_bytes for process in members)
     tables = sum(process.table_bytes for process in members)
@@ -169,7 +172,7 @@ def _held_bytes(members: Iterable[Process], limit: int) -> int:
         entries, unseen = unseen_bytes(members, limit)
     if held + tables + entries + unseen <= limit:
         return held + tables + entries + unseen
-    if tables + entries + unseen > limit:  # to look closer takes a while where mappings are many
+    if tables + entries + unseen > limit:  # no exact count, which is slow with many mappings
         return tables + entries + unseen
     shares = [proportional_bytes(process) for process in members]
     private, shared = sum(own for own, _ in shares), sum(common for _, common in shares)
@@ -177,7 +180,7 @@ def _held_bytes(members: Iterable[Process], limit: int) -> int:
 
 
 def _is_over_its_time(run: Run, members: Iterable[Process]) -> bool:
-    """Whether a process used more processor time than RLIMIT_CPU lets it."""
+    """Whether a process used more processor time than RLIMIT_CPU allows."""
     most_s = run.limits.cpu_s + _SPARE_CPU_S
     if run.elapsed_s * (os.cpu_count() or 1) < most_s:
         return False

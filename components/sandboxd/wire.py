@@ -18,16 +18,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 MAX_FILE_BYTES = 64 * 2**20
-"""Size of one file."""
+"""Largest file."""
 MAX_BODY_BYTES = 96 * 2**20
-"""Size of a request body: the standard input in base64, and the rest."""
+"""Largest request body, which has the standard input in base64."""
 MAX_ARGUMENT_BYTES = 128 * 1024
-"""Size of one argument or variable: the kernel's MAX_ARG_STRLEN."""
+"""Longest argument or variable, the kernel's MAX_ARG_STRLEN."""
 MAX_ARGUMENTS = 4096
 
 USE_HEADER = "sandbox-use"
-"""Names the use of a sandbox, from one reset to the next, that a request belongs to. A reset names
-the next one: what is still on its way by then, its sender having given up, is refused."""
+"""Header with the name of the use of a sandbox, from one reset to the next, that a request belongs
+to. A reset names the next use, after which late requests of the former use are refused."""
 
 Killer = Literal[
     "wall_time",
@@ -40,8 +40,8 @@ Killer = Literal[
     "closed",
     "sandbox",
 ]
-"""What killed a run: a limit, a client that disconnected, or the end of the sandbox, also by what
-the run itself did to its runner or its channel."""
+"""Cause of a run's end: a limit, a client that disconnected ("closed"), or the end of the sandbox,
+which includes what the run itself did to its runner or its channel."""
 
 
 class RequestError(ValueError):
@@ -57,12 +57,12 @@ class Limits:
     """Limits of a run; those of a sandbox are the maximum for its runs.
 
     Attributes:
-        memory_bytes: of all processes of a run together, beyond the interpreter it starts in.
-        cpu_s: of each process.
-        processes: processes and threads of all runs at one time.
-        disk_bytes: of the workspace, of /tmp, and of the largest file.
-        output_bytes: standard output and error together; what comes after is dropped.
-        wall_s: from the start of a run to its end.
+        memory_bytes: memory of all processes of a run together, without the interpreter's own.
+        cpu_s: processor time of each process.
+        processes: number of processes and threads of all runs at one time.
+        disk_bytes: size of the workspace, of /tmp, and of the largest file.
+        output_bytes: standard output and error together; more is dropped.
+        wall_s: time from the start of a run to its end.
     """
 
     memory_bytes: int = 512 * 2**20
@@ -85,7 +85,7 @@ class Limits:
         """Check that no limit is above the sandbox's.
 
         Raises:
-            RequestError: one is.
+            RequestError: a limit is.
         """
         for name, value in asdict(self).items():
             most = getattr(ceiling, name)
@@ -95,7 +95,7 @@ class Limits:
 
     @classmethod
     def parse(cls, given: object) -> Limits:
-        """Read limits from JSON; missing ones get their default.
+        """Read limits from parsed JSON; missing ones have their default.
 
         Raises:
             RequestError: an unknown name, or an invalid value.
@@ -124,14 +124,14 @@ class RunRequest:
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> bytes:
-        """The request body."""
+        """The request as the body of POST /run."""
         content = asdict(self) | {"stdin": base64.b64encode(self.stdin).decode()}
         return json.dumps(content).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """How a run ended; exactly one of exit status and signal is given."""
+    """End of a run; exactly one of exit status and signal is given."""
 
     exit_status: int | None
     signal: int | None
@@ -146,7 +146,7 @@ def parse_run(body: bytes, ceiling: Limits) -> RunRequest:
     """Parse a run from a request body; missing limits are the sandbox's.
 
     Raises:
-        RequestError: it is invalid, or a limit is above the sandbox's.
+        RequestError: the body is invalid, or a limit is above the sandbox's.
     """
     given = _object(body)
     if unknown := set(given) - {part.name for part in fields(RunRequest)}:
@@ -183,15 +183,15 @@ def end_frame(end: RunEnd) -> bytes:
 
 
 LONGEST_FRAME_BYTES = 256 * 1024
-"""Of a line that sandboxd sends; its longest holds 64 KiB of output in base64."""
+"""Longest line that clients accept; sandboxd's longest has 64 KiB of output in base64."""
 _STREAMS = ("stdout", "stderr")
 
 
 def parse_frame(line: bytes) -> RunEnd | tuple[str, bytes]:
-    """Parse a line of a run's response: its end, or the stream's name and its output.
+    """Parse a line of a run's response: the run's end, or a stream's name and output.
 
     Raises:
-        ValueError: it is not a frame.
+        ValueError: the line is not a frame.
     """
     try:
         frame = json.loads(line)

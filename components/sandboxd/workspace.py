@@ -1,12 +1,12 @@
 """The writable folders of a sandbox: files for the client, snapshots, reset.
 
-Files are opened name by name, so that no link leads out: a job may replace a folder by a link at
-any moment. Each step opens the next name relative to the folder opened before, with O_NOFOLLOW, and
-continues only if that is a folder; a whole path is never resolved. Not with O_DIRECTORY: gVisor
-then follows links despite O_NOFOLLOW.
+A job may replace a folder by a link at any moment, so paths are opened name by name, such that no
+link leads outside. Each step opens the next name relative to the last folder, with O_NOFOLLOW, and
+continues only if it is a folder; a whole path is never resolved. O_DIRECTORY is not used, because
+gVisor then follows links despite O_NOFOLLOW.
 
-Files are read and written in threads: neither a slow disk nor 80,000 folders keep the server from
-answering.
+Files are read and written in threads, so that the server answers also with a slow disk or 80,000
+folders.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Workspace:
     """The workspace, and the other folders that a reset empties.
 
     Snapshots are sealed memfds of sandboxd, so that no job can change them. Restoring one deletes
-    those taken after it. A file whose put meets a reset is refused, so that it cannot reach the
-    next user; until it is whole, it has a name that snapshots pass over.
+    the later ones. A put during a reset is refused, so that its file cannot reach the next user;
+    incomplete files have names that snapshots leave out.
     """
 
     def __init__(self, root: Path, others: Sequence[Path]) -> None:
@@ -45,13 +45,13 @@ class Workspace:
         self._resets = 0
         self._is_resetting = False
         self._partial = f".put-{secrets.token_hex(8)}-"
-        """What the names of files that are not whole yet begin with."""
+        """Prefix of the names of incomplete files."""
 
     async def put(self, path: str, content: AsyncIterable[bytes]) -> int:
-        """Write a file atomically, creating parent folders; returns its size in bytes.
+        """Write a file atomically, create its parent folders, and return its size in bytes.
 
         Raises:
-            RequestError: the path leaves the workspace, is blocked, no space is left, or the
+            RequestError: the path leaves the workspace or is blocked, no space is left, or the
                 workspace is being reset.
         """
         *folders, name = names_of(path)
@@ -68,7 +68,7 @@ class Workspace:
                         raise RequestError(f"a file has at most {MAX_FILE_BYTES} bytes", status=413)
                     self._check_no_reset(path, resets)
                     await asyncio.to_thread(_write_all, file, data)
-                self._check_no_reset(path, resets)  # nothing awaits from here to the new name
+                self._check_no_reset(path, resets)  # no await between this check and the rename
                 os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ class Workspace:
         return name
 
     async def reset(self, to: str | None) -> None:
-        """Empty every folder, then restore a snapshot, if any; one reset at a time.
+        """Empty every folder, then restore a snapshot if `to` names one; one reset at a time.
 
         Raises:
             RequestError: there is no such snapshot.
@@ -143,9 +143,9 @@ class Workspace:
 
 
 def _below(root: Path, *, without: str) -> Iterator[Path]:
-    """Yield folders, files and links, parents first; iterative, as folders may be nested deep.
+    """Yield folders, files and links, parents first, without names that begin with `without`.
 
-    Names that begin with `without` are left out.
+    It is iterative, because folders may be nested deeply.
     """
     waiting = [root]
     while waiting:
@@ -165,7 +165,7 @@ def _empty(folder: Path) -> None:
 
     Subfolders are first moved to the top, because a job can nest them deeper than PATH_MAX.
     """
-    with contextlib.suppress(PermissionError):  # /tmp may be another user's
+    with contextlib.suppress(PermissionError):  # /tmp may belong to another user
         folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IRWXU)
     for attribute in os.listxattr(folder):
         if attribute.startswith("user."):
@@ -179,16 +179,16 @@ def _empty(folder: Path) -> None:
 
 
 def _forget_times(folder: Path) -> None:
-    """Set a folder's times, which could hold a message, to those of this moment."""
+    """Set a folder's times, which could contain a message to the next user, to the present."""
     passing = folder / f".reset-{secrets.token_hex(8)}"
     passing.mkdir()
     passing.rmdir()
-    with contextlib.suppress(PermissionError):  # another user's: then jobs cannot set them either
+    with contextlib.suppress(PermissionError):  # another user's folder; jobs cannot set it either
         os.utime(folder)
 
 
 def _clear(folder: Path, top: Path) -> list[Path]:
-    """Remove the files of a folder and move its subfolders to the top; returns their new paths."""
+    """Remove a folder's files, move its subfolders to `top`, and return their new paths."""
     moved = []
     with os.scandir(folder) as entries:
         for entry in list(entries):
@@ -197,14 +197,14 @@ def _clear(folder: Path, top: Path) -> list[Path]:
                 os.chmod(entry.path, stat.S_IRWXU)
                 os.rename(entry.path, moved[-1])
             else:
-                with contextlib.suppress(FileNotFoundError):  # of a put that was refused meanwhile
+                with contextlib.suppress(FileNotFoundError):  # a refused put has just removed it
                     os.unlink(entry.path)
     return moved
 
 
 _CHUNK_BYTES = 256 * 1024
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Opens the name itself: a link instead of its target, a pipe without blocking."""
+"""Flags that open the name itself: a link instead of its target, a pipe without blocking."""
 _STATUS = {
     errno.ENOENT: 404,
     errno.EEXIST: 409,
@@ -220,7 +220,7 @@ def names_of(path: str) -> list[str]:
     """Split a path relative to the workspace into names.
 
     Raises:
-        RequestError: it is empty, absolute, or has ".." or NUL.
+        RequestError: the path is empty, absolute, or has ".." or NUL.
     """
     if "\0" in path or path.startswith("/"):
         raise RequestError(f"a path is relative to the workspace and without NUL, not {path!r}")
@@ -252,7 +252,7 @@ def open_file(workspace: Path, path: str) -> BinaryIO:
 
 
 async def file_chunks(file: BinaryIO) -> AsyncIterator[bytes]:
-    """Yield a file's content, at most the limit if it grows meanwhile; closes it."""
+    """Yield a file's content, at most MAX_FILE_BYTES even if it grows, and close it."""
     left = MAX_FILE_BYTES
     with file:
         while left and (data := await asyncio.to_thread(file.read, min(_CHUNK_BYTES, left))):

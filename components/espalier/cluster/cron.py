@@ -1,9 +1,9 @@
-"""Cron expressions of Kubeflow: checked, and moved from one time zone to another.
+"""Cron expressions of Kubeflow: checks them, and converts them between time zones.
 
-Kubeflow reads them with robfig/cron 1.2.0 (`go.mod`): six fields, seconds first, no time zone in
-the text. Every schedule is read in one zone, CRON_SCHEDULE_TIMEZONE of the scheduled workflow
+Kubeflow parses them with robfig/cron 1.2.0 (`go.mod`): six fields, seconds first, no time zone in
+the text. All schedules are read in one zone, CRON_SCHEDULE_TIMEZONE of the scheduled workflow
 controller (`backend/src/crd/controller/scheduledworkflow/util/const.go`), which its API does not
-tell. cronsim reads the same six fields, with "*" for "?".
+return. cronsim parses the same six fields, with "*" for "?".
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _EXAMPLE = (
     "'0 0 3 * * 1' for Mondays at three"
 )
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-"""Two leap years lie within the next `_YEARS_SEARCHED`."""
+"""Start of the search for a first time; `_YEARS_SEARCHED` from here include two leap years."""
 _YEARS_SEARCHED = 5
-"""After which robfig/cron finds no time (spec.go, Next)."""
+"""Years after which robfig/cron gives up the search for a next time (spec.go, Next)."""
 _MINUTES_OF_DAY = 24 * 60
 _YEARS_AHEAD = 10
-"""How far ahead a schedule without an end is asked for changes of the clock."""
+"""Years for which a schedule without an end is checked for daylight saving time."""
 
 
 def checked_cron(text: str) -> str:
-    """Check a cron expression of Kubeflow, six fields with seconds first; normalise its spaces.
+    """Check a cron expression of Kubeflow (six fields, seconds first) and normalize its spaces.
 
     Raises:
         ClusterError: there are not six fields, a value is invalid, or no day fits.
@@ -37,7 +37,7 @@ def checked_cron(text: str) -> str:
     fields = text.split()
     if "TZ=" in text.upper():
         raise ClusterError(
-            f"--cron {text!r}: Kubeflow knows no time zone in a cron expression; give it as "
+            f"--cron {text!r}: Kubeflow allows no time zone in a cron expression; give it as "
             "--timezone"
         )
     if len(fields) == 5:
@@ -50,8 +50,8 @@ def checked_cron(text: str) -> str:
         times = _parsed(cron)
     except CronSimError as error:
         raise ClusterError(f"--cron {text!r}: {error}; Kubeflow reads {_EXAMPLE}") from error
-    # the controller's loop for schedules without catch-up (util/cron_schedule.go) never ends where
-    # robfig/cron finds no time: it would block every schedule there
+    # where robfig/cron finds no time, the controller's loop for schedules without catch-up
+    # (util/cron_schedule.go) never ends, and blocks all schedules
     first = next(times, None)
     if first is None or first.year >= _EPOCH.year + _YEARS_SEARCHED:
         raise ClusterError(f"--cron {text!r}: no year has such a day")
@@ -59,35 +59,35 @@ def checked_cron(text: str) -> str:
 
 
 def zone(name: str) -> tzinfo:
-    """The time zone of that name.
+    """The time zone with the name.
 
     Raises:
-        ClusterError: it is not known here.
+        ClusterError: this machine's database does not have it.
     """
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ClusterError(
-            f"--timezone {name}: not known here; write it as Europe/Paris, and see that the "
-            "machine has a time zone database (package tzdata)"
+            f"--timezone {name}: unknown; write it like Europe/Paris, and check that the machine "
+            "has a time zone database (package tzdata)"
         ) from error
 
 
 def cron_in(
     cron: str, zone_name: str, controller_zone: str, start: datetime, end: datetime | None
 ) -> str:
-    """`cron`, meant in one zone, as it has to be written for a controller that reads another one.
+    """Convert `cron` from the zone of its author to the zone in which Kubeflow reads it.
 
     Args:
-        cron: of `checked_cron`.
-        zone_name: in which it is meant.
-        controller_zone: in which Kubeflow reads it.
-        start: of the schedule.
-        end: of the schedule, or None.
+        cron: result of `checked_cron`.
+        zone_name: zone of its author.
+        controller_zone: zone in which Kubeflow reads it.
+        start: start of the schedule.
+        end: end of the schedule, or None.
 
     Raises:
-        ClusterError: no one expression fits, because the zones' distance changes while the schedule
-            lives (daylight saving time), or because days of the month would move.
+        ClusterError: no single expression fits, because the offset between the zones changes before
+            the end (daylight saving time), or because days of the month would shift.
     """
     meant, read = zone(zone_name), zone(controller_zone)
     where_to_set = (
@@ -102,7 +102,7 @@ def cron_in(
         if _distance(meant, read, moment) != distance:
             raise ClusterError(
                 f"--timezone {zone_name}: this Kubeflow reads every schedule in {controller_zone}, "
-                f"and the two differ by another time from {moment:%Y-%m-%d} on (daylight saving "
+                f"and the offset between the two changes on {moment:%Y-%m-%d} (daylight saving "
                 f"time). {where_to_set}; or give --cron in {controller_zone}; or an --end before "
                 "that day"
             )
@@ -110,7 +110,7 @@ def cron_in(
     if moved is None:
         raise ClusterError(
             f"--timezone {zone_name}: {cron!r} cannot be written in {controller_zone}, in which "
-            f"this Kubeflow reads every schedule: its days would move. {where_to_set}; or give "
+            f"this Kubeflow reads every schedule: its days would shift. {where_to_set}; or give "
             f"--cron in {controller_zone}"
         )
     return moved
@@ -122,7 +122,7 @@ def _distance(meant: tzinfo, read: tzinfo, moment: datetime) -> timedelta:
 
 
 def _moved(cron: str, minutes: int) -> str | None:
-    """The expression `minutes` later, or None if there is none."""
+    """The expression for times `minutes` later; None if none exists."""
     if minutes == 0:
         return cron
     fields, read = cron.split(), _parsed(cron)
@@ -135,7 +135,7 @@ def _moved(cron: str, minutes: int) -> str | None:
     hours = {of_day // 60 for _, of_day in moved}
     minutes_of_hour = {of_day % 60 for _, of_day in moved}
     if len(moved) != len(hours) * len(minutes_of_hour):
-        return None  # such as 3:45 and 4:15 of '0 15,45 3 * * *' in a zone of half an hour
+        return None  # as '0 15,45 3 * * *' moved by half an hour: 3:45 and 4:15
     fields[1] = "*" if len(minutes_of_hour) == 60 else _listed(minutes_of_hour)
     fields[2] = "*" if len(hours) == 24 else _listed(hours)
     has_every_date = fields[3] in "*?" and fields[4] in "*?"
@@ -154,14 +154,14 @@ def _listed(values: set[int]) -> str:
 
 
 def _parsed(cron: str) -> CronSim:
-    """Its times from `_EPOCH` on.
+    """The times of an expression, from `_EPOCH` on.
 
     Raises:
-        CronSimError: a value is invalid, or one that only cronsim reads.
+        CronSimError: a value is invalid, or only cronsim accepts it.
     """
     times = CronSim(cron.replace("?", "*"), _EPOCH)
     if not {*times.days, *times.weekdays} <= set(range(32)):
-        raise CronSimError("Kubeflow knows no L, LW and # among days")
+        raise CronSimError("Kubeflow allows no L, LW or # among days")
     if 7 in times.weekdays and "*" not in times.parts[5]:
-        raise CronSimError("Bad day-of-week: 7, written or by a step; Sunday is 0")
+        raise CronSimError("Bad day-of-week: 7, given or reached by a step; Sunday is 0")
     return times

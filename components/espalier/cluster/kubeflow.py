@@ -3,13 +3,13 @@
     with KubeflowApi(profile.kubernetes.kubeflow, os.environ) as api:
         run_id = start_run(api, "r17", compile_to)
 
-Requests are those of kfp_server_api, the generated client of v2beta1, and two older ones which that
-lacks. Answers are parsed as JSON, because its models read a web page as an empty listing.
-Time-outs, retries of reads and error messages are added here. kfp's own client has no time-outs,
-looks for tokens in a browser and at metadata servers, and prints.
+Requests use kfp_server_api, the generated client of v2beta1, and two older paths which it lacks.
+Answers are parsed as JSON here, because the client's models accept a web page as an empty listing.
+This module adds time-outs, retries of reads and error messages. kfp's own client has no time-outs,
+searches for tokens in a browser and at metadata servers, and prints.
 
-Facts about the server name the file of kubeflow/pipelines 2.17 that they are from, below
-backend/src/apiserver if nothing else is said.
+Comments about the server name a file of kubeflow/pipelines 2.17, relative to backend/src/apiserver
+unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ENDPOINT_VARIABLE = "KF_PIPELINES_ENDPOINT"
 UI_VARIABLE = "KF_PIPELINES_UI_ENDPOINT"
 TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
 TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
-"""The names of endpoint, UI and token file are kfp's own."""
+"""The variables of endpoint, UI and token file have the names that kfp uses."""
 ACTIVE_STATES = frozenset({"PENDING", "RUNNING", "CANCELING", "PAUSED"})
-"""States of a run or step that has not ended (model/run.go)."""
+"""States of a run or step before its end (model/run.go)."""
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
@@ -48,30 +48,30 @@ Compile = Callable[[Path], Mapping[str, str | int | float]]
 _FIRST_PAUSE_S = 0.5
 _PAGE_SIZE = 100
 _EXCERPT_START, _EXCERPT_END = 200, 400
-"""Characters of a long message of the server that an error repeats. The server puts what it was
-doing before each cause ("Failed to a: Failed to b: cause", backend/src/common/util/error.go), so
-the end says why."""
+"""First and last characters of a long message of the server that an error quotes. The server puts
+the failed action before its cause ("Failed to a: Failed to b: cause",
+backend/src/common/util/error.go), so the cause is at the end."""
 _STACK_FRAME = re.compile(r"\t|[\w./*()-]+\.[\w.*()-]+$")
-"""A line of Go's stack trace, as it stands in messages of errors that the server did not expect."""
+"""A line of a Go stack trace; the server puts these into messages of unexpected errors."""
 _NO_NAMESPACE = re.compile(
     r"empty namespace|Namespace cannot be empty|Namespace is required|in multi-user mode"
 )
-"""How the parts of a server for several users ask for a namespace (server/*_server.go,
+"""Errors of a multi-user server about a missing namespace (server/*_server.go,
 resource/resource_manager.go, validation/namespace.go)."""
 _DIGEST_CHARS = 12
 
 
 class KubeflowAwayError(ClusterError):
-    """The server did not answer, or failed, at every attempt; later it may."""
+    """The server did not answer, or failed, at every attempt; a later attempt may succeed."""
 
 
 class KubeflowApi:
-    """Connection to a server, to be used as a context manager.
+    """Connection to a server of Kubeflow Pipelines; a context manager.
 
     Attributes:
-        endpoint: address of the server.
+        endpoint: URL of the server.
         config: `kubernetes.kubeflow` of the profile.
-        pipelines, uploads, experiments, runs, recurring_runs: requests of kfp_server_api, for
+        pipelines, uploads, experiments, runs, recurring_runs: methods of kfp_server_api, for
             `read`, `listed` and `write`.
     """
 
@@ -111,17 +111,17 @@ class KubeflowApi:
     def read(
         self, purpose: str, request: Callable[..., Any], *arguments: str, **query: object
     ) -> dict[str, Any] | None:
-        """Read one object; retried while the server is unreachable or fails. None if there is none.
+        """Read one object, with retries while the server is unreachable; None for HTTP 404.
 
         Args:
-            purpose: for messages, such as "list schedules".
+            purpose: action for messages, such as "list schedules".
             request: a method of `pipelines`, `experiments`, `runs` or `recurring_runs`.
-            arguments: of the method.
-            query: of the method; None leaves a parameter out.
+            arguments: positional arguments of the method.
+            query: keyword arguments of the method; those that are None are left out.
 
         Raises:
-            KubeflowAwayError: it failed `config.attempts` times.
-            ClusterError: refused.
+            KubeflowAwayError: the server failed `config.attempts` times.
+            ClusterError: the server refuses.
         """
         repeating = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_transient),
@@ -149,14 +149,14 @@ class KubeflowApi:
         """All objects of a listing, page by page.
 
         Args:
-            purpose: for messages.
-            key: under which a page has the objects.
-            request: see `read`.
-            arguments: of the method.
-            query: of the method; `page_size` is 100 if it is not given.
+            purpose: action for messages.
+            key: key of the objects in a page.
+            request: a method, as for `read`.
+            arguments: positional arguments of the method.
+            query: keyword arguments of the method; `page_size` is 100 by default.
 
         Raises:
-            ClusterError: see `read`; or the listing does not exist.
+            ClusterError: as for `read`; or the listing does not exist.
         """
         token: str | None = None
         query = {"page_size": _PAGE_SIZE, **query}
@@ -178,10 +178,10 @@ class KubeflowApi:
     def write(
         self, purpose: str, request: Callable[..., Any], *arguments: object, **query: object
     ) -> dict[str, Any]:
-        """Create, change or delete something, without retries. The arguments are those of `read`.
+        """Create, change or delete something, without retries; arguments as for `read`.
 
         Raises:
-            ClusterError: refused, or not answered: then it may have been done nevertheless.
+            ClusterError: the server refuses, or does not answer; in that case it may have acted.
         """
         try:
             content = self._content(request, *arguments, **query)
@@ -196,7 +196,7 @@ class KubeflowApi:
         return self._object(purpose, content)
 
     def get(self, path: str, **options: object) -> Any:  # noqa: ANN401 (as the client's methods)
-        """GET a path that the generated client has no method for; a request for `read`."""
+        """GET a path without a method of the generated client; usable as a request of `read`."""
         query = {key: value for key, value in options.items() if not key.startswith("_")}
         settings: dict[str, Any] = {key: options[key] for key in options.keys() - query.keys()}
         return self._client.call_api(
@@ -210,10 +210,10 @@ class KubeflowApi:
         )
 
     def text(self, path: str, **query: object) -> Iterator[str] | None:
-        """The lines of a text, as they come. None if the server has no such path, or answers HTML.
+        """Lines of a streamed text; None if the server has no such path, or answers with HTML.
 
         Raises:
-            ClusterError: refused, or broken off.
+            ClusterError: the server refuses, or the connection breaks.
         """
         timeout = (self.config.timeout_s, self.config.timeout_s)
         try:
@@ -245,11 +245,11 @@ class KubeflowApi:
             ) from error
 
     def serves_ui(self) -> bool:
-        """Whether the endpoint has Kubeflow's pages too: its UI server passes the API on.
+        """Whether the endpoint is Kubeflow's UI server, which forwards requests to the API.
 
-        The UI answers its root with a page (frontend/server/app.ts, indexHtmlHandler); the API
-        server, which a port-forward of ml-pipeline reaches, has nothing there (main.go,
-        buildHTTPRouter). False as well where it does not say.
+        The UI server answers / with a page (frontend/server/app.ts, indexHtmlHandler); the API
+        server, which a port-forward of ml-pipeline reaches, does not (main.go, buildHTTPRouter).
+        False where the server does not answer.
         """
         if self._serves_ui is None:
             self._serves_ui = self._has_pages()
@@ -265,7 +265,7 @@ class KubeflowApi:
         return response.headers.get("Content-Type", "").startswith("text/html")
 
     def run_page(self, run_id: str) -> str | None:
-        """Address of a run on Kubeflow's pages; None where it is not known where they are."""
+        """URL of a run's page in Kubeflow's UI; None where the UI's address is unknown."""
         address = self._ui or (self.endpoint if self.serves_ui() else None)
         return f"{address.rstrip('/')}/#/runs/details/{run_id}" if address else None
 
@@ -278,7 +278,7 @@ class KubeflowApi:
                 _preload_content=False,
                 _request_timeout=(timeout_s, timeout_s),  # the client ignores a single float
             )
-        except UnicodeDecodeError as error:  # the client decodes the text of a refusal
+        except UnicodeDecodeError as error:  # the client decodes error bodies
             raise ClusterError(
                 f"{self.endpoint}: an error that is not text; is this the API of Kubeflow "
                 "Pipelines?"
@@ -310,14 +310,14 @@ class KubeflowApi:
             )
         elif status is not None and 300 <= status < 400:
             fault += (
-                "the server sends elsewhere, as to a login page. Give a token in "
+                "the server redirects, probably to a login page. Give a token in "
                 "kubernetes.kubeflow.token_file, or the API's own address"
             )
         elif (
             status == 400 and self.config.namespace is None and _NO_NAMESPACE.search(_fault(error))
         ):
             fault += (
-                "this Kubeflow has several users, and knows runs and schedules by namespace. Set "
+                "this Kubeflow is multi-user and keeps runs and schedules by namespace. Set "
                 "kubernetes.kubeflow.namespace to yours, in the profile or with --set "
                 f"({_fault(error)})"
             )
@@ -327,15 +327,15 @@ class KubeflowApi:
 
 
 def parsed_answer(model: type[AnswerT], answer: object, what: str) -> AnswerT:
-    """Parse what the server sends.
+    """Validate an answer of the server.
 
     Args:
-        model: the fields that are needed of it.
+        model: the fields that are needed.
         answer: parsed JSON.
-        what: it is, for the message.
+        what: name of the object for the message, such as "a run".
 
     Raises:
-        ClusterError: it does not have them.
+        ClusterError: a field is missing or invalid.
     """
     try:
         return model.model_validate(answer)
@@ -352,13 +352,13 @@ def start_run(api: KubeflowApi, name: str, compile_to: Compile) -> str:
     """Start one run and return its id.
 
     Args:
-        api: of the server.
-        name: of the run.
+        api: connection to the server.
+        name: display name of the run.
         compile_to: writes the compiled pipeline.
 
     Raises:
-        ProfileError: the profile, or one of its overrides, is refused.
-        ClusterError: the server is away, or refuses.
+        ProfileError: the profile or an override is invalid.
+        ClusterError: the server is unreachable, or refuses.
     """
     run = kfp_server_api.V2beta1Run(display_name=name, **run_fields(api, compile_to))
     return _id(api.write("start the run", api.runs.run_service_create_run, run), "run_id")
@@ -367,15 +367,15 @@ def start_run(api: KubeflowApi, name: str, compile_to: Compile) -> str:
 def run_fields(api: KubeflowApi, compile_to: Compile) -> dict[str, Any]:
     """Fields that V2beta1Run and V2beta1RecurringRun share, except the name.
 
-    A pipeline version is named by the digest of the compiled file: equal pipelines are uploaded
+    A pipeline version is named after the digest of the compiled file: equal pipelines are uploaded
     once, and a repeated command finds the version of its first attempt. A missing pipeline or
     experiment is created.
 
     Raises:
-        ProfileError: the profile, or one of its overrides, is refused.
-        ClusterError: the server is away, or refuses; or the experiment is archived.
+        ProfileError: the profile or an override is invalid.
+        ClusterError: the server is unreachable or refuses, or the experiment is archived.
     """
-    # first, as a server for several users refuses it without a namespace, and pipelines it does not
+    # first, because a multi-user server refuses experiments without a namespace, but not pipelines
     experiment_id = _experiment(api)
     with tempfile.TemporaryDirectory(prefix="espalier-") as folder:
         package = Path(folder) / "pipeline.yaml"
@@ -418,11 +418,11 @@ def _version(api: KubeflowApi, pipeline_id: str, package: Path) -> str:
 
 
 def _experiment(api: KubeflowApi) -> str | None:
-    """Id of the profile's experiment, or None if there is none.
+    """Id of the profile's experiment; None if it does not exist.
 
     Raises:
-        ClusterError: it is archived. The server would take the run (server/run_server.go,
-            createRun), and the UI would not show it with the experiments in use.
+        ClusterError: it is archived. The server would accept the run (server/run_server.go,
+            createRun), but the UI would not list it among active experiments.
     """
     name, namespace = api.config.experiment, api.config.namespace
     listing = api.experiments.experiment_service_list_experiments
@@ -494,7 +494,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _fault(error: Exception) -> str:
-    """The error, with the server's message or text, of which a long one is cut in the middle."""
+    """Text of an error with the server's message, which is shortened in the middle if long."""
     if isinstance(error, ApiException):
         try:
             body = json.loads(error.body or "")

@@ -1,19 +1,18 @@
-"""Runs of Kubeflow Pipelines: list, look at, follow, stop, retry; the log of a failed step.
+"""Runs of Kubeflow Pipelines: list, show, follow, stop, retry; the log of a failed step.
 
-What a server tells of a run (2.17, read in backend/src/apiserver):
+The server's description of a run (2.17, files below backend/src/apiserver):
 
-- `run_details.task_details` has every node of the Argo workflow, as the persistence agent reported
-  it last: name, state, times and children (server/api_converter.go, toModelTasks and
-  toApiPipelineTaskDetail). Of these a user knows the steps; drivers, the nodes "root" and
-  "executor", and attempts are KFP's.
-- Errors of run and tasks are never filled. A node's message and the name of its pod are in the
-  workflow alone, which GetRun of v1beta1 returns (toApiRunDetailV1).
-- Argo's "Omitted" (a step that is not reached) has no counterpart and no state at all.
-- A run that was terminated ends as FAILED; CANCELING is in its history if it was reported
-  meanwhile.
-- A log is that of the pod, or of the archive. The API server has it under v1alpha1 and answers 200
-  even if there is none, with a JSON error as the text (server/run_log_server.go); the UI server
-  does not pass that path on and has one of its own (frontend/server/app.ts).
+- `run_details.task_details` has every node of the Argo workflow, as the persistence agent last
+  reported it: name, state, times and children (server/api_converter.go, toModelTasks and
+  toApiPipelineTaskDetail). Users know only the steps among them; drivers, the nodes "root" and
+  "executor", and attempts are internal to KFP.
+- Error fields of runs and tasks are never filled. A node's message and its pod's name are only in
+  the workflow, which GetRun of v1beta1 returns (toApiRunDetailV1).
+- Argo's "Omitted" (a step that was not reached) is an empty state here.
+- A terminated run ends as FAILED; its history has CANCELING if that was reported before the end.
+- Logs come from the pod or from the archive. The API server has them under v1alpha1 and answers
+  200 even without a log, with a JSON error as the text (server/run_log_server.go); the UI server
+  does not forward that path and has one of its own (frontend/server/app.ts).
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ _NEWEST_FIRST = "created_at desc"
 _PAGE_SIZE = 100
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ATTEMPT = re.compile(r".*\(\d+\)")
-"""Argo's name for an attempt. KFP's workflow-controller-configmap gives every template a retry
-strategy, so that each node, step or driver, has attempts below it."""
+"""Argo's name of an attempt. KFP's workflow-controller-configmap gives every template a retry
+strategy, so that each step and driver has nodes of attempts below it."""
 _DRIVER = "-driver"
 _UNSET_YEARS = frozenset({1, 1970})
-"""Go's zero time, and that of Unix: "not yet" in what the server sends."""
+"""Years of Go's and Unix' zero times, which the server sends for times that are not set."""
 _SAME_NAMED = 10
-"""Runs of one name that an error lists."""
+"""Number of runs with the same name that an error lists."""
 _LATE_REPORTS = 3
-"""How often a run that has ended is read again for the states of its steps: the server stores them
-after that of the run (server/report_server.go, reportWorkflow)."""
+"""Number of times that an ended run is read again for the states of its steps: the server stores
+them after the run's state (server/report_server.go, reportWorkflow)."""
 _CLOCK_S = 5.0
-"""Seconds between two looks at a run."""
+"""Seconds between two reads of a run."""
 _PATIENCE_S = 900.0
-"""How long a run is followed while the server is away: the run does not need it."""
+"""Seconds for which an unreachable server is tolerated: the run itself does not need it."""
 
 
 class Step(NamedTuple):
@@ -63,19 +62,19 @@ class Step(NamedTuple):
 
     name: str
     state: str
-    """Kubeflow's; OMITTED if it was not reached."""
+    """Kubeflow's state; OMITTED if the step was not reached."""
     started: datetime | None
     ended: datetime | None
     message: str = ""
-    """Why it waits or failed; only after `explained`."""
+    """Reason why it waits or failed; set by `explained`."""
     pod: str = ""
-    """Pod of its last attempt; only after `explained`."""
+    """Pod of its last attempt; set by `explained`."""
     attempts: int = 0
-    """Pods that it had; only after `explained`."""
+    """Number of its pods; set by `explained`."""
 
     @property
     def seconds(self) -> float | None:
-        """From start to end; None before that."""
+        """Seconds from start to end; None before the end."""
         if self.started is None or self.ended is None:
             return None
         return (self.ended - self.started).total_seconds()
@@ -95,12 +94,12 @@ class Run(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, with success or without."""
         return self.state in _FINAL_STATES
 
     @property
     def seconds(self) -> float | None:
-        """From creation to end; None before that."""
+        """Seconds from creation to end; None before the end."""
         if self.created is None or self.ended is None:
             return None
         return (self.ended - self.created).total_seconds()
@@ -137,7 +136,7 @@ class _Runtime(BaseModel):
 
 
 class _Run(BaseModel):
-    """The fields of V2beta1Run that are read here."""
+    """Fields of V2beta1Run that are needed."""
 
     run_id: str = Field(min_length=1)
     display_name: str = ""
@@ -151,7 +150,7 @@ class _Run(BaseModel):
 
 
 class _Node(BaseModel):
-    """The fields of a node of an Argo workflow that are read here."""
+    """Fields of an Argo workflow's node that are needed."""
 
     id: str = ""
     name: str = ""
@@ -198,21 +197,21 @@ def runs(api: KubeflowApi, limit: int) -> list[Run]:
 
 
 def run_named(api: KubeflowApi, which: str) -> Run:
-    """The run of that name or id.
+    """The run with the name or id `which`.
 
     Raises:
-        ClusterError: there is none, or several of the name; the server is away or refuses.
+        ClusterError: there is none, or several with the name; the server is unreachable or refuses.
     """
     if _RUN_ID.fullmatch(which) and (found := _read(api, which)) is not None:
         return found
     named = {"operation": "EQUALS", "key": "display_name", "string_value": which}
-    # quoted here as well: the server unquotes what is unquoted already (list_request_util.go,
-    # parseAPIFilter), and would take the plus sign of a name for a blank
+    # quoted once more: the server unquotes the filter a second time (list_request_util.go,
+    # parseAPIFilter), and would read the plus sign of a name as a blank
     query = quote(json.dumps({"predicates": [named]}))
     same_named = [parsed_run(record) for record in _listed(api, filter=query)]
     if not same_named:
         raise ClusterError(
-            f"{api.endpoint}: no run {which}. `espalier runs list` has names and ids"
+            f"{api.endpoint}: no run {which}. `espalier runs list` shows names and ids"
         )
     if len(same_named) > 1:
         listed = "; ".join(f"{run.id} ({run.state})" for run in same_named[:_SAME_NAMED])
@@ -233,7 +232,7 @@ def _listed(api: KubeflowApi, **query: object) -> Iterator[dict[str, Any]]:
 
 
 def read_run(api: KubeflowApi, run_id: str) -> Run:
-    """The run of that id.
+    """The run with the id.
 
     Raises:
         KubeflowAwayError: the server is unreachable.
@@ -254,7 +253,7 @@ def parsed_run(record: object) -> Run:
     """Parse a run as the server sends it.
 
     Raises:
-        ClusterError: it is no V2beta1Run.
+        ClusterError: `record` is no V2beta1Run.
     """
     found = parsed_answer(_Run, record, "a run")
     tasks = found.run_details.task_details if found.run_details else []
@@ -267,12 +266,12 @@ def parsed_run(record: object) -> Run:
         ended=_set_time(found.finished_at),
         parameters=found.runtime_config.parameters if found.runtime_config else {},
         steps=_steps(tasks),
-        was_stopped="CANCELING" in last_states,  # an earlier one was before a retry
+        was_stopped="CANCELING" in last_states,  # an earlier CANCELING was before a retry
     )
 
 
 def _steps(tasks: Sequence[_Task]) -> tuple[Step, ...]:
-    # a child is named by its node's id, WORKFLOW-HASH; the workflow's own node has its name
+    # a child's name is its node's id, WORKFLOW-HASH; the root node has the workflow's name
     workflows = {child.pod_name.rpartition("-")[0] for task in tasks for child in task.child_tasks}
     own = workflows | {"root", "executor"}
     steps: dict[str, Step] = {}
@@ -311,7 +310,7 @@ def _set_time(time: datetime | None) -> datetime | None:
 
 
 def explained(api: KubeflowApi, run: Run) -> Run:
-    """The run with the messages and pods of its steps, where the server still tells of them.
+    """The run with messages, pods and attempts of its steps, where the server still has them.
 
     Raises:
         ClusterError: the server is unreachable or refuses.
@@ -324,7 +323,7 @@ def explained(api: KubeflowApi, run: Run) -> Run:
     try:
         workflow = _Workflow.model_validate_json(manifest)
     except ValidationError:
-        return run  # states and times are known from elsewhere
+        return run  # states and times do not come from the workflow
     steps = tuple(_explained_step(step, workflow) for step in run.steps)
     return run._replace(steps=steps)
 
@@ -349,9 +348,9 @@ def _explained_step(step: Step, workflow: _Workflow) -> Step:
 
 
 def _below(nodes: Sequence[_Node], name: str) -> list[_Node]:
-    """The node of that name and what belongs to it, by the nodes' full names, which are paths.
+    """The node with the name and its descendants, found by full names, which are paths.
 
-    Not by their children: Argo makes what follows a pod its child too.
+    `children` is of no use: in Argo, the nodes that follow a pod are its children, too.
     """
     roots = [node.name for node in nodes if node.display_name == name]
     if not roots:
@@ -376,15 +375,15 @@ def _pod_name(workflow: _Metadata, node: _Node) -> str:
     return f"{workflow.name}{middle}-{node.id.rpartition('-')[2]}"
 
 
-_OF_LAUNCHER = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d|time=\S+ level=INFO .*argo=true")
-"""Lines of Kubeflow's launcher and of Argo's executor about what they do around a step."""
+_LAUNCHER_LINE = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d|time=\S+ level=INFO .*argo=true")
+"""Log lines of Kubeflow's launcher and Argo's executor, which run before and after a step."""
 
 
 def log_end(api: KubeflowApi, run: Run, step: Step, lines: int) -> list[str]:
-    """The last lines that a step's pod logged about itself; of `explained`.
+    """The last lines of the log of a step's pod, without the launcher's; `step` from `explained`.
 
     Raises:
-        ClusterError: there is none any more, or the server is unreachable.
+        ClusterError: the log does not exist any more, or the server is unreachable.
     """
     if not step.pod:
         raise ClusterError(f"{step.name} has no pod")
@@ -399,7 +398,7 @@ def log_end(api: KubeflowApi, run: Run, step: Step, lines: int) -> list[str]:
         }  # fmt: skip
         given = {key: value for key, value in query.items() if value is not None}
         text = api.text("/k8s/pod/logs", **given)
-    kept = deque((line for line in text or () if not _OF_LAUNCHER.match(line)), maxlen=lines)
+    kept = deque((line for line in text or () if not _LAUNCHER_LINE.match(line)), maxlen=lines)
     if not kept or (len(kept) == 1 and _is_error(kept[0])):
         raise ClusterError(f"the log of the pod {step.pod} is not kept any more")
     return [line.rstrip() for line in kept]
@@ -414,10 +413,10 @@ def _is_error(line: str) -> bool:
 
 
 def stop(api: KubeflowApi, which: str) -> Run:
-    """End a run that has not ended.
+    """Terminate a run that has not ended.
 
     Raises:
-        ClusterError: there is no such run, or it has ended; the server is away or refuses.
+        ClusterError: there is no such run, or it has ended; the server is unreachable or refuses.
     """
     run = run_named(api, which)
     if run.is_over:
@@ -427,10 +426,10 @@ def stop(api: KubeflowApi, which: str) -> Run:
 
 
 def retry(api: KubeflowApi, which: str) -> Run:
-    """Run the steps of a failed run that did not succeed; the others keep their results.
+    """Repeat the steps of a failed run that did not succeed; the others keep their results.
 
     Raises:
-        ClusterError: there is no such run, or it has not failed; the server is away or refuses.
+        ClusterError: no such run, or it has not failed; the server is unreachable or refuses.
     """
     run = run_named(api, which)
     if run.state != FAILED:  # workflow.go, GenerateRetryExecution: "must be Failed/Error to retry"
@@ -452,14 +451,14 @@ def follow(
     """Wait for the end of a run.
 
     Args:
-        api: of the server.
-        run_id: of the run.
-        report: is given a step when it has started, and when it has ended.
-        away: is told, once, that the server does not answer; the run is asked for again.
-        sleep: waits so many seconds.
+        api: connection to the server.
+        run_id: id of the run.
+        report: called with a step when it has started, and when it has ended.
+        away: called with the error, once, when the server stops answering; reads continue.
+        sleep: waits for a number of seconds.
 
     Raises:
-        ClusterError: the server refuses, or did not answer for a quarter of an hour.
+        ClusterError: the server refuses, or does not answer for 15 minutes.
     """
     reported: dict[str, str] = {}
     silent_s, reads_after_end = 0.0, 0

@@ -3,9 +3,9 @@
     api = KubernetesApi(cluster_configuration(kubeconfig), ApiRetries(attempts=4))
     pods = api.send(read(object_path("v1", "pods", namespace), labelSelector="app=one"))["items"]
 
-Objects are dictionaries with the API's own keys. The kubernetes package reads kubeconfig files with
-their plugins and renews tokens of service accounts. Requests use httpx2, because that package has
-no asynchronous client: each of a pool's thousands of sandboxes would need a thread.
+Objects are dictionaries with the API's own keys. The kubernetes package reads kubeconfig files,
+runs their plugins and renews service-account tokens. Requests use httpx2, because the kubernetes
+package has no asynchronous client: each of a pool's thousands of sandboxes would need a thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ApiRequest:
     """A request, made by the functions below and sent by either client.
 
     Attributes:
-        purpose: for messages, after "could not": "read the Deployment espalier-serving".
+        purpose: action for messages, after "could not": "read the Deployment espalier-serving".
     """
 
     method: str
@@ -47,7 +47,7 @@ class ApiRequest:
 
 
 def object_path(api_version: str, plural: str, namespace: str, name: str = "") -> str:
-    """Path of an object, or of its kind if no name is given.
+    """Path of an object, or of all objects of its kind if no name is given.
 
     object_path("ray.io/v1", "rayjobs", "one", "r17") is /apis/ray.io/v1/namespaces/one/rayjobs/r17.
     """
@@ -56,23 +56,23 @@ def object_path(api_version: str, plural: str, namespace: str, name: str = "") -
 
 
 def read(path: str, purpose: str = "", **query: str) -> ApiRequest:
-    """Read an object, or a list that `labelSelector` in `query` restricts."""
+    """Request for an object, or for a list, which `labelSelector` in `query` can restrict."""
     return ApiRequest(method="GET", path=path, purpose=purpose or f"read {path}", query=query)
 
 
 def create(folder: str, manifest: K8sObject, purpose: str = "") -> ApiRequest:
-    """Create an object; `folder` is the path of its kind."""
+    """Request that creates an object; `folder` is the path of its kind."""
     purpose = purpose or f"create {manifest['metadata']['name']} in {folder}"
     return ApiRequest(method="POST", path=folder, purpose=purpose, body=manifest)
 
 
 def delete(path: str, purpose: str = "", **preconditions: str) -> ApiRequest:
-    """Delete an object and everything that it owns.
+    """Request that deletes an object and everything that it owns.
 
     Args:
-        path: of the object.
-        purpose: for messages.
-        preconditions: `uid` or `resourceVersion` that the object must have; else 409.
+        path: path of the object.
+        purpose: action for messages.
+        preconditions: `uid` or `resourceVersion` that the object must have; otherwise HTTP 409.
     """
     options: K8sObject = {"propagationPolicy": "Background"}
     if preconditions:
@@ -81,13 +81,13 @@ def delete(path: str, purpose: str = "", **preconditions: str) -> ApiRequest:
 
 
 def delete_last(path: str, purpose: str = "") -> ApiRequest:
-    """Delete what an object owns, and then the object: while it is there, they may be."""
+    """Request that deletes an object after everything that it owns: once it is gone, all is."""
     options: K8sObject = {"propagationPolicy": "Foreground"}
     return ApiRequest(method="DELETE", path=path, purpose=purpose or f"delete {path}", body=options)
 
 
 def merge(path: str, fields: K8sObject, purpose: str = "", **query: str) -> ApiRequest:
-    """Merge-patch fields; a `resourceVersion` among them must still be the object's."""
+    """Request that merge-patches fields; HTTP 409 if a `resourceVersion` among them is outdated."""
     return ApiRequest(
         method="PATCH", path=path, purpose=purpose or f"change {path}", query=query, body=fields,
         content_type="application/merge-patch+json",
@@ -95,7 +95,7 @@ def merge(path: str, fields: K8sObject, purpose: str = "", **query: str) -> ApiR
 
 
 def apply(path: str, fields: K8sObject, *, manager: str, purpose: str = "") -> ApiRequest:
-    """Set and own fields by server-side apply, forced over other field managers."""
+    """Request that sets and owns fields by server-side apply, forced over other managers."""
     return ApiRequest(
         method="PATCH", path=path, purpose=purpose or f"apply {path}", body=fields,
         query={"fieldManager": manager, "force": "true"},
@@ -115,15 +115,15 @@ if TYPE_CHECKING:
 NOT_FOUND, CONFLICT, TOO_MANY_REQUESTS = 404, 409, 429
 _CONNECTIONS = 32
 _EXCERPT = 300
-"""Characters of an answer without a Status object that are quoted in an error."""
+"""First characters of an answer without a Status object that an error quotes."""
 _LONGEST_LINE_BYTES = 16 * 2**20
-"""Longest line of an event; etcd keeps objects of 1.5 MiB at most, longer as JSON."""
+"""Longest line of a watch, in bytes; etcd's limit for an object is 1.5 MiB, more as JSON."""
 _LONGEST_ASKED_S = 60.0
-"""A server that asks for a longer pause (Retry-After) is asked again after this one."""
+"""Longest pause in seconds that a server can ask for (Retry-After)."""
 _TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 35_000}
-"""Linux's options; other systems have some of them. A peer that acknowledges nothing for 35 s is
-gone, whether something was sent to it or not."""
+"""Linux's socket options; other systems have some of them. A peer that acknowledges nothing for
+35 s counts as gone, on idle connections, too."""
 
 _log = logging.getLogger(__name__)
 
@@ -133,26 +133,25 @@ class ApiRetries:
     """Retries while the API server is unreachable or fails; the pause doubles each time.
 
     Each pause is shortened by up to half at random, so that clients that failed together do not
-    come back together. A server that says how long to wait (Retry-After) is waited for, up to a
-    minute. They end after `attempts`, or when the next attempt would start over `total_s` after
-    the first.
+    retry together. A server's Retry-After is obeyed, up to a minute. Retries end after `attempts`,
+    or when the next attempt would start more than `total_s` after the first.
     """
 
     attempts: int | None = 1
-    """None: unlimited within `total_s`."""
+    """Most attempts; None: unlimited within `total_s`."""
     total_s: float = float("inf")
     first_pause_s: float = 0.25
     longest_pause_s: float = 15.0
     timeout_s: float = 30.0
-    """Time limit of one attempt."""
+    """Time limit of one attempt, seconds."""
     also: frozenset[int] = frozenset()
     """Statuses to retry besides those of `ApiError.is_transient`."""
     jitter: Callable[[], float] = random.random
-    """From 0 (the shortest pause) to 1."""
+    """Random number from 0 (the shortest pause) to 1."""
 
     def pause_s(self, failures: int, error: BaseException | None) -> float:
-        """Seconds to wait after so many failures in a row, the last of which was `error`."""
-        # beyond 2**16 every pause is the longest one, and 2.0**failures would overflow in the end
+        """Seconds to wait after `failures` consecutive failures, the last with `error`."""
+        # from 2**16 on every pause is the longest, and 2.0**failures would overflow at some point
         doubled = self.first_pause_s * 2 ** min(failures - 1, 16)
         pause = min(self.longest_pause_s, doubled) * (0.5 + self.jitter() / 2)
         asked = error.retry_after_s if isinstance(error, ApiError) else 0.0
@@ -165,7 +164,7 @@ class ApiError(ClusterError):
     Attributes:
         status: HTTP status; 0 if there was no answer.
         is_transient: whether the same request may succeed later.
-        retry_after_s: seconds that the server asks to wait; 0 if it does not say.
+        retry_after_s: the server's Retry-After in seconds; 0 if it sends none.
     """
 
     def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
@@ -190,7 +189,7 @@ class KubernetesApi:
         )
 
     def send(self, request: ApiRequest) -> K8sObject:
-        """Send a request, retried as `retries` says.
+        """Send a request, with the retries of `retries`.
 
         Raises:
             ApiError: refused, or not answered.
@@ -198,7 +197,7 @@ class KubernetesApi:
         return tenacity.Retrying(**_repeating(self._retries))(self._send_once, request)
 
     def find(self, path: str, purpose: str = "") -> K8sObject | None:
-        """The object at a path; None if there is none.
+        """Read the object at a path; None if there is none.
 
         Raises:
             ApiError: refused, or not answered.
@@ -213,12 +212,12 @@ class KubernetesApi:
     def create_or_adopt(self, folder: str, manifest: K8sObject, kind: str) -> K8sObject:
         """Create an object, or return the existing one of the same owner.
 
-        So a create may be retried: if only the answer was lost, the created object is adopted.
+        This makes a create repeatable: if only its answer was lost, the created object is adopted.
 
         Args:
             folder: path of the kind.
-            manifest: with an entry in `metadata.ownerReferences`.
-            kind: for messages.
+            manifest: object with an entry in `metadata.ownerReferences`.
+            kind: name of the kind for messages.
 
         Raises:
             ClusterError: an object of this name has another owner; refused; not answered.
@@ -239,7 +238,7 @@ class KubernetesApi:
         return present
 
     def discard(self, request: ApiRequest) -> bool:
-        """Send a `delete`; False if the object is gone or its preconditions do not hold.
+        """Send a `delete`; False if the object does not exist or its preconditions do not hold.
 
         Raises:
             ApiError: refused, or not answered.
@@ -264,7 +263,7 @@ class AsyncKubernetesApi:
     """Asynchronous requests to one cluster.
 
     Attributes:
-        sent: how many requests were sent, by method; a watch is a GET.
+        sent: number of requests sent, by method; a watch is a GET.
     """
 
     def __init__(self, settings: Configuration, retries: ApiRetries) -> None:
@@ -273,7 +272,7 @@ class AsyncKubernetesApi:
         self._retries = retries
         self._http = httpx2.AsyncClient(
             base_url=settings.host,
-            timeout=None,  # `_send_once` limits an attempt; a watch has no limit
+            timeout=None,  # `send_once` limits an attempt; a watch has no limit
             transport=httpx2.AsyncHTTPTransport(
                 verify=_verification(settings),
                 trust_env=False,
@@ -283,7 +282,7 @@ class AsyncKubernetesApi:
         )
 
     async def send(self, request: ApiRequest) -> K8sObject:
-        """Send a request, retried as `retries` says, except a create.
+        """Send a request, with the retries of `retries`; a create is sent once.
 
         Raises:
             ApiError: refused, or not answered.
@@ -293,12 +292,12 @@ class AsyncKubernetesApi:
         return await tenacity.AsyncRetrying(**_repeating(self._retries))(self.send_once, request)
 
     async def lines(self, request: ApiRequest) -> AsyncGenerator[bytes]:
-        """Lines of a streamed answer, such as that of a watch, until the server ends it.
+        """Lines of a streamed answer, such as a watch's, until the server ends it.
 
-        It has no time limit of its own: a connection that went silent is for the caller to notice.
+        There is no time limit: the caller has to notice a silent connection.
 
         Raises:
-            ApiError: refused, broken off, or a line is too long.
+            ApiError: refused, the connection broke, or a line is too long.
         """
         self.sent[request.method] += 1
         try:
@@ -338,7 +337,7 @@ def cluster_configuration(kubeconfig: str | Path | None) -> Configuration:
             pod.
 
     Raises:
-        ClusterError: there is no such configuration.
+        ClusterError: there is no usable configuration.
     """
     from kubernetes import client, config
 
@@ -361,7 +360,7 @@ def cluster_configuration(kubeconfig: str | Path | None) -> Configuration:
 def _without_token(error: Exception) -> str:
     return (
         f"no service-account token in this pod: {_TOKEN_FILE} cannot be used ({error}). Every pod "
-        "knows where the API server is, and only one that mounts a token may ask it: give the pod "
+        "knows the API server's address, but only one that mounts a token can use it: give the pod "
         "an account with the rights that it needs (espalier-trainer for sandboxes, "
         "espalier-training-launcher for RayJobs and TrainJobs) and "
         "automountServiceAccountToken: true, or name a kubeconfig. Under Kubeflow set "
@@ -370,7 +369,7 @@ def _without_token(error: Exception) -> str:
 
 
 def keepalive_options() -> list[tuple[int, int, int]]:
-    """Socket options by which the kernel notices a peer that is gone without a word."""
+    """Socket options with which the kernel detects a peer that vanished."""
     known = {name: getattr(socket, name, None) for name in _KEEPALIVE}
     return [
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -436,13 +435,13 @@ def _repeating(retries: ApiRetries) -> dict[str, Any]:
 
 
 def _log_pause(state: tenacity.RetryCallState) -> None:
-    assert state.outcome is not None, "an attempt came before the pause"
+    assert state.outcome is not None, "a pause follows an attempt"
     _log.warning("%s; next attempt in %.2g s", state.outcome.exception(), state.upcoming_sleep)
 
 
 def _give_up(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, ApiError), "nothing else is repeated"
+    assert isinstance(error, ApiError), "only ApiError is retried"
     if state.attempt_number == 1:
         raise error
     took_s = state.seconds_since_start or 0.0
@@ -487,7 +486,7 @@ def retry_seconds(text: object) -> float:
 
 
 async def _lines(request: ApiRequest, response: httpx2.Response) -> AsyncIterator[bytes]:
-    """Lines that end; what an ended connection leaves unfinished is dropped.
+    """Complete lines of an answer; an incomplete last line is dropped.
 
     Raises:
         ApiError: a line is too long.

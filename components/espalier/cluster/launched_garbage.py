@@ -2,10 +2,10 @@
 
 by hand     python -m espalier.cluster.launched_garbage --namespace NAME --kubeconfig FILE
 
-The object of a run of Kubeflow belongs to the run's Workflow, which Argo keeps for an hour after
-its end. A step that is stopped has no time to delete it, and one that lost its node has a successor
-that goes on with it. The object of a Job belongs to the Job, which is kept for its log; a Job whose
-last pod was killed has not deleted it.
+The object of a Kubeflow run is owned by the run's Workflow, which Argo keeps for an hour after its
+end. A stopped step has no time to delete the object, and the next attempt of a step that lost its
+node continues with it. The object of a Job is owned by the Job, which is kept for its log; if the
+Job's last pod was killed, the object was not deleted.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _OWNERS: dict[tuple[str, str], tuple[str, Callable[[K8sObject], bool]]] = {
     ("argoproj.io/v1alpha1", "Workflow"): ("workflows", _workflow_has_ended),
     ("batch/v1", "Job"): ("jobs", _job_has_ended),
 }
-"""Kinds of owners: their plural, and whether one has ended."""
+"""API version and kind of owners -> their plural, and a test whether an owner has ended."""
 
 
 def is_abandoned(kind: LaunchedKind, launched: K8sObject, owner: K8sObject | None) -> bool:
-    """Whether nobody waits for the launched object any more.
+    """Whether the launched object still runs although its owner has ended or was deleted.
 
     Args:
-        kind: of the object.
+        kind: the object's kind.
         launched: the object.
-        owner: the Workflow or Job that owns it; None if there is none of that name.
+        owner: the Workflow or Job that owns it; None if it does not exist.
     """
     if "deletionTimestamp" in launched["metadata"]:
         return False
-    # what has ended costs nothing, and is left to its operator and its owner for the logs
+    # an ended object uses nothing; its operator and its owner keep it for the logs
     if kind.status(launched).has_ended:
         return False
     reference = _owner_reference(launched)
@@ -79,8 +79,8 @@ def collect(namespace: str, *, kubeconfig: Path | None = None) -> list[tuple[str
     """Delete the abandoned objects of `namespace` and return their kinds and names.
 
     Args:
-        namespace: of the runs.
-        kubeconfig: of the cluster; None means the cluster of this pod.
+        namespace: namespace of the runs.
+        kubeconfig: file with the cluster's address; None means the cluster of this pod.
 
     Raises:
         ClusterError: the API server is unreachable or refuses.
@@ -106,7 +106,7 @@ def collect(namespace: str, *, kubeconfig: Path | None = None) -> list[tuple[str
 
 
 def _launched(api: KubernetesApi, folder: str, kind: LaunchedKind) -> list[K8sObject]:
-    """Those of espalier; none where the kind's operator is not installed."""
+    """Objects of the kind that espalier launched; none where its operator is not installed."""
     try:
         return api.send(read(folder, labelSelector=f"{NAME_LABEL}={kind.label}"))["items"]
     except ApiError as error:
@@ -123,10 +123,10 @@ def _owner_reference(launched: K8sObject) -> K8sObject | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Collect once and print what was deleted."""
+    """Collect once and print the deleted objects."""
     parser = argparse.ArgumentParser(prog="espalier.cluster.launched_garbage", description=__doc__)
     parser.add_argument("--namespace", required=True)
-    parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")
+    parser.add_argument("--kubeconfig", type=Path, help="needed outside the cluster")
     given = parser.parse_args(arguments)
     try:
         deleted = collect(given.namespace, kubeconfig=given.kubeconfig)

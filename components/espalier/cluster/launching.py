@@ -1,13 +1,13 @@
-"""A step that launches its stage as an object of another kind: creates it, watches it, deletes it.
+"""Launches a stage as another object (RayJob, TrainJob): creates it, watches it, deletes it.
 
-That step needs no GPU. The object's own pods run the same `espalier step` command where the GPUs
-are: they fetch, train and publish, while the step watches, also while the API server restarts. What
-kinds there are is said in `objects.kinds`.
+The launching step needs no GPU. The object's pods run the same `espalier step` command on the GPU
+nodes: they fetch, train and publish, while the step watches, also through restarts of the API
+server. `objects.kinds` lists the kinds of objects.
 
-A step that runs as a Job deletes its object when it is terminated. Under Kubeflow, which gives a
-step a fraction of a second, the object belongs to the run's Workflow: the next attempt of the step
-goes on watching it, and when the run has ended or was stopped, the collector (`launched_garbage`)
-deletes it. An object that is suspended, as by Kueue for another one, is waited for.
+A step that runs as a Job deletes its object when it is terminated. Kubeflow gives a terminated step
+only a fraction of a second, so there the object belongs to the run's Workflow: the next attempt of
+the step continues to watch it, and after the run's end the collector (`launched_garbage`) deletes
+it. The step keeps waiting for an object that Kueue has suspended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from espalier.determinism import TRAINER_VARIABLE
 from espalier.records import ClusterError
 
 RETRIES = ApiRetries(attempts=None, total_s=600.0, first_pause_s=0.5, longest_pause_s=15.0)
-"""An upgrade of the API server takes minutes, in which training continues."""
+"""Patience with the API server: its upgrade takes minutes, in which training continues."""
 _POLL_S = 5.0
 _PASSED_ON = (
     "ESPALIER_PARENT_RUN",
@@ -41,20 +41,20 @@ _PASSED_ON = (
     "MLFLOW_RUN_ID",
     "MLFLOW_EXPERIMENT_NAME",
 )
-"""Variables that the pods get besides the endpoints: the tracked run they belong to, and the server
-that has it, which may be another one than that of the endpoints."""
+"""Variables that are passed on to the pods: the tracked run, and its server, which may differ from
+that of the endpoints."""
 _GONE_WITHIN_S = 300.0
-"""KubeRay stops the job and its cluster before it lets go of a RayJob that was deleted."""
+"""Seconds to wait for a deleted object: KubeRay first stops the RayJob's job and cluster."""
 
 
 class LaunchedObjects:
-    """The objects of one kind in one namespace."""
+    """Client for the objects of one kind in one namespace."""
 
     def __init__(self, kind: LaunchedKind, namespace: str, environment: Mapping[str, str]) -> None:
         """Connect to the cluster of KUBECONFIG, or to that of this pod.
 
         Raises:
-            ClusterError: there is neither.
+            ClusterError: neither is configured.
         """
         self._kind = kind
         self._namespace = namespace
@@ -62,46 +62,46 @@ class LaunchedObjects:
         self._api = KubernetesApi(cluster_configuration(environment.get("KUBECONFIG")), RETRIES)
 
     def create(self, manifest: K8sObject) -> None:
-        """Create the object, or continue with that of an earlier pod of the same owner.
+        """Create the object, or keep the one that an earlier pod of the same owner created.
 
-        One that is being deleted is waited for.
+        Waits first for an object of this name that is being deleted.
 
         Raises:
             ClusterError: an object of this name has another owner, or is not deleted in five
-                minutes; refused; the server is unreachable.
+                minutes; the server refuses or is unreachable.
         """
         self._wait_for_name(manifest["metadata"]["name"])
         self._api.create_or_adopt(self._folder, manifest, self._kind.kind)
 
     def pod_controller(self, pod: Owner) -> Owner:
-        """The controller of a pod, such as the Workflow of a run of Kubeflow.
+        """The controller of a pod, such as the Workflow of a Kubeflow run.
 
         Raises:
-            ClusterError: the pod is in another namespace, or has no controller; refused; the server
-                is unreachable.
+            ClusterError: the pod is in another namespace, or has no controller; the server refuses
+                or is unreachable.
         """
         path = object_path("v1", "pods", self._namespace, pod.name)
         found = self._api.find(path, f"read Pod {self._namespace}/{pod.name}")
         if found is None or found["metadata"]["uid"] != pod.uid:
             raise ClusterError(
                 f"this step's pod {pod.name} is not in kubernetes.pipeline_namespace="
-                f"{self._namespace}, and a {self._kind.kind} is owned in its own namespace alone; "
-                "set the key to the namespace of Kubeflow's runs"
+                f"{self._namespace}, and the owner of a {self._kind.kind} must be in the same "
+                "namespace; set the key to the namespace of Kubeflow's runs"
             )
         for reference in found["metadata"].get("ownerReferences") or ():
             if reference.get("controller"):
-                named = (reference[key] for key in ("apiVersion", "kind", "name", "uid"))
-                return Owner(*named)
+                owner_named = (reference[key] for key in ("apiVersion", "kind", "name", "uid"))
+                return Owner(*owner_named)
         raise ClusterError(
             f"pod {pod.name} has no controller that could own a {self._kind.kind}: launch it from "
-            "a run of Kubeflow or from a Job of ours"
+            "a Kubeflow run or from a Job that espalier created"
         )
 
     def delete_failed(self, manifest: K8sObject) -> None:
-        """Delete an object of the same name and owner if it failed.
+        """Delete the object with the same name and owner if it has failed.
 
         Raises:
-            ClusterError: refused; the server is unreachable.
+            ClusterError: the server refuses or is unreachable.
         """
         present = self._find(manifest["metadata"]["name"])
         if present is not None:
@@ -113,7 +113,7 @@ class LaunchedObjects:
         """Read the status.
 
         Raises:
-            ClusterError: it was deleted; refused; the server is unreachable.
+            ClusterError: the object was deleted; the server refuses or is unreachable.
         """
         found = self._find(name)
         if found is None:
@@ -121,10 +121,10 @@ class LaunchedObjects:
         return self._kind.status(found)
 
     def delete(self, manifest: K8sObject) -> None:
-        """Delete it with everything that it owns, unless it is gone or has another owner.
+        """Delete the object with everything that it owns, unless it has another owner.
 
         Raises:
-            ClusterError: refused; the server is unreachable.
+            ClusterError: the server refuses or is unreachable.
         """
         name = manifest["metadata"]["name"]
         present = self._find(name)
@@ -139,7 +139,7 @@ class LaunchedObjects:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{self._kind.kind} {self._namespace}/{name} of an earlier attempt was not "
-                    f"deleted in {_GONE_WITHIN_S:g} s; see whether {self._kind.operator} runs"
+                    f"deleted in {_GONE_WITHIN_S:g} s; check that {self._kind.operator} runs"
                 )
             time.sleep(_POLL_S)
 
@@ -168,33 +168,34 @@ def launch(  # noqa: PLR0913 (who launches, what, and where)
     """Run `command` as an object of `kind` and return its final status.
 
     Args:
-        kind: of the object.
-        stage: that the command runs.
-        command: of the stage's first process.
-        processes: of the stage that train together.
+        kind: kind of the object.
+        stage: name of the stage.
+        command: command of the stage's first process.
+        processes: number of processes of the stage that train together.
         settings: `kubernetes` of the profile.
-        environment: of this process: run id and owner (`objects.job`), tracked run, KUBECONFIG.
-        log: takes a line whenever the object's state changes.
+        environment: variables of this process: run id and owner (`objects.job`), tracked run,
+            KUBECONFIG.
+        log: called with a line whenever the object's state changes.
 
     Raises:
-        ClusterError: a variable is not set, the API server refuses or is unreachable for long, or
-            the object was deleted by others. It is deleted then.
-        StepTerminated: a signal came; the object of a Job's step is deleted, that of a run of
-            Kubeflow is left to the next attempt or to the collector.
+        ClusterError: a variable is not set, the API server refuses or is unreachable for ten
+            minutes, or somebody else deleted the object. The object is deleted.
+        StepTerminated: a signal came; the object of a Job's step is deleted, that of a Kubeflow run
+            is left to the next attempt or to the collector.
     """
-    named = Owner(*(_variable(environment, name, kind) for name in OWNER_VARIABLES))
+    owner_named = Owner(*(_variable(environment, name, kind) for name in OWNER_VARIABLES))
     run_id = _variable(environment, RUN_ID_VARIABLE, kind)
     objects = LaunchedObjects(kind, settings.pipeline_namespace, environment)
-    is_kubeflow = named.kind == "Pod"
+    is_kubeflow = owner_named.kind == "Pod"
     passed_on = {name: environment[name] for name in _PASSED_ON if name in environment}
-    if is_kubeflow:  # by which its stages find their common tracked run
+    if is_kubeflow:  # the run's stages find their common tracked run by this id
         passed_on[RUN_ID_VARIABLE] = run_id
     manifest = kind.manifest(
         LaunchOrder(
             stage=stage,
             command=command,
             run_id=run_id,
-            owner=objects.pod_controller(named) if is_kubeflow else named,
+            owner=objects.pod_controller(owner_named) if is_kubeflow else owner_named,
             settings=settings,
             environment={**passed_on, TRAINER_VARIABLE: kind.trainer},
             processes=processes,
@@ -203,16 +204,16 @@ def launch(  # noqa: PLR0913 (who launches, what, and where)
     name = manifest["metadata"]["name"]
     with on_signals(_terminated):
         try:
-            # a later attempt, or a retried run of Kubeflow, uses the same name: the object that
-            # failed must not fail it again
+            # a later attempt, or a retried Kubeflow run, uses the same name: without this, the
+            # object that failed before would fail it at once
             objects.delete_failed(manifest)
             objects.create(manifest)
             return _watched(objects, f"{kind.kind} {name}", name, log)
         except (ClusterError, StepTerminated) as reason:
             if is_kubeflow and isinstance(reason, StepTerminated):
-                log(f"leaves {kind.kind} {name} to the next attempt: {reason}")
+                log(f"leaving {kind.kind} {name} to the next attempt: {reason}")
             else:
-                log(f"deletes {kind.kind} {name}: {reason}")
+                log(f"deleting {kind.kind} {name}: {reason}")
                 objects.delete(manifest)
             raise
 
@@ -236,7 +237,7 @@ def _variable(environment: Mapping[str, str], name: str, kind: LaunchedKind) -> 
     if not value:
         raise ClusterError(
             f'{name} is not set: kubernetes.trainer = "{kind.trainer}" needs a step that runs as a '
-            "Job of ours (`espalier.cluster.objects.job`), which says who owns the "
+            "Job made by `espalier.cluster.objects.job`, which names the owner of the "
             f'{kind.kind}; or set it to "job"'
         )
     return value

@@ -1,11 +1,11 @@
 """Recurring runs of Kubeflow: create, list, pause, resume, delete.
 
-One run at a time. No run is started for times that lie before a schedule was made or resumed: a
-late retraining run would read the same data as the next one. Kubeflow's own `no_catchup` does not
-give that. Its controller (backend/src/crd/controller/scheduledworkflow/util, cron_schedule.go and
-scheduled_workflow.go) then leaves out all missed times but the latest, counts from the last run or
-from a start in the past, and starts that run at once. So a start in the past is not sent, and a
-schedule is resumed as a new one.
+A schedule has at most one run at a time, and starts no runs for times before it was created or
+resumed: a late retraining run would read the same data as the next one. Kubeflow's `no_catchup` is
+not enough for that. With it, the controller (backend/src/crd/controller/scheduledworkflow/util,
+cron_schedule.go and scheduled_workflow.go) still starts one run at once for the latest time missed
+since the last run or since a start in the past. So a start in the past is not sent, and a schedule
+is resumed as a new one.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from espalier.cluster.kubeflow import (
 from espalier.records import ClusterError
 
 _IN_PLACE_OF = re.compile(r"\(espalier: in place of (\S+)\)")
-"""In the description of a resumed schedule: the id of the paused one, which is deleted after it."""
+"""Marker in a resumed schedule's description: id of the paused schedule that it replaces."""
 _COPIED = (
     "display_name", "pipeline_version_reference", "pipeline_spec", "runtime_config",
     "service_account", "max_concurrency", "no_catchup", "experiment_id", "plugins_input",
 )  # fmt: skip
-"""Fields of V2beta1RecurringRun that a resumed schedule takes over. Not the namespace: a Kubeflow
-for one user gives its own there and refuses it as input (resource_manager.go,
+"""Fields of V2beta1RecurringRun that are copied to a resumed schedule. The namespace is not: a
+single-user Kubeflow returns its own there, but refuses it as input (resource_manager.go,
 GetValidExperimentNamespacePair)."""
 _KEEP_RUNS = "ORPHAN"
-"""A schedule owns the workflows of its runs: without this its deletion would end one that goes on
-(resource_manager.go, DeleteJob; recurring_run.proto, DeletePropagationPolicy)."""
+"""Deletes a schedule without its runs. It owns their workflows, so that otherwise a run in progress
+would end (resource_manager.go, DeleteJob; recurring_run.proto, DeletePropagationPolicy)."""
 _RUNS_ASKED = 200
-"""How many of the newest runs are looked through for one of a schedule that goes on."""
+"""Number of the newest runs that are searched for an active run of a schedule."""
 
 
 class _Cron(BaseModel):
@@ -57,7 +57,7 @@ class _Runtime(BaseModel):
 
 
 class _RecurringRun(BaseModel):
-    """The fields of V2beta1RecurringRun that are read here."""
+    """Fields of V2beta1RecurringRun that are needed."""
 
     recurring_run_id: str = Field(min_length=1)
     display_name: str = ""
@@ -68,39 +68,39 @@ class _RecurringRun(BaseModel):
 
 
 class When(NamedTuple):
-    """Times at which runs start, as a user gives them."""
+    """Times at which runs start, as given by the user."""
 
     cron: str
     start: str | None = None
-    """ISO 8601; None is now."""
+    """ISO 8601; None means now."""
     end: str | None = None
     timezone: str | None = None
-    """In which `cron`, and times without an offset, are meant; None is Kubeflow's own zone."""
+    """Zone of `cron` and of times without an offset; None means Kubeflow's own zone."""
 
 
 class Times(NamedTuple):
-    """Times at which runs start, as Kubeflow keeps them."""
+    """Times at which runs start, in Kubeflow's format."""
 
     trigger: kfp_server_api.V2beta1Trigger
     notes: tuple[str, ...] = ()
-    """Where they differ from what was given."""
+    """Differences from the given times, for the user."""
 
 
 def times(when: When, controller_zone: str, now: datetime) -> Times:
-    """Kubeflow's trigger for these times.
+    """Kubeflow's trigger for the given times.
 
-    A start that has passed is left out, as Kubeflow would start a run for it at once. Another one
-    is sent a second early: the first run is at the first time *after* what is sent
-    (cron_schedule.go), and a start at midnight means that midnight too.
+    A start in the past is left out, because Kubeflow would start a run for it at once. A start in
+    the future is sent a second early: the first run is at the first time *after* it
+    (cron_schedule.go), and a start at midnight should include that midnight.
 
     Args:
-        when: as the user gives them.
+        when: times as given by the user.
         controller_zone: `kubernetes.kubeflow.timezone`.
-        now: the present.
+        now: current time.
 
     Raises:
-        ClusterError: the expression or a time is invalid, the end is before the start or has
-            passed, or the expression cannot be written in the controller's zone.
+        ClusterError: the expression or a time is invalid, the end is before the start or in the
+            past, or the expression cannot be converted to the controller's zone.
     """
     start = _time("--start", when.start, when.timezone)
     end = _time("--end", when.end, when.timezone)
@@ -108,19 +108,19 @@ def times(when: When, controller_zone: str, now: datetime) -> Times:
     if start is not None and end is not None and end <= start:
         raise ClusterError(f"--end {when.end} is not after --start {when.start}")
     if end is not None and end <= now:
-        raise ClusterError(f"--end {when.end} has passed: no run would be started")
+        raise ClusterError(f"--end {when.end} is in the past: no run would be started")
     notes: list[str] = []
     if start is not None and start <= now:
         notes.append(
-            f"--start {when.start} has passed: the first run is at the next time of the cron "
-            "expression, and none for the times before"
+            f"--start {when.start} is in the past: the first run is at the next time of the cron "
+            "expression, without runs for earlier times"
         )
         start = None
     if when.timezone is not None:
         meant, cron = cron, cron_in(cron, when.timezone, controller_zone, start or now, end)
         if cron != meant:
             notes.append(
-                f"Kubeflow keeps and lists {meant!r} of {when.timezone} as {cron!r} of "
+                f"Kubeflow stores and lists {meant!r} in {when.timezone} as {cron!r} in "
                 f"{controller_zone}"
             )
     if start is not None:
@@ -139,11 +139,11 @@ class Schedule(NamedTuple):
     cron: str
     parameters: dict[str, Any]
     in_place_of: str | None = None
-    """Id of the paused schedule that it resumes."""
+    """Id of the paused schedule that it replaces."""
 
 
 class Resumed(NamedTuple):
-    """A schedule that starts runs again."""
+    """A resumed schedule, and notes for the user."""
 
     id: str
     notes: tuple[str, ...] = ()
@@ -153,18 +153,18 @@ def create(api: KubeflowApi, name: str, trigger: Times, compile_to: Compile) -> 
     """Create a schedule and return its id.
 
     Args:
-        api: of the server.
-        name: not used by another schedule.
+        api: connection to the server.
+        name: display name that no other schedule has.
         trigger: times of its runs.
         compile_to: writes the compiled pipeline.
 
     Raises:
-        ProfileError: the profile, or one of its overrides, is refused.
-        ClusterError: the name is taken, the server is unreachable or refuses.
+        ProfileError: the profile or an override is invalid.
+        ClusterError: the name is in use; the server is unreachable or refuses.
     """
     if any(found.name == name for found in schedules(api)):
         raise ClusterError(
-            f"{api.endpoint}: there is a schedule {name} already. Delete it "
+            f"{api.endpoint}: a schedule {name} exists already. Delete it "
             f"(`espalier schedule delete {name}`), or choose another name"
         )
     recurring_run = kfp_server_api.V2beta1RecurringRun(
@@ -181,7 +181,7 @@ def create(api: KubeflowApi, name: str, trigger: Times, compile_to: Compile) -> 
 
 
 def schedules(api: KubeflowApi) -> list[Schedule]:
-    """Every schedule of the namespace, in the server's order.
+    """All schedules of the namespace, in the server's order.
 
     Raises:
         ClusterError: the server is unreachable or refuses.
@@ -195,7 +195,7 @@ def parsed_schedule(found: object) -> Schedule:
     """Parse an entry of the server's listing.
 
     Raises:
-        ClusterError: it is no V2beta1RecurringRun.
+        ClusterError: `found` is no V2beta1RecurringRun.
     """
     run = parsed_answer(_RecurringRun, found, "a schedule")
     trigger = run.trigger.cron_schedule if run.trigger else None
@@ -211,10 +211,10 @@ def parsed_schedule(found: object) -> Schedule:
 
 
 def pause(api: KubeflowApi, which: str) -> Schedule:
-    """Start no more runs until `resume`; a running one continues.
+    """Start no more runs until `resume`; a run in progress continues.
 
     Raises:
-        ClusterError: no such schedule, the server is away or refuses.
+        ClusterError: no such schedule; the server is unreachable or refuses.
     """
     found = _found(api, which, schedules(api))
     disabling = api.recurring_runs.recurring_run_service_disable_recurring_run
@@ -223,20 +223,20 @@ def pause(api: KubeflowApi, which: str) -> Schedule:
 
 
 def resume(api: KubeflowApi, which: str, now: datetime) -> Resumed:
-    """Start runs again, from the next time on: the paused schedule is replaced by an equal new one.
+    """Start runs again from the next time on, by replacing the paused schedule with a new one.
 
-    Enabling it instead would start a run for the latest time that it missed. The new one is made
-    first, so at every moment at most one of the two is enabled, and nothing is lost if this is
-    interrupted; the same command then deletes what is left of the paused one. A schedule that
-    catches up (made elsewhere) is enabled: it is meant to run what it missed.
+    Enabling the paused schedule would start a run for the latest missed time. The new one is
+    created before the paused one is deleted, so nothing is lost if this is interrupted, and the
+    same command then deletes the paused one. A schedule that catches up (created by other tools) is
+    enabled instead, because its missed runs are wanted.
 
     Args:
-        api: of the server.
+        api: connection to the server.
         which: name or id.
-        now: the present.
+        now: current time.
 
     Raises:
-        ClusterError: no such schedule, it has ended, the server is away or refuses.
+        ClusterError: no such schedule, or it has ended; the server is unreachable or refuses.
     """
     known = schedules(api)
     found = _found(api, which, known)
@@ -256,7 +256,7 @@ def resume(api: KubeflowApi, which: str, now: datetime) -> Resumed:
     if not record.get("no_catchup"):
         enabling = api.recurring_runs.recurring_run_service_enable_recurring_run
         api.write(f"resume the schedule {found.name}", enabling, found.id)
-        note = f"{found.name} catches up: Kubeflow starts a run for every time that it missed"
+        note = f"{found.name} catches up: Kubeflow starts a run for every missed time"
         return Resumed(found.id, (note,))
     creating = api.recurring_runs.recurring_run_service_create_recurring_run
     anew = _copied(record, api.config.namespace, now)
@@ -265,19 +265,19 @@ def resume(api: KubeflowApi, which: str, now: datetime) -> Resumed:
     notes = [f"{found.name} has a new id, {made.id} (was {found.id})"]
     if running := _running(api, found.id):
         notes.append(
-            f"its run {running} goes on and is not counted: the next one may start beside it"
+            f"its run {running} continues and is not counted: the next run may start in parallel"
         )
     return Resumed(made.id, tuple(notes))
 
 
 def _copied(record: Mapping[str, Any], namespace: str | None, now: datetime) -> dict[str, Any]:
-    """An enabled schedule with the content of `record`, without a start that has passed."""
+    """An enabled schedule with the content of `record`, without a start in the past."""
     trigger = {kind: dict(content) for kind, content in record.get("trigger", {}).items()}
     for content in trigger.values():
         end = content.get("end_time")
         if end is not None and datetime.fromisoformat(end) <= now:
             raise ClusterError(
-                f"the schedule {record.get('display_name')} ended at {end}: delete it, and make "
+                f"the schedule {record.get('display_name')} ended at {end}: delete it, and create "
                 "another"
             )
         if "start_time" in content and datetime.fromisoformat(content["start_time"]) <= now:
@@ -295,13 +295,13 @@ def _replace(api: KubeflowApi, paused_id: str, made: Schedule) -> None:
         api.write("delete it", deleting, paused_id, propagation_policy=_KEEP_RUNS)
     except ClusterError as error:
         raise ClusterError(
-            f"{made.name} is resumed as {made.id}, but the paused {paused_id} that it replaces is "
-            f"still there ({error}). `espalier schedule resume {made.id}` deletes it"
+            f"{made.name} is resumed as {made.id}, but the paused {paused_id} that it replaces "
+            f"still exists ({error}). `espalier schedule resume {made.id}` deletes it"
         ) from error
 
 
 def _running(api: KubeflowApi, schedule_id: str) -> str | None:
-    """Id of a run of the schedule that has not ended."""
+    """Id of an active run of the schedule; None if there is none."""
     listing = api.runs.run_service_list_runs
     runs = api.listed(
         "list runs", "runs", listing, namespace=api.config.namespace, sort_by="created_at desc"
@@ -313,10 +313,10 @@ def _running(api: KubeflowApi, schedule_id: str) -> str | None:
 
 
 def delete(api: KubeflowApi, which: str) -> Schedule:
-    """Delete the schedule; runs that it started stay, and go on.
+    """Delete the schedule; its runs stay and continue.
 
     Raises:
-        ClusterError: no such schedule, the server is away or refuses.
+        ClusterError: no such schedule; the server is unreachable or refuses.
     """
     found = _found(api, which, schedules(api))
     deleting = api.recurring_runs.recurring_run_service_delete_recurring_run
@@ -351,7 +351,7 @@ def _time(option: str, text: str | None, timezone: str | None) -> datetime | Non
     if time.tzinfo is None:
         if timezone is None:
             raise ClusterError(
-                f"{option} {text}: in which time zone? Add Z or an offset such as +01:00, or give "
+                f"{option} {text}: it has no time zone. Add Z or an offset like +01:00, or give "
                 "--timezone"
             )
         time = time.replace(tzinfo=zone(timezone))

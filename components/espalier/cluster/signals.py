@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT of a process that has something to clean up, or to pass on."""
+"""Handlers of SIGTERM and SIGINT for a process that cleans up or forwards the signal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def on_signals(act: Callable[[int], None]) -> Generator[None]:
-    """Call `act` with the number of a SIGTERM or SIGINT, in the main thread.
+    """Call `act` in the main thread with the number of each SIGTERM or SIGINT within the block.
 
     PID 1 of a container receives only signals that it handles: without a handler the kubelet would
-    wait for the grace period and then kill the pod.
+    wait for the whole grace period and then kill the pod.
     """
 
     def called(number: int, _frame: FrameType | None) -> None:

@@ -1,13 +1,13 @@
-"""Follows the objects of one kind: a list, then a watch that goes on from it, for as long as asked.
+"""Watches the objects of one kind: a list, then watches that continue from it.
 
     pods = ResourceWatch(api, object_path("v1", "pods", "one"), "app=two", changed)
-    await pods.start()      # changed(name, object) of every object, and from now on of every change
+    await pods.start()      # changed(name, object) for every object, then for every change
 
-Nothing that happens to the connection is lost. What was missed is read from a new list, and an
-object that is no longer in it counts as deleted. A connection that went silent is noticed: the
-server ends each watch after `lasts_s`, so one that is still open `grace_s` later is dead, and
-bookmarks keep the version fresh from which the next one goes on. A server that fails, refuses or
-closes at once is asked again after pauses that double, until a watch has lasted for a while.
+No change is lost with the connection: missed changes are read from a new list, and an object that
+is no longer in it counts as deleted. Silent connections are detected: the server ends each watch
+after `lasts_s`, so one that is still open `grace_s` later is dead. Bookmarks keep the version fresh
+from which the next watch continues. After a failure, a refusal or an immediate end the pauses
+double, until a watch has lasted for `settled_s`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from espalier.cluster.kubernetes_api import (
 from espalier.cluster.objects.names import K8sObject
 
 Changed = Callable[[str, K8sObject | None], None]
-"""Takes the name of an object, and its present state; None when it is deleted."""
+"""Takes the name of an object and its current state, which is None when it was deleted."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,15 +44,15 @@ _RETRIES = ApiRetries(first_pause_s=1.0, longest_pause_s=15.0)
 class WatchSettings:
     """Deadlines and pauses of a watch.
 
-    A dead connection is noticed within lasts_s + grace_s of its last sign of life, 50 s by default.
+    A dead connection is detected at most lasts_s + grace_s, 50 s by default, after its start.
 
     Attributes:
-        lasts_s: how long the server keeps a watch open (timeoutSeconds); each is up to a quarter
-            shorter at random, so that the watches of many runs do not end together.
-        grace_s: how much later the client closes it itself.
-        settled_s: a watch that lasted so long ends the doubling of pauses.
+        lasts_s: seconds for which the server keeps a watch open (timeoutSeconds); each is up to a
+            quarter shorter at random, so that the watches of many runs do not end together.
+        grace_s: seconds after that when the client closes it.
+        settled_s: seconds that a watch must last to end the doubling of pauses.
         retries: pauses after a failure; attempts are unlimited.
-        jitter: from 0 (the longest watch) to 1.
+        jitter: random number from 0 (the longest watch) to 1.
     """
 
     lasts_s: float = 40.0
@@ -63,25 +63,25 @@ class WatchSettings:
 
 
 class WatchError(ApiError):
-    """A watch reported an error, or sent what is no event: only a new list says what there is."""
+    """A watch sent an error or an invalid event; a new list is needed."""
 
 
 class WatchEvent(NamedTuple):
     """A line of a watch."""
 
     kind: str
-    """ADDED, MODIFIED, DELETED, or BOOKMARK: of that object only the resource version is real."""
+    """ADDED, MODIFIED, DELETED, or BOOKMARK, whose object has only a resource version."""
     object: K8sObject
 
 
 class ResourceWatch:
-    """The objects that a selector matches, kept up to date by one task.
+    """Watch on the objects that a selector matches, which runs in one task.
 
     Args:
-        api: of the cluster.
-        path: of the kind (`object_path`).
+        api: client of the cluster.
+        path: path of the kind (`object_path`).
         selector: label selector.
-        changed: called in the task for each change; an error of it ends the watch (`raise_fault`).
+        changed: called in the task for each change; its errors end the watch (`raise_fault`).
         settings: deadlines and pauses.
     """
 
@@ -134,8 +134,8 @@ class ResourceWatch:
             except WatchError as error:
                 self._version, fault = "", error
             except ApiError as error:
-                # a server that restarts goes on where it was; one that fails again may have
-                # forgotten the version, and 410 says that it has
+                # a restarted server continues from the version; after a second failure the version
+                # may be unknown to it, and HTTP 410 says that it is
                 if not error.is_transient or self._failures:
                     self._version = ""
                 fault = error
@@ -145,10 +145,11 @@ class ResourceWatch:
             await asyncio.sleep(pause_s)
 
     async def _watch_once(self) -> None:
-        """Watch until the server ends it, or should have.
+        """Watch until the server ends the watch.
 
         Raises:
-            ApiError: broken off, refused, silent for too long, or ended at once.
+            ApiError: the connection broke, the server refused, was silent after the watch's time,
+                or ended it at once.
         """
         settings, clock = self._settings, asyncio.get_running_loop().time
         lasts_s = max(1, round(settings.lasts_s * (1 - settings.jitter() / 4)))
@@ -170,12 +171,12 @@ class ResourceWatch:
                         self._take(event.object, is_deleted=event.kind == "DELETED")
         except TimeoutError as error:
             raise ApiError(
-                f"could not watch {self._path}: the connection went silent; the server should have "
+                f"could not watch {self._path}: the connection is silent; the server should have "
                 f"ended the watch after {lasts_s} s"
             ) from error
         finally:
-            # only time shows that a server is well: one that ends every watch at once may still
-            # say something in each
+            # only a watch that lasted shows that the server works: one that ends every watch at
+            # once may still send events
             if spoke and clock() - began >= settings.settled_s:
                 self._failures = 0
         if clock() - began < settings.settled_s:
@@ -186,10 +187,10 @@ class ResourceWatch:
         return read(self._path, labelSelector=self._selector)
 
     def _take_list(self, answer: K8sObject) -> None:
-        """Tell of every object of a list, and of those that are not in it any more.
+        """Call `changed` for every object of a list, and for known objects that are not in it.
 
         Raises:
-            ApiError: it is no list.
+            ApiError: the answer is no list.
         """
         match answer:
             case {"metadata": {"resourceVersion": str(version)}, "items": list(items)}:
@@ -213,14 +214,14 @@ class ResourceWatch:
 
 
 _EXCERPT = 300
-"""Characters of a line that is no event which an error quotes."""
+"""First characters of an invalid event that an error quotes."""
 
 
 def parsed_event(path: str, line: bytes) -> WatchEvent:
     """Parse a line of a watch.
 
     Raises:
-        WatchError: it is no event, or one that reports an error.
+        WatchError: the line is no event, or an ERROR event.
     """
     try:
         event = json.loads(line)

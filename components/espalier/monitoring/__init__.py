@@ -1,10 +1,10 @@
-"""Prometheus metrics of a stage that runs in a pod; off unless ESPALIER_METRICS_PORT names a port.
+"""Prometheus metrics of a stage that runs in a pod; off unless ESPALIER_METRICS_PORT is set.
 
     exporter    answers /metrics while a stage runs
-    training    figures of the steps of training, as a tracker
-    sandboxes   pools of sandboxes, read when they are scraped
+    training    a tracker that keeps figures of training steps as metrics
+    sandboxes   metrics of sandbox pools, read at each scrape
 
-A stage is a batch job: it answers scrapes as long as it runs, and what it came to is in MLflow. The
+A stage is a batch job: it can be scraped only while it runs; its results are in MLflow. The
 endpoint and the controller of `espalier.serving` have metrics of their own.
 """
 

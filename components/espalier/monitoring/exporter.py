@@ -1,4 +1,4 @@
-"""Answers /metrics while a stage runs."""
+"""HTTP server of /metrics while a stage runs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _HIGHEST_PORT = 65535
 def exported_tracker(
     stage: str, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> Generator[Tracker]:
-    """A tracker whose figures are answered on the port of PORT_VARIABLE while the block runs.
+    """A tracker whose figures are served on the port of PORT_VARIABLE while the block runs.
 
     Args:
-        stage: that runs; a label of its metrics.
-        environment: of the process. Without the variable nothing listens.
-        say: takes a line where the port is taken: a stage does not end for want of metrics.
+        stage: name of the stage, a label of its metrics.
+        environment: variables of the process; without PORT_VARIABLE there is no server.
+        say: takes a line where the port is in use, which does not end the stage.
 
     Raises:
-        EspalierError: the variable is no port.
+        EspalierError: the variable's value is no port.
     """
     named = environment.get(PORT_VARIABLE)
     if not named:
@@ -46,7 +46,7 @@ def exported_tracker(
     try:
         server, thread = start_http_server(_port(named), registry=registry)
     except OSError as error:
-        say(f"no metrics are answered on port {named}: {error.strerror}")
+        say(f"no metrics are served on port {named}: {error.strerror}")
         yield NullTracker()
         return
     try:

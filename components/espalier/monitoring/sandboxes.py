@@ -1,4 +1,4 @@
-"""Pools of sandboxes as Prometheus metrics, read from the pools when they are scraped."""
+"""Prometheus metrics of sandbox pools, read from the pools at each scrape."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _CLAIM_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class SandboxCollector(Collector):
-    """All pools of this process, those that are closed in the counters only."""
+    """Metrics of all pools of this process; closed pools are only in the counters."""
 
     def __init__(
         self,
         states: Callable[[], Sequence[PoolState]] = pool_states,
         metrics: Callable[[], Sequence[PoolMetrics]] = pool_metrics,
     ) -> None:
-        """Read pools by these functions."""
+        """Read the pools with these functions."""
         self._states, self._metrics = states, metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Read every pool."""
+        """The metrics, summed over the pools."""
         states, metrics = self._states(), self._metrics()
         held = GaugeMetricFamily(
             "espalier_sandbox_pool_sandboxes",
-            "Sandboxes by what they are at.",
+            "Sandboxes by state.",
             labels=["state"],
         )
         for state in ("free", "lent", "cleaning", "starting"):
@@ -79,14 +79,14 @@ def _claims(waits_s: Sequence[float]) -> HistogramMetricFamily:
         buckets.append((bound, below))
     return HistogramMetricFamily(
         "espalier_sandbox_pool_claim_seconds",
-        "How long served claims waited.",
+        "Waiting time of served claims.",
         buckets=buckets,
         sum_value=sum(waits_s),
     )
 
 
-def _by_cause(name: str, told: str, counted: Sequence[Counter[str]]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, told, labels=["cause"])
+def _by_cause(name: str, description: str, counted: Sequence[Counter[str]]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, description, labels=["cause"])
     totals: Counter[str] = Counter()
     for counts in counted:
         totals.update(counts.copy())

@@ -1,4 +1,4 @@
-"""Figures of the steps of training as Prometheus metrics."""
+"""Prometheus metrics of training steps."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _GAUGES = {
     "pass_rate": ("pass_ratio", "Share of the newest step's trajectories that succeeded."),
     "zero_variance_share": (
         "zero_variance_ratio",
-        "Share of the newest step's groups whose rewards were all equal: no signal.",
+        "Share of the newest step's groups whose rewards are all equal, which give no signal.",
     ),
     "loss": ("loss", "Loss of the newest step."),
     "grad_norm": ("gradient_norm", "Norm of the newest step's gradient before it was clipped."),
     "entropy": ("entropy_nats", "Mean entropy of the policy on the tokens that it sampled."),
     "clipped_share": ("clipped_ratio", "Share of tokens whose importance ratio was clipped."),
-    "mismatch_kl": ("mismatch_kl_nats", "KL of the engine that sampled against the trainer."),
+    "mismatch_kl": ("mismatch_kl_nats", "KL of the sampling engine against the trainer."),
     "kl": ("reference_kl_nats", "KL of the policy against the reference, where it is computed."),
-    "dev_em": ("dev_exact_match_ratio", "Share of dev questions that were answered right."),
-    "tokens_per_s": ("tokens_per_second", "Sampled, or trained, tokens of the newest step."),
+    "dev_em": ("dev_exact_match_ratio", "Share of dev questions that were answered correctly."),
+    "tokens_per_s": ("tokens_per_second", "Tokens per second of the newest step."),
 }
-"""Figure of a step -> name after espalier_training_, and what it is."""
+"""Figure of a step -> name after espalier_training_, and description."""
 _COUNTERS = {
-    "lost_episodes": ("lost_episodes", "Episodes that were lost from outside, without a reward."),
+    "lost_episodes": ("lost_episodes", "Episodes that the infrastructure lost, without a reward."),
     "broke_sandbox_episodes": (
         "broke_sandbox_episodes",
         "Episodes whose own program ended its sandbox: wrong answers.",
@@ -39,9 +39,9 @@ _SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 class TrainingMetrics(NullTracker):
-    """A tracker that keeps the newest step's figures for scrapes.
+    """Tracker that keeps the newest step's figures as metrics.
 
-    A figure that a stage does not report has no series, so a dashboard shows no zeros for it.
+    A figure that a stage does not report has no series, so that dashboards show no zeros for it.
     """
 
     def __init__(
@@ -51,47 +51,47 @@ class TrainingMetrics(NullTracker):
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Begin.
+        """Register the metrics.
 
         Args:
-            stage: the label of all series.
-            registry: where the metrics are.
-            clock: seconds since 1970.
+            stage: label of all series.
+            registry: registry of the metrics.
+            clock: gives seconds since 1970.
         """
         self._stage, self._clock = stage, clock
         self._checkpoint_step = -1.0
 
-        def gauge(name: str, told: str) -> Gauge:
-            return Gauge(f"espalier_training_{name}", told, ["stage"], registry=registry)
+        def gauge(name: str, description: str) -> Gauge:
+            return Gauge(f"espalier_training_{name}", description, ["stage"], registry=registry)
 
         self._gauges = {figure: gauge(*named) for figure, named in _GAUGES.items()}
         self._counters = {
-            figure: Counter(f"espalier_training_{name}", told, ["stage"], registry=registry)
-            for figure, (name, told) in _COUNTERS.items()
+            figure: Counter(f"espalier_training_{name}", description, ["stage"], registry=registry)
+            for figure, (name, description) in _COUNTERS.items()
         }
-        self._step = gauge("step", "Optimizer steps that are done.")
+        self._step = gauge("step", "Finished optimizer steps.")
         self._planned = gauge("planned_steps", "Optimizer steps that the profile asks for.")
         self._checkpoint = gauge(
-            "checkpoint_timestamp_seconds", "When the newest checkpoint was written, since 1970."
+            "checkpoint_timestamp_seconds", "Time of the newest checkpoint, since 1970."
         )
-        self._started = gauge("start_timestamp_seconds", "When the stage began, since 1970.")
+        self._started = gauge("start_timestamp_seconds", "Time of the stage's start, since 1970.")
         self._started.labels(stage).set(clock())
         self._seconds = {
             figure: Histogram(
                 f"espalier_training_{name}_seconds",
-                told,
+                description,
                 ["stage"],
                 buckets=_SECONDS,
                 registry=registry,
             )
-            for figure, name, told in (
+            for figure, name, description in (
                 ("step_s", "step", "Duration of a step, with its evaluation and checkpoint."),
                 ("rollout_s", "rollout", "Part of a step in which the learner waits for rollouts."),
             )
         }
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """Keep the figures of a step; those of no step are MLflow's alone."""
+        """Keep the figures of a step; figures without a step are only in MLflow."""
         if step is None:
             return
         self._step.labels(self._stage).set(step)
@@ -109,7 +109,7 @@ class TrainingMetrics(NullTracker):
 
     @contextmanager
     def progress(self, description: str, total: int) -> Generator[Progress]:
-        """Note how many steps are planned."""
+        """Record the number of planned steps."""
         self._planned.labels(self._stage).set(total)
         with super().progress(description, total) as shown:
             yield shown

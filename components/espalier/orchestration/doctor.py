@@ -1,4 +1,4 @@
-"""What is installed, what is missing, and what to do about it."""
+"""Checks of the installation and the machine, each with a remedy."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from espalier.records import EspalierError, RegistryError
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"
 _MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0
-"""A laptop run with its tracking database stays below these (MLflow keeps a copy of the policy)."""
+"""Disk and memory for a laptop run with its tracking database, which has a copy of the policy."""
 _TIMEOUT_S = 5.0
 _WORTH_A_CHANGE = 1.2
-"""A setting is advised if it makes products at least this many times as fast."""
+"""Least speed-up of matrix products for which a setting is advised."""
 _PRODUCT = (128, 1024, 1024)  # a short row, and widths of a small language model
 _PRODUCTS_S = 0.1
-"""Seconds in which a product is repeated. On a CPU without bfloat16 a single one takes longer."""
+"""Seconds for which a product is repeated; a single one without bfloat16 units takes longer."""
 _PURPOSES = {
     "cluster": "the services of k8s/",
     "ray": "clusters of Ray",
     "vllm": "a model in the process of a stage",
 }
-"""What each extra is for that `espalier run` does not need."""
+"""Extra that `espalier run` does not need -> its purpose."""
 _TOOLS = {
     ("chromium", "chromium-browser", "google-chrome"): "looking at reports in the tests",
     ("bwrap",): "local sandboxes",
@@ -49,16 +49,16 @@ class Finding(NamedTuple):
 
     name: str
     state: Literal["ok", "absent", "broken"]
-    """`absent` is fine on a laptop; `broken` keeps `espalier run` from working."""
+    """`absent`: not needed on a laptop; `broken`: `espalier run` cannot work."""
     found: str
     remedy: str = ""
 
 
 def examine(runs_dir: Path) -> list[Finding]:
-    """Run every check; nothing is changed and nothing is started.
+    """Run every check, without changing or starting anything.
 
     Args:
-        runs_dir: where runs will be written.
+        runs_dir: directory for runs.
     """
     parts: tuple[Callable[[], Iterator[Finding]], ...] = (
         _python,
@@ -78,10 +78,10 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    asked = requirements()
-    if not asked:
+    required = requirements()
+    if not required:
         yield Finding(DISTRIBUTION, "broken", "not installed", "pip install it, or make install")
-    for requirement in asked:
+    for requirement in required:
         name, extra = requirement
         try:
             yield Finding(name, "ok", metadata.version(name))
@@ -108,10 +108,9 @@ def _torch() -> Iterator[Finding]:
 
 
 def _matrix_products(torch: ModuleType) -> Finding:
-    """How fast this machine multiplies matrices, and which settings that speaks for.
+    """Speed of matrix products on this machine, with advice about threads and precision.
 
-    It advises only. If a run set its threads or precision by it, its results would depend on what
-    else the machine did at that moment.
+    Runs do not follow it automatically: their results would then depend on the machine's load.
     """
     cores = torch.get_num_threads()
     float32, one_thread, bfloat16 = (
@@ -124,14 +123,14 @@ def _matrix_products(torch: ModuleType) -> Finding:
     )
     advice: list[str] = []
     if cores > 1 and float32 < _WORTH_A_CHANGE * one_thread:
-        advice.append("threads = 1 in the profile: more bring nothing here")
+        advice.append("threads = 1 in the profile: more are not faster here")
     if bfloat16 > _WORTH_A_CHANGE * float32:
         advice.append('[hardware] precision = "bfloat16" is faster here, "auto" takes float32')
     return Finding("matrix products", "ok", found, "; ".join(advice))
 
 
 def gigaflops(torch: ModuleType, kind: str, threads: int) -> float:
-    """Speed of a matrix product on the CPU in GFLOPS: the fastest of several."""
+    """Speed of a matrix product on the CPU in GFLOPS, the fastest of several."""
     rows, read, written = _PRODUCT
     one = torch.ones(rows, read, dtype=getattr(torch, kind))
     other = torch.ones(read, written, dtype=one.dtype)
@@ -139,7 +138,7 @@ def gigaflops(torch: ModuleType, kind: str, threads: int) -> float:
     torch.set_num_threads(threads)
     timer = timeit.Timer(lambda: torch.mm(one, other))
     try:
-        timer.timeit(1)  # the first is slow
+        timer.timeit(1)  # the first product is slow
         took_s = [timer.timeit(1)]
         while sum(took_s) < _PRODUCTS_S:
             took_s.append(timer.timeit(1))
@@ -157,7 +156,7 @@ def _profiles() -> Iterator[Finding]:
             named_profile(name)
         yield Finding("profiles", "ok", ", ".join(names))
     except EspalierError as error:
-        yield Finding("profiles", "broken", str(error), "mend the profile, or install again")
+        yield Finding("profiles", "broken", str(error), "correct the profile, or install again")
 
 
 def _machine(runs_dir: Path) -> Iterator[Finding]:
@@ -176,7 +175,7 @@ def _machine(runs_dir: Path) -> Iterator[Finding]:
 def _enough(name: str, have_gb: float, want_gb: float, remedy: str) -> Finding:
     if have_gb >= want_gb:
         return Finding(name, "ok", f"{have_gb:.1f} GiB")
-    return Finding(name, "broken", f"{have_gb:.1f} GiB, a run wants {want_gb:g} GiB", remedy)
+    return Finding(name, "broken", f"{have_gb:.1f} GiB, a run needs {want_gb:g} GiB", remedy)
 
 
 def _tracking(runs_dir: Path) -> Iterator[Finding]:
@@ -190,7 +189,7 @@ def _tracking(runs_dir: Path) -> Iterator[Finding]:
         connect(uri)
         yield Finding("MLflow", "ok", f"answers at {uri}")
     except RegistryError as error:
-        yield Finding("MLflow", "broken", str(error), "or unset MLFLOW_TRACKING_URI")
+        yield Finding("MLflow", "broken", str(error), "start it, or unset MLFLOW_TRACKING_URI")
 
 
 def _kubeflow() -> Iterator[Finding]:
@@ -204,7 +203,7 @@ def _kubeflow() -> Iterator[Finding]:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
             yield Finding("Kubeflow", "ok", f"{endpoint} answers {answer.status}")
     except (urllib.error.URLError, OSError, ValueError) as error:
-        remedy = f"start it, or mend {KFP_VARIABLE}"
+        remedy = f"start it, or correct {KFP_VARIABLE}"
         yield Finding("Kubeflow", "absent", f"{endpoint}: {error}", remedy)
 
 

@@ -1,4 +1,4 @@
-"""What `espalier environments` does with families: check one, add one."""
+"""The commands `espalier environments check` and `add`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,18 @@ class InstallsPackages(Protocol):
 def check_environment(
     name: str, settings: Sequence[str], *, count: int, benchmark: Path | None
 ) -> dict[str, Any]:
-    """The findings about a profile's family, or about a family with its defaults.
+    """Check the family of a profile, or a family with its default settings.
+
+    Returns:
+        `family`, and the fields of the check's findings.
 
     Raises:
-        ProfileError: no profile and no family has that name.
+        ProfileError: there is no profile or family with the name.
     """
     profile = _profile(name, settings)
-    asked = max(count, _LEAST_TASKS)
+    num_tasks = max(count, _LEAST_TASKS)
     synthesis = profile.synthesis.model_copy(
-        update={"train_tasks": asked, "dev_tasks": asked, "heldout_tasks": asked}
+        update={"train_tasks": num_tasks, "dev_tasks": num_tasks, "heldout_tasks": num_tasks}
     )
     smaller = profile.model_copy(update={"synthesis": synthesis})
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +68,7 @@ def _profile(name: str, settings: Sequence[str]) -> Profile:
     if is_profile or not (name in family_names() or ":" in name):
         return named_profile(name, settings)
     if settings:
-        raise ProfileError(f"--set changes a profile; {name} is a family with its defaults")
+        raise ProfileError(f"--set needs a profile; {name} is a family with default settings")
     try:
         policy = _policy_of(cast("type[object]", family_class(name)))
         return Profile.model_validate({"environment": {"name": name}, "policy": policy})
@@ -84,10 +87,10 @@ def add_environment(name: str, out: Path | None) -> str:
     """Install a built-in family's packages, or write a profile that names a class.
 
     Returns:
-        What was done, in a sentence.
+        A message about what was done.
 
     Raises:
-        ProfileError: there is nothing to add, or a file of that name.
+        ProfileError: there is nothing to add, or the file exists already.
     """
     try:
         found = family_class(name)
@@ -106,6 +109,6 @@ def add_environment(name: str, out: Path | None) -> str:
             file.write(text)
     except OSError as error:
         raise ProfileError(
-            f"{path}: cannot be written ({error.strerror}); name another --out"
+            f"{path}: cannot be written ({error.strerror}); give another --out"
         ) from error
     return f"wrote {path}; check it with `espalier environments check {path}`"

@@ -1,4 +1,4 @@
-"""`espalier evaluate --suite`: any model on any suites, resumable, with a report card."""
+"""`espalier evaluate --suite`: judges any model on any suites, resumable, with a report card."""
 
 from __future__ import annotations
 
@@ -51,49 +51,49 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOrder:
-    """What the command line says."""
+    """Options of the command line."""
 
     model: str
     """An endpoint of the profile, URL#MODEL, a model directory, or a registered model."""
     suites: str
-    """Names, separated by commas."""
+    """Names of suites, separated by commas."""
     against: str | None = None
-    """Another model, said likewise."""
+    """Another model to compare with, in the same notation."""
     out: Path | None = None
     run: Path | None = None
     profile: str = "laptop"
     overrides: Sequence[str] = ()
     runs: Path = Path("runs")
     endpoint: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Settings of endpoints that are named by their URL: key_variable, prompt_price, ..."""
+    """Settings of endpoints that are given as URL#MODEL: key_variable, prompt_price, ..."""
     command: str = "espalier evaluate"
-    """As it was typed; the report card repeats it."""
+    """The command as typed, for the report card."""
 
 
 class Evaluated(dict[str, Any]):
     """The content of results.json."""
 
     folder: Path
-    """Where it and the report card are."""
+    """Folder of results.json and of the report card."""
 
 
 def evaluate_on_suites(order: EvaluationOrder, say: Say) -> Evaluated:
-    """Judge a model, and another beside it, on the suites; write results and report card.
+    """Judge a model, and optionally another, on the suites; write results and report card.
 
-    The same command goes on where a killed one was: finished attempts are kept in the output
-    folder, by suite, model and seed.
+    The same command continues a killed one: finished attempts are kept in the output folder, by
+    suite, model and seed.
 
     Raises:
-        ProfileError: no such suite, or one that is named twice.
+        ProfileError: no such suite, or a suite is named twice.
         RegistryError: no such model.
-        DataError: a suite's file holds no such tasks, or what the policy was trained on is refused.
-        EngineError: the endpoint cannot be asked.
+        DataError: a suite's file has no such tasks, or the policy's training overlaps with a suite.
+        EngineError: the endpoint cannot be used.
         EnvironmentLostError: more attempts were lost than `evaluation.max_lost_share` allows.
     """
     names = parsed_names(order.suites)
     run = open_finished_run(order.run) if order.run else None
     profile = _profile_of(order, run)
-    # names first: a suite that is not there is said before any model is loaded
+    # first, so that an unknown suite is reported before any model is loaded
     profiles = sorted((pipelines_dir() / "profiles").glob("*.toml"))
     configs = {
         name: suite_config(name, profile, profiles, of_run=run is not None) for name in names
@@ -101,7 +101,7 @@ def evaluate_on_suites(order: EvaluationOrder, say: Say) -> Evaluated:
     out = order.out or Path("evaluations") / _slug(order.model)
     with TemporaryDirectory(prefix="espalier-evaluate-") as folder:
         scratch = Path(folder)
-        asked = [order.model] if order.against is None else [order.model, order.against]
+        names_to_judge = [order.model] if order.against is None else [order.model, order.against]
         models = [
             judged_model(
                 name,
@@ -111,7 +111,7 @@ def evaluate_on_suites(order: EvaluationOrder, say: Say) -> Evaluated:
                 runs=order.runs,
                 endpoint=order.endpoint,
             )
-            for number, name in enumerate(asked)
+            for number, name in enumerate(names_to_judge)
         ]
         if len(models) > 1 and models[0].digest == models[1].digest:
             raise ProfileError(f"{order.model} and {order.against} are the same model")
@@ -140,7 +140,7 @@ def _profile_of(order: EvaluationOrder, run: FinishedRun | None) -> Profile:
         return named_profile(order.profile, order.overrides)
     if order.overrides:
         raise ProfileError(
-            "--set changes a profile, and --run brings that of the run; leave one of them out"
+            "--set changes a profile, but --run uses the run's own; leave one of them out"
         )
     return run.profile
 
@@ -187,12 +187,12 @@ def _suite_results(
     for model in models:
         attempts = _attempts(suite, model, out, say)
         rows[model.name] = task_rows(suite, model.name, attempts, found[model.name])
-        said = found[model.name]
+        statement = found[model.name]
         figures[model.name] = {
             **suite_figures(suite, rows[model.name], attempts, config, seed),
             "contamination": {
-                **said.as_dict(len(suite.tasks)),
-                "said": said.said(len(suite.tasks)),
+                **statement.as_dict(len(suite.tasks)),
+                "said": statement.said(len(suite.tasks)),
             },
         }
         cards[model.name] = report_card(
@@ -214,7 +214,7 @@ def _suite_results(
 
 
 def _attempts(suite: NamedSuite, model: JudgedModel, out: Path, say: Say) -> list[Any]:
-    # imported here: torch is loaded for it, which a fault before this line does not need
+    # imported here, because it loads torch, which slows down the report of earlier errors
     from espalier.evaluation.players import EndpointPlayer, Player, PolicyPlayer, judge
 
     made_of = {"suite": suite.digest, "model": model.digest, "seed": str(suite.profile.seed)}
@@ -232,16 +232,16 @@ def _attempts(suite: NamedSuite, model: JudgedModel, out: Path, say: Say) -> lis
 
 def _recovery(suite: NamedSuite, model: JudgedModel) -> str:
     rollout, share = suite.profile.rollout, suite.profile.evaluation.max_lost_share
-    said = [model.recovery] if model.recovery else []
-    said.append(
-        f"an attempt whose environment was lost is played again up to {rollout.max_replays} times; "
+    statement = [model.recovery] if model.recovery else []
+    statement.append(
+        f"an attempt that lost its environment is repeated up to {rollout.max_replays} times; "
         f"a call of the environment may take {rollout.tool_timeout_s:g} s"
     )
-    said.append(
-        f"attempts that stay lost count as 0, and beyond {100 * share:g} % of them nothing is "
+    statement.append(
+        f"attempts that stay lost count as 0; with more than {100 * share:g} % of them nothing is "
         "reported"
     )
-    return "; ".join(said)
+    return "; ".join(statement)
 
 
 # ------------------------------------------------------------------------------------- output
@@ -259,7 +259,7 @@ def _write(out: Path, results: Mapping[str, Any]) -> None:
 
 
 def results_text(results: Evaluated) -> str:
-    """The figures for a terminal, and where the rest is."""
+    """The figures as a table for a terminal, and the paths of the reports."""
     rows: list[dict[str, str]] = []
     lines: list[str] = []
     for name, suite in results["suites"].items():

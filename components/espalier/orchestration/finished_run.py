@@ -1,4 +1,4 @@
-"""A finished run as commands use it: its profile, judging a policy on its suite, chat."""
+"""A finished run as commands use it: its profile, its suite, and chat with its policy."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run's folder and the profile that filled it."""
+    """A run's folder and its profile."""
 
     path: Path
     profile: Profile
 
     def folder(self, artifact: str) -> Path:
-        """Where an artifact of the chain lies, published or not."""
+        """Path of an artifact of the chain, published or not."""
         return self.path / artifact
 
 
@@ -55,7 +55,7 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
     """Read a run's profile.
 
     Raises:
-        ArtifactError: no run was ever started in that folder.
+        ArtifactError: the folder is not the folder of a run.
         ProfileError: its profile cannot be read.
     """
     path = run_dir / PROFILE_NAME
@@ -68,10 +68,10 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
 
 
 class JudgedPolicy(NamedTuple):
-    """A policy's figures on a suite."""
+    """Figures of a policy on a suite, and their table."""
 
     figures: dict[str, Any]
-    """`suite` (digest, n) and what results.json holds for one policy."""
+    """`suite` (digest, n) and the fields of a policy in results.json."""
     table: str
 
 
@@ -79,7 +79,7 @@ def evaluate_policy(run_dir: Path, policy_dir: Path) -> JudgedPolicy:
     """Judge a model directory on the held-out suite of `run_dir`.
 
     Raises:
-        ArtifactError: the run has not published knowledge and tasks, or they were damaged.
+        ArtifactError: the run has not published knowledge and tasks, or they are damaged.
         PolicyError: not a policy directory.
     """
     run = open_finished_run(run_dir)
@@ -91,14 +91,14 @@ def evaluate_policy(run_dir: Path, policy_dir: Path) -> JudgedPolicy:
 
 
 def judge_of(run: FinishedRun) -> EvaluateChampion:
-    """A function that judges a champion on the suite of `run`."""
+    """A function that judges a champion on the suite of `run`, for the promotion gate."""
 
     def judge(policy_dir: Path, suite_dir: Path) -> pd.DataFrame:
-        asked, here = read_result(suite_dir).suite_digest, _suite_of(run).digest
-        if asked != here:
+        judged_on, here = read_result(suite_dir).suite_digest, _suite_of(run).digest
+        if judged_on != here:
             raise RegistryError(
                 f"{run.path}: its suite is {here[:12]}, but the version was judged on "
-                f"{asked[:12]}. Name the run that made the version with --run RUN"
+                f"{judged_on[:12]}. Give the run that made the version with --run RUN"
             )
         return questions_table({"trained": _rows(run, policy_dir)}).to_pandas()
 
@@ -115,13 +115,15 @@ def suite_judge_of(run: FinishedRun, training: Training) -> EvaluateSuite:
         artifacts = {name: run.folder(name) for name in ("knowledge", "accepted")}
         for path in artifacts.values():
             open_artifact(path)
-        asked = {"trained": EvaluatedPolicy(policy_dir, policy_files_digest(policy_dir), training)}
+        judged_on = {
+            "trained": EvaluatedPolicy(policy_dir, policy_files_digest(policy_dir), training)
+        }
         with TemporaryDirectory() as work:
-            found = judge_suite(suite, run.profile, asked, artifacts, Path(work))
+            found = judge_suite(suite, run.profile, judged_on, artifacts, Path(work))
         if (here := found.figures["digest"]) != digest:
             raise RegistryError(
-                f"the suite {suite} of {run.path} is {here[:12]} by now, but the version was "
-                f"judged on {digest[:12]}: its tasks or its settings were changed. "
+                f"the suite {suite} of {run.path} is now {here[:12]}, but the version was judged "
+                f"on {digest[:12]}: its tasks or its settings have changed. "
                 "Restore them, or run the evaluation again"
             )
         return rows_table(found.rows["trained"]).to_pandas()
@@ -157,7 +159,7 @@ def _rows(run: FinishedRun, policy_dir: Path) -> list[QuestionRow]:
 
 
 def _environments(run: FinishedRun) -> AbstractContextManager[EnvironmentsOver]:
-    """The environments of the run's family, which recall what its policies recalled."""
+    """Environments of the run's family, with the memory that the run's policies used."""
     from espalier.environments.memory import remembering
 
     family = remembering(run.profile, run.folder("accepted"))
@@ -179,7 +181,7 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
 
 
 class Conversation:
-    """Asks a policy questions without gold answers, each in an episode of its own."""
+    """Chat with a policy: every question is an episode of its own, without a gold answer."""
 
     def __init__(self, roller: TrajectorySampler, profile: Profile) -> None:
         self._roller = roller
@@ -192,11 +194,11 @@ class Conversation:
         """A conversation with the trained policy of `run_dir`, or with another policy.
 
         Args:
-            run_dir: the run whose knowledge is searched and whose episode limits hold.
+            run_dir: the run that gives knowledge and episode limits.
             policy_dir: any Hugging Face directory; None means the run's trained policy.
 
         Raises:
-            ArtifactError: the run has not come that far, or was damaged.
+            ArtifactError: the run has not published knowledge and policy, or they are damaged.
             PolicyError: not a policy directory.
         """
         from espalier.rollout.roller import Roller
@@ -218,7 +220,7 @@ class Conversation:
 
 
 def transcript(trajectory: Trajectory) -> str:
-    """The episode, one line a message, and its answer last."""
+    """The episode's messages, one per line, and its answer as the last line."""
     speakers = {"user": "question", "assistant": "policy", "tool": "found", "system": "system"}
     lines = [
         f"{speakers[message.role]:<9} {shown(message)}"
@@ -230,7 +232,7 @@ def transcript(trajectory: Trajectory) -> str:
 
 
 def shown(message: Message) -> str:
-    """A message in one line: its thought, its calls, its text."""
+    """A message in one line: thought, calls, text."""
     calls = [
         f"{call.name}({', '.join(f'{name}={value}' for name, value in call.arguments.items())})"
         for call in message.tool_calls

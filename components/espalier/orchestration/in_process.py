@@ -1,8 +1,8 @@
-"""The chain in this process: what is published and current is kept, everything else runs.
+"""Runs the chain in this process: current artifacts are kept, the other stages run.
 
-An artifact is current when its manifest names the same settings of its stage and the same content
-of every input. A killed run therefore goes on where it stood, and a changed section of the profile
-reruns its stage and whatever reads a result that came out differently.
+An artifact is current when its manifest has the same settings of its stage and the same digests of
+its inputs. A killed run therefore continues where it was; a changed section of the profile reruns
+its stage, and the stages whose inputs come out differently.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _STORAGE_FAULTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRun:
-    """One pass over a chain, into a folder that the caller has locked."""
+    """One pass over a chain, with outputs in a folder that the caller has locked."""
 
     profile: Profile
     run_dir: Path
     state: RunState
     stage_tracker: StageTracker
-    """Opens the tracker of a stage that runs."""
+    """Opens the tracker of a stage by the stage's name."""
     say: Callable[[str], None]
-    """Takes one line for each stage that is kept."""
+    """Takes one line for each artifact that is kept."""
 
     def execute(self, chain: Sequence[Stage] = CHAIN) -> dict[str, Manifest]:
-        """Run what is not current, in order, and return the manifests by folder.
+        """Run the stages that are not current, in order, and return the manifests by folder.
 
         Raises:
-            ArtifactError: a damaged artifact (naming the file), or a folder that cannot be written.
-            EspalierError: whatever a stage refuses.
+            ArtifactError: an artifact is damaged, or a folder cannot be written.
+            EspalierError: a stage failed.
         """
         timings = Timings(self.run_dir)
         published: dict[str, Manifest] = {}
@@ -69,14 +69,18 @@ class ChainRun:
         return published
 
     def _kept(self, stage: Stage, inputs: Mapping[str, str]) -> Manifest | None:
-        """The published artifact of `stage`, where it is there, current and undamaged."""
+        """The manifest of the stage's artifact, if it is published and current; None otherwise.
+
+        Raises:
+            ArtifactError: the artifact is damaged.
+        """
         folder = self.run_dir / stage.output
         if not folder.exists() or not any(folder.iterdir()):
             return None
         if not stage.is_current(read_manifest(folder), self.profile, inputs):
             return None
         manifest = open_artifact(folder)
-        # A kill right after the publishing rename leaves checkpoints that nobody needs any more.
+        # a kill right after the publishing rename leaves checkpoints that are not needed
         shutil.rmtree(work_dir(folder), ignore_errors=True)
         self.say(f"{stage.name}: kept {folder}  sha256:{manifest.content[:12]}")
         return manifest
@@ -108,7 +112,7 @@ class ChainRun:
                 f"{stage.name}: {error}; {remedy}, and run the same command again"
             ) from error
         assert stage.is_current(manifest, self.profile, inputs), (
-            f"{stage.name} recorded other settings or inputs than it was given: it would run "
+            f"{stage.name} recorded settings or inputs that differ from those given: it would run "
             f"again every time (inputs given {dict(inputs)}, recorded {manifest.inputs})"
         )
         self.state.attempts.pop(stage.name, None)

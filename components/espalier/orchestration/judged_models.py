@@ -1,4 +1,4 @@
-"""What `espalier evaluate` can judge: endpoints, model directories and registered versions."""
+"""Models that `espalier evaluate` can judge: endpoints, model directories, registered versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from espalier.registry.model import CHALLENGER, RegisteredModel, fetch_policy, p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedModel:
-    """A model that is ready to be asked."""
+    """A model that is ready to be judged."""
 
     name: str
     digest: str
@@ -43,18 +43,18 @@ def judged_model(
     runs: Path,
     endpoint: Mapping[str, object],
 ) -> JudgedModel:
-    """The model that a name stands for.
+    """Find and open the model with a name.
 
     Args:
         name: an endpoint of the profile, URL#MODEL, a model directory, or a registered model.
-        profile: has the endpoints.
-        scratch: a registered model is downloaded below it.
-        run: whose registry is asked; unset asks that of the newest of `runs`.
+        profile: profile with the endpoints.
+        scratch: folder for the download of a registered model.
+        run: run whose registry is used; None: the newest run in `runs`.
         runs: folder of the runs.
-        endpoint: settings of an endpoint that is named by its URL.
+        endpoint: settings of an endpoint that is given as URL#MODEL.
 
     Raises:
-        EngineError: the endpoint cannot be asked.
+        EngineError: the endpoint's settings or key are invalid.
         PolicyError: the folder is no model directory.
         RegistryError: no such model.
     """
@@ -68,17 +68,17 @@ def judged_model(
 
 
 def _endpoint_at(name: str, settings: Mapping[str, object]) -> EvaluatedEndpointConfig:
-    """The endpoint of URL#MODEL; an address with a password in it is not repeated."""
+    """The endpoint of URL#MODEL; errors do not quote a URL, which may contain a password."""
     url, model = urldefrag(name)
     try:
         config = EvaluatedEndpointConfig.model_validate({"url": url, "model": model, **settings})
     except ValidationError as error:
         faults = "; ".join(fault_lines(error, EvaluatedEndpointConfig))
-        raise EngineError(f"the endpoint cannot be asked: {faults}") from None  # it has the address
+        raise EngineError(f"the endpoint is invalid: {faults}") from None  # the cause has the URL
     if not model:
         raise EngineError(
-            f"{url}: which of its models? Write it as {url}#MODEL, by the name that the server has "
-            "for it"
+            f"{url}: the model is missing. Write it as {url}#MODEL, with the server's name of the "
+            "model"
         )
     return config
 
@@ -89,8 +89,8 @@ def _endpoint(name: str, config: EvaluatedEndpointConfig) -> JudgedModel:
         key = os.environ.get(config.key_variable, "").strip()
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise EngineError(
-                f"the environment variable {config.key_variable}, which is to hold the API key, "
-                "is not set, or holds no key"
+                f"the environment variable {config.key_variable} for the API key is not set, or "
+                "contains no key"
             )
     facts: dict[str, object] = {
         "kind": "endpoint",
@@ -106,9 +106,9 @@ def _endpoint(name: str, config: EvaluatedEndpointConfig) -> JudgedModel:
         training=Training.not_known(f"what {config.model} at {config.url} was trained on"),
         facts=facts,
         recovery=(
-            f"a request is sent up to {config.attempts} times within {config.timeout_s:g} s each, "
-            f"an answer that is none asked for {config.asks} times; {config.concurrency} attempts "
-            "side by side"
+            f"a request is sent up to {config.attempts} times with {config.timeout_s:g} s each, "
+            f"and after unusable answers up to {config.asks} times; {config.concurrency} attempts "
+            "in parallel"
         ),
         endpoint=config,
         key=key,
@@ -118,16 +118,16 @@ def _endpoint(name: str, config: EvaluatedEndpointConfig) -> JudgedModel:
 def _is_folder(name: str) -> bool:
     try:
         return Path(name).is_dir()
-    except OSError:  # longer than a path may be
+    except OSError:  # too long for a path
         return False
 
 
 def _directory(name: str, path: Path, run: Path | None, runs: Path) -> JudgedModel:
-    # first: a digest of whatever folder it is may take an hour
+    # checked first, because the digest of an arbitrary folder may take an hour
     if not (path / "config.json").is_file():
         raise PolicyError(
-            f"{name}: a folder, and not a model directory (no config.json). Name one, as "
-            f"RUN/trained_policy/policy; a registered model of this name is {name}@challenger"
+            f"{name}: not a model directory (no config.json). Give one like "
+            f"RUN/trained_policy/policy; for a registered model write {name}@challenger"
         )
     return JudgedModel(
         name=name,
@@ -140,7 +140,7 @@ def _directory(name: str, path: Path, run: Path | None, runs: Path) -> JudgedMod
 
 
 def _registry(run: Path | None, runs: Path) -> RegisteredModel | None:
-    """The registry of the runs, where there is one; it only says more of the training."""
+    """The registry of the runs, which may know the model's training; None where there is none."""
     try:
         return open_registry(run, None, runs).model
     except RegistryError:
@@ -158,8 +158,7 @@ def _registered(name: str, scratch: Path, run: Path | None, runs: Path) -> Judge
         version = model.version(reference)
     except RegistryError as error:
         raise RegistryError(
-            f"{name}: neither an endpoint of the profile nor a folder, and no registered model: "
-            f"{error}"
+            f"{name}: no endpoint of the profile, no folder, and no registered model: {error}"
         ) from error
     return JudgedModel(
         name=name,

@@ -1,4 +1,4 @@
-"""The Kubeflow pipeline on this machine: kfp.local runs each step in a process, with one log."""
+"""Runs the Kubeflow pipeline on this machine: kfp.local runs each step in its own process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERROR = "error: "
 
 
 class StepLog(io.TextIOBase):
-    """A stream for the output of kfp.local that keeps the message of a failing step."""
+    """Stream for the output of kfp.local that keeps the error message of a failing step."""
 
     def __init__(self, path: Path, stages: Collection[str]) -> None:
         self._file = path.open("w", encoding="utf-8")
@@ -34,11 +34,11 @@ class StepLog(io.TextIOBase):
 
     @property
     def error(self) -> str:
-        """The message of the step that failed, or nothing."""
+        """The error message of the step that failed; empty where none did."""
         return "\n".join(self._error_lines)
 
     def write(self, text: str) -> int:
-        """Write the text to the file, and whole lines of stages to stderr as well."""
+        """Write the text to the file, and complete lines of stages also to stderr."""
         self._file.write(text)
         *lines, self._partial_line = (self._partial_line + text).split("\n")
         for line in lines:
@@ -68,16 +68,16 @@ class StepLog(io.TextIOBase):
 
 LOG_NAME = "kfp.log"
 KFP_FOLDER = ".kfp"
-"""Inside the run's folder, so that finished artifacts move by a rename."""
+"""Working folder inside the run's folder, so that artifacts are moved by a rename."""
 
 
 def run_pipeline(profile: Profile, run_dir: Path) -> None:
-    """Run the pipeline and move its artifacts to where the in-process runner puts them.
+    """Run the pipeline and move its artifacts into the same folders as the in-process runner's.
 
-    Everything that KFP and the steps print goes to RUN/kfp.log; what stages say, to stderr too.
+    All output of KFP and the steps goes to RUN/kfp.log, and lines of stages to stderr, too.
 
     Raises:
-        EspalierError: a step failed, in the step's own words.
+        EspalierError: a step failed; the message is the step's.
     """
     from kfp import local
 
@@ -91,7 +91,7 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
         enable_caching=False,
     )
     log = StepLog(run_dir / LOG_NAME, [stage.name for stage in CHAIN])
-    # who stops this process alone leaves the step's behind, and kfp.local waits for that one
+    # a signal may reach only this process, and kfp.local would wait for the step's process
     with log, redirect_stdout(log), warnings.catch_warnings(), at_once(terminate_children):
         warnings.filterwarnings("ignore", message="You may be attemping to run a task")
         try:
@@ -113,7 +113,7 @@ def _collect(root: Path, run_dir: Path) -> None:
 
 
 def _task_dir(root: Path, stage: Stage) -> Path:
-    """kfp.local writes to <pipeline root>/<pipeline>-<time>/<component with dashes>/<output>."""
+    """A stage's folder below <pipeline root>/<pipeline>-<time>/, named with dashes."""
     found = sorted(root.glob(f"*/{stage.name.replace('_', '-')}"))
     if len(found) != 1:
         raise EspalierError(
@@ -123,7 +123,7 @@ def _task_dir(root: Path, stage: Stage) -> Path:
 
 
 def _usage(task_dir: Path) -> Usage:
-    """What the step logged as metrics of its `usage` output."""
+    """The step's usage, which it logged as metrics of its `usage` output."""
     output = json.loads((task_dir / "executor_output.json").read_bytes())
     figures = output["artifacts"]["usage"]["artifacts"][0]["metadata"]
     return Usage(seconds=figures["seconds"], peak_rss_mb=figures["peak_rss_mb"])

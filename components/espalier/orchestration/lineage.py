@@ -1,7 +1,7 @@
-"""What a policy was trained on: by the run that its folder lies in, or by its version's record.
+"""Training data of a policy, from the run that its folder is in or from its version's record.
 
 policy directory -> the run around it -> its accepted tasks    -+
-version -> its lineage, or the run that made it                 +-> training, and that of its base
+version -> its lineage, or the run that made it                 +-> training, and the base's
 base model -> a version with the same files                    -+
 """
 
@@ -33,38 +33,38 @@ from espalier.registry.model import POLICY_DIGEST, ModelVersion, RegisteredModel
 from espalier.steps.given_model import CHAMPION_FOLDER
 
 DATA_DIGEST = "espalier.data_digest"
-"""Tag of a version: content digest of the accepted tasks."""
+"""Tag of a version with the content digest of its accepted tasks."""
 RunBehind = Callable[[ModelVersion], FinishedRun | None]
-"""The folder of the run that made a version, where it is on this machine."""
+"""Finds the run that made a version; None where its folder is not on this machine."""
 _REGISTERED = "trained_policy"
 _MOST_ANCESTORS = 100
-"""A chain of champions; one that is longer goes round in circles."""
+"""Longest chain of champions; a longer one is taken for a cycle."""
 
 
 def lineage_of_run(run: FinishedRun, policy: Path) -> Lineage:
-    """What a policy of a run was trained on.
+    """Training data of a policy of a run.
 
     Args:
-        run: that made it.
-        policy: its artifact.
+        run: the run that made the policy.
+        policy: folder of the policy's artifact.
 
     Raises:
-        ArtifactError: tasks or policy are not published, or were changed since.
-        DataError: a line of them is no task.
+        ArtifactError: tasks or policy are not published, or have changed since.
+        DataError: a line of the tasks is invalid.
     """
     given = run.profile.policy
     base = run.folder(CHAMPION_FOLDER) if given.start == "champion" else given.model
-    # every byte is compared: tasks that were edited afterwards would hide what it trained on
+    # all digests are checked: tasks that were edited later would hide the real training data
     data = open_artifact(run.folder("accepted")).content
     return lineage_of(run.profile, run.folder("accepted"), policy, data, base)
 
 
 def training_of_directory(policy_dir: Path, model: RegisteredModel | None = None) -> Training:
-    """What a model directory was trained on, as far as what lies around it says.
+    """Training data of a model directory, as far as its run or the registry knows it.
 
     Args:
-        policy_dir: any model directory; one of a run is RUN/NAME_policy/policy.
-        model: whose versions are known; None where there is no registry.
+        policy_dir: any model directory; that of a run is RUN/NAME_policy/policy.
+        model: registered model whose versions are compared; None where there is no registry.
     """
     artifact = policy_dir.resolve().parent
     run_dir = artifact.parent
@@ -85,7 +85,7 @@ def training_of_directory(policy_dir: Path, model: RegisteredModel | None = None
             for version in model.versions():
                 if version.tags.get(POLICY_DIGEST) == digest:
                     return training_of_version(model, version, None)
-        except RegistryError as error:  # it only says more
+        except RegistryError as error:  # the registry is optional here
             return Training.not_known(f"{policy_dir} lies in no run, and {error}")
     return Training.not_known(f"{policy_dir} lies in no run, and no version has its files")
 
@@ -93,17 +93,17 @@ def training_of_directory(policy_dir: Path, model: RegisteredModel | None = None
 def training_of_version(
     model: RegisteredModel, version: ModelVersion, run_behind: RunBehind | None
 ) -> Training:
-    """What a registered version was trained on, and what it started from was.
+    """Training data of a registered version, and of the policies that it started from.
 
     Args:
-        model: that it is a version of.
-        version: any.
-        run_behind: used where it was registered without its lineage.
+        model: the registered model.
+        version: a version of it.
+        run_behind: finds the run of a version that was registered without its lineage.
     """
     lineage = lineage_of_version(model, version, run_behind)
     if lineage is None:
         return Training.not_known(
-            f"{version.label} was registered without what it was trained on, and its run is not "
+            f"{version.label} was registered without its training data, and its run is not "
             "on this machine"
         )
     return _whole(lineage, model, run_behind)
@@ -112,7 +112,7 @@ def training_of_version(
 def lineage_of_version(
     model: RegisteredModel, version: ModelVersion, run_behind: RunBehind | None
 ) -> Lineage | None:
-    """The record of a version, or that of its run; None where neither is to be had."""
+    """The lineage in a version's record, or that of its run; None where neither exists."""
     if version.policy_digest and model.has_file(version, LINEAGE_NAME):
         with TemporaryDirectory() as scratch:
             return read_lineage(model.fetch(version, LINEAGE_NAME, Path(scratch)))
@@ -122,14 +122,14 @@ def lineage_of_version(
     try:
         lineage = lineage_of_run(run, run.folder(_REGISTERED))
     except (ArtifactError, DataError):
-        return None  # that run has not come so far, was emptied, or was damaged
+        return None  # the run is unfinished, emptied or damaged
     return lineage if version.tags.get(DATA_DIGEST) in lineage.training.data else None
 
 
 def _whole(
     lineage: Lineage, model: RegisteredModel | None, run_behind: RunBehind | None
 ) -> Training:
-    """The training of a lineage, and of everything that it started from."""
+    """The training data of a lineage and of all its ancestors."""
     training = lineage.training
     known = {v.policy_digest: v for v in model.versions()} if model is not None else {}
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Loading and compiling what `pipelines/` defines."""
+"""Loads and compiles the pipelines of `pipelines/`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 PIPELINE = "data_to_model"
 _SEED_LIMIT = 1 << 53
-"""From here on a double cannot tell whole numbers apart."""
+"""From here on, doubles cannot represent all integers."""
 
 
 def load_pipeline(name: str = PIPELINE) -> BaseComponent:
-    """The pipeline function of `pipelines/<name>.py`."""
+    """Load the pipeline of `pipelines/<name>.py`."""
     path = pipelines_dir() / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"espalier_pipelines.{name}", path)
     assert spec is not None, "the path ends in .py"
@@ -55,15 +55,15 @@ def compile_pipeline(
     """Write the pipeline's IR and its platform settings, ready for Kubeflow's upload form.
 
     Args:
-        out: a .yaml file; its folder is made where it is missing.
-        defaults: values that the run form starts with, instead of the pipeline's own.
-        settings: `kubernetes` of the profile: what the pod of each step gets. It is part of what is
-            compiled: a value that the form changes does not change it.
+        out: a .yaml file; its folder is created where it is missing.
+        defaults: default values of the run form, instead of the pipeline's own.
+        settings: `kubernetes` of the profile, for the pods of all steps. It is compiled in: values
+            that the run form changes do not change it.
         image: container image of every step, instead of the profile's two.
 
     Raises:
-        ArtifactError: `out` is not YAML by its name, or cannot be written.
-        ProfileError: `image` may be another one tomorrow.
+        ArtifactError: `out` has no YAML suffix, or cannot be written.
+        ProfileError: `image` is not pinned to a fixed content.
     """
     if out.suffix not in (".yaml", ".yml"):
         raise ArtifactError(f"{out}: a compiled pipeline is YAML; name it like pipeline.yaml")
@@ -86,7 +86,7 @@ def compile_pipeline(
 
 
 def _with_whole_numbers(compiled: str) -> str:
-    """Defaults of integer parameters as integers: kfp keeps every number as a double, as 0.0."""
+    """Turn defaults of integer parameters into integers: kfp writes every number as a double."""
     comments = "".join(line for line in compiled.splitlines(keepends=True) if line.startswith("#"))
     documents = list(yaml.safe_load_all(compiled))
     for parameter in documents[0]["root"]["inputDefinitions"]["parameters"].values():
@@ -104,16 +104,15 @@ def _images(image: str) -> ImagesConfig:
 
 
 def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int]:
-    """What the run form starts with, for a profile as the command line names it.
+    """Default values of the run form for a profile that the command line names.
 
-    A profile that the image carries stays a name; a file of the user's own travels as JSON, as it
-    is written and with `overrides`. A named model gets the digest of what this machine has, or
-    else of what `espalier models add` makes: by it pods find the model in S3
-    (`espalier.steps.given_model`).
+    A profile in the image stays a name; a user's own file is passed as JSON, with `overrides`
+    applied. A named model gets the digest of this machine's copy, or else of the copy that
+    `espalier models add` makes: pods find the model in S3 by it (`espalier.steps.given_model`).
 
     Raises:
-        ProfileError: the profile, or one of the overrides, is refused, its model is at a place
-            that a pod cannot have, or its seed is a number that Kubeflow would round.
+        ProfileError: the profile or an override is invalid, its model has a path that pods cannot
+            have, or its seed is a number that Kubeflow would round.
     """
     resolved = named_profile(profile, overrides)
     model = resolved.policy.model
@@ -123,12 +122,12 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     elif model is not None and not model.is_absolute():
         raise ProfileError(
             f"policy.model = {model}: pods look for it in their image or on a volume; give the "
-            "absolute path there, as /models/NAME. Whether it is there is seen by prepare_policy"
+            "absolute path there, like /models/NAME. The step prepare_policy checks that it exists"
         )
     if resolved.seed >= _SEED_LIMIT:
         raise ProfileError(
-            f"seed = {resolved.seed}: Kubeflow keeps parameters as doubles and would round it; "
-            f"take one below {_SEED_LIMIT}"
+            f"seed = {resolved.seed}: Kubeflow stores parameters as doubles and would round it; "
+            f"choose one below {_SEED_LIMIT}"
         )
     if profile in profile_names():
         form = {"profile": profile, "seed": resolved.seed, **base}
@@ -148,16 +147,16 @@ def _pinned(named: ModelReference) -> ModelReference:
 
 
 def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[str, str | int]:
-    """Compile the pipeline as a profile wants it, and return the parameters of its run.
+    """Compile the pipeline for a profile, and return the parameters of its run.
 
     Args:
-        profile: name or path, see `named_profile`.
+        profile: name or path of a profile.
         overrides: `section.key=value` each.
-        out: see `compile_pipeline`.
+        out: a .yaml file.
 
     Raises:
         ArtifactError: `out` cannot be written.
-        ProfileError: the profile, or one of the overrides, is refused.
+        ProfileError: the profile or an override is invalid.
     """
     defaults, resolved = form_defaults(profile, overrides), named_profile(profile, overrides)
     compile_pipeline(out, defaults, resolved.kubernetes, None)

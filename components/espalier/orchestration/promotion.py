@@ -1,4 +1,4 @@
-"""Promotion on a registry: find it, the run that made a version, and what judges it."""
+"""Promotion on a registry: finds the registry, a version's run, and the policies to compare."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RegistrySession:
-    """A registered model, and the run to judge with where the caller named one."""
+    """A registered model, and the run to judge with if the caller gave one."""
 
     uri: str
     model_name: str | None
-    """None where neither the caller nor a run named one: see `chosen_model`."""
+    """None: `chosen_model` finds it."""
     run: FinishedRun | None
 
     @property
     def model(self) -> RegisteredModel:
-        """The model, connected."""
+        """The registered model, with an open connection."""
         client = connect(self.uri)
         name = self.model_name or chosen_model(model_names(client, self.uri), shown(self.uri))
         return RegisteredModel(client, self.uri, name)
 
     def versions(self) -> list[ModelVersion]:
-        """Every version, newest first.
+        """All versions, newest first.
 
         Raises:
-            RegistryError: there is no such model; the message names those there are.
+            RegistryError: there is no such model; the message lists the existing ones.
         """
         return self.model.expect_versions()
 
     def load(self, reference: str, destination: Path) -> Path:
-        """Write `MODEL@alias` or `MODEL/version` to `destination`, bit for bit."""
+        """Write the files of `MODEL@alias` or `MODEL/version` to `destination`, unchanged."""
         return load_version(self.uri, reference, destination)
 
     def rollback(self) -> Promotion:
@@ -78,7 +78,7 @@ class RegistrySession:
     def promote(self, version: str | None) -> Promotion:
         """Make a version (default: the challenger) champion, if it passes its run's gate.
 
-        The run itself is needed where the champion has to be asked its questions first.
+        The run's folder is needed where the champion must first be judged on the run's suite.
         """
         model = self.model
         challenger = model.version(version or CHALLENGER)
@@ -101,18 +101,18 @@ class RegistrySession:
         return promote(model, gate, version=challenger.version)
 
     def _contaminated(self, profile: Profile) -> FindContaminated:
-        """Compares what versions were trained on with a version's held-out questions."""
+        """A function that finds held-out tasks of a version in another version's training data."""
         from espalier.evaluation.contamination import contamination
         from espalier.orchestration.lineage import lineage_of_version, training_of_version
 
         model = self.model
         behind = run_behind(model)
 
-        def find(version: ModelVersion, asked: ModelVersion) -> Contaminated:
-            held = lineage_of_version(model, asked, behind)
+        def find(version: ModelVersion, judged: ModelVersion) -> Contaminated:
+            held = lineage_of_version(model, judged, behind)
             if held is None or not held.heldout.tasks:
                 return Contaminated(
-                    frozenset(), f"what the held-out questions of {asked.label} are about"
+                    frozenset(), f"the facts of the held-out questions of {judged.label}"
                 )
             training = training_of_version(model, version, behind)
             found = contamination(training, held.heldout, profile.evaluation.contamination)
@@ -121,7 +121,7 @@ class RegistrySession:
         return find
 
     def promote_forced(self, version: str | None, reason: str) -> Promotion:
-        """Make a version champion past the gate; the reason is recorded."""
+        """Make a version champion without the gate, and record the reason."""
         profile = self.run.profile if self.run else None
         config = profile.registry if profile else RegistryConfig()
         gate = PromotionGate(config, _unused, _unused)
@@ -129,15 +129,15 @@ class RegistrySession:
 
 
 def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) -> RegistrySession:
-    """The registry that MLFLOW_TRACKING_URI names, or the sqlite database of the run folders.
+    """Open the registry of MLFLOW_TRACKING_URI, or the sqlite database next to the run folders.
 
     Args:
-        run_dir: the run to judge with; its folder also says where the database is.
-        model_name: None means that of the run, or the one that `chosen_model` finds.
-        runs_dir: where runs are; used where neither a run nor MLFLOW_TRACKING_URI says more.
+        run_dir: the run to judge with; the database is in its parent folder.
+        model_name: None means the run's model, or the one that `chosen_model` finds.
+        runs_dir: folder with the database, if neither a run nor MLFLOW_TRACKING_URI is given.
 
     Raises:
-        RegistryError: no server is named, and there is no database.
+        RegistryError: no server is given, and there is no database.
     """
     run = open_finished_run(run_dir) if run_dir else None
     database = (run_dir.resolve().parent if run_dir else runs_dir) / DATABASE_NAME
@@ -145,8 +145,8 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
     target = tracking_target(database, config.experiment)
     if missing := target.missing_database:
         raise RegistryError(
-            f"{missing}: no registry here, because no run has registered anything. Run the "
-            "command beside your runs/, name them with --runs, or set MLFLOW_TRACKING_URI"
+            f"{missing}: no such registry, because no run has registered anything. Run the "
+            "command next to runs/, give that directory with --runs, or set MLFLOW_TRACKING_URI"
         )
     return RegistrySession(
         target.uri, model_name or (run.profile.registry.model_name if run else None), run
@@ -154,23 +154,23 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
 
 
 def chosen_model(names: Sequence[str], where: str) -> str:
-    """The model to use if none is named: the default of profiles, or the only one.
+    """The model to use if none is given: the default of profiles, or the only one.
 
     Raises:
-        RegistryError: there are several, none of them the default.
+        RegistryError: there are several, and none is the default.
     """
     default = RegistryConfig().model_name
     if default in names or not names:
         return default
     if len(names) > 1:
         raise RegistryError(
-            f"{where}: several models are registered; name one of {', '.join(names)}"
+            f"{where}: several models are registered; give one of {', '.join(names)}"
         )
     return names[0]
 
 
 def _profile_behind(model: RegisteredModel, version: ModelVersion) -> Profile:
-    """The profile that was registered with a version; else that of the run folder."""
+    """The profile that was registered with a version, or else that of its run's folder."""
     if not model.has_file(version, PROFILE_NAME):
         return _run_behind(model, version).profile
     with TemporaryDirectory() as scratch:
@@ -179,7 +179,11 @@ def _profile_behind(model: RegisteredModel, version: ModelVersion) -> Profile:
 
 
 def _run_behind(model: RegisteredModel, version: ModelVersion) -> FinishedRun:
-    """The run folder that made a version, as its parent run in MLflow remembers it."""
+    """The run that made a version; the tags of its parent run in MLflow have the folder.
+
+    Raises:
+        RegistryError: the folder is not on this machine, or MLflow cannot be reached.
+    """
     parent_id = version.tags.get(PARENT_RUN, version.run_id)
     with reaching(model.uri, f"look up the run of {version.label}"):
         tags = model.client.get_run(parent_id).data.tags
@@ -187,30 +191,30 @@ def _run_behind(model: RegisteredModel, version: ModelVersion) -> FinishedRun:
     if run_dir is None or not Path(run_dir).is_dir():
         raise RegistryError(
             f"{version.label}: the run that made it is not on this machine "
-            f"({run_dir or 'no folder recorded'}). Name a copy of it with --run RUN, or promote "
+            f"({run_dir or 'no folder recorded'}). Give a copy of it with --run RUN, or promote "
             "with --force REASON"
         )
     return open_finished_run(Path(run_dir))
 
 
 def run_behind(model: RegisteredModel) -> Callable[[ModelVersion], FinishedRun | None]:
-    """Finds the run folder behind a version; None where it is not on this machine."""
+    """A function that finds the run of a version; None where it is not on this machine."""
 
     def find(version: ModelVersion) -> FinishedRun | None:
         try:
             return _run_behind(model, version)
         except (RegistryError, ArtifactError, ProfileError):
-            return None  # gone, emptied, or of another release
+            return None  # deleted, emptied, or written by another release
 
     return find
 
 
 def _unused(*_: object) -> NoReturn:
-    raise AssertionError("a forced promotion judges nothing")
+    raise AssertionError("a forced promotion does not judge policies")
 
 
 def promotion_record(promotion: Promotion) -> dict[str, Any]:
-    """What a promotion or a rollback did, for scripts."""
+    """The result of a promotion or a rollback as JSON."""
     comparison = promotion.comparison._asdict() if promotion.comparison else None
     if comparison is not None:
         comparison["suites"] = [suite._asdict() for suite in comparison["suites"]]
@@ -218,7 +222,7 @@ def promotion_record(promotion: Promotion) -> dict[str, Any]:
 
 
 def version_record(version: ModelVersion) -> dict[str, Any]:
-    """A version, for scripts."""
+    """A version as JSON."""
     return {
         "model": version.model,
         "version": version.version,

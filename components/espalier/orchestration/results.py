@@ -9,7 +9,7 @@ from typing import Any
 
 
 def results_text(run_dir: Path, summary: Mapping[str, Any]) -> str:
-    """The results of a finished run, for a terminal."""
+    """The results of a finished run as text for a terminal."""
     from espalier.evaluation import results_table
 
     results = json.loads((run_dir / "evaluation" / "results.json").read_bytes())
@@ -29,7 +29,7 @@ def results_text(run_dir: Path, summary: Mapping[str, Any]) -> str:
 
 
 def aligned(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows with the same keys as a plain table: the first column left, figures right."""
+    """A plain table of rows with equal keys: first column left-aligned, the others right."""
     titles = list(rows[0])
     widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in titles}
     header = dict(zip(titles, titles, strict=True))

@@ -1,4 +1,4 @@
-"""Reward models of a finished run: trained on attempts of its warm policy."""
+"""Trains reward models on attempts of a run's warm policy."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def train_reward_model(
     """Train a reward model and return its figures.
 
     Args:
-        run_dir: a run that has come as far as its warm start.
-        output_dir: of the model.
-        kind: of the model.
+        run_dir: a run that has finished its warm start.
+        output_dir: folder of the model.
+        kind: kind of the model.
         overrides: `section.key=value` over the run's profile, such as `reward_model.tasks=400`.
-        tracker: takes progress and figures; None where nobody asks.
+        tracker: takes progress and figures; None discards them.
 
     Raises:
         ArtifactError: the run has no warm policy yet, or an artifact is damaged.
-        ProfileError: an override is none.
+        ProfileError: an override is invalid.
     """
     from espalier.training.reward_models.fitting import INPUTS, fit_reward_model
 

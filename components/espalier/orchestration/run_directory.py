@@ -1,7 +1,7 @@
 """The folder of one run: its lock, its state (run.json) and its times (timings.json).
 
-Every file is written by one rename, and by one process at a time. timings.json holds seconds and
-peak memory by stage, added up over the attempts of the run:
+Every file is written with one rename, by one process at a time. timings.json has seconds and peak
+memory (MiB) by stage; seconds are summed over the attempts, memory is their maximum:
 
     {"train": {"seconds": 302.4, "peak_rss_mb": 911.0}, ...}
 """
@@ -31,10 +31,10 @@ _LOCK_NAME = ".lock"
 def locked_run(run_dir: Path) -> Iterator[None]:
     """Create `run_dir` if it is missing, and lock it against other runs within the block.
 
-    The lock is the kernel's and dies with the process, so a killed run leaves none behind.
+    The kernel releases the lock when the process ends, so a killed run leaves no lock.
 
     Raises:
-        ArtifactError: the folder cannot be made or written, or another run is using it.
+        ArtifactError: the folder cannot be created or written, or another run is using it.
     """
     lock = run_dir / _LOCK_NAME
     try:
@@ -42,8 +42,8 @@ def locked_run(run_dir: Path) -> Iterator[None]:
         stream = lock.open("a+", encoding="utf-8")
     except OSError as error:
         raise ArtifactError(
-            f"{run_dir}: cannot be written ({error.strerror}). Choose another --out, or mend the "
-            "rights of that folder"
+            f"{run_dir}: cannot be written ({error.strerror}). Choose another --out, or correct "
+            "the folder's permissions"
         ) from error
     with stream:
         try:
@@ -68,20 +68,20 @@ class RunState(BaseModel, extra="forbid"):
     """State of one run folder; `save` it after every change."""
 
     started: str
-    """UTC, ISO 8601, of the first attempt."""
+    """Start of the first attempt, UTC in ISO 8601."""
     profile_digest: str | None = None
     tracking_run_id: str | None = None
-    """Parent run on the tracking server, which a resumed run goes on with."""
+    """Parent run on the tracking server, which a resumed run continues."""
     attempts: dict[str, str] = Field(default_factory=dict)
-    """Stage -> digest of what its last attempt was to read. Checkpoints in the stage's work folder
-    belong to that attempt and to no other."""
+    """Stage -> digest of the settings and inputs of its last attempt, to which the checkpoints in
+    the stage's work folder belong."""
 
     @classmethod
     def load(cls, run_dir: Path) -> RunState:
-        """The state of `run_dir`, or a fresh one.
+        """The saved state of `run_dir`, or a new one.
 
         Raises:
-            ArtifactError: a state file that does not parse.
+            ArtifactError: the state file is invalid.
         """
         path = run_dir / STATE_NAME
         if not path.exists():
@@ -95,29 +95,29 @@ class RunState(BaseModel, extra="forbid"):
             ) from error
 
     def follow_profile(self, digest: str) -> None:
-        """Start a new tracked run if the profile changed: MLflow's parameters are fixed."""
+        """Start a new tracked run if the profile changed, because MLflow's parameters cannot."""
         if self.profile_digest != digest:
             self.profile_digest, self.tracking_run_id = digest, None
 
     def save(self, run_dir: Path) -> None:
-        """Write the state in one rename."""
+        """Write the state with one rename."""
         write_whole(run_dir / STATE_NAME, self.model_dump_json(indent=2) + "\n")
 
 
 TIMINGS_NAME = "timings.json"
 BEAT_S = 2.0
-"""How often a running stage's figures are written: a SIGKILL loses at most this much of them."""
+"""Seconds between two writes of a running stage's figures, the most that a SIGKILL loses."""
 
 
 class Timings:
-    """The table of one run folder; a file that does not parse counts as empty."""
+    """The table timings.json of one run folder; an invalid file counts as empty."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / TIMINGS_NAME
         self._usage_by_stage = _read(self._path)
 
     def forget(self, stage: str) -> None:
-        """Drop the figures of earlier attempts: the stage starts anew."""
+        """Drop the figures of a stage's earlier attempts."""
         self._usage_by_stage.pop(stage, None)
 
     def record(self, stage: str, usage: Usage) -> None:
@@ -128,7 +128,7 @@ class Timings:
 
     @contextmanager
     def measuring(self, stage: str) -> Iterator[None]:
-        """Measure the block, on top of what earlier attempts at `stage` cost."""
+        """Measure the block, and add its figures to those of earlier attempts at `stage`."""
         meter, before = UsageMeter(), self._usage_by_stage.get(stage, Usage(0.0, 0.0))
         ended = threading.Event()
         beat = threading.Thread(target=self._beat, args=(stage, meter, before, ended), daemon=True)
@@ -145,7 +145,7 @@ class Timings:
             try:
                 self.record(stage, _added(before, meter.read()))
             except ArtifactError:
-                return  # a full disk is the stage's to report, in its own words
+                return  # the stage itself reports a full disk
 
 
 def _added(before: Usage, now: Usage) -> Usage:

@@ -30,13 +30,14 @@ RUN_DIR_TAG = "espalier.run_dir"
 
 @contextmanager
 def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[ParentRun]:
-    """Open the run's parent in MLflow, or the one of an earlier attempt, and end it with the block.
+    """Open a run's parent run in MLflow, new or of an earlier attempt; it ends with the block.
 
-    Inside, the environment names tracking server and parent, for stages in other processes and for
-    the registry. Without MLFLOW_TRACKING_URI the server is a sqlite database beside `run_dir`.
+    Within the block, environment variables name tracking server and parent, for stages in other
+    processes and for the registry. Without MLFLOW_TRACKING_URI the server is a sqlite database next
+    to `run_dir`.
 
     Raises:
-        RegistryError: the server is away; nothing has run yet.
+        RegistryError: the server cannot be reached.
     """
     database = run_dir.resolve().parent / DATABASE_NAME
     target = tracking_target(database, profile.registry.experiment)
@@ -56,12 +57,12 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
 def run_description(
     profile: Profile, run_dir: Path, summary: Mapping[str, Any] | None = None
 ) -> str:
-    """Describe a run, and once it has finished its results, in Markdown.
+    """Description of a run, and of its results once it has finished, in Markdown.
 
     Args:
-        profile: what is run.
-        run_dir: its folder.
-        summary: as in RUN/summary.json; None while the run goes on.
+        profile: the run's profile.
+        run_dir: the run's folder.
+        summary: content of RUN/summary.json; None before the run's end.
     """
     played = profile.environment.name
     if reads_knowledge(profile.environment):
@@ -90,7 +91,7 @@ def run_description(
 def stage_trackers(
     parent: ParentRun, profile: Profile
 ) -> Callable[[str], AbstractContextManager[Tracker]]:
-    """A function that opens a stage's trackers: the terminal, and a run nested in `parent`."""
+    """A function that opens a stage's tracker: the terminal, and an MLflow run below `parent`."""
 
     @contextmanager
     def listeners(stage: str) -> Iterator[Tracker]:
@@ -127,18 +128,18 @@ class OpenRun:
 
 
 def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
-    """Run the chain here; the same call resumes a killed run.
+    """Run the chain in this process; the same call resumes a killed run.
 
     Args:
-        profile: what to run.
-        run_dir: where artifacts, summary and report go.
+        profile: the run's profile.
+        run_dir: folder for artifacts, summary and report.
         say: takes one line for each stage that is kept, and warnings.
 
     Returns:
-        The summary, as in RUN/summary.json.
+        The content of RUN/summary.json.
 
     Raises:
-        EspalierError: whatever the user has to mend; nothing is half-published.
+        EspalierError: a stage failed; no artifact is published in part.
     """
     _check_inputs(profile, say)
     with _opened(profile, run_dir) as run:
@@ -155,12 +156,12 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
 
 
 def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
-    """Run the Kubeflow pipeline with kfp.local, one process a step, into the same folders.
+    """Run the Kubeflow pipeline with kfp.local, one process per step, into the same folders.
 
-    It starts over every time: artifacts of a former run are replaced when the new ones are whole.
+    It never resumes: artifacts of an earlier run are replaced when all new ones are complete.
 
     Raises:
-        EspalierError: a step failed (its last line says why), or the folder cannot be written.
+        EspalierError: a step failed (its last line is the reason), or the folder cannot be written.
     """
     from espalier.orchestration.kfp_local import run_pipeline
 
@@ -171,10 +172,10 @@ def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
 
 
 def _check_inputs(profile: Profile, say: Say) -> None:
-    """What a stage would refuse an hour later, of the user's model and files."""
+    """Check the user's model and files, which a stage would refuse only much later."""
     check_given_model(profile, say)
     if any(profile.warm_start.external_files().values()):
-        from espalier.training.own_traces import check_own_traces  # it brings torch
+        from espalier.training.own_traces import check_own_traces  # it imports torch
 
         check_own_traces(profile.warm_start)
 
@@ -205,7 +206,7 @@ def _finished(profile: Profile, run_dir: Path, parent: ParentRun) -> dict[str, A
 
 
 def _headline_figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """EM of each policy and the gain, under the names that MLflow compares runs by."""
+    """Metrics by which MLflow compares runs: EM of each policy, and the gain."""
     for name, figures in summary["eval"].items():
         if figures is not None:
             yield f"eval.{name}.em", figures["em"]

@@ -1,12 +1,12 @@
-"""One step whose artifacts are elsewhere: fetch its inputs, run its container command, publish.
+"""Runs one step with remote artifacts: fetches inputs, runs its command, publishes the output.
 
-This is what a pod runs that is a plain Job. The step itself is a process of its own, on the code
-that the compiled pipeline carries. A step whose output is there already and current does nothing:
-a pod that was lost after publishing is made again at no cost.
+The pod of a plain Job runs this. The step itself is a separate process that runs the code of the
+compiled pipeline. A step whose output is published and current does nothing, so repeating a pod
+that was lost after publishing costs nothing.
 
-`step_command` is the component's container command with its input filled in: what Kubeflow's
-launcher would run. It finds input artifacts where KFP looks for them (s3://bucket/key at
-/s3/bucket/key); who runs it fetches and publishes them, as Kubeflow's launcher and `run_step` do.
+`step_command` is the component's container command with its input filled in, as Kubeflow's launcher
+runs it. It reads input artifacts where KFP puts them (s3://bucket/key at /s3/bucket/key); the
+caller fetches and publishes them, as Kubeflow's launcher and `run_step` do.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from espalier.storage import ArtifactLocation, joined, open_location
 
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
-"""What Kubeflow replaces by the executor input, as JSON."""
+"""Placeholder that Kubeflow replaces by the executor input, as JSON."""
 
 
 def container_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
-    """Command and arguments of a container that fetches, runs and publishes: see `run_step`.
+    """Command and arguments of a container that calls `run_step`.
 
     Args:
         stage: name of the stage.
         profile_json: the resolved profile.
-        run_uri: of the run, see `step_command`; the pod's environment says where S3 is.
+        run_uri: s3://bucket/prefix of the run, or its folder; the pod's environment has the
+            address of S3.
     """
     return ("espalier", "step", stage, "--profile", profile_json, "--run", run_uri)
 
@@ -52,11 +53,10 @@ def step_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]
     """Command and arguments of `stage`'s container under Kubeflow.
 
     Args:
-        stage: name of the stage, which is its component's as well.
+        stage: name of the stage and of its component.
         profile_json: the resolved profile.
-        run_uri: s3://bucket/prefix of the run, or its folder; every artifact is a folder below it,
-            named after the output that makes it, and what KFP notes about a step lies in
-            steps/<stage>.
+        run_uri: s3://bucket/prefix of the run, or its folder; every artifact is a folder below it
+            with the output's name, and KFP's records of a step are in steps/<stage>.
     """
     compiled = _compiled(stage)
     (executor,) = compiled["deploymentSpec"]["executors"].values()
@@ -67,14 +67,14 @@ def step_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]
 
 
 def local_path(uri: str) -> PurePosixPath:
-    """Where a step finds the artifact at `uri`."""
+    """Path at which a step finds the artifact at `uri`."""
     if not uri.startswith(_S3_SCHEME):
         return PurePosixPath(uri)
     return PurePosixPath(S3_MOUNT) / uri.removeprefix(_S3_SCHEME)
 
 
 def _compiled(stage: str) -> dict[str, Any]:
-    """The component of `stage` as a pipeline of its own, in KFP's intermediate representation."""
+    """The component of `stage` as a pipeline in KFP's intermediate representation."""
     from google.protobuf.json_format import MessageToDict
 
     from espalier.steps.components import stage_component
@@ -88,7 +88,7 @@ def _executor_input(
     """KFP's ExecutorInput (pipeline_spec.proto) as JSON."""
     inputs = component["inputDefinitions"].get("artifacts", {})
     outputs = component["outputDefinitions"]["artifacts"]
-    # figures and pages are not artifacts of the run
+    # figures and pages are no artifacts of the run, so they go to `notes`
     notes, made = f"{run_uri}/steps/{stage}", STAGES[stage].output
     return {
         "inputs": {
@@ -118,40 +118,40 @@ def _artifact(name: str, definition: Mapping[str, Any], uri: str) -> dict[str, A
 
 
 _NOTES = "executor_output.json"
-"""The file in which KFP's executor records a step's figures and the URIs of its outputs."""
+"""File of KFP's executor with a step's figures and the URIs of its outputs."""
 _LAUNCHED_FAILED = 3
-"""A retryable exit code: a node may have died, so the launching Job tries again."""
+"""Exit code, retryable, when the launched object failed: a node may have died."""
 _NODES_VARIABLE = "PET_NNODES"
 """Number of a TrainJob's nodes; Trainer sets it (pkg/constants/constants.go, TorchEnvNumNodes)."""
 
 
 class StepFailed(EspalierError):
-    """The step's process ended with another exit code than 0, and printed the reason itself."""
+    """The step's process failed, and printed the reason itself."""
 
     def __init__(self, stage: str, exit_code: int) -> None:
-        super().__init__(f"{stage}: ended with exit code {exit_code}, see its lines above")
+        super().__init__(f"{stage}: ended with exit code {exit_code}; see its output above")
         self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOrder:
-    """Which step is to run, and where its artifacts are."""
+    """A step to run, with the locations of its artifacts."""
 
     stage: str
     profile: Profile
     run_uri: str
     """s3://bucket/prefix or a folder; artifacts lie below it under their names."""
     workspace: Path
-    """Where artifacts of S3 are kept while the step runs: s3://bucket/key at WORKSPACE/bucket/key.
-    What a killed step leaves there, its successor goes on with."""
+    """Folder for artifacts of S3 while the step runs: s3://bucket/key at WORKSPACE/bucket/key. The
+    next attempt continues with the files that a killed step leaves there."""
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """URIs of inputs that do not lie below `run_uri`, by name."""
+    """Name -> URI of inputs that are not below `run_uri`."""
     output: str | None = None
-    """Where the output goes instead."""
+    """URI of the output; None: below `run_uri`."""
 
     @property
     def link(self) -> Stage:
-        """The stage.
+        """The stage in the chain.
 
         Raises:
             EspalierError: there is no such stage, or it has no such input.
@@ -167,7 +167,7 @@ class StepOrder:
         return stage
 
     def command(self) -> tuple[str, ...]:
-        """This order as a container's command."""
+        """The container's command for this order."""
         inputs = [word for name in sorted(self.inputs) for word in ("--input", self._given(name))]
         output = [] if self.output is None else ["--output", self.output]
         profile_json = self.profile.model_dump_json()
@@ -175,14 +175,14 @@ class StepOrder:
 
     @property
     def checkpoints(self) -> str | None:
-        """Where the newest checkpoint lies while the step runs; None where its folder stays."""
+        """URI of the newest checkpoint while the step runs; None where the run is not in S3."""
         if not self.run_uri.startswith(_S3_SCHEME):
             return None
         return joined(self.run_uri, "steps", self.stage, "checkpoint")
 
     @property
     def processes(self) -> int:
-        """Processes that the step computes with; only those of training are several."""
+        """Number of processes of the step; only training has several."""
         return self.profile.training.processes if self.stage == "train" else 1
 
     def _given(self, name: str) -> str:
@@ -198,21 +198,21 @@ class StepOrder:
 
 
 def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
-    """Run one step, unless its output is published, current and all there.
+    """Run one step, unless its output is published, current and complete.
 
-    What is lost of a current output is put back: from the workspace, or by running the step.
+    Lost files of a current output are restored, from the workspace or by running the step.
 
     Args:
-        order: which, and where.
-        say: takes a line for what is fetched, kept and published.
+        order: the step.
+        say: takes a line for each artifact that is fetched, kept or published.
 
     Returns:
         The manifest of the step's output.
 
     Raises:
-        StepFailed: the step refused, or was ended by a signal (128 and its number).
+        StepFailed: the step failed, or was ended by a signal (exit code 128 + number).
         StorageAwayError: S3 does not answer; the same command may succeed later.
-        EspalierError: no such stage, an input that is not there, a place that refuses.
+        EspalierError: no such stage, a missing input, or a location that cannot be written.
     """
 
     def ended(number: int) -> NoReturn:
@@ -266,10 +266,10 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
 
 
 def _launch(kind: LaunchedKind, order: StepOrder, say: Callable[[str], None]) -> None:
-    """Have the same command run by an object of `kind`, which fetches and publishes by itself.
+    """Launch an object of `kind` that runs the same command, fetching and publishing included.
 
     Raises:
-        StepFailed: it failed, or this process was sent away.
+        StepFailed: the object failed, or this process got a signal.
     """
     try:
         status = launch(
@@ -288,7 +288,7 @@ def _launch(kind: LaunchedKind, order: StepOrder, say: Callable[[str], None]) ->
 
 
 def _require_one_node(order: StepOrder) -> None:
-    """Check that no other pod of the same TrainJob runs this step as well.
+    """Check that no other pod of the same TrainJob runs this step, too.
 
     Raises:
         EspalierError: the TrainJob has several nodes.
@@ -296,14 +296,14 @@ def _require_one_node(order: StepOrder) -> None:
     nodes = os.environ.get(_NODES_VARIABLE, "1")
     if nodes != "1":
         raise EspalierError(
-            f"{order.stage}: this TrainJob has {nodes} nodes ({_NODES_VARIABLE}), of which each "
-            "would train and publish by itself; set numNodes to 1, or train on several nodes with "
+            f"{order.stage}: this TrainJob has {nodes} nodes ({_NODES_VARIABLE}), each of which "
+            "would train and publish alone; set numNodes to 1, or train on several nodes with "
             'kubernetes.trainer = "rayjob"'
         )
 
 
 def _holds(folder: Path, published: Manifest) -> bool:
-    """Whether the workspace still has what was published; publishing checks its files."""
+    """Whether the workspace still has the published artifact; publishing checks its files."""
     return (folder / MANIFEST_NAME).is_file() and read_manifest(folder) == published
 
 
@@ -311,7 +311,7 @@ def _made(target: ArtifactLocation, kind: LaunchedKind) -> Manifest:
     manifest = target.manifest()
     if manifest is None:
         raise EspalierError(
-            f"{target.uri}: the {kind.kind} succeeded and has published nothing there"
+            f"{target.uri}: the {kind.kind} succeeded, but has published nothing there"
         )
     return manifest
 
@@ -330,17 +330,17 @@ def _is_current(
 
 
 def _run_command(stage: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Run the step as a process group that gets the signals which this process gets.
+    """Run the step as a process group, and pass this process' signals on to it.
 
     Args:
-        stage: for messages.
-        command: of the step.
-        variables: that it gets beside those of this process.
+        stage: name for messages.
+        command: command of the step.
+        variables: environment variables besides those of this process.
 
     Raises:
-        StepFailed: it did not end with 0.
+        StepFailed: its exit code is not 0.
     """
-    # the interpreter of this process is the one that has espalier; a shell finds it by PATH
+    # first in PATH, so that a shell finds this interpreter, which has espalier
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     process = subprocess.Popen(
         command,
@@ -352,10 +352,10 @@ def _run_command(stage: str, command: Sequence[str], variables: Mapping[str, str
     def pass_on(number: int) -> None:
         try:
             os.killpg(process.pid, number)
-        except ProcessLookupError:  # it ended at this moment
+        except ProcessLookupError:  # it has just ended
             raise StepFailed(stage, 128 + number) from None
 
-    # who signals a pod reaches its first process, which here is not the one that works
+    # a pod's signals reach only its first process, which is this one and not the step's
     with on_signals(pass_on):
         status = process.wait()
     if status:

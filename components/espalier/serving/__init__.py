@@ -3,9 +3,9 @@
 endpoint        python -m espalier.serving.endpoint --host 0.0.0.0 --port 8000
 fetched         python -m espalier.serving.fetched vllm serve POLICY ...
 controller      python -m espalier.serving.controller --model NAME --namespace NAME
-by hand         espalier serve runs/demo/trained_policy/policy
+on a laptop     espalier serve runs/demo/trained_policy/policy
 
-A request: connections (places, deadlines) -> app (keys, admission) -> requests -> planning ->
-answering -> choice, answers. The engine runs in a thread of its own. The controller: following ->
-decision, and workload, which is a deployment or llm_services.
+Path of a request: connections (places, deadlines) -> app (keys, admission) -> requests ->
+planning -> answering -> choice, answers. The engine runs in a thread of its own. The controller
+is following -> decision, and workload, which is deployment or llm_services.
 """

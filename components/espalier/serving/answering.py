@@ -1,4 +1,4 @@
-"""Answering one request: all its answers sampled side by side, sent whole or streamed, in time."""
+"""Answering one request within its deadline: samples all its answers at once, whole or streamed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from espalier.wire.exchange import while_connected
 from espalier.wire.requests import CLIENT_GONE, Refusal
 
 _ERROR_EVENT_S = 1.0
-"""Beyond `request_timeout_s`, so that the event that reports the timeout can still be sent."""
+"""Seconds added to `request_timeout_s`, so that the event that reports the timeout is sent."""
 
 STALLED_S = 1.0
-"""A client that has read nothing for so long gives its place to one that waits for it."""
+"""Seconds without reading after which a client loses its place to one that waits for it."""
 
 
 class Event(NamedTuple):
@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Answering:
-    """Answers one request."""
+    """One request that is being answered."""
 
     plan: AnswerPlan
     shape: AnswerShape
@@ -47,14 +47,14 @@ class Answering:
     engine: EngineThread
     metrics: Metrics
     began_s: float
-    """When its body had arrived, on the clock of `time.perf_counter`."""
+    """Time at which the request's body had arrived, on the clock of `time.perf_counter`."""
     timeout_s: float
 
     async def whole(self) -> Json:
-        """The whole answer.
+        """The response with all answers, once they are complete.
 
         Raises:
-            Refusal: it was not sampled in time.
+            Refusal: the answers were not complete in time.
             EngineError: the engine broke.
         """
         answers = [Written() for _ in self.plan.orders]
@@ -64,9 +64,9 @@ class Answering:
         return self.shape.whole(answers)
 
     async def streamed(self) -> AsyncGenerator[bytes]:
-        """The answer as server-sent events.
+        """The response as server-sent events.
 
-        A fault after the first event is an event of its own, and `[DONE]` does not follow.
+        A fault after the first event is sent as an event, without `[DONE]` after it.
         """
         sampled = 0
         for opening in self.shape.opening():
@@ -75,8 +75,8 @@ class Answering:
             async with aclosing(self._events()) as events:
                 async for number, piece in events:
                     sampled += len(piece.token_ids)
-                    if (told := self.shape.piece(number, piece)) is not None:
-                        yield _event(told)
+                    if (content := self.shape.piece(number, piece)) is not None:
+                        yield _event(content)
         except (Refusal, EngineError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(500, str(error))
             yield _event(refusal.body())
@@ -86,7 +86,12 @@ class Answering:
         yield b"data: [DONE]\n\n"
 
     async def _events(self) -> AsyncGenerator[Event]:
-        """The pieces of all answers, counted in the metrics, until the request's time is over."""
+        """The pieces of all answers, counted in the metrics.
+
+        Raises:
+            Refusal: the request's deadline passed.
+            EngineError: the engine broke.
+        """
         sampled = 0
         left_s = self.timeout_s - (time.perf_counter() - self.began_s)
         try:
@@ -101,26 +106,26 @@ class Answering:
         except TimeoutError as error:
             raise Refusal(
                 504,
-                f"not answered within {self.timeout_s:g} s ({sampled} tokens were written); ask "
-                "for fewer tokens, or try again when fewer wait",
+                f"not answered within {self.timeout_s:g} s ({sampled} tokens were sampled); ask "
+                "for fewer tokens, or try again when the server is less busy",
             ) from error
         finally:
             self.metrics.count_tokens(prompt=self.plan.prompt_tokens, sampled=sampled)
 
 
 class StreamedAnswer(Response):
-    """Sends the events of an answer until the client leaves."""
+    """A response that streams events until they end or the client disconnects."""
 
     def __init__(
         self, answering: Answering, places: ExitStack, streams: set[StreamedAnswer], route: str
     ) -> None:
-        """Answer later, see `__call__`.
+        """Prepare the headers; `__call__` sends the response.
 
         Args:
-            answering: makes the events.
-            places: given back at the end.
-            streams: has this answer while it is being sent.
-            route: for the metrics.
+            answering: source of the events.
+            places: closed at the end, which frees the places of the answers.
+            streams: set that contains this response while it is being sent.
+            route: label of the request in the metrics.
         """
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store"})
         del self.headers["content-length"]
@@ -134,21 +139,21 @@ class StreamedAnswer(Response):
 
     @property
     def stalled_s(self) -> float:
-        """Seconds for which the client has left unread what it was sent."""
+        """Seconds for which the client has not read the event that was sent; 0 where it reads."""
         since_s = self._sending_since_s
         return 0.0 if since_s is None else asyncio.get_running_loop().time() - since_s
 
     async def drop(self) -> None:
-        """Give the client up, and wait until the places are given back."""
+        """Stop sending, and wait until the places are free."""
         if not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
         await self._ended.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send, then give the places back.
+        """Send the events, then free the places.
 
-        A client that stays connected and does not read is dropped when the time is over, or when
-        others need its place.
+        A client that stays connected and does not read is disconnected at the deadline, or when
+        another request needs its place.
         """
         metrics, status = self._answering.metrics, 200
         self._streams.add(self)
@@ -158,7 +163,7 @@ class StreamedAnswer(Response):
                     end_s = self._answering.timeout_s + _ERROR_EVENT_S
                     self._limit.reschedule(asyncio.get_running_loop().time() + end_s)
                     await while_connected(receive, self._send_all(self._timed(send)))
-        except Refusal as refusal:  # the client left: there is nobody to send it to
+        except Refusal as refusal:  # the client disconnected: nobody would receive an error
             status = refusal.status
         except TimeoutError:
             status = CLIENT_GONE
@@ -176,7 +181,7 @@ class StreamedAnswer(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _timed(self, send: Send) -> Send:
-        """`send`, which waits while the client does not read; since when is noted."""
+        """Wrap `send` to record since when it waits for the client to read."""
 
         async def timed(message: Message) -> None:
             self._sending_since_s = asyncio.get_running_loop().time()
@@ -198,7 +203,7 @@ def _event(content: Json) -> bytes:
 async def write_all(
     orders: Sequence[SamplingOrder], engine: EngineThread, tokenizer: Decodes
 ) -> AsyncGenerator[Event]:
-    """The pieces of every answer as they come; each ends with one that has a finish reason.
+    """The pieces of all answers, interleaved; the last piece of each has a finish reason.
 
     Leaving the iteration early stops the sampling.
 
@@ -228,7 +233,7 @@ async def _write(
     tokenizer: Decodes,
     events: asyncio.Queue[Event | None],
 ) -> None:
-    """Put the pieces of one answer among the events, and None at its end, also after an error."""
+    """Put the pieces of one answer into `events`, then None, also after an error."""
     reader = ChoiceReader(order, tokenizer)
     try:
         async with aclosing(engine.write(order)) as written:

@@ -1,8 +1,8 @@
-"""Answers in OpenAI's shapes, whole or as the events of a stream.
+"""Responses in OpenAI's format, whole or as the events of a stream.
 
-`token_ids`, `prompt_token_ids` and `reasoning_content` stand where vLLM puts them. Where a request
-has tools, the policy's message is parsed by its dialect once it is complete: a stream has the calls
-or the answer in its last event.
+`token_ids`, `prompt_token_ids` and `reasoning_content` are where vLLM puts them. Where a request
+has tools, the policy's message is parsed by its dialect once it is complete: a stream carries the
+calls or the answer in its last event.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from espalier.serving.choice import FinishReason, Piece
 from espalier.serving.planning import AnswerPlan
 from espalier.wire.requests import ChatRequest, CompletionRequest
 
-if TYPE_CHECKING:  # it brings torch, and probes are to be answered before that is there
+if TYPE_CHECKING:  # it imports torch, and probes must be answered before that is loaded
     from espalier.serving.served_policy import ServedPolicy
 
 Json: TypeAlias = dict[str, Any]
 
 _MAX_CALL_ID = 64
-"""Characters of an id that a policy wrote; requests repeat it."""
+"""Longest call id, in characters, that is taken over from the policy's message."""
 
 
 @dataclass(slots=True)
 class Written:
-    """One answer so far."""
+    """The part of one answer that has been sampled."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
@@ -44,12 +44,12 @@ class Written:
         self.finish_reason = piece.finish_reason
 
     def as_piece(self) -> Piece:
-        """All of it as one piece."""
+        """The whole text and all tokens as one piece."""
         return Piece(self.text, tuple(self.token_ids), tuple(self.logprobs), self.finish_reason)
 
 
 class AnswerShape:
-    """Puts the answers of one request into OpenAI's shape."""
+    """Formats the answers of one request as OpenAI's responses or stream events."""
 
     def __init__(
         self,
@@ -66,19 +66,19 @@ class AnswerShape:
         self._is_chat = isinstance(request, ChatRequest)
         self._id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{answer_id}"
         self._created = created
-        self._prompts_told: set[int] = set()
+        self._prompts_sent: set[int] = set()
         self._written = [Written() for _ in planned.orders]
-        """Answers of a stream so far, where they are parsed at their end."""
+        """Answers of a stream that are parsed once they are complete."""
 
     def whole(self, answers: Sequence[Written]) -> Json:
-        """The whole response, where it is not streamed."""
+        """The response to a request without streaming."""
         choices = [self._choice(n, w.as_piece(), streamed=False) for n, w in enumerate(answers)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         sampled = sum(len(written.token_ids) for written in answers)
         return {**self._envelope(kind, choices), **self._prompt(), "usage": self._usage(sampled)}
 
     def opening(self) -> list[Json]:
-        """The first events of a stream: in a chat, the role of each answer."""
+        """The first events of a stream: the role of each answer of a chat, else none."""
         if not self._is_chat:
             return []
         events: list[Json] = []
@@ -90,18 +90,18 @@ class AnswerShape:
         return events
 
     def piece(self, number: int, piece: Piece) -> Json | None:
-        """The event of a piece; None where nothing is new, as with half a character."""
-        tells_tokens = self._request.return_token_ids or self._request.wants_logprobs
+        """The event of a piece; None where it adds no text, as with an incomplete character."""
+        sends_tokens = self._request.return_token_ids or self._request.wants_logprobs
         text = piece.text
         if self._plan.dialect is not None:
             self._written[number].add(piece)
             text = ""
-        if not (text or piece.finish_reason or (tells_tokens and piece.token_ids)):
+        if not (text or piece.finish_reason or (sends_tokens and piece.token_ids)):
             return None
         return self._event([self._choice(number, piece, streamed=True)])
 
     def closing(self, sampled: int) -> list[Json]:
-        """The last event of a stream, where usage was asked for."""
+        """The last event of a stream: its usage, where `stream_options` asks for it."""
         if not self._request.stream_options.include_usage:
             return []
         return [{**self._event([]), "usage": self._usage(sampled)}]
@@ -140,7 +140,7 @@ class AnswerShape:
         elif streamed:
             choice["delta"] = self._delta(number, piece)
         else:
-            said = self._said(number, piece) if self._plan.dialect else {"content": piece.text}
+            said = self._fields(number, piece) if self._plan.dialect else {"content": piece.text}
             choice["message"] = {"role": "assistant", **said, "refusal": None}
         told = choice.get("delta") or choice.get("message") or {}
         if "tool_calls" in told and piece.finish_reason == "stop":
@@ -149,8 +149,8 @@ class AnswerShape:
             choice["logprobs"] = self._logprobs(number, piece)
         if self._request.return_token_ids:
             choice["token_ids"] = piece.token_ids
-            if not self._is_chat and number not in self._prompts_told:
-                self._prompts_told.add(number)
+            if not self._is_chat and number not in self._prompts_sent:
+                self._prompts_sent.add(number)
                 choice["prompt_token_ids"] = self._plan.orders[number].prompt_ids
         return choice
 
@@ -159,13 +159,13 @@ class AnswerShape:
             return {"content": piece.text}
         if piece.finish_reason is None:
             return {}
-        said = self._said(number, self._written[number].as_piece())
+        said = self._fields(number, self._written[number].as_piece())
         for place, call in enumerate(said.get("tool_calls", [])):
             call["index"] = place
         return said
 
-    def _said(self, number: int, whole: Piece) -> Json:
-        """Content, thought and calls of a whole message; its raw text where it is malformed."""
+    def _fields(self, number: int, whole: Piece) -> Json:
+        """Content, thought and calls of a message; its raw text where it is malformed."""
         request, dialect = self._request, self._plan.dialect
         assert isinstance(request, ChatRequest)
         assert dialect is not None
@@ -186,13 +186,13 @@ class AnswerShape:
         return said
 
     def _calls(self, number: int, calls: Sequence[ToolCall]) -> list[Json]:
-        """Calls in OpenAI's shape, each with an id of its own."""
+        """Calls in OpenAI's format, each with a unique id."""
         told: list[Json] = []
         ids: set[str] = set()
         for place, call in enumerate(calls):
             call_id = call.call_id
             if not call_id or call_id in ids or len(call_id) > _MAX_CALL_ID:
-                # nine letters and digits, which Mistral's chat templates insist on
+                # Mistral's chat templates accept only ids of nine letters and digits
                 named = f"{self._id}:{number}:{place}"
                 call_id = hashlib.sha256(named.encode()).hexdigest()[:9]
             ids.add(call_id)

@@ -1,6 +1,6 @@
-"""The HTTP routes of the endpoint: completions and chat, models, health and metrics.
+"""HTTP routes of the endpoint: completions, chat, models, health and metrics.
 
-Before any route: whether there is a place, and whether the request has a key.
+Before any route, a request is checked for a free place and for its API key.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ from espalier.wire.exchange import read_body, while_connected
 from espalier.wire.keys import ApiKeys, expect_key
 from espalier.wire.requests import ChatRequest, CompletionRequest, Refusal, parse
 
-if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
+if TYPE_CHECKING:  # it imports torch, and probes must be answered before that is loaded
     from espalier.serving.served_policy import ServedPolicy
 
 
 _PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths that a kubelet asks: answered without a key, and when all places are taken."""
+"""Paths that a kubelet probes: answered without a key, and when all places are taken."""
 _FIGURES = frozenset({"/health", "/metrics"})
-"""Paths that are answered when all places are taken, and without a key unless configured."""
+"""Paths that are answered when all places are taken, and without a key unless
+`serving.guard_health` is set."""
 _DROPPING_S = 0.2
-"""For dropping the first of several clients that stall."""
+"""Seconds, beyond `STALLED_S`, that a request waits for a stalled client to be disconnected."""
 _ANSWERED = (Refusal, EngineError, HTTPException, Exception)
-"""Errors that are answered in OpenAI's shape; Starlette raises the last one again, for the log."""
+"""Errors that are answered in OpenAI's format; Starlette raises the last again, to log it."""
 
 
 class Admission:
-    """Counts the answers that are sampled or wait, and refuses what is beyond the bound."""
+    """Counter of the answers that are sampled or wait; refuses requests beyond the limit."""
 
     def __init__(self, config: ServingConfig) -> None:
         self._places = config.rows + config.max_waiting
@@ -63,20 +64,20 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Answers that have no row yet."""
+        """Number of answers that wait for a row of the engine."""
         return max(0, self.taken - self._rows)
 
     @contextmanager
     def hold(self, answers: int) -> Iterator[None]:
-        """Take places for the answers of a request while the block runs.
+        """Hold places for the answers of a request while the block runs.
 
         Raises:
-            Refusal: fewer places are free.
+            Refusal: too few places are free.
         """
         if self.taken + answers > self._places:
             raise Refusal(
                 429,
-                f"{self.taken} answers are being written or wait, of at most {self._places}; "
+                f"{self.taken} answers are being sampled or wait, of at most {self._places}; "
                 "try again in a moment",
                 code="rate_limit_exceeded",
             )
@@ -87,10 +88,10 @@ class Admission:
             self.taken -= answers
 
     async def make_room(self, answers: int) -> None:
-        """Drop clients that do not read their streamed answers, where places are needed.
+        """Disconnect clients that do not read their streamed answers, where places are needed.
 
-        The one that has not read for longest goes first, once that is `STALLED_S`; it is waited
-        for, where one has begun to stall. Those that read stay.
+        The client that has not read for longest is first, once it has stalled for `STALLED_S`;
+        this waits until then where a client has begun to stall. Clients that read stay.
         """
         end_s = time.monotonic() + STALLED_S + _DROPPING_S
         while self.taken + answers > self._places and time.monotonic() < end_s:
@@ -104,12 +105,12 @@ class Admission:
 
 
 class Endpoint:
-    """Answers requests once it has a policy; before, and while it drains, probes fail."""
+    """The endpoint's state and routes; not ready before it has a policy, nor while it drains."""
 
     def __init__(
         self, config: ServingConfig, new_seed: Callable[[], int], keys: ApiKeys | None = None
     ) -> None:
-        """Answer requests with one of `keys`; None lets everybody in."""
+        """Accept requests with one of `keys`; None accepts every request."""
         self._config = config
         self._new_seed = new_seed
         self._keys = keys
@@ -118,13 +119,13 @@ class Endpoint:
         self.places = Places(config, self._metrics)
         self._policy: ServedPolicy | None = None
         self._engine: EngineThread | None = None
-        self._waits_for = "no version was chosen yet"
+        self._waits_for = "no version is chosen yet"
         self._is_leaving = False
-        # a thread of its own: templates and tokenizers take their time over a long prompt
+        # a thread of its own: templating and tokenizing a long prompt would block the event loop
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="planner")
 
     def app(self) -> ASGIApp:
-        """The application."""
+        """The ASGI application."""
         routed = Starlette(
             routes=[
                 Route("/health", self.health),
@@ -138,7 +139,7 @@ class Endpoint:
             ],
             exception_handlers=dict.fromkeys(_ANSWERED, self.refuse),
         )
-        routed.router.redirect_slashes = False  # it would answer with a redirection and no body
+        routed.router.redirect_slashes = False  # a redirection has no body in OpenAI's format
 
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope)
@@ -152,16 +153,16 @@ class Endpoint:
         return guarded
 
     def _expect_entry(self, request: Request) -> None:
-        """Check what holds for every request, before its body is read.
+        """Check places and the API key, before the request's body is read.
 
         Raises:
-            Refusal: all places are taken, or it has no key that is known.
+            Refusal: all places are taken, or the request has no valid key.
         """
         path: str = request.scope["path"]
         if is_crowded(request.scope) and path not in _PROBES | _FIGURES:
             raise Refusal(
                 503,
-                f"{self._config.max_connections} requests are being answered, which is the most "
+                f"{self._config.max_connections} requests are being answered, which is the limit "
                 "(serving.max_connections); try again in a moment",
             )
         is_open = path in _PROBES or (path in _FIGURES and not self._config.guard_health)
@@ -169,40 +170,39 @@ class Endpoint:
             expect_key(request, self._keys)
 
     def wait_for(self, what: str) -> None:
-        """Set why there is no policy yet, for probes and refusals."""
+        """Set the reason, shown by probes and refusals, why there is no policy yet."""
         self._waits_for = what
 
     def serve(self, policy: ServedPolicy, engine: EngineThread) -> None:
-        """Answer requests from now on."""
+        """Become ready: answer requests with `policy`, sampled by `engine`."""
         self._policy, self._engine = policy, engine
 
     def leave(self) -> None:
-        """Fail /readyz, and go on answering: nodes still send requests for a while."""
+        """Fail /readyz, and keep answering: nodes still send requests for a while."""
         self._is_leaving = True
 
     async def health(self, _: Request) -> Response:
-        """For people and load balancers: 200 where a request would be answered now, else 503.
+        """Health for people and load balancers: 200 where a request would be answered, else 503.
 
-        Its `status` is ok, loading, draining or broken. A kubelet asks /healthz, which stays 200
-        while the policy is loaded, whether to start the container again, and /readyz whether to
-        send requests.
+        `status` is ok, loading, draining or broken. A kubelet restarts the container by /healthz,
+        which is 200 while the policy is being loaded, and sends requests by /readyz.
         """
         if self._engine is not None and self._engine.failure is not None:
             return _status("broken", f"the engine broke: {self._engine.failure}", 503)
         if self._is_leaving:
-            return _status("draining", "told to stop: answering what was begun", 503)
+            return _status("draining", "stopping: requests in flight are still answered", 503)
         if self._policy is None:
             return _status("loading", self._waits_for, 503)
         return _status("ok", f"serving {self._policy.source.names[0]}", 200)
 
     async def healthz(self, _: Request) -> Response:
-        """Liveness: fails where the engine broke, which waiting does not mend."""
+        """Liveness: 503 where the engine broke, which only a restart mends."""
         if self._engine is not None and self._engine.failure is not None:
             return PlainTextResponse(f"the engine broke: {self._engine.failure}\n", 503)
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        """Readiness: whether requests should be sent here."""
+        """Readiness: 503 before a policy is loaded, while draining, or where the engine broke."""
         if self._is_leaving:
             return PlainTextResponse("leaving\n", 503)
         if self._policy is None:
@@ -210,21 +210,21 @@ class Endpoint:
         return await self.healthz(request)
 
     async def metrics(self, _: Request) -> Response:
-        """Counters for Prometheus."""
+        """Metrics in Prometheus' text format."""
         ready = self._policy is not None and not self._is_leaving
         admission, connections = self._admission, self.places.open
         gauges = Gauges(int(ready), admission.taken, admission.waiting, connections)
         return PlainTextResponse(self._metrics.text(gauges))
 
     async def models(self, _: Request) -> Response:
-        """The policy, once under each of its names."""
+        """List the policy under each of its names."""
         policy = self._ready_policy()
         return JSONResponse(
             {"object": "list", "data": [_listed(policy, name) for name in policy.source.names]}
         )
 
     async def model(self, request: Request) -> Response:
-        """The policy under one name."""
+        """Describe the policy under one of its names."""
         policy, name = self._ready_policy(), request.path_params["name"]
         if name not in policy.source.names:
             raise Refusal(404, f"{name!r} is not served here", code="model_not_found")
@@ -239,7 +239,7 @@ class Endpoint:
         return await self._answer(request, ChatRequest)
 
     async def refuse(self, request: Request, error: Exception) -> Response:
-        """Answer with an error in OpenAI's shape."""
+        """Answer with an error in OpenAI's format."""
         refusal = error if isinstance(error, Refusal) else _as_refusal(error)
         self._metrics.count_request(_route(request), refusal.status)
         return JSONResponse(refusal.body(), refusal.status, refusal.headers)
@@ -249,17 +249,17 @@ class Endpoint:
     ) -> Response:
         body = await read_body(http, self._config)
         began_s = time.perf_counter()
-        policy, asked = self._ready_policy(), parse(body, kind)
+        policy, parsed = self._ready_policy(), parse(body, kind)
         with ExitStack() as places:
             await self._admission.make_room(1)
-            places.enter_context(self._admission.hold(1))  # also while it is planned
+            places.enter_context(self._admission.hold(1))  # planning takes up a place, too
             planned = await asyncio.get_running_loop().run_in_executor(
-                self._planner, plan, asked, policy, self._config, self._new_seed
+                self._planner, plan, parsed, policy, self._config, self._new_seed
             )
             await self._admission.make_room(len(planned.orders) - 1)
             places.enter_context(self._admission.hold(len(planned.orders) - 1))
-            answering = self._answering(asked, planned, policy, began_s)
-            if asked.stream:
+            answering = self._answering(parsed, planned, policy, began_s)
+            if parsed.stream:
                 streams = self._admission.streams
                 return StreamedAnswer(answering, places.pop_all(), streams, _route(http))
             whole = await while_connected(http.receive, answering.whole())
@@ -268,14 +268,14 @@ class Endpoint:
 
     def _answering(
         self,
-        asked: CompletionRequest | ChatRequest,
+        parsed: CompletionRequest | ChatRequest,
         planned: AnswerPlan,
         policy: ServedPolicy,
         began_s: float,
     ) -> Answering:
         assert self._engine is not None, "a policy comes with its engine"
         shape = AnswerShape(
-            asked, planned, policy, answer_id=uuid.uuid4().hex, created=int(time.time())
+            parsed, planned, policy, answer_id=uuid.uuid4().hex, created=int(time.time())
         )
         timeout_s = self._config.request_timeout_s
         return Answering(
@@ -308,11 +308,11 @@ def _listed(policy: ServedPolicy, name: str) -> dict[str, object]:
 def _as_refusal(error: Exception) -> Refusal:
     if isinstance(error, HTTPException):
         return Refusal(error.status_code, error.detail, headers=error.headers)
-    told = str(error) if isinstance(error, EngineError) else "a fault of the server: see its log"
-    return Refusal(500, told)
+    message = str(error) if isinstance(error, EngineError) else "internal error; see the log"
+    return Refusal(500, message)
 
 
 def _route(request: Request) -> str:
-    """The path for the metrics; unknown paths are one, so that they cannot grow without bound."""
+    """Route label of the metrics; unknown paths share one, so that labels stay few."""
     path: str = request.scope["path"]  # a Host header can make request.url raise
     return path if path in ("/v1/completions", "/v1/chat/completions") else "other"

@@ -1,8 +1,8 @@
-"""One answer as it is sampled: from tokens to text, log-probs and finish reason.
+"""One answer while it is sampled: turns tokens into text, log-probs and a finish reason.
 
-Text grows token by token and ends at a stop text. A token need not be whole characters, and its
-text may depend on the one before it; so new text is the difference of two decodings that begin a
-few tokens back.
+Text grows token by token and ends at a stop text. A token may be part of a character, and its text
+may depend on the token before it; so new text is the difference of two decodings that begin a few
+tokens back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from espalier.rollout.engines.engine import Completion, Sampling
 
 FinishReason = Literal["stop", "length"]
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a tokenizer decodes an incomplete character to."""
+"""Character that a tokenizer decodes an incomplete character to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,35 +26,35 @@ class SamplingOrder:
     sampling: Sampling
     max_tokens: int
     stops: tuple[str, ...] = ()
-    """Texts that end the answer before themselves."""
+    """Texts that end the answer and are left out of it."""
     kept_stops: tuple[str, ...] = ()
-    """Texts that end the answer with themselves."""
+    """Texts that end the answer and are part of it."""
     stop_ids: frozenset[int] = frozenset()
-    """Token ids that end the answer, beside the policy's own."""
+    """Token ids that end the answer, besides the policy's own."""
     ignores_end: bool = False
-    """Whether to sample on past the policy's own stop tokens."""
+    """Whether sampling continues past the policy's own stop tokens."""
     skips_special_tokens: bool = True
     in_pieces: bool = False
     """Whether the answer is streamed."""
 
     @property
     def is_watched(self) -> bool:
-        """Whether each token may end the answer, so that the next must wait for it."""
+        """Whether each token must be checked before the next is sampled: it may end the answer."""
         return bool(self.stops or self.kept_stops or self.stop_ids)
 
 
 class Piece(NamedTuple):
-    """What was added to an answer."""
+    """New text and tokens of an answer."""
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Nats, of the distribution that was drawn from; at temperature 0 that of temperature 1."""
+    """Log-probs in nats under the sampling distribution; at temperature 0, under temperature 1."""
     finish_reason: FinishReason | None
 
 
 class ChoiceReader:
-    """Turns what an engine samples for one order into pieces of text."""
+    """Turns the tokens that an engine samples for one order into pieces of text."""
 
     def __init__(self, order: SamplingOrder, tokenizer: Decodes) -> None:
         self._order = order
@@ -63,7 +63,7 @@ class ChoiceReader:
         self._num_tokens = 0
 
     def read(self, written: Completion) -> Piece:
-        """The piece that `written` adds; tokens behind the end of the answer are left out."""
+        """The piece that `written` adds; tokens after the end of the answer are left out."""
         text, count, is_over = "", len(written.token_ids), False
         if self._order.is_watched:
             count = 0
@@ -89,7 +89,7 @@ class ChoiceReader:
 
 
 class Decodes(Protocol):
-    """The method of a tokenizer that is needed here."""
+    """A tokenizer's method that turns token ids into text."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str | list[str]:
         """The text of one list of tokens."""
@@ -97,16 +97,16 @@ class Decodes(Protocol):
 
 
 class GrowingText:
-    """Decodes tokens as they come; text that was returned never changes."""
+    """Incremental decoder of tokens; text that was returned never changes."""
 
     def __init__(self, tokenizer: Decodes, *, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skips = skip_special_tokens
         self._token_ids: list[int] = []
         self._context = 0
-        """Where both decodings begin."""
-        self._told = 0
-        """Tokens whose text was returned."""
+        """Index of the token at which both decodings begin."""
+        self._returned = 0
+        """Number of tokens whose text was returned."""
 
     def read(self, token_ids: Sequence[int]) -> str:
         """The text that the tokens add; an incomplete character is held back."""
@@ -114,17 +114,17 @@ class GrowingText:
         new = self._new_text()
         if not new or new.endswith(_UNFINISHED):
             return ""
-        self._context, self._told = self._told, len(self._token_ids)
+        self._context, self._returned = self._returned, len(self._token_ids)
         return new
 
     def rest(self) -> str:
         """The text that was held back."""
         new = self._new_text()
-        self._context = self._told = len(self._token_ids)
+        self._context = self._returned = len(self._token_ids)
         return new
 
     def _new_text(self) -> str:
-        known = self._decoded(self._token_ids[self._context : self._told])
+        known = self._decoded(self._token_ids[self._context : self._returned])
         return self._decoded(self._token_ids[self._context :])[len(known) :]
 
     def _decoded(self, token_ids: list[int]) -> str:
@@ -132,23 +132,23 @@ class GrowingText:
 
 
 class StopTexts:
-    """Passes text on up to the first stop text, which may arrive in pieces."""
+    """Filter that passes text up to the first stop text, which may arrive in pieces."""
 
     def __init__(self, stops: Sequence[str], *, kept: Sequence[str] = ()) -> None:
-        """Wait for the first of `stops`, or of `kept`, which is passed on as well."""
+        """Look for the first of `stops` or `kept`; a text of `kept` is passed on, too."""
         self._stops = (*stops, *kept)
         self._kept = frozenset(kept)
         self._held = ""
         self.is_met = False
 
     def read(self, text: str) -> str:
-        """The text that may be passed on: all but what may begin a stop text."""
+        """The text that can be passed on; a possible beginning of a stop text is held back."""
         self._held += text
         found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held]
         if found:
             self.is_met = True
-            place, stop = min(found)
-            passed = self._held[: place + len(stop) * (stop in self._kept)]
+            begin, stop = min(found)
+            passed = self._held[: begin + len(stop) * (stop in self._kept)]
             self._held = ""
             return passed
         keep = self._unsure()
@@ -156,7 +156,7 @@ class StopTexts:
         return passed
 
     def rest(self) -> str:
-        """The text that was held back, where no stop text came of it."""
+        """The text that is still held back; call it at the end of the answer."""
         rest, self._held = self._held, ""
         return rest
 

@@ -1,15 +1,15 @@
-r"""Lets what serves follow `champion`; runs as a Deployment of `k8s/`.
+r"""Program that keeps the served version equal to the alias `champion`; a Deployment of `k8s/`.
 
     python -m espalier.serving.controller --model espalier-search-agent \
         --namespace espalier-pipeline
 
-It rolls the pods to what the alias points at where a gate pass or a forced reason is recorded, and
-asks them for a token when they are ready. It goes back to the last good version where a roll-out
-fails, and says why: in its log, as an event of the Deployment (kubectl describe deployment
-espalier-serving), and in the version's tags espalier.serving and serving_reason. The alias stays
-where it is. A failed version is tried again when it is promoted again, or when the annotation
-espalier.dev/failed is removed.
-`kubernetes.serving` of the profile says what serves: a Deployment, or KServe.
+It rolls the pods out to the version that the alias points at, where a gate pass or a forced reason
+is recorded, and requests one token from them when they are ready. Where a roll-out fails, it rolls
+back to the last good version and reports the reason: in its log, as an event of the Deployment
+(kubectl describe deployment espalier-serving), and in the version's tags espalier.serving and
+serving_reason. It never moves the alias. A failed version is tried again when it is promoted again,
+or when the annotation espalier.dev/failed is removed.
+`kubernetes.serving` of the profile selects a Deployment or KServe's LLMInferenceService.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from espalier.steps.profiles import named_profile
 log = logging.getLogger(__name__)
 
 _MLFLOW = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Settings of MLflow's client, where the pod has none: the controller repeats its whole step."""
+"""Defaults of MLflow's client: few retries, because the controller repeats its whole step."""
 _MISSED_PAUSES = 3
-"""The controller counts as dead after so many of its longest pauses without a step."""
+"""Number of longest pauses without a step after which /healthz fails."""
 
 
 class Heartbeat:
-    """When the controller last made a step, and whether that worked, for the cluster's probes.
+    """Time and result of the controller's last step, which the cluster's probes read.
 
-    An API server that is away makes it not ready, and never dead: another start would not help.
+    An unreachable API server fails /readyz, but not /healthz: a restart would not help.
     """
 
     def __init__(self, config: ControllerConfig, clock: Callable[[], float]) -> None:
@@ -73,7 +73,7 @@ class Heartbeat:
         """Answer /healthz, /readyz and /metrics while the block runs.
 
         Raises:
-            ServingError: the port is taken.
+            ServingError: the port is in use.
         """
         heartbeat = cls(config, clock)
         shown = metrics or ControllerMetrics()
@@ -93,11 +93,11 @@ class Heartbeat:
             server.server_close()
 
     def beat(self, *, fault: str | None) -> None:
-        """Note that a step was made; `fault` is why it failed, None where it did not."""
+        """Record a step; `fault` is the reason of its failure, None where it succeeded."""
         self._beat_s, self._fault = self._clock(), fault
 
     def fault(self, path: str) -> str | None:
-        """Why /healthz or /readyz fails; None where it does not."""
+        """The reason why /healthz or /readyz fails; None where it succeeds."""
         silent_s = self._clock() - self._beat_s
         if silent_s > self._longest_s:
             return f"no step for {silent_s:.0f} s"
@@ -106,10 +106,10 @@ class Heartbeat:
 
 def _handler(heartbeat: Heartbeat, metrics: ControllerMetrics) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # seconds, of a connection that sends nothing
+        timeout = 10  # seconds after which a silent connection is closed
 
         def do_GET(self) -> None:
-            """Answer a probe, or Prometheus."""
+            """Answer a probe or a scrape."""
             if self.path == "/metrics":
                 self._answer(200, metrics.text(), CONTENT_TYPE_PLAIN_0_0_4)
                 return
@@ -139,7 +139,7 @@ def follow(
     jitter: Callable[[], float] = random.random,
     metrics: ControllerMetrics | None = None,
 ) -> None:
-    """Step until `stop` is set; after a fault wait longer each time (`pause_s`)."""
+    """Make steps until `stop` is set; consecutive faults lengthen the pause (`pause_s`)."""
     counted = metrics or ControllerMetrics()
     faults = 0
     while not stop.is_set():
@@ -157,19 +157,25 @@ def follow(
 
 
 def pause_s(config: ControllerConfig, faults: int, jitter: float) -> float:
-    """Seconds to the next step: doubled with each fault in a row, spread by `jitter` of 0 to 1."""
+    """Seconds to the next step: `poll_s`, doubled with each consecutive fault.
+
+    Args:
+        config: `max_backoff_s` is the longest pause.
+        faults: consecutive steps that failed.
+        jitter: 0 to 1; shortens the pause after a fault by up to a half.
+    """
     longest = min(config.max_backoff_s, config.poll_s * 2 ** min(faults, 16))
     return config.poll_s if not faults else longest * (0.5 + jitter / 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Follow until SIGTERM."""
+    """Run the controller until SIGTERM or SIGINT."""
     given = argument_parser().parse_args(arguments)
     prepare_environment()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
-    for client in ("httpx2", "urllib3"):  # a line for every request says nothing new
+    for client in ("httpx2", "urllib3"):  # they log every request
         logging.getLogger(client).setLevel(logging.ERROR)
     stop = threading.Event()
 
@@ -191,7 +197,7 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
     config = profile.serving.controller
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
-        raise ServingError("MLFLOW_TRACKING_URI names no registry whose champion could be followed")
+        raise ServingError("MLFLOW_TRACKING_URI is not set; name the registry to follow")
     key = os.environ.get(KEY_VARIABLE) or None
     verify = not (profile.kubernetes.serving == "llmisvc" and profile.kubernetes.llmisvc.tls)
     metrics = ControllerMetrics()
@@ -220,18 +226,18 @@ def _workload(given: argparse.Namespace, kubernetes: KubernetesConfig) -> Worklo
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The controller's arguments."""
+    """Parser of the controller's arguments."""
     parser = argparse.ArgumentParser(
         prog="espalier.serving.controller",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, help="registered model whose champion is served")
-    parser.add_argument("--namespace", required=True, help="of what serves")
-    parser.add_argument("--serving-url", help="where the pods are asked; default: their Service")
-    parser.add_argument("--port", type=int, default=8081, help="of /healthz, /readyz, /metrics")
-    parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")
-    parser.add_argument("--profile", default="laptop", help="whose [serving] and [kubernetes] hold")
+    parser.add_argument("--namespace", required=True, help="namespace of the serving workload")
+    parser.add_argument("--serving-url", help="URL of the health check; default: the pods' Service")
+    parser.add_argument("--port", type=int, default=8081, help="port of probes and /metrics")
+    parser.add_argument("--kubeconfig", type=Path, help="needed outside the cluster")
+    parser.add_argument("--profile", default="laptop", help="gives [serving] and [kubernetes]")
     parser.add_argument("--set", dest="set_", action="append", metavar="SECTION.KEY=VALUE")
     return parser
 

@@ -12,13 +12,13 @@ from prometheus_client.registry import Collector
 from espalier.serving.decision import RolloutState
 
 ROLLING, ROLLED_BACK = "rolling", "rolled_back"
-"""Outcomes of a roll-out to the champion, and to the last good version in its place."""
+"""Outcomes of roll-outs: to the champion, and back to the last good version."""
 _STEPS = "espalier_controller_steps"
 _ROLLOUTS = "espalier_controller_rollouts"
 _COUNTED = {
-    _STEPS: ("Looks at the alias, by outcome.", ("ok", "fault")),
+    _STEPS: ("Steps of the controller, by outcome.", ("ok", "fault")),
     _ROLLOUTS: (
-        "What became of versions that were to be served, by outcome.",
+        "Roll-outs of versions, by outcome.",
         (ROLLING, "served", ROLLED_BACK, "failed", "refused"),
     ),
 }
@@ -26,7 +26,10 @@ _COUNTED = {
 
 
 class ControllerMetrics(Collector):
-    """Counters since the start, and what was seen last; written by one thread, read by others."""
+    """Counters since the start, and the versions of the last step.
+
+    One thread writes them; others read them.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -37,22 +40,22 @@ class ControllerMetrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def count_step(self, outcome: str, now_s: float) -> None:
-        """Count a look that worked ("ok") or did not ("fault"); seconds since 1970."""
+        """Count a step with outcome "ok" or "fault"; `now_s` is in seconds since 1970."""
         self._counts[_STEPS, outcome] += 1
         self._last_step_s = now_s
 
     def count_rollout(self, outcome: str) -> None:
-        """Count what became of a version."""
+        """Count an outcome of a version's roll-out."""
         self._counts[_ROLLOUTS, outcome] += 1
 
     def show(self, champion: str | None, state: RolloutState) -> None:
-        """Show what a look saw: the version that the alias points at, and what serves."""
+        """Set the version that the alias points at, and the state of the serving workload."""
         versions = {
             "champion": champion,
             "last_good": state.memory.last_good,
             "deployed": state.asked,
         }
-        # at once: a scrape reads them all
+        # replaced as a whole, because a scrape may read it at any time
         self._versions = {
             role: int(version)
             for role, version in versions.items()
@@ -60,21 +63,21 @@ class ControllerMetrics(Collector):
         }
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric once."""
-        for name, (told, outcomes) in _COUNTED.items():
-            counter = CounterMetricFamily(name, told, labels=["outcome"])
+        """The controller's metrics, as `CollectorRegistry` asks for them."""
+        for name, (description, outcomes) in _COUNTED.items():
+            counter = CounterMetricFamily(name, description, labels=["outcome"])
             for outcome in outcomes:
                 counter.add_metric([outcome], self._counts[name, outcome])
             yield counter
         yield GaugeMetricFamily(
             "espalier_controller_last_step_timestamp_seconds",
-            "When it last looked.",
+            "Time of the last step, in seconds since 1970.",
             value=self._last_step_s,
         )
         versions = GaugeMetricFamily(
             "espalier_controller_version",
-            "Number of the version that the alias champion points at, of the last good one, and "
-            "of the one that the pods were given.",
+            "Version number by role: champion (the alias), last_good, and deployed (in the pod "
+            "template).",
             labels=["role"],
         )
         for role, number in self._versions.items():
@@ -82,5 +85,5 @@ class ControllerMetrics(Collector):
         yield versions
 
     def text(self) -> bytes:
-        """All metrics, and those of the process, in Prometheus' text format."""
+        """The controller's and the process' metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,13 +1,13 @@
-"""What the controller does next: the champion, what serves, and the decision.
+"""The controller's decision: from the champion and the serving state to the next action.
 
-The pods roll to the champion, are asked whether they answer, and roll back to the last good version
-where they do not. `decide` is pure: no network, no memory. The same state always gives the same
-step, so a controller that was killed goes on where it was. What it has to remember is in
-annotations of the object that serves:
+The pods are rolled out to the champion, checked for an answer, and rolled back to the last good
+version where the check fails. `decide` is pure: no network, no memory. The same state always gives
+the same action, so a controller that was killed continues where it was. Its memory is in
+annotations of the serving object:
 
-    espalier.dev/last-good      version that last became ready everywhere
-    espalier.dev/failed         promotion whose roll-out failed, as VERSION@WHEN
-    espalier.dev/failed-reason  and why
+    espalier.dev/last-good      last version that became ready in all pods and passed the check
+    espalier.dev/failed         promotion whose roll-out failed, as VERSION@TIME
+    espalier.dev/failed-reason  reason of the failure
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAILED = "espalier.dev/failed"
 FAILED_REASON = "espalier.dev/failed-reason"
 STATE_TAG = "espalier.serving"
 REASON_TAG = "espalier.serving_reason"
-"""Tags of a version: what became of it when it was to be served, and why."""
+"""Tags of a model version: the outcome of its roll-out, and the reason."""
 
 
 class ServingTag(enum.StrEnum):
@@ -38,7 +38,7 @@ class ServingTag(enum.StrEnum):
 
 
 class VersionTags(NamedTuple):
-    """What a version's tags say became of it."""
+    """Outcome and reason in a version's tags; empty where it has none."""
 
     state: str = ""
     reason: str = ""
@@ -46,7 +46,7 @@ class VersionTags(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Champion:
-    """A model version, as the controller needs to know it."""
+    """The fields of a model version that the controller uses."""
 
     model: str
     version: str
@@ -54,11 +54,11 @@ class Champion:
     may_lead: bool
     """Whether a gate pass, or a forced promotion's reason, is recorded."""
     gate: str
-    """The gate's verdict and its reason, for people."""
+    """The gate's verdict and its reason, for messages."""
     since: str
-    """When it was last promoted; empty where it never was."""
+    """Time of the last promotion; empty where it was never promoted."""
     location: str = ""
-    """Where MLflow lists its files."""
+    """URI of its files as MLflow lists them."""
     told: VersionTags = field(default_factory=VersionTags)
 
     @classmethod
@@ -78,32 +78,32 @@ class Champion:
 
     @property
     def promotion(self) -> str:
-        """Names this promotion: the same version promoted again is another."""
+        """Name of this promotion, VERSION@TIME: promoting a version again gives another name."""
         return f"{self.version}@{self.since}"
 
 
 class RolloutProgress(enum.Enum):
-    """How far a roll-out is."""
+    """Progress of a roll-out."""
 
     ROLLING = "rolling"
     READY = "ready"
-    """Every pod is of the version asked for, and available."""
+    """All pods have the wanted version and are available."""
     STUCK = "stuck"
-    """The Deployment's own deadline passed without progress."""
+    """The Deployment's `progressDeadlineSeconds` passed without progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutMemory:
-    """What the controller wrote into the annotations of the object that serves."""
+    """The controller's memory in the annotations of the serving object."""
 
     last_good: str | None = None
     failed: str | None = None
-    """A `Champion.promotion`."""
+    """`Champion.promotion` of the roll-out that failed."""
     failed_reason: str | None = None
 
     @classmethod
     def read(cls, annotations: Mapping[str, str]) -> Self:
-        """Read the annotations of the object that serves."""
+        """Read the annotations of the serving object."""
         return cls(
             last_good=annotations.get(LAST_GOOD) or None,
             failed=annotations.get(FAILED) or None,
@@ -112,7 +112,7 @@ class RolloutMemory:
 
     @property
     def annotations(self) -> dict[str, str | None]:
-        """For a merge patch; None removes an annotation."""
+        """Annotations for a merge patch; None removes one."""
         return {
             LAST_GOOD: self.last_good,
             FAILED: self.failed,
@@ -120,50 +120,50 @@ class RolloutMemory:
         }
 
     def with_failure(self, promotion: str, reason: str) -> Self:
-        """The memory after the roll-out of a promotion failed."""
+        """The memory after a promotion's roll-out failed."""
         return replace(self, failed=promotion, failed_reason=reason)
 
     def with_success(self, version: str) -> Self:
-        """The memory after a version became ready; an earlier failure may be tried again."""
+        """The memory after a version became ready; forgets an earlier failure."""
         return replace(self, last_good=version, failed=None, failed_reason=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutState:
-    """What serves at one moment, read from the objects alone."""
+    """State of the serving workload at one moment, read from the cluster's objects."""
 
     uid: str
     resource_version: str
     asked: str | None
-    """Version of the pod template; None before the first promotion."""
+    """Version in the pod template; None before the first promotion."""
     progress: RolloutProgress
     reason: str
-    """Why it is stuck, in Kubernetes' words."""
+    """Kubernetes' message where it is stuck, else empty."""
     memory: RolloutMemory
 
     @classmethod
     def read(cls, deployment: K8sObject, model: str) -> Self:
         """Read the state of a Deployment that serves versions of `model`."""
-        seen = rollout_progress(deployment)
+        reading = rollout_progress(deployment)
         return cls(
             uid=deployment["metadata"].get("uid", ""),
             resource_version=deployment["metadata"].get("resourceVersion", ""),
             asked=_asked_version(deployment, model),
-            progress=seen.progress,
-            reason=seen.reason,
+            progress=reading.progress,
+            reason=reading.reason,
             memory=RolloutMemory.read(deployment["metadata"].get("annotations") or {}),
         )
 
 
 class RolloutReading(NamedTuple):
-    """How far a roll-out is, and why it is stuck."""
+    """Progress of a roll-out, and the reason where it is stuck."""
 
     progress: RolloutProgress
     reason: str = ""
 
 
 def _asked_version(deployment: K8sObject, model: str) -> str | None:
-    """The version asked for; None where annotation and environment differ, as after an edit."""
+    """Version in the pod template; None where annotation and environment differ after an edit."""
     template = deployment["spec"]["template"]
     version = (template["metadata"].get("annotations") or {}).get(MODEL_VERSION_ANNOTATION)
     expected = {"name": MODEL_VARIABLE, "value": version_reference(model, version or "")}
@@ -174,7 +174,7 @@ def _asked_version(deployment: K8sObject, model: str) -> str | None:
 
 
 def rollout_progress(deployment: K8sObject) -> RolloutReading:
-    """As `kubectl rollout status` computes it; a Deployment without replicas is never ready."""
+    """Progress as `kubectl rollout status` computes it; without replicas it is never ready."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
         return RolloutReading(RolloutProgress.ROLLING)
@@ -190,21 +190,21 @@ def rollout_progress(deployment: K8sObject) -> RolloutReading:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do now."""
+    """Do nothing in this step."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The alias points at a version that may not be served; what is served stays."""
+    """Keep the served version: the alias points at one that may not be served."""
 
     champion: Champion
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """Have the pods serve the champion's version."""
+    """Roll the pods out to the champion's version."""
 
     version: str
     why: str
@@ -212,7 +212,7 @@ class Roll:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Have the pods serve the last good version in the champion's place."""
+    """Roll the pods back to the last good version."""
 
     version: str
     why: str
@@ -220,14 +220,14 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class CheckHealth:
-    """All pods are ready: ask them whether they answer as this version."""
+    """Check that the pods, which are all ready, answer as this version."""
 
     champion: Champion
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The promotion's roll-out failed; the next step rolls back."""
+    """Record that the promotion's roll-out failed; the next step rolls back."""
 
     champion: Champion
     reason: str
@@ -235,7 +235,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Tag the version with what became of it: its tags say something else."""
+    """Correct the version's tags, which differ from its outcome."""
 
     champion: Champion
     told: VersionTags
@@ -245,11 +245,11 @@ Decision: TypeAlias = Wait | Refuse | Roll | CheckHealth | Fail | RollBack | Mar
 
 
 def decide(champion: Champion | None, state: RolloutState) -> Decision:
-    """The next thing to do towards serving the champion.
+    """The next action towards serving the champion.
 
     Args:
-        champion: where the alias points; None where there is none.
-        state: of what serves.
+        champion: version that the alias points at; None where no version has the alias.
+        state: of the serving workload.
     """
     if champion is None:
         return Wait("there is no champion")
@@ -263,32 +263,32 @@ def decide(champion: Champion | None, state: RolloutState) -> Decision:
 
 
 def _rolled(champion: Champion, state: RolloutState) -> Decision:
-    """The pods have the champion's version, or are being rolled to it."""
+    """The action while the pod template has the champion's version."""
     was_good = state.memory.last_good == champion.version
     if state.progress is RolloutProgress.ROLLING:
         return Wait(f"version {champion.version} is being rolled out")
     if state.progress is RolloutProgress.STUCK:
-        # a version that was ready before is not to blame: something else was changed
+        # a version that was ready before is not the cause: something else changed
         return Wait(f"stuck: {state.reason}") if was_good else Fail(champion, state.reason)
     if not was_good or state.memory.failed is not None:
         return CheckHealth(champion)
     why = f"version {champion.version} is served"
-    return _told(champion, VersionTags(ServingTag.SERVED, champion.gate), why)
+    return _mark_or_wait(champion, VersionTags(ServingTag.SERVED, champion.gate), why)
 
 
 def _after_failure(champion: Champion, state: RolloutState) -> Decision:
-    """Go back to the last good version; stay there until another promotion."""
+    """The action after a failed promotion: go to the last good version, and stay there."""
     good = state.memory.last_good
     failed = VersionTags(ServingTag.FAILED, state.memory.failed_reason or "")
     if good is None or good == champion.version:
-        why = f"version {champion.version} failed, and none was good before it"
-        return _told(champion, failed, why)
+        why = f"version {champion.version} failed, and there is no earlier good version"
+        return _mark_or_wait(champion, failed, why)
     if state.asked != good:
         return RollBack(good, f"version {champion.version} failed: {state.memory.failed_reason}")
     why = f"version {good} is served, because {champion.version} failed"
-    return _told(champion, failed, why)
+    return _mark_or_wait(champion, failed, why)
 
 
-def _told(champion: Champion, told: VersionTags, why: str) -> Decision:
-    """Nothing to do but to say so in the version's tags, where MLflow was away when it happened."""
+def _mark_or_wait(champion: Champion, told: VersionTags, why: str) -> Decision:
+    """Wait; first correct the tags, where MLflow could not be reached when the outcome was new."""
     return Wait(why) if champion.told == told else Mark(champion, told)

@@ -1,4 +1,4 @@
-"""The serving Deployment."""
+"""The Deployment that serves a policy, as a workload of the controller."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ class ServingDeployment(Workload):
     api_version, kind, plural, name = "apps/v1", "Deployment", "deployments", DEPLOYMENT
 
     def read(self) -> RolloutState:
-        """Read it; `k8s/` installs it, and without it there is nothing to roll."""
+        """Read its state.
+
+        Raises:
+            ServingError: the cluster cannot be reached, or has no such Deployment; `k8s/` has it.
+        """
         with serving_errors():
             found = self._api.send(read(self._path, f"read the Deployment {DEPLOYMENT}"))
         return RolloutState.read(found, self._settings.model)
 
     def address(self, version: str) -> Address:
-        """Where a version is asked; only pods of the version answer to its name."""
+        """URL of the Service, and the version's own name, which only its pods answer to."""
         url = self._settings.url or f"http://{DEPLOYMENT}.{self._namespace}.svc:8000"
         return Address(url, version_reference(self._settings.model, version))
 

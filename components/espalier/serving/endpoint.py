@@ -1,9 +1,9 @@
-"""The program of the serving Deployment: an endpoint for the version that the controller chose.
+"""Program of the serving Deployment: an endpoint for the version that the controller chose.
 
     ESPALIER_MODEL=models:/espalier-search-agent/3 python -m espalier.serving.endpoint
 
-`espalier serve` does the same by hand. Large policies are vLLM's to serve (`fetched.py`): it
-has the same paths and extensions.
+`espalier serve` is the same endpoint as a command. Serve large policies with vLLM (`fetched.py`),
+which has the same paths and extensions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from espalier.steps.profiles import named_profile
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program of the serving Deployment."""
+    """Serve the version of ESPALIER_MODEL until SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="espalier.serving.endpoint",
         description=__doc__,
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--profile", default="laptop", help="whose [serving] section holds")
+    parser.add_argument("--profile", default="laptop", help="gives the section [serving]")
     parser.add_argument("--set", dest="set_", action="append", metavar="SECTION.KEY=VALUE")
     given = parser.parse_args(arguments)
     prepare_environment()  # before anything imports torch

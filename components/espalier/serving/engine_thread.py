@@ -1,6 +1,6 @@
-"""An engine on an event loop of its own, in a thread.
+"""An engine in a thread with its own event loop.
 
-A step over a long prompt takes seconds; the cluster's probes are answered meanwhile.
+A step over a long prompt takes seconds; meanwhile the cluster's probes must be answered.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from espalier.rollout.engines.engine import Completion, Engine
 from espalier.serving.choice import SamplingOrder
 
 _PIECE_S = 0.03
-"""Seconds between two pieces of a streamed answer, about: where a token takes a millisecond,
-handing over each by itself would cost more than sampling it."""
+"""Approximate seconds between two pieces of a streamed answer: where a token takes a millisecond,
+handing over each token separately would cost more than sampling it."""
 _MAX_PIECE = 16
 
 _HandOver: TypeAlias = Callable[[Completion | None], None]
 
 
 class EngineThread:
-    """Samples answers for another event loop."""
+    """An engine in its own thread that samples answers for the caller's event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class EngineThread:
         """Start the thread; return once answers can be sampled.
 
         Raises:
-            EngineError: the engine cannot begin to serve.
+            EngineError: the engine failed to start.
         """
         self._thread.start()
         self._started.wait()
@@ -49,18 +49,18 @@ class EngineThread:
             raise EngineError(f"the engine did not start: {self._failure}") from self._failure
 
     def stop(self) -> None:
-        """Cancel what is being sampled, and end the thread."""
+        """Cancel all sampling, and end the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that broke the engine, if one did; it samples nothing from then on."""
+        """The error that broke the engine, or None; a broken engine samples nothing more."""
         return self._failure
 
     async def write(self, order: SamplingOrder) -> AsyncGenerator[Completion]:
-        """The tokens of an answer: all at once, or in pieces where it is streamed.
+        """Sample an answer's tokens: all at once, or in pieces where it is streamed.
 
         Leaving the iteration early frees the row.
 
@@ -107,7 +107,7 @@ class EngineThread:
 
     async def _write(self, order: SamplingOrder, hand_over: _HandOver) -> None:
         writer = asyncio.current_task()
-        assert writer is not None, "it runs as a task of its own"
+        assert writer is not None, "this coroutine runs as a task"
         self._writers.add(writer)
         writer.add_done_callback(self._writers.discard)
         session = await self._engine.open(order.prompt_ids, order.sampling)

@@ -1,11 +1,11 @@
-r"""Starts another server, as vLLM, on the version that the controller chose.
+r"""Program that starts another server, such as vLLM, on the version that the controller chose.
 
     ESPALIER_MODEL=models:/espalier-search-agent/3 python -m espalier.serving.fetched \
         vllm serve POLICY --served-model-name espalier-search-agent '$(ESPALIER_MODEL)'
 
-The checks are those of the endpoint: a recorded gate pass or a forced reason, the approved digest,
-every byte as it was registered. POLICY is replaced by the version's directory, and this process by
-the program; Kubernetes fills in `$(ESPALIER_MODEL)`.
+The version is checked as by the endpoint: it needs a recorded gate pass or a forced reason, and its
+files must have the approved digest. POLICY is replaced by the version's directory, and this process
+by the program; Kubernetes fills in `$(ESPALIER_MODEL)`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from espalier.records import EspalierError, ServingError
 from espalier.serving.source import fetched_version, registry_uri
 
 PLACE = "POLICY"
-"""Argument that is replaced by the directory."""
+"""Argument of the command that is replaced by the version's directory."""
 
 
 def become(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Fetch the version, then replace this process by `command`.
 
     Raises:
-        ServingError: no version or no program is named, or the version may not be served.
-        RegistryError: the registry is away, or the version damaged.
+        ServingError: no version is set, the command lacks POLICY or cannot be run, or the version
+            may not be served.
+        RegistryError: the registry cannot be reached, or the version is damaged.
     """
     reference = environment.get(MODEL_VARIABLE)
     if not reference:
         raise ServingError(f"no version to serve yet: {MODEL_VARIABLE} is not set")
     if PLACE not in command:
-        raise ServingError(f"name a program to run over the policy, with {PLACE} in its arguments")
+        raise ServingError(f"give the command of a server, with {PLACE} among its arguments")
     digest = environment.get(DIGEST_VARIABLE) or None
     with fetched_version(registry_uri(Path("runs")), reference, digest) as (directory, _):
         program = [str(directory) if part == PLACE else part for part in command]

@@ -1,7 +1,7 @@
-"""Makes what serves follow the alias `champion`: observe, decide, act, repeat.
+"""The controller's step, which makes the served version follow the alias `champion`.
 
-Where a version fails the alias stays: promote, rollback and their records are a person's or the
-gate's. The version's tags say what became of it, and `espalier rollback` moves the alias.
+The controller never moves the alias, also where a version fails: only people and the gate promote
+and roll back (`espalier rollback`). A version's tags record the outcome of its roll-out.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from espalier.serving.workload import Address, Workload
 
 _PROBE_TIMEOUT_S = 20.0
 _MAX_QUOTED = 200
-"""Characters of a server's answer that a fault quotes."""
+"""Longest part of a server's answer, in characters, that a fault quotes."""
 _MAX_REASON = 2000
-"""Characters of why a version failed: MLflow refuses a tag of more than 5,000."""
+"""Longest reason of a failure, in characters: MLflow refuses a tag of more than 5,000."""
 
 log = logging.getLogger(__name__)
 
 
 class VersionSource:
-    """A model's champion, read and tagged."""
+    """Versions of a registered model: finds the champion, and tags versions."""
 
     def __init__(self, uri: str, model: str) -> None:
         self.name = model
@@ -50,10 +50,10 @@ class VersionSource:
         self._model: RegisteredModel | None = None
 
     def champion(self) -> Champion | None:
-        """The version that the alias points at now, whether it may lead or not.
+        """The version that the alias points at now, also one that may not be served.
 
         Raises:
-            RegistryError: MLflow is away.
+            RegistryError: MLflow cannot be reached.
         """
         found = self._opened().find(CHAMPION)
         return None if found is None else Champion.of(found)
@@ -62,16 +62,16 @@ class VersionSource:
         """A version by its number; None where it was deleted.
 
         Raises:
-            RegistryError: MLflow is away.
+            RegistryError: MLflow cannot be reached.
         """
         found = self._opened().find(number)
         return None if found is None else Champion.of(found)
 
     def mark(self, number: str, told: VersionTags) -> None:
-        """Tag a version with what became of it; tags that are there already are not written again.
+        """Tag a version with its outcome, where its tags differ.
 
         Raises:
-            RegistryError: MLflow is away.
+            RegistryError: MLflow cannot be reached.
         """
         found = self._opened().find(number)
         tags = {STATE_TAG: str(told.state), REASON_TAG: told.reason}
@@ -79,26 +79,26 @@ class VersionSource:
             self._opened().tag(found, tags)
 
     def _opened(self) -> RegisteredModel:
-        # opened late: a server that is away when the controller starts is waited for
+        # opened here, not in __init__, so that the controller can start before MLflow's server
         if self._model is None:
             self._model = RegisteredModel.open(self._uri, self.name)
         return self._model
 
 
 class HealthProbe:
-    """Asks an OpenAI-compatible server for one token of a version.
+    """Health check that requests one token of a version from an OpenAI-compatible server.
 
-    A Deployment's servers have to have the version among the names that they serve, as
-    `models:/NAME/3`: vLLM is given it by --served-model-name $(ESPALIER_MODEL).
+    Servers of a Deployment must serve the version under the name `models:/NAME/3`: start vLLM with
+    --served-model-name $(ESPALIER_MODEL).
     """
 
     def __init__(self, key: str | None = None, *, verify: bool = True) -> None:
-        """Ask with an API key where servers want one; `verify` has certificates checked."""
+        """Send `key`, where there is one; check certificates where `verify` is true."""
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._verify = verify
 
     def fault(self, address: Address) -> str | None:
-        """What is wrong; None where a token came."""
+        """The reason why the check fails; None where a token was returned."""
         url, name = address.url.rstrip("/"), address.name
         asked = {"model": name, "prompt": [0], "max_tokens": 1, "temperature": 0.0}
         try:
@@ -113,9 +113,9 @@ class HealthProbe:
         except httpx2.HTTPError as error:
             return f"{url} does not answer ({type(error).__name__})"
         if answer.status_code != httpx2.codes.OK:
-            said = answer.text[:_MAX_QUOTED]
-            return f"{url} answers {name} with HTTP {answer.status_code}: {said}"
-        return None if _has_token(answer) else f"{url} answers {name} with no token"
+            quoted = answer.text[:_MAX_QUOTED]
+            return f"{url} answers {name} with HTTP {answer.status_code}: {quoted}"
+        return None if _has_token(answer) else f"{url} answers {name} without a token"
 
 
 def _has_token(answer: httpx2.Response) -> bool:
@@ -127,11 +127,11 @@ def _has_token(answer: httpx2.Response) -> bool:
 
 
 class Follower:
-    """Makes what serves follow the alias `champion` of one model.
+    """Makes a workload follow the alias `champion` of one model.
 
-    Everything is announced before it is done and remembered: what fails half-way is announced and
-    done again. What became of a version is remembered before its tags say so: where MLflow is away
-    it is marked later.
+    Each action is announced, done, then remembered, in this order: one that fails half-way is
+    announced and done again. An outcome is remembered before the version is tagged: where MLflow
+    cannot be reached, a later step tags it.
     """
 
     def __init__(
@@ -143,14 +143,14 @@ class Follower:
         health_attempts: int,
         metrics: ControllerMetrics,
     ) -> None:
-        """Follow.
+        """Set what follows what; `step` acts.
 
         Args:
-            registry: of the model.
-            workload: that follows.
-            probe: decides whether a roll-out succeeded.
-            health_attempts: probes in a row that must fail before the version counts as failed.
-            metrics: shown what is seen and done.
+            registry: versions of the model.
+            workload: the serving object.
+            probe: health check after a roll-out.
+            health_attempts: consecutive failed checks after which the version counts as failed.
+            metrics: count steps and outcomes.
         """
         self._registry = registry
         self._workload = workload
@@ -165,8 +165,8 @@ class Follower:
         """Observe, decide and act once.
 
         Raises:
-            ServingError: the cluster is away, or refuses; nothing is lost by trying again.
-            RegistryError: MLflow is away, which is the same.
+            ServingError: the cluster cannot be reached, or refuses; the step can be repeated.
+            RegistryError: MLflow cannot be reached; the step can be repeated.
         """
         state = self._workload.read()
         champion = self._registry.champion()
@@ -210,7 +210,7 @@ class Follower:
     def _roll(self, version: str, why: str, state: RolloutState, *, outcome: str) -> None:
         target = self._registry.version(version)
         if target is None or not target.may_lead:  # an earlier version is checked as well
-            self._log(f"version {version} is not rolled to: it may not lead any more, or is gone")
+            self._log(f"version {version} is not rolled out: it is deleted or has no gate pass now")
             return
         note = f"rolling {self._registry.name} from {state.asked or 'nothing'} to {version}: {why}"
         self._log(note)
@@ -246,7 +246,7 @@ class Follower:
         self._registry.mark(champion.version, VersionTags(ServingTag.FAILED, why))
 
     def _log(self, what: str) -> None:
-        """Log what differs from the last line."""
+        """Log a line, unless it repeats the last one."""
         if what != self._last_logged:
             self._last_logged = what
             log.info("%s", what)

@@ -1,8 +1,8 @@
-"""The LLMInferenceService of KServe that serves.
+"""KServe's LLMInferenceService as a workload of the controller.
 
-Rolling updates, readiness and draining are KServe's. How far a roll-out is, is read from the
-Deployment that KServe makes of the service: KServe itself says Ready as soon as enough pods can
-answer, those of the former version too.
+KServe does rolling updates, readiness and draining. The progress of a roll-out is read from the
+Deployment that KServe creates for the service: the service itself is Ready as soon as enough pods
+can answer, including those of the former version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from espalier.serving.decision import (
 from espalier.serving.workload import Address, Workload, WorkloadSettings, serving_errors
 
 _PROXIED = "mlflow-artifacts:/"
-"""How MLflow lists files that it keeps in a place of its own."""
+"""Scheme of files that MLflow's server stores in its own artifact store."""
 
 
 class ServingLlmService(Workload):
@@ -43,29 +43,29 @@ class ServingLlmService(Workload):
     def __init__(
         self, api: KubernetesApi, settings: WorkloadSettings, config: LlmInferenceServiceConfig
     ) -> None:
-        """Serve versions whose files lie where `config` says."""
+        """Serve versions whose files lie in `config.artifacts`."""
         super().__init__(api, settings)
         self._config = config
 
     def read(self) -> RolloutState:
-        """Read it; `roll` makes one that is not there yet."""
+        """Read its state; empty before `roll` has created it."""
         pods = object_path("apps/v1", "deployments", self._namespace, WORKLOAD_DEPLOYMENT)
         with serving_errors():
             found = self._api.find(self._path, f"read the {KIND} {NAME}")
             made = self._api.find(pods, f"read the Deployment {WORKLOAD_DEPLOYMENT}")
         found = found or {"metadata": {}, "spec": {}}
-        seen = service_progress(found, made)
+        reading = service_progress(found, made)
         return RolloutState(
             uid=found["metadata"].get("uid", ""),
             resource_version=found["metadata"].get("resourceVersion", ""),
             asked=self._asked(found),
-            progress=seen.progress,
-            reason=seen.reason,
+            progress=reading.progress,
+            reason=reading.reason,
             memory=RolloutMemory.read(_annotations(found)),
         )
 
     def address(self, version: str) -> Address:
-        """Where a version is asked; every version has the model's name."""
+        """URL of the service, and the model's name, which all versions answer to."""
         scheme = "https" if self._config.tls else "http"
         default = f"{scheme}://{WORKLOAD_SERVICE}.{self._namespace}.svc:8000"
         return Address(self._settings.url or default, self._settings.model)
@@ -80,18 +80,17 @@ class ServingLlmService(Workload):
         return llm_inference_service(model, namespace=self._namespace, queue=self._settings.queue)
 
     def _asked(self, service: K8sObject) -> str | None:
-        """The version asked for; None where the model was changed by somebody else since."""
+        """The wanted version; None where somebody else has changed the model's name."""
         is_ours = (service["spec"].get("model") or {}).get("name") == self._settings.model
         return _annotations(service).get(MODEL_VERSION_ANNOTATION) if is_ours else None
 
 
 def s3_address(location: str, artifacts: str) -> str:
-    """Where a version's files lie in S3.
+    """The S3 URI of a version's files.
 
     Args:
-        location: as MLflow lists them: s3://..., or mlflow-artifacts:/... where its server keeps
-            them.
-        artifacts: what its server calls mlflow-artifacts:/ (`kubernetes.llmisvc.artifacts`).
+        location: URI from MLflow: s3://..., or mlflow-artifacts:/... where its server stores them.
+        artifacts: S3 URI behind mlflow-artifacts:/ (`kubernetes.llmisvc.artifacts`).
 
     Raises:
         ServingError: they are not in S3.
@@ -100,8 +99,8 @@ def s3_address(location: str, artifacts: str) -> str:
         return location
     if not location.startswith(_PROXIED):
         raise ServingError(
-            f"{location or 'a version without files'}: KServe fetches a version from S3 alone; let "
-            'MLflow keep its artifacts there, or set kubernetes.serving = "deployment"'
+            f"{location or 'a version without files'}: KServe can fetch versions only from S3; let "
+            'MLflow store its artifacts there, or set kubernetes.serving = "deployment"'
         )
     path = location.removeprefix(_PROXIED)
     if path.startswith("/"):  # mlflow-artifacts://HOST:PORT/path
@@ -114,11 +113,11 @@ def _annotations(service: K8sObject) -> dict[str, str]:
 
 
 def service_progress(service: K8sObject, workload: K8sObject | None) -> RolloutReading:
-    """How far a service's roll-out is.
+    """Progress of a service's roll-out.
 
     Args:
         service: an LLMInferenceService.
-        workload: the Deployment that KServe makes of it; None where there is none yet.
+        workload: the Deployment that KServe creates for it; None where it does not exist yet.
     """
     status = service.get("status") or {}
     if status.get("observedGeneration", 0) < service["metadata"].get("generation", 0):
@@ -127,11 +126,11 @@ def service_progress(service: K8sObject, workload: K8sObject | None) -> RolloutR
         MODEL_VERSION_ANNOTATION
     ):
         return RolloutReading(RolloutProgress.ROLLING)
-    seen = rollout_progress(workload)
+    reading = rollout_progress(workload)
     conditions = {one["type"]: one.get("status") for one in status.get("conditions") or []}
-    if seen.progress is RolloutProgress.READY and conditions.get("Ready") != "True":
-        return RolloutReading(RolloutProgress.ROLLING)  # its route is not there yet
-    return seen
+    if reading.progress is RolloutProgress.READY and conditions.get("Ready") != "True":
+        return RolloutReading(RolloutProgress.ROLLING)  # its route does not exist yet
+    return reading
 
 
 def _pod_version(workload: K8sObject) -> str | None:

@@ -14,7 +14,7 @@ from prometheus_client import (
 )
 
 _GAUGES = {
-    "ready": "Whether requests are taken, 0 or 1.",
+    "ready": "1 where requests are accepted, else 0.",
     "taken": "Answers that are being sampled or wait.",
     "waiting": "Answers that wait for a place.",
     "connections": "Connections that are open.",
@@ -23,7 +23,7 @@ _BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
 class Gauges(NamedTuple):
-    """Values at the moment of the scrape."""
+    """Values of the gauges at the moment of a scrape."""
 
     ready: int
     taken: int
@@ -39,36 +39,36 @@ class Metrics:
         disable_created_metrics()  # a second series for each counter, which no query here reads
         self._registry = CollectorRegistry()
 
-        def counter(name: str, told: str, *labels: str) -> Counter:
-            return Counter(f"espalier_serving_{name}", told, labels, registry=self._registry)
+        def counter(name: str, description: str, *labels: str) -> Counter:
+            return Counter(f"espalier_serving_{name}", description, labels, registry=self._registry)
 
-        def histogram(name: str, told: str) -> Histogram:
+        def histogram(name: str, description: str) -> Histogram:
             name = f"espalier_serving_{name}_seconds"
-            return Histogram(name, told, registry=self._registry, buckets=_BUCKETS_S)
+            return Histogram(name, description, registry=self._registry, buckets=_BUCKETS_S)
 
         self._requests = counter(
             "requests",
-            "Requests that were answered or refused, by HTTP status; 499 are clients that left.",
+            "Requests that were answered or refused, by HTTP status; 499: the client disconnected.",
             "route",
             "status",
         )
         self._prompt_tokens = counter(
-            "prompt_tokens", "Tokens of prompts, once for each request's prompt."
+            "prompt_tokens", "Tokens of prompts; each prompt of a request counts once."
         )
         self._sampled_tokens = counter("sampled_tokens", "Tokens of answers.")
         self._closed = counter(
             "closed_connections",
-            "Connections that were closed because the client was silent or slow, by what was "
-            "waited for; shed are those whose place another one needed.",
+            "Connections closed because the client was silent or slow, by cause; shed: another "
+            "connection needed the place.",
             "cause",
         )
         self._first_token = histogram(
-            "first_token", "From the body of a request to its first token."
+            "first_token", "Time from the end of a request's body to the first token."
         )
-        self._request = histogram("request", "From the body of a request to the end of its answer.")
+        self._request = histogram("request", "Time from the end of a request's body to its answer.")
         self._gauges = {
-            field: Gauge(f"espalier_serving_{field}", told, registry=self._registry)
-            for field, told in _GAUGES.items()
+            field: Gauge(f"espalier_serving_{field}", description, registry=self._registry)
+            for field, description in _GAUGES.items()
         }
 
     def count_request(self, route: str, status: int) -> None:
@@ -76,7 +76,7 @@ class Metrics:
         self._requests.labels(route, status).inc()
 
     def count_tokens(self, *, prompt: int, sampled: int) -> None:
-        """Count the tokens of a request, also of one that broke off."""
+        """Count the tokens of a request, complete or not."""
         self._prompt_tokens.inc(prompt)
         self._sampled_tokens.inc(sampled)
 
@@ -85,15 +85,15 @@ class Metrics:
         self._closed.labels(cause).inc()
 
     def observe_first_token(self, seconds: float) -> None:
-        """Note the seconds from a request's body to its first token."""
+        """Record the seconds from the end of a request's body to its first token."""
         self._first_token.observe(seconds)
 
     def observe_request(self, seconds: float) -> None:
-        """Note the seconds from a request's body to the end of its answer."""
+        """Record the seconds from the end of a request's body to the end of its answer."""
         self._request.observe(seconds)
 
     def text(self, gauges: Gauges) -> str:
-        """All metrics."""
+        """All metrics in Prometheus' text format."""
         for field, value in gauges._asdict().items():
             self._gauges[field].set(value)
         return generate_latest(self._registry).decode()

@@ -1,4 +1,4 @@
-"""From a checked request to prompts in token ids and the answers to be sampled."""
+"""Tokenizes a parsed request, checks it against the policy, and plans its answers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from espalier.rollout.engines.engine import Sampling
 from espalier.serving.choice import SamplingOrder
 from espalier.wire.requests import ChatRequest, CompletionRequest, Prompt, Refusal
 
-if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
+if TYPE_CHECKING:  # they import torch, and probes must be answered before that is loaded
     from espalier.dialects.control_tokens import ControlTokens
     from espalier.dialects.dialect import Dialect
     from espalier.serving.served_policy import ServedPolicy
 
 _DEFAULT_MAX_TOKENS = 16
-"""Default of completions, as OpenAI's; a chat may fill the context."""
+"""Default `max_tokens` of completions, OpenAI's own; a chat may fill the context."""
 
 
 class AnswerPlan(NamedTuple):
-    """A request's prompts, and its answers: `n` for the first prompt, then for the next."""
+    """A request's prompts in token ids, and its answers: `n` for each prompt, in their order."""
 
     prompts: tuple[tuple[int, ...], ...]
     orders: tuple[SamplingOrder, ...]
     dialect: Dialect | None = None
-    """Parses calls and answers; None where the text is the answer as it is."""
+    """Parser of calls and answers; None where the sampled text is the answer."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens for `usage`: each prompt once."""
+        """Number of prompt tokens for `usage`; each prompt counts once."""
         return sum(len(prompt) for prompt in self.prompts)
 
 
@@ -45,21 +45,21 @@ def plan(
     config: ServingConfig,
     new_seed: Callable[[], int],
 ) -> AnswerPlan:
-    """Tokenise what was asked, and check it against the policy.
+    """Tokenize a request and check it against the policy.
 
     Args:
-        request: parsed.
-        policy: that is to answer.
-        config: bounds of the endpoint.
-        new_seed: for a request that names no seed; 63 bits.
+        request: parsed request.
+        policy: policy that answers.
+        config: limits of the endpoint.
+        new_seed: gives the seed, of 63 bits, of a request without one.
 
     Raises:
-        Refusal: another model, too many answers, a prompt that does not fit or is none.
+        Refusal: unknown model, too many answers, or a prompt that is empty, invalid or too long.
     """
     if request.model not in policy.source.names:
         raise Refusal(
             404,
-            f"the model {request.model!r} is not served here; there is "
+            f"the model {request.model!r} is not served here; ask for "
             f"{' or '.join(policy.source.names)}",
             param="model",
             code="model_not_found",
@@ -73,7 +73,7 @@ def plan(
     else:
         prompts = _completion_ids(request, policy, config)
     if len(prompts) * request.n > config.max_choices:
-        raise Refusal(400, f"at most {config.max_choices} answers a request", param="n")
+        raise Refusal(400, f"at most {config.max_choices} answers per request", param="n")
     seed = new_seed() if request.seed is None else request.seed
     limits = [_max_tokens(request, len(prompt), policy) for prompt in prompts]
     orders = tuple(
@@ -113,8 +113,8 @@ def _order(
 
 
 def _dialect(request: ChatRequest, policy: ServedPolicy) -> Dialect:
-    """How the policy writes calls of the request's tools."""
-    from espalier.dialects.dialect import Dialect  # it brings jinja2: see ServedPolicy
+    """The policy's dialect for the request's tools."""
+    from espalier.dialects.dialect import Dialect  # imported here: it imports jinja2
 
     try:
         tools = [tool.spec() for tool in request.tools]
@@ -124,7 +124,7 @@ def _dialect(request: ChatRequest, policy: ServedPolicy) -> Dialect:
 
 
 def _conversation_ids(request: ChatRequest, dialect: Dialect) -> tuple[int, ...]:
-    """The conversation in the policy's dialect, up to where the policy writes."""
+    """Token ids of the conversation in the policy's dialect, up to the policy's turn."""
     messages = [message.as_message() for message in request.messages]
     try:
         return dialect.conversation_ids(messages)
@@ -133,7 +133,7 @@ def _conversation_ids(request: ChatRequest, dialect: Dialect) -> tuple[int, ...]
 
 
 def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
-    """The conversation in the chat template, up to where the policy writes."""
+    """Token ids of the conversation in the chat template, up to the policy's turn."""
     controls = _controls(policy)
     messages = [
         {key: _as_text(controls, key, text, told["role"]) for key, text in told.items()}
@@ -151,15 +151,15 @@ def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
 
 
 def _controls(policy: ServedPolicy) -> ControlTokens:
-    from espalier.dialects.control_tokens import control_tokens  # see `_dialect`
+    from espalier.dialects.control_tokens import control_tokens  # imported here, as in `_dialect`
 
     return control_tokens(policy.tokenizer, THINK)
 
 
 def _as_text(controls: ControlTokens, key: str, text: str, role: str) -> str:
-    """A field of a message, in which no control token is spelled; templates read the role itself.
+    """A message's field with control tokens escaped; the role stays, because templates compare it.
 
-    What the policy said before may have its thought, which templates look for.
+    The policy's own messages may contain thoughts, whose markers templates look for.
     """
     if key == "role":
         return text
@@ -170,19 +170,19 @@ def _completion_ids(
     request: CompletionRequest, policy: ServedPolicy, config: ServingConfig
 ) -> tuple[tuple[int, ...], ...]:
     if len(request.prompt) > config.max_choices:
-        raise Refusal(400, f"at most {config.max_choices} prompts a request", param="prompt")
+        raise Refusal(400, f"at most {config.max_choices} prompts per request", param="prompt")
     return tuple(_prompt_ids(prompt, policy) for prompt in request.prompt)
 
 
 def _prompt_ids(prompt: Prompt, policy: ServedPolicy) -> tuple[int, ...]:
     if isinstance(prompt, str):
-        # the client writes all of it, control tokens as well: a chat template of its own
+        # control tokens are encoded, because clients may apply a chat template of their own
         token_ids = policy.tokenizer.encode(prompt, add_special_tokens=False)
         return _expect_tokens(token_ids, "prompt")
     if wrong := next((i for i in prompt if not 0 <= i < policy.vocabulary), None):
         raise Refusal(
             400,
-            f"prompt: {wrong} is no token id; this policy has {policy.vocabulary}, from 0",
+            f"prompt: {wrong} is no token id; ids of this policy are below {policy.vocabulary}",
             param="prompt",
         )
     return prompt
@@ -190,7 +190,7 @@ def _prompt_ids(prompt: Prompt, policy: ServedPolicy) -> tuple[int, ...]:
 
 def _expect_tokens(token_ids: Sequence[int], param: str) -> tuple[int, ...]:
     if not token_ids:
-        raise Refusal(400, f"{param}: has no token", param=param)
+        raise Refusal(400, f"{param}: it has no tokens", param=param)
     return tuple(token_ids)
 
 
@@ -205,7 +205,7 @@ def _max_tokens(
     if asked > left:
         raise Refusal(
             400,
-            f"the prompt has {prompt_tokens} tokens and {asked} are asked for, and the policy reads"
+            f"{prompt_tokens} tokens of the prompt and {asked} of the answer exceed the context of"
             f" {policy.context}; shorten the prompt, or lower max_tokens",
             param="messages" if isinstance(request, ChatRequest) else "prompt",
             code="context_length_exceeded",
@@ -219,5 +219,5 @@ def _seed_of(seed: int, number: int) -> int:
 
 
 def new_seed() -> int:
-    """63 bits of the system's own randomness."""
+    """A random seed of 63 bits from the operating system."""
     return random.SystemRandom().getrandbits(63)

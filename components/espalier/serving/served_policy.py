@@ -1,4 +1,4 @@
-"""The policy that an endpoint serves, loaded; imports torch."""
+"""The loaded policy that an endpoint serves; this module imports torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from espalier.serving.source import Source
 
 
 class PolicyStops:
-    """Stop rule: the stop tokens of the generation config and of the tokenizer."""
+    """Stop rule that ends an answer at stop tokens of the generation config and tokenizer."""
 
     stop_texts: tuple[str, ...] = ()
 
@@ -25,13 +25,13 @@ class PolicyStops:
         self.stop_ids = stop_ids
 
     def ends_action(self, action_ids: Sequence[int]) -> bool:
-        """Return whether the last token ends the action."""
+        """Whether the last token ends the action."""
         return action_ids[-1] in self.stop_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPolicy:
-    """A policy with its engine, and the bounds that requests are checked against."""
+    """A policy with its engine, and the limits that requests are checked against."""
 
     source: Source
     tokenizer: PreTrainedTokenizerBase
@@ -58,8 +58,8 @@ def open_policy(
     policy = load_policy_for_sampling(directory, hardware)
     if policy.tokenizer.chat_template is None:
         raise PolicyError(
-            f"{directory}: its tokenizer has no chat template, so it cannot be chatted with. Set "
-            "one in tokenizer_config.json, or take the instruction-tuned model of its family."
+            f"{directory}: its tokenizer has no chat template, so it cannot answer chats. Set one "
+            "in tokenizer_config.json, or take the instruction-tuned model of its family."
         )
     text_config = policy.model.config.get_text_config()
     built_for = getattr(text_config, "max_position_embeddings", None)

@@ -1,6 +1,6 @@
-"""The server process: listen, load the policy, answer, drain on SIGTERM.
+"""The server process: listens, loads the policy, answers, drains on SIGTERM.
 
-Listening comes after everything that can be checked without the policy: TLS, keys, open files.
+TLS, keys and the limit of open files are checked before it listens.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from espalier.serving.tls import TlsFiles
 from espalier.wire.keys import KEYS_VARIABLE, ApiKeys
 from espalier.wire.listening import BoundedServer, is_loopback, listening, within_open_files
 
-if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
+if TYPE_CHECKING:  # it imports torch, and probes must be answered before that is loaded
     from espalier.serving.served_policy import ServedPolicy
 
 
 _REFRESH_S = 2.0
-"""Seconds between two looks at the files of keys and certificate."""
+"""Seconds between two checks whether the files of keys and certificate changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What to serve, and where."""
+    """The model to serve, and the address to listen on."""
 
     model: str | None
-    """A directory, or a registered version; None waits until a controller names one."""
+    """A policy directory or a registered version; None: stay not ready."""
     digest: str | None = None
     """Digest of the approved policy; None checks none."""
     host: str = "127.0.0.1"
     port: int = 8000
     runs_dir: Path = Path("runs")
-    """Its mlflow.db is the registry, where MLFLOW_TRACKING_URI names none."""
+    """Directory whose mlflow.db is the registry, where MLFLOW_TRACKING_URI is not set."""
 
 
 def serve(serving: Serving, profile: Profile, say: Callable[[str], None]) -> None:
-    """Serve until told to stop.
+    """Serve until SIGTERM or SIGINT.
 
     Raises:
-        ServingError: the address is taken, keys or certificate cannot be used, or the version may
+        ServingError: the address is in use, keys or certificate are invalid, or the version may
             not be served.
         PolicyError: the policy cannot be loaded.
-        RegistryError: the registry is away, or the version damaged.
+        RegistryError: the registry cannot be reached, or the version is damaged.
     """
     door = opened_door(profile.serving)
     bounds = within_open_files(profile.serving, say)
     profile = profile.model_copy(update={"serving": bounds})
     if door.keys is None and not is_loopback(serving.host):
         say(
-            f"warning: whoever reaches {serving.host}:{serving.port} may ask: there are no API "
-            "keys. Make some with `espalier api-key NAME --file FILE`, and set "
+            f"warning: everyone who can reach {serving.host}:{serving.port} can use it: there are "
+            "no API keys. Create one with `espalier api-key NAME --file FILE`, and set "
             "serving.api_keys_file = FILE"
         )
     with listening(serving.host, serving.port) as listener, ExitStack() as kept:
@@ -76,20 +76,20 @@ def serve(serving: Serving, profile: Profile, say: Callable[[str], None]) -> Non
 
 
 class Door(NamedTuple):
-    """Whom the endpoint lets in, and how it speaks with them."""
+    """API keys and TLS files of the endpoint; None where it has none."""
 
     keys: ApiKeys | None = None
     tls: TlsFiles | None = None
 
 
 def opened_door(config: ServingConfig) -> Door:
-    """Load keys and certificate.
+    """Load API keys and the certificate.
 
     Raises:
-        ServingError: one of them cannot be used.
+        ServingError: one of them is invalid or cannot be read.
     """
     keys = ApiKeys.open(config.api_keys_file, os.environ)
-    # nothing that this process starts, logs or tracks is to have them
+    # removed so that child processes, logs and trackers cannot get the keys
     os.environ.pop(KEYS_VARIABLE, None)
     tls = None
     if config.tls_certificate_file is not None and config.tls_key_file is not None:
@@ -107,7 +107,7 @@ async def _serve(
 ) -> None:
     """Answer probes at once, and requests as soon as the policy is loaded.
 
-    "listening on" is printed only then: a policy that may not be served fails before.
+    "listening on" is printed once the policy is loaded, because a check of the version may fail.
     """
     endpoint = Endpoint(profile.serving, new_seed, door.keys)
     server = DrainingServer(endpoint, profile.serving, door)
@@ -149,7 +149,7 @@ def _opened(serving: Serving, profile: Profile, kept: ExitStack) -> _Opened:
         directory, source = kept.enter_context(fetched_version(uri, serving.model, serving.digest))
     else:
         directory, source = Path(serving.model), directory_source(Path(serving.model))
-    # it imports torch: after all checks
+    # imported after all checks: it imports torch
     from espalier.serving.served_policy import open_policy
 
     prepare_torch(profile.threads)
@@ -172,23 +172,23 @@ def _tell_outcome(
 
 
 class _Refreshed(Protocol):
-    """Something that was read from files, which may change."""
+    """Content of files that may change."""
 
     def refresh(self) -> None:
-        """Read them again if they have changed."""
+        """Read the files again if they have changed."""
         ...
 
 
 class DrainingServer(BoundedServer):
-    """Serves until a signal: SIGTERM drains as a cluster expects, SIGINT stops at once."""
+    """Server that drains on SIGTERM, as a cluster expects, and stops at once on SIGINT."""
 
     def __init__(self, endpoint: Endpoint, config: ServingConfig, door: Door) -> None:
         """Serve an endpoint.
 
         Args:
-            endpoint: answers the requests, and is told on SIGTERM.
-            config: times and bounds.
-            door: files that are looked at again while it runs.
+            endpoint: application; fails its readiness after SIGTERM.
+            config: times and limits.
+            door: keys and TLS files, which are read again when they change.
         """
         super().__init__(endpoint.app(), endpoint.places, drain_s=config.drain_s)
         self._linger_s = config.linger_s
@@ -200,13 +200,13 @@ class DrainingServer(BoundedServer):
         self._is_leaving = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections, and look at the watched files from now on."""
+        """Accept connections, and start to watch the files."""
         await super().startup(sockets)
         if self._watched:
             self._watching = asyncio.create_task(self._watch_files())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Finish what has begun, and close."""
+        """Finish the requests in flight, and close."""
         if self._watching is not None:
             self._watching.cancel()
         await super().shutdown(sockets)
@@ -223,7 +223,7 @@ class DrainingServer(BoundedServer):
             self.should_exit = True
             return
         self._is_leaving = True
-        # a signal handler may interrupt anything: let the event loop do the work
+        # a signal handler may interrupt any code, so the event loop does the work
         asyncio.get_running_loop().call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:

@@ -1,7 +1,7 @@
-"""Where a served policy comes from, and the check that every version has to pass.
+"""Source of a served policy, and the check that a registered version must pass.
 
-A version is served where a gate pass, or a forced promotion's reason, is recorded with it; which
-alias points at it makes no difference.
+A version may be served where its tags record a gate pass or the reason of a forced promotion. Its
+aliases do not matter.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _PREFIX = "models:/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What is served, and its names."""
+    """Description of a served policy."""
 
     names: tuple[str, ...]
-    """Values of a request's `model` that are served here; messages show the first."""
+    """Accepted values of a request's `model`; messages show the first."""
     created: int
     """Seconds since 1970 (UTC)."""
     described: Mapping[str, str]
-    """Version, digest and gate, or the directory: for people who ask /v1/models."""
+    """Extra fields of /v1/models: version, digest and gate, or the directory."""
 
     @property
     def fingerprint(self) -> str | None:
-        """`system_fingerprint` of OpenAI's API: differs where the weights do."""
+        """`system_fingerprint` of OpenAI's API, which changes with the weights; None: no digest."""
         digest = self.described.get("policy_digest")
         return f"sha256:{digest[:16]}" if digest else None
 
 
 def is_reference(model: str) -> bool:
-    """Whether `model` names a registered version, and not a directory."""
+    """Whether `model` names a registered version rather than a directory."""
     return model.startswith(_PREFIX) or (not Path(model).is_dir() and "@" in model)
 
 
@@ -48,29 +48,29 @@ def registry_uri(runs_dir: Path) -> str:
     """MLFLOW_TRACKING_URI, or the database of the runs in `runs_dir`.
 
     Raises:
-        ServingError: there is neither.
+        ServingError: neither exists.
     """
     target = tracking_target(runs_dir / DATABASE_NAME, "")
     if missing := target.missing_database:
         raise ServingError(
-            f"{missing}: no registry here. Start the server beside your runs/, name them"
-            " with --runs, or set MLFLOW_TRACKING_URI."
+            f"{missing}: no such registry. Start the server next to runs/, give that directory "
+            "with --runs, or set MLFLOW_TRACKING_URI."
         )
     return target.uri
 
 
 @contextmanager
 def fetched_version(uri: str, reference: str, digest: str | None) -> Iterator[tuple[Path, Source]]:
-    """A registered version's directory, checked byte for byte, for the time of the block.
+    """Fetch a registered version into a directory that exists while the block runs.
 
     Args:
-        uri: of MLflow.
+        uri: tracking URI of MLflow.
         reference: `models:/NAME/3`, or `NAME@champion`.
-        digest: the policy's, where somebody approved one; None asks for none.
+        digest: approved digest of the policy; None accepts every digest.
 
     Raises:
-        RegistryError: no such version, or its files are not those that were registered.
-        ServingError: it carries neither a gate pass nor a forced reason, or has another digest.
+        RegistryError: no such version, or its files differ from those that were registered.
+        ServingError: it has neither a gate pass nor a forced reason, or has another digest.
     """
     name, alias, number = parsed_reference(reference)
     model = RegisteredModel.open(uri, name)
@@ -79,17 +79,17 @@ def fetched_version(uri: str, reference: str, digest: str | None) -> Iterator[tu
     if digest is not None and version.policy_digest != digest:
         raise ServingError(
             f"{version.label}: its policy digest is {version.policy_digest[:16]}, and "
-            f"{digest[:16]} was approved. Its tags were changed since: promote it again."
+            f"{digest[:16]} was approved. Its tags have changed since: promote it again."
         )
     with TemporaryDirectory(prefix="espalier-policy-") as folder:
         yield fetch_policy(model, version, Path(folder) / "policy"), version_source(version)
 
 
 def expect_may_lead(version: ModelVersion) -> None:
-    """Refuse a version without a recorded pass.
+    """Check that a version may be served.
 
     Raises:
-        ServingError: it carries neither a gate pass nor a forced promotion's reason.
+        ServingError: it has neither a gate pass nor the reason of a forced promotion.
     """
     if not version.may_lead:
         raise ServingError(
@@ -113,7 +113,7 @@ def version_source(version: ModelVersion) -> Source:
 
 
 def directory_source(directory: Path) -> Source:
-    """The source of a policy directory, served under its own name.
+    """The source of a policy directory, which is served under the directory's name.
 
     Raises:
         ServingError: there is no such directory.

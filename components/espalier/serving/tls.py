@@ -1,4 +1,4 @@
-"""TLS of the endpoint: a certificate and its key, tried before listening, renewed while it runs."""
+"""TLS of the endpoint: a certificate and key that are checked by a handshake and can be renewed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ log = logging.getLogger(__name__)
 
 
 class _State(NamedTuple):
-    """Tells whether one of two files was replaced."""
+    """Inode and modification time (ns) of both files; a change means a renewed certificate."""
 
     certificate: tuple[int, int]
     key: tuple[int, int]
 
 
 class TlsFiles:
-    """The files of a certificate and its key, and the context that holds them."""
+    """The files of a certificate and its key, and the TLS context made from them."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Load and try them.
+        """Load the files and check them with a handshake.
 
         Raises:
-            ServingError: a file is missing, the key is not the certificate's, or the certificate
-                is not valid now, or not for a server.
+            ServingError: a file is missing, the key does not belong to the certificate, or the
+                certificate is not valid now or not for a server.
         """
         self._certificate, self._key = certificate, key
         self._state = self._found()
@@ -36,11 +36,11 @@ class TlsFiles:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For connections that are accepted from now on."""
+        """The context for new connections."""
         return self._context
 
     def refresh(self) -> None:
-        """Load the files again if they have changed; what is not valid changes nothing."""
+        """Load the files again if they have changed; ignore them where they are invalid."""
         try:
             state = self._found()
             if state == self._state:
@@ -48,7 +48,7 @@ class TlsFiles:
             self._context = tried_context(self._certificate, self._key)
             self._state, self._fault = state, ""
             log.warning("%s: the certificate was renewed", self._certificate)
-        except ServingError as error:  # the second of two files may still be on its way
+        except ServingError as error:  # the second of the two files may not be written yet
             if str(error) != self._fault:
                 self._fault = str(error)
                 log.error("the former certificate stays in use: %s", error)
@@ -58,10 +58,10 @@ class TlsFiles:
 
 
 def tried_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A server's context of TLS 1.2 or later, once a handshake with itself has succeeded.
+    """A server's context of TLS 1.2 or later, checked by a handshake in memory.
 
     Args:
-        certificate: PEM, the server's own first, then those between it and its authority.
+        certificate: PEM, the server's certificate first, then the intermediate ones.
         key: PEM, without a passphrase.
 
     Raises:
@@ -70,14 +70,14 @@ def tried_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # a key with a passphrase would be asked for on the terminal
+        # without `password`, OpenSSL would ask for a passphrase on the terminal
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            told = f"{key}: is not the key of {certificate}; name the two that were issued together"
+            why = f"{key}: is not the key of {certificate}; name the two that were issued together"
         else:
-            told = f"{certificate} and {key}: not a certificate and its key in PEM ({error.reason})"
-        raise ServingError(told) from error
+            why = f"{certificate} and {key}: not a certificate and its key in PEM ({error.reason})"
+        raise ServingError(why) from error
     except OSError as error:
         raise ServingError(
             f"{certificate} or {key}: cannot be read ({error.strerror or error})"
@@ -89,15 +89,17 @@ def tried_context(certificate: Path, key: Path) -> ssl.SSLContext:
             f"{certificate}: clients would refuse it: {error.verify_message}. Renew it"
         ) from error
     except ssl.SSLError as error:
-        raise ServingError(f"{certificate}: no handshake succeeds with it: {error}") from error
+        raise ServingError(f"{certificate}: a handshake with it fails: {error}") from error
     return context
 
 
 def _shake_hands(context: ssl.SSLContext, certificate: Path) -> None:
-    """Complete a handshake in memory, as a client that trusts this very certificate.
+    """Complete a handshake in memory with a client that trusts this certificate.
+
+    The host name in the certificate is not checked.
 
     Raises:
-        ssl.SSLError: it does not succeed; the name in the certificate is not looked at.
+        ssl.SSLError: the handshake fails.
     """
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
@@ -106,7 +108,7 @@ def _shake_hands(context: ssl.SSLContext, certificate: Path) -> None:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting.wrap_bio(to_client, to_server)
     server = context.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(4):  # TLS 1.3 takes two turns of each
+    for _ in range(4):  # a handshake of TLS 1.3 takes two turns of each side; 4 leaves room
         for side in (client, server):
             try:
                 side.do_handshake()

@@ -1,7 +1,7 @@
-"""The object whose pods serve a version: read, roll, annotate, record events, find faults.
+"""The Kubernetes object whose pods serve a version, as the controller reads and changes it.
 
-Its kinds: deployment.py (a Deployment), llm_services.py (an LLMInferenceService of KServe). The
-controller decides the same for both.
+Its kinds are deployment.py (a Deployment) and llm_services.py (KServe's LLMInferenceService). The
+controller makes the same decisions for both.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from espalier.serving.decision import Champion, RolloutMemory, RolloutState
 RETRIES = ApiRetries(attempts=1, timeout_s=10.0)
 """One attempt: the controller repeats its whole step."""
 _MAX_NOTE = 1000
-"""Characters of an event's message; the API server refuses more than 1,024."""
+"""Longest message of an event, in characters; the API server refuses more than 1,024."""
 _MAX_TERMINATION = 300
-"""Characters of a container's termination message: the end, where an error stands."""
+"""Last characters of a container's termination message that are kept; the error is at the end."""
 
 
 class Address(NamedTuple):
-    """Where a version is asked, and by which name of it."""
+    """URL of the server, and the value of `model` that selects the version."""
 
     url: str
     name: str
@@ -49,22 +49,22 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSettings:
-    """Settings of either kind."""
+    """Settings of a workload of either kind."""
 
     namespace: str
     model: str
-    """Registered name."""
+    """Name of the registered model."""
     queue: str | None = None
-    """Kueue's LocalQueue of the pods."""
+    """Kueue's LocalQueue for the pods; None: no queue."""
     url: str | None = None
-    """Where the pods are asked; their Service by default."""
+    """URL of the health check; None: the pods' Service."""
 
 
 class Workload(ABC):
-    """The object whose pods serve a version, in one namespace.
+    """The object of one namespace whose pods serve a version.
 
-    Every method raises ServingError where the API server is away or refuses; nothing is lost by
-    doing it again.
+    Every method raises ServingError where the API server cannot be reached or refuses, and can
+    then be repeated.
     """
 
     api_version: ClassVar[str]
@@ -81,18 +81,18 @@ class Workload(ABC):
 
     @abstractmethod
     def read(self) -> RolloutState:
-        """Read which version its pods were given, and how far they are."""
+        """Read the version in the pod template, and the progress of its roll-out."""
 
     @abstractmethod
     def address(self, version: str) -> Address:
-        """Where a version is asked."""
+        """Address at which a version answers."""
 
     @abstractmethod
     def _fields(self, target: Champion) -> K8sObject:
-        """The fields of the object that ask for a version."""
+        """The object's fields, with the version's name and digest, for a server-side apply."""
 
     def roll(self, target: Champion) -> None:
-        """Begin a rolling update to a version."""
+        """Start a rolling update to a version."""
         purpose = f"roll the {self.kind} {self.name}"
         fields = self._fields(target)
         with serving_errors():
@@ -108,7 +108,7 @@ class Workload(ABC):
             )
 
     def faults(self, version: str) -> str:
-        """Faults that the pods of a version report; empty where there are none."""
+        """Faults of the pods of a version, in one line; empty where there are none."""
         pods = object_path("v1", "pods", self._namespace)
         selector = f"{NAME_LABEL}={self.name}"
         with serving_errors():
@@ -116,13 +116,13 @@ class Workload(ABC):
         return pod_faults(listed["items"], version)
 
     def record(self, reason: str, note: str, state: RolloutState, *, warns: bool) -> None:
-        """Record an event of the object, once: a restart does not repeat it.
+        """Record an event of the object; the same event is recorded once, also after a restart.
 
         Args:
-            reason: in one word.
-            note: for people.
-            state: of the object, as it was read.
-            warns: whether somebody should look.
+            reason: the event's reason, one word.
+            note: the event's message.
+            state: the object's state.
+            warns: whether the event's type is Warning.
         """
         about = {
             "apiVersion": self.api_version,
@@ -142,10 +142,10 @@ class Workload(ABC):
 
 
 def connected(kubeconfig: Path | None) -> KubernetesApi:
-    """Connect to the cluster of a kubeconfig, or to the one that this pod runs in.
+    """Connect to the cluster of a kubeconfig; None: the cluster that this pod runs in.
 
     Raises:
-        ServingError: there is no configuration that could be used.
+        ServingError: there is no usable configuration.
     """
     with serving_errors():
         return KubernetesApi(cluster_configuration(kubeconfig), RETRIES)
@@ -153,7 +153,7 @@ def connected(kubeconfig: Path | None) -> KubernetesApi:
 
 @contextmanager
 def serving_errors() -> Iterator[None]:
-    """Raise what the API server refuses as a ServingError."""
+    """Turn a ClusterError of the block into a ServingError."""
     try:
         yield
     except ClusterError as error:
@@ -179,7 +179,7 @@ def _event(reason: str, note: str, of: K8sObject, *, warns: bool) -> K8sObject:
 
 
 def pod_faults(pods: Iterable[K8sObject], version: str) -> str:
-    """Why pods of a version are not ready, in one line, each fault once."""
+    """Reasons why pods of a version are not ready, in one line, each reason once."""
     faults: dict[str, None] = {}
     for pod in pods:
         annotations = pod["metadata"].get("annotations") or {}

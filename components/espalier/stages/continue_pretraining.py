@@ -1,12 +1,12 @@
 """continue_pretraining: agentic continual pre-training, between base policy and warm start.
 
 Next-token training on plans, reasoning and decisions (AgentFounder, Su et al. 2025,
-arXiv:2509.13310): every token of a text counts, questions and responses included. Nothing is
-imitated as an episode yet; that is what the warm start does.
+arXiv:2509.13310), with the loss on every token of a text, questions and responses included. Whole
+episodes are imitated later, in the warm start.
 
-Enters: accepted agent texts, the base policy.
-Leaves: policy/, history.parquet, run.json with the throughput; where the profile leaves the stage
-out, the base policy's artifact as it is.
+Inputs: accepted agent texts, the base policy.
+Output: policy/, history.parquet, run.json with the throughput; where the profile turns the stage
+off, the base policy's artifact unchanged.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _MEASURED = "run.json"
 def run(
     profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
 ) -> Manifest:
-    """Train the base policy on the agent texts, or hand it on.
+    """Train the base policy on the agent texts, or copy it where the stage is off.
 
     Raises:
-        DataError: there is no text, or none fits into a context.
+        DataError: there are no texts, or none fits into `episode.max_tokens`.
     """
     manifests = opened(inputs)
     origin = provenance("continue_pretraining", profile, manifests)
@@ -69,7 +69,7 @@ def run(
 
 
 def _copy_base_policy(base_dir: Path, base: Manifest, draft: Draft) -> None:
-    """Copy the base policy's files, but what was measured: equal content, equal digest."""
+    """Copy the base policy's files without its measurements, which would change the digest."""
     for name in base.files:
         if name != _MEASURED:
             (draft.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -80,14 +80,14 @@ def _copy_base_policy(base_dir: Path, base: Manifest, draft: Draft) -> None:
 def _sequences(
     profile: Profile, inputs: Mapping[str, Path], policy: Policy, tracker: Tracker
 ) -> list[TrainingSequence]:
-    """The texts that fit, in the order of their file."""
+    """Sequences of the texts that fit into `episode.max_tokens`, in their file's order."""
     dialect = policy_dialect(family_of(profile), policy.tokenizer)
     texts = read_agent_texts(inputs["accepted"] / "agent_texts.jsonl")
     encoded = [encode_text(text, dialect) for text in texts]
     fitting = [s for s in encoded if len(s.token_ids) <= profile.episode.max_tokens]
     if not fitting:
         raise DataError(
-            f"continue_pretraining: not one of {len(texts)} agent texts fits "
+            f"continue_pretraining: none of {len(texts)} agent texts fits "
             f"episode.max_tokens={profile.episode.max_tokens}. Raise it, or set "
             "agent_texts.memories, whose plans are short."
         )

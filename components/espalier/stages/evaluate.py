@@ -1,4 +1,4 @@
-"""The `evaluate` stage: untrained, warm-started and trained policy on the same questions."""
+"""evaluate: judges the untrained, warm-started and trained policy on the same questions."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from espalier.rollout.roller import Roller
 from espalier.usage import used_since
 
 BASELINE = "warm_start"
-"""What training is measured against: the gain is trained minus this."""
+"""Policy that the gain is measured against: gain = trained - baseline."""
 
 
 _ARTIFACTS = {
     "untrained": "base_policy", "warm_start": "warm_policy", "trained": "trained_policy",
 }  # fmt: skip
-"""Policy artifacts by the name that results use."""
+"""Name of a policy in the results -> its artifact."""
 
 
 def run(
     profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
 ) -> Manifest:
-    """Judge the three policies and publish figures, rows, suite and some episodes.
+    """Judge the three policies and publish figures, rows, suite and sample episodes.
 
-    Finished policies are kept in the work directory: after a kill only the others are rolled out.
+    Evaluations are kept in the work directory: after a kill only unfinished policies are judged.
 
     Raises:
         ArtifactError: an input is missing or damaged, or the output cannot be written.
-        PolicyError: a policy cannot be loaded, or cannot act.
-        EnvironmentLostError: too many episodes of a policy stayed lost.
+        PolicyError: a policy cannot be loaded, or its dialect does not fit.
+        EnvironmentLostError: too many episodes of a policy were lost in every attempt.
     """
     started = time.perf_counter()
     manifests = opened(inputs)
@@ -90,14 +90,14 @@ def _training(
     lineage = lineage_of(
         profile,
         inputs["accepted"],
-        inputs["trained_policy"],  # which began as the others
+        inputs["trained_policy"],  # its training includes that of the others
         manifests["accepted"].content,
         profile.policy.model,
     )
     if not lineage.base_name and profile.policy.start == "base":
         return lineage.training
     base = lineage.base_name or "the champion"
-    return lineage.training + Training.not_known(f"what {base}, where it began, was trained on")
+    return lineage.training + Training.not_known(f"what {base}, its base, was trained on")
 
 
 def _judge_suites(
@@ -107,7 +107,7 @@ def _judge_suites(
     work: Path,
     draft: Draft,
 ) -> dict[str, Any]:
-    """Ask the profile's suites, and write their rows; the figures by suite."""
+    """Judge the policies on the profile's suites, write the rows, and return figures by suite."""
     figures: dict[str, Any] = {}
     rows: list[TaskRow] = []
     for name in profile.evaluation.suites:
@@ -154,7 +154,7 @@ def _judge_all(
     finished: FinishedEvaluations,
     tracker: Tracker,
 ) -> dict[str, PolicyEvaluation]:
-    """Judge every policy that is not finished yet; equal weights are judged once."""
+    """Judge the policies without a kept evaluation; policies with equal weights share one."""
     settings = [suite.digest, STAGES["evaluate"].digest(profile)]
 
     def roll_out(policy_dir: Path, environments: Environments) -> PolicyEvaluation:
@@ -192,7 +192,7 @@ def _write(
 def _write_measurements(
     directory: Path, judged: Mapping[str, PolicyEvaluation], started: float
 ) -> None:
-    """Rollouts before a kill count in the throughput; the cost is that of the last attempt."""
+    """Write run.json: throughput with rollouts before a kill, cost of the last attempt only."""
     costs = [one.cost for one in judged.values()]
     rollout_s = sum(cost.seconds for cost in costs)
     total_tokens = sum(cost.total_tokens for cost in costs)

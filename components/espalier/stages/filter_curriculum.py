@@ -1,10 +1,11 @@
-"""filter_curriculum: the pass rate of training tasks under the warm-started policy.
+"""filter_curriculum: measures pass rates of training tasks, and keeps tasks inside a band.
 
-Enters: knowledge (train view), accepted training tasks, the warm policy.
-Leaves: tasks.jsonl (all training tasks; of own knowledge without those of facts that a
-demonstration showed the warm start), pass_rates.parquet (one row a candidate), kept.jsonl
-(the candidates inside the band), rollouts.json (how many rollouts were judged, were lost from
-outside in every attempt and so not judged, and broke their own sandbox and so are wrong).
+Inputs: knowledge (train view), accepted training tasks, the warm policy.
+Output: tasks.jsonl (all training tasks; with a user's own knowledge, without those whose facts the
+warm start's demonstrations contain), pass_rates.parquet (one row per candidate), kept.jsonl (the
+candidates inside the band), rollouts.json (number of rollouts that were judged, that the
+infrastructure lost in every attempt and so are not judged, and that broke their own sandbox and so
+are wrong).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _CHUNK_TASKS = 64
 def run(
     profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
 ) -> Manifest:
-    """Roll the candidates out, keep those inside the band."""
+    """Roll out the candidates with the warm policy, and keep those inside the band."""
     manifests = opened(inputs)
     origin = provenance("filter_curriculum", profile, manifests)
     config = profile.curriculum
@@ -79,7 +80,7 @@ def run(
 def _undemonstrated(
     tasks: Sequence[Task], accepted: Path, family: Family[Any], tracker: Tracker
 ) -> list[Task]:
-    """The tasks of facts that no demonstration showed the warm start; all if there is none."""
+    """Tasks whose facts no demonstration contains; all tasks if there are none."""
     trajectories = read_trajectories(accepted / "trajectories.parquet")
     shown_ids = {trajectory.task_id for trajectory in trajectories}
     facts = {task.task_id: fact_of_task(family.of(task), task) for task in tasks}
@@ -87,13 +88,13 @@ def _undemonstrated(
     left = [task for task in tasks if facts[task.task_id] not in shown]
     if not left:
         tracker.note(
-            "warning: every training task was demonstrated, so that training repeats what the warm "
-            "start has seen: lower synthesis.trajectories, or add questions, triples or documents"
+            "warning: demonstrations cover every training task, so that training repeats the warm "
+            "start's facts: lower synthesis.trajectories, or add questions, triples or documents"
         )
         return list(tasks)
     tracker.note(
-        f"{len(tasks) - len(left)} of {len(tasks)} training tasks ask what the warm start was "
-        f"shown; training draws from the other {len(left)}"
+        f"{len(tasks) - len(left)} of {len(tasks)} training tasks ask for facts of demonstrations; "
+        f"training draws from the other {len(left)}"
     )
     return left
 
@@ -106,13 +107,13 @@ def _candidates(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
 
 @dataclass(slots=True)
 class _Tally:
-    """Attempts at a task that were judged: one that was lost from outside says nothing of it."""
+    """Counts of a task's attempts; those that the infrastructure lost are not judged."""
 
     attempts: int = 0
     successes: int = 0
     lost: int = 0
     broke_sandbox: int = 0
-    """Judged, as wrong."""
+    """Attempts that broke their own sandbox; judged as wrong."""
 
     def count(self, trajectory: Trajectory) -> None:
         """Count one attempt."""

@@ -1,4 +1,4 @@
-"""ingest: what the family's tasks are made from becomes one artifact.
+"""ingest: writes the material of the family's tasks into one artifact.
 
 Enters: nothing but the profile, and the files that it names.
 Leaves: what the family writes (`espalier_search.knowledge.ingesting` for a knowledge source), and
@@ -22,8 +22,8 @@ def run(
     """Write the knowledge artifact.
 
     Raises:
-        KnowledgeError: the source cannot be read, holds nothing, or a view would leak a name.
-        EngineError: a model is to state triples, and its server cannot be used.
+        KnowledgeError: the source cannot be read, is empty, or a view would leak a name.
+        EngineError: the server of the model that extracts triples cannot be used.
     """
     with publishing(output_dir, provenance("ingest", profile, opened(inputs))) as draft:
         family_of(profile).ingest(draft, tracker)

@@ -1,8 +1,8 @@
-"""prepare_policy: the policy that every comparison calls untrained.
+"""prepare_policy: makes the base policy, which comparisons call untrained.
 
-Enters: knowledge (its train view), accepted training tasks (for the tokenizer's words).
-Leaves: policy/ - a given model (or the champion) passed through, or the embedded policy with its
-own tokenizer and the reading skill of a browsing pre-stage; history.parquet of that pre-stage.
+Inputs: knowledge (its train view), accepted training tasks (for the tokenizer's vocabulary).
+Output: policy/ - a given model (or the champion) unchanged, or the embedded policy with its own
+tokenizer, trained to read in a browsing pre-stage; history.parquet of that pre-stage.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, Superv
 _CHECKPOINT_STEPS = 50
 _MAX_TOO_LONG = 1000
 _READING_TOKENS = 1_000_000
-"""After so many of logs the embedded policy copies 38 of 40 unseen names of a small source."""
+"""Tokens of logs after which the embedded policy copies 38 of 40 unseen names of a small source."""
 _STEP_TOKENS = 1536
-"""Smallest step that a small source shrinks to: more steps teach more than larger ones."""
+"""Smallest step, in tokens, for a small source: more steps teach more than larger steps."""
 _DIALECT_LOGS = 200
-"""Logs whose calls a tokenizer sees; they are framed alike."""
+"""Number of logs whose calls train the tokenizer; all calls have the same framing."""
 
 
 def run(
     profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
 ) -> Manifest:
-    """Make or fetch the base policy and publish it."""
+    """Build or load the base policy and publish it."""
     origin = provenance("prepare_policy", profile, opened(inputs))
     family = family_of(profile)
     history: list[dict[str, float]] = []
@@ -61,7 +61,7 @@ def run(
     given = profile.policy.directory
     if given is not None:
         policy = load_policy(given)
-        # refuses a tokenizer without a chat template
+        # raises PolicyError for a tokenizer without a chat template
         policy_dialect(family, policy.tokenizer)
     else:
         train = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
@@ -76,7 +76,7 @@ def run(
     with publishing(output_dir, origin) as draft:
         save_policy(policy, draft.path / "policy")
         if given is not None and (given / ADAPTER_FOLDER).is_dir():
-            # merged into those weights already; kept, to be trained further
+            # the weights have it merged in; it is copied so that training can continue it
             shutil.copytree(given / ADAPTER_FOLDER, draft.path / "policy" / ADAPTER_FOLDER)
         write_history(draft.path / "history.parquet", history, HISTORY_COLUMNS)
         (draft.path / "run.json").write_text(json.dumps(run_figures))
@@ -107,13 +107,13 @@ def _fresh_policy(family: Family[Any], reading: ReadingMaterial, train: Sequence
 def _tokenizer_texts(
     family: Family[Any], reading: ReadingMaterial, train: Sequence[Task], syntax: Syntax
 ) -> Iterator[str]:
-    """Reading material and train questions: no held-out name is among the words."""
+    """Reading material and training questions, which contain no held-out names."""
     rng = random.Random(f"tokenizer:{family.profile.seed}")
     yield from reading.texts(rng)
     for task in train:
         yield task.question
     if not syntax.inline_results:
-        # the quotes, braces and names that every call of the dialect is framed with
+        # quotes, braces and names that frame every call in the dialect
         for _ in range(_DIALECT_LOGS):
             for piece in reading.write(rng).pieces:
                 if not isinstance(piece, str):
@@ -167,7 +167,7 @@ def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy
 
 
 def fitted_prestage(config: PrestageConfig, num_words: int) -> PrestageConfig:
-    """The pre-stage over a source of `num_words` words: no longer than `max_passes` allows."""
+    """The pre-stage for a source of `num_words` words, shortened to `max_passes` over it."""
     budget = max(_READING_TOKENS, config.max_passes * num_words)
     if config.steps * config.tokens_per_step <= budget:
         return config
@@ -180,6 +180,6 @@ def fitted_prestage(config: PrestageConfig, num_words: int) -> PrestageConfig:
 def _encoded_log(
     reading: ReadingMaterial, dialect: Dialect, rng: random.Random
 ) -> TrainingSequence:
-    # what a tool returns is invented here: there is nothing in it to learn by heart
+    # the tools' results in a log are made up, so that no fact can be memorized from them
     log = reading.write(rng)
     return encode_pieces((Message(role="user", content=log.prompt),), log.pieces, dialect)

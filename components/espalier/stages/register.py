@@ -1,7 +1,7 @@
-"""The register stage: a trained policy becomes a model version, alias `challenger`.
+"""register: registers the trained policy as a model version with the alias `challenger`.
 
-in    trained_policy/ (policy/), evaluation/ (results.json, questions.parquet), accepted/
-out   registered.json (what the version is), run.json (its number, run and time)
+Inputs: trained_policy/ (policy/), evaluation/ (results.json, questions.parquet), accepted/
+Output: registered.json (identity of the version), run.json (its number, run and time)
 
 MLFLOW_TRACKING_URI=sqlite:////data/mlflow.db espalier run --profile laptop --out runs/first
 """
@@ -53,11 +53,11 @@ def run(
 ) -> Manifest:
     """Register the trained policy with its evaluation, once.
 
-    Killed anywhere and run again, it finds the version that it made: one policy on one suite in
-    one pipeline run is one version.
+    After a kill, the next attempt finds the version that was already made: a policy, a suite and a
+    pipeline run identify one version.
 
     Raises:
-        ArtifactError: an input that is broken, or an evaluation of another policy.
+        ArtifactError: an input is damaged, or the evaluation is of another policy.
         RegistryError: no MLflow is configured, or it cannot be reached.
     """
     started = time.perf_counter()
@@ -87,14 +87,14 @@ def run(
 def _datasets(
     inputs: Mapping[str, Path], manifests: Mapping[str, Manifest], result: EvaluationResult
 ) -> list[DatasetUse]:
-    """What the policy was made from and judged on, as far as the artifacts say."""
+    """Datasets that the policy was trained and judged on, as recorded in the artifacts."""
     accepted = manifests["accepted"]
     questions = result.figure(TRAINED, "n")
-    asked = {"questions": questions} if isinstance(questions, int) else {}
+    rows = {"questions": questions} if isinstance(questions, int) else {}
     source = str(inputs["accepted"].resolve())
     found = [
         DatasetUse("accepted", accepted.content, source, accepted.rows, "training"),
-        DatasetUse("held-out suite", result.suite_digest, source, asked, "evaluation"),
+        DatasetUse("held-out suite", result.suite_digest, source, rows, "evaluation"),
     ]
     if knowledge := accepted.inputs.get("knowledge"):
         found.append(DatasetUse("knowledge", knowledge, source, {}, "knowledge"))
@@ -149,7 +149,7 @@ def _lineage(
     profile: Profile, inputs: Mapping[str, Path], manifests: Mapping[str, Manifest]
 ) -> Lineage:
     policy = profile.policy
-    # a run on this machine has made a model directory of the champion by now; a pod has not
+    # not `policy.model`: a local run has replaced it by the champion's directory, a pod has not
     base = Path("champion") if policy.start == "champion" else policy.model
     data = manifests["accepted"].content
     return lineage_of(profile, inputs["accepted"], inputs["trained_policy"], data, base)
@@ -157,11 +157,11 @@ def _lineage(
 
 @contextmanager
 def _registering_run(profile: Profile, tracker: Tracker) -> Iterator[RunHandle]:
-    """The tracker's own run in MLflow; where it has none, one that lasts as long as the block.
+    """The tracker's own run in MLflow; where it has none, a run that ends with the block.
 
     Raises:
         RegistryError: no MLflow is configured, or it refuses.
-        RegistryAwayError: it cannot be reached.
+        RegistryAwayError: MLflow cannot be reached.
     """
     if (own := mlflow_run(tracker)) is not None:
         yield own
@@ -170,7 +170,7 @@ def _registering_run(profile: Profile, tracker: Tracker) -> Iterator[RunHandle]:
         run = mlflow_run(opened)
         if run is None:
             raise RegistryError(
-                "register: no MLflow to register with. Set MLFLOW_TRACKING_URI to a server, or to "
+                "register: no MLflow is configured. Set MLFLOW_TRACKING_URI to a server, or to "
                 "a local database such as sqlite:////absolute/path/mlflow.db."
             )
         yield run

@@ -1,8 +1,8 @@
-"""synthesize: questions with proven answers, and a teacher's trajectories for some of them.
+"""synthesize: writes questions with proven answers, and a teacher's trajectories for some of them.
 
-Enters: the knowledge artifact.
-Leaves: tasks/{train,dev,heldout}.jsonl, trajectories.parquet, funnel.json; run.json (measured); and
-where the profile asks for them agent_texts.jsonl and negatives.jsonl.
+Inputs: the knowledge artifact.
+Output: tasks/{train,dev,heldout}.jsonl, trajectories.parquet, funnel.json, run.json
+(measurements), and agent_texts.jsonl and negatives.jsonl where the profile asks for them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run(
     """Write tasks and trajectories.
 
     Raises:
-        ArtifactError: the knowledge artifact is broken.
+        ArtifactError: the knowledge artifact is damaged.
         DataError: the source yields no question for a split, or the teacher cannot answer any.
     """
     started = time.perf_counter()
@@ -115,14 +115,14 @@ def _demonstrated(
         collector = Demonstrations(
             demonstrate, detours, family.stratum, family.profile.seed, funnel
         )
-        asked = (family.stratum(question.task) for question in questions["heldout"])
-        weights = tempered_shares(asked, config.demonstration_temperature)
+        heldout_strata = (family.stratum(question.task) for question in questions["heldout"])
+        weights = tempered_shares(heldout_strata, config.demonstration_temperature)
         trajectories = collector.collect(train, weights, config.trajectories, progress)
     if not trajectories:
         raise DataError(
             f"synthesis: the teacher answered none of {len(train)} training tasks "
             f"({funnel.counts('teacher.rejected')}). Raise search.max_observation_words or "
-            "search.top_k, so that a search shows what the questions ask for; or give problems "
+            "search.top_k, so that a search result contains the answers; or give problems "
             "whose solutions have calculator notes, <<48/2=24>>."
         )
     return trajectories

@@ -1,12 +1,11 @@
 """train: reinforcement learning over multi-turn episodes, from the warm-started policy.
 
-Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
-Leaves: policy/ with the best weights by dev EM, history.parquet, ledger.jsonl with what became of
+Inputs: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
+Output: policy/ with the best weights by dev EM, history.parquet, ledger.jsonl with the outcome of
 every prompt, trajectories.parquet of the last step, run.json with the layout and positions of the
-updates, the throughput and the share of time in which there was nothing to learn from;
-with self-play posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, how
-many were proposed at each refresh, and refused for which reason; hindsight/tasks.jsonl where the
-warm start had any.
+updates, the throughput and the share of time spent waiting for groups to learn from; with self-play
+posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, the number of proposals
+and refusals by reason at each refresh; hindsight/tasks.jsonl where the warm start had some.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ def run(
     tracker: Tracker,
     launcher: WorkerLauncher | None = None,
 ) -> Manifest:
-    """Train, keep the weights that answer most dev questions, publish them.
+    """Train, and publish the weights with the highest dev EM.
 
     Args:
-        profile: of the run.
-        inputs: artifact directories.
-        output_dir: where the artifact goes.
+        profile: the run's profile.
+        inputs: name -> artifact directory.
+        output_dir: directory of the output artifact.
         tracker: takes the figures.
-        launcher: starts the worker processes where the profile asks for several; None chooses the
-            Ray cluster in a RayJob's driver, else this machine.
+        launcher: starts the worker processes where the profile asks for several; None: the Ray
+            cluster in a RayJob's driver, else this machine.
 
     Raises:
-        TrainingError: too few GPUs or nodes, a worker is lost, or too many updates in a row had a
-            gradient that is not finite.
+        TrainingError: too few GPUs or nodes, a worker was lost, or too many consecutive updates
+            had a gradient that is not finite.
     """
     manifests = opened(inputs)
     origin = provenance("train", profile, manifests)

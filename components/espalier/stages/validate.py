@@ -1,4 +1,4 @@
-"""The `validate` stage: accept rows, or stop with a report."""
+"""validate: publishes the rows that meet all expectations, or stops the run with a report."""
 
 from __future__ import annotations
 
@@ -40,19 +40,18 @@ from espalier.validation.report import describe, write_report
 from espalier.validation.suites import SPLITS, task_suite, text_suite, trajectory_suite
 
 FAILED_NAME = "validation_failed"
-"""Where the report of a stopped run stands, beside the artifact that was not published."""
+"""Directory of a stopped run's report, next to the artifact that was not published."""
 
 
 def run(
     profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
 ) -> Manifest:
-    """Judge the synthetic artifact and publish its accepted rows, in their order.
+    """Judge the synthetic artifact and publish its accepted rows in their order.
 
     Raises:
         RefusedRowsError: a critical expectation failed, more rows than
-            `validation.max_dropped_share` break a row-wise one, or nothing is left of a file. The
-            report stands in `validation_failed/` beside `output_dir`, and nothing else is
-            published.
+            `validation.max_dropped_share` fail a row-wise one, or all rows of a file are dropped.
+            Only the report is published, in `validation_failed/` next to `output_dir`.
     """
     started = time.perf_counter()
     origin = provenance("validate", profile, opened(inputs))
@@ -132,7 +131,7 @@ def _accepted(
     trajectories: SuiteVerdict | None = None,
     texts: SuiteVerdict | None = None,
 ) -> ValidationRows:
-    """What no row-wise expectation drops; a trajectory or text goes with its task."""
+    """Rows that no row-wise expectation drops; a dropped task drops its trajectories and texts."""
     kept_tasks = [task for row, task in enumerate(material.tasks) if row not in tasks.dropped]
     kept_ids = {task.task_id for _, task in kept_tasks}
     kept_trajectories = [
@@ -160,11 +159,11 @@ def _empty_files(
 
 
 def stop_message(faults: Sequence[str], report: str) -> str:
-    """Why validation stops the run, and where its page is."""
+    """Error message with the faults and the report's path."""
     lines = "\n".join(f"  {fault}" for fault in faults)
     return (
         f"validation stopped the run:\n{lines}\n"
-        f"Report: {report}. Mend the source or the profile's synthesis section, and run the same "
+        f"Report: {report}. Correct the source or the profile's [synthesis], and run the same "
         "command again."
     )
 
@@ -184,7 +183,7 @@ def _write(draft: Draft, accepted: ValidationRows, synthetic_dir: Path) -> None:
 
 
 def _write_funnel(draft: Draft, synthetic_dir: Path, verdicts: Sequence[SuiteVerdict]) -> None:
-    """The funnel of `synthesize`, and the rows that were dropped here by their first fault."""
+    """Write the funnel of `synthesize` with counts of dropped rows, by their first fault, added."""
     path = synthetic_dir / "funnel.json"
     if not path.is_file():
         return

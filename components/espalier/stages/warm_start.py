@@ -1,6 +1,6 @@
 """warm_start: masked SFT of the base policy on the teacher's trajectories.
 
-Enters: knowledge (its train and dev views), accepted tasks, trajectories and negatives, the base
+Inputs: knowledge (its train and dev views), accepted tasks, trajectories and negatives, the base
 policy.
 Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with the throughput; with
 [warm_start.hindsight] hindsight/: failed attempts as demonstrations of what they solved, and why
@@ -90,7 +90,7 @@ from espalier.validation.relabelled import refused
 def run(
     profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
 ) -> Manifest:
-    """Train, keep the weights that answer most dev questions, publish them."""
+    """Train, and publish the weights with the highest dev EM."""
     manifests = opened(inputs)
     origin = provenance("warm_start", profile, manifests)
     policy = load_policy_to_train(
@@ -105,7 +105,7 @@ def run(
     config, found = profile.warm_start.hindsight, None
     for kind, own in material.own.items():
         tracker.note(f"warm_start.{kind}: {own.said}")
-    # made now, so that knowledge in which nothing can be proven is refused before any training
+    # created before any training, because it refuses knowledge in which nothing can be proven
     hindsight = None if config is None else material.hindsight
     with material.family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("dev"), profile)
@@ -168,7 +168,7 @@ def _unchanged(
 
 @dataclass(frozen=True)
 class _Material:
-    """What the stage reads, and how it becomes sequences of the policy's tokens."""
+    """Inputs of the stage, and their encoding as sequences of the policy's tokens."""
 
     profile: Profile
     inputs: Mapping[str, Path]
@@ -203,14 +203,14 @@ class _Material:
 
     @cached_property
     def demonstrations(self) -> list[Trajectory]:
-        """The teacher's, where they are shown."""
+        """The teacher's demonstrations; empty where `warm_start.teacher` is off."""
         if not self.profile.warm_start.teacher:
             return []
         return read_trajectories(self.inputs["accepted"] / "trajectories.parquet")
 
     @cached_property
     def sequences(self) -> list[TrainingSequence]:
-        """The teacher's demonstrations and the negatives, and the user's demonstrations."""
+        """Sequences of the teacher's demonstrations, the negatives, and the user's own."""
         own = self.own["demonstrations"].sequences if "demonstrations" in self.own else []
         if not self.profile.warm_start.teacher:
             return own
@@ -225,10 +225,10 @@ class _Material:
 
     @cached_property
     def own(self) -> dict[str, Fit]:
-        """What of the user's files is trained on, by their key in [warm_start].
+        """Usable rows of the user's files, by the files' keys in [warm_start].
 
         Raises:
-            DataError: naming the line that cannot be used.
+            DataError: a line is invalid; the message names it.
         """
         config = self.profile.warm_start
         if config.demonstrations is None and config.preferences is None:
@@ -248,7 +248,7 @@ class _Material:
 
     @cached_property
     def _tasks_bring_tools(self) -> bool:
-        """Whether tasks offer other tools than the family's own."""
+        """Whether tasks offer tools that are not the family's own."""
         one_of_each = {task.environment: task for task in self.train_tasks}.values()
         return any(self.family.specs_of(task) != self.family.specs for task in one_of_each)
 
@@ -257,21 +257,21 @@ class _Material:
             return self._dialect
         if not trace.tools and trace.called:
             raise DataError(
-                f"{trace.where}: in environment {self.family.name} each task brings its tools, and "
-                f'"tools" of the row does not say which; add the entries of {trace.called[0]} and '
-                "of all others that were offered"
+                f"{trace.where}: in environment {self.family.name} each task has its own tools, "
+                f'but the row has no "tools"; add the entries of {trace.called[0]} and of all '
+                "others that were offered"
             )
         return self._dialect.with_tools(trace.tools)
 
     def sequences_at(
         self, per_step: int, *, seed: int, further: Sequence[TrainingSequence] = ()
     ) -> Callable[[int], list[TrainingSequence]]:
-        """The sequences of a step, those of demonstrations with other names at every showing.
+        """A function that gives the sequences of a step; demonstrations get new names every time.
 
         Args:
-            per_step: sequences of a step.
-            seed: of their order and of the names.
-            further: sequences that are shown among them, as they are.
+            per_step: number of sequences in a step.
+            seed: seed of the order and of the names.
+            further: more sequences, which are not renamed.
         """
         sequences = [*self.sequences, *further]
         share = self.profile.warm_start.renamed_share
@@ -298,9 +298,9 @@ class _Material:
         return at
 
     def encode(self, demonstration: Trajectory, tasks: Mapping[str, Task]) -> TrainingSequence:
-        """The sequence of a demonstration of one of `tasks`, which are by their id.
+        """Encode a demonstration of one of `tasks` (task id -> task).
 
-        What is remembered stands before its question as in an episode, where both fit.
+        Recalled memories stand before the question, as in an episode, where both fit.
         """
         if self.profile.episode.memory is not None:
             recalling = encode_demonstration(
@@ -349,12 +349,12 @@ def _relabelled(
     hindsight: Hindsight,
     environments_over: EnvironmentsOver,
 ) -> Relabelled:
-    """Attempts of the policy as it is, relabelled, and judged as validation judges."""
+    """Attempts of the current policy, relabelled, and checked by the rules of validation."""
     profile, family, inputs = material.profile, material.family, material.inputs
     environments = environments_over("train")
     demonstrated = {one.task_id for one in material.demonstrations}
     tasks = attempted_tasks(config, material.train_tasks, demonstrated, profile.seed)
-    # what a second attempt did says nothing of how the first could have been right
+    # no retries, because a second attempt cannot show how the first could have been right
     episode = profile.episode.model_copy(update={"retry": None})
     single = profile.model_copy(update={"episode": episode})
     roller = Roller.local(material.policy, environments, single)
@@ -382,7 +382,7 @@ def _second_round(
     store: CheckpointStore,
     tracker: Tracker,
 ) -> SupervisedResult:
-    """Train on, with the relabelled demonstrations among the others; the result of both rounds."""
+    """Continue training with the relabelled demonstrations added; the result of both rounds."""
     plan, before = first
     reasons = ", ".join(f"{number} {name}" for name, number in found.unused.most_common())
     tracker.note(
@@ -421,7 +421,7 @@ def _preference_phase(
     store: CheckpointStore,
     tracker: Tracker,
 ) -> SupervisedResult:
-    """DPO on the user's pairs, from the weights that imitation ended with."""
+    """DPO on the user's pairs, starting from the weights of the last imitation round."""
     plan, before = first
     pairs, seed = material.own["preferences"].sequences, material.profile.seed
     steps_before = int(before.history[-1]["step"])

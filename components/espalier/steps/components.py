@@ -1,8 +1,8 @@
-"""The Kubeflow components: one a stage of `espalier.chain`, its launcher, and what surrounds them.
+"""The Kubeflow components: resolve_profile, one per stage and its launcher, and require_valid.
 
-KFP copies the source of a component's function into the pipeline. All stages have the same body, so
-their functions are written from one template; the source is registered with `linecache`, where
-`inspect.getsource` finds it.
+KFP copies the source of a component's function into the pipeline. The functions of all stages have
+the same body, so they are made from one template; their source is registered with `linecache`,
+where `inspect.getsource` finds it.
 """
 
 # without `from __future__ import annotations`: kfp reads annotations as types
@@ -90,7 +90,7 @@ _KINDS = {"dataset": "Dataset", "model": "Model", "artifact": "Artifact"}
 
 
 class _Shown(NamedTuple):
-    """How a component hands one of `ShownOutputs` on."""
+    """A parameter of a component for one of `ShownOutputs`."""
 
     annotation: str
     value: str
@@ -125,10 +125,10 @@ def {name}(
 
 
 LAUNCHES = "launch_"
-"""Begins the name of a component that launches a stage."""
-# Inputs and output travel by their URIs: who is launched fetches and publishes by itself. The
-# pipeline's root therefore has to be in S3 (s3://...), where those nodes reach it.
-# Placeholders stand inside of strings: Kubeflow's server passes a dsl.ConcatPlaceholder on as JSON.
+"""Prefix of the names of components that launch a stage."""
+# Inputs and output are passed as URIs, because the launched object fetches and publishes them. The
+# pipeline's root must therefore be in S3 (s3://...), which its nodes can reach.
+# Placeholders are inside of strings: Kubeflow's server would pass a dsl.ConcatPlaceholder as JSON.
 _LAUNCHING_TEMPLATE = '''\
 def {launches}{name}(
     profile_json: str,
@@ -155,14 +155,14 @@ def {launches}{name}(
 
 @lru_cache(maxsize=len(STAGES))
 def stage_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyped)
-    """The component of the stage `name`: its inputs and its output are artifacts of their names."""
+    """The component of the stage `name`, whose parameters are named after its artifacts."""
     function = _defined(name, _source(STAGES[name]))
     return dsl.component(function, base_image=IMAGE, install_kfp_package=False)
 
 
 @lru_cache(maxsize=len(STAGES))
 def launching_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyped)
-    """The component that launches the stage `name` elsewhere: the same inputs and output."""
+    """The component that launches the stage `name` elsewhere, with the same inputs and output."""
     stage = STAGES[name]
     source = _LAUNCHING_TEMPLATE.format(
         launches=LAUNCHES,
@@ -185,7 +185,7 @@ def _defined(name: str, source: str) -> Any:  # noqa: ANN401 (a function of any 
 
 
 def _interface(stage: Stage) -> dict[str, str]:
-    """What both templates say of a stage: its name, inputs and output."""
+    """Fields of both templates: the stage's name, inputs and output."""
     by_folder = {other.output: other for other in STAGES.values()}
     kinds = {folder: _KINDS[by_folder[folder].output_kind] for folder in stage.inputs}
     return {

@@ -1,4 +1,4 @@
-"""A stage's tracker on stderr (bars on a terminal, lines in a log).
+"""A stage's tracker on stderr: bars on a terminal, lines in a log.
 
 A stage that reports figures by optimizer step gets a table with the same columns in every run, at
 most 100 characters wide; all figures are in the stage's history.parquet and in MLflow.
@@ -30,15 +30,15 @@ from espalier.records import Progress as WorkProgress
 from espalier.steps.pace import Pace
 
 LINE_INTERVAL_S = 5.0
-"""A log gets at most one line of figures in this time, and always the last one of a bar."""
-_NAME_WIDTH = 17  # the longest stage name but continue_pretraining's
+"""Seconds in which a log gets at most one line of figures; the last line is always printed."""
+_NAME_WIDTH = 17  # filter_curriculum; only continue_pretraining is longer
 
 
 class Column(NamedTuple):
     """A column of a stage's table."""
 
     figure: str
-    """Its name in the history."""
+    """Name of the figure in the history."""
     title: str
     width: int
 
@@ -87,26 +87,26 @@ class ConsoleTracker:
         self._next_line = 0.0
         self._has_header = False
         self._is_table_open = False
-        self._unsaid_row: tuple[int, Mapping[str, float]] | None = None
+        self._pending_row: tuple[int, Mapping[str, float]] | None = None
 
     def params(self, values: Mapping[str, object]) -> None:
-        """Print nothing: settings are in RUN/profile.json."""
+        """Do nothing: settings are in RUN/profile.json."""
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
         """Print a table row if there is a step, else a line of names and figures."""
         if step is None:
             self._say(_figures(values))
             return
-        self._unsaid_row = (step, values)
+        self._pending_row = (step, values)
         if self._clock() >= self._next_line:
             self._next_line = self._clock() + LINE_INTERVAL_S
             self._say_row()
 
     def artifact(self, path: Path) -> None:
-        """Print nothing: the run's folder is named at the end."""
+        """Do nothing: the run's folder is printed at the end."""
 
     def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
-        """Print nothing: the report shows them."""
+        """Do nothing: the report shows episodes."""
 
     def note(self, line: str) -> None:
         """Print the line."""
@@ -114,7 +114,7 @@ class ConsoleTracker:
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
-        """Show a bar on a terminal, else lines, unless a table of figures shows the progress."""
+        """Show a bar on a terminal; in a log print lines, unless a table shows the progress."""
         self._pace = Pace(total, self._clock)
         if self._console.is_terminal:
             with _bars(self._console) as bars:
@@ -129,11 +129,11 @@ class ConsoleTracker:
             self._say(lines.line(with_figures=not self._is_table_open))
 
     def _say_row(self) -> None:
-        """Print the newest row unless it is printed already."""
-        if self._unsaid_row is None:
+        """Print the newest row unless it was printed already."""
+        if self._pending_row is None:
             return
-        step, values = self._unsaid_row
-        self._unsaid_row, self._is_table_open = None, True
+        step, values = self._pending_row
+        self._pending_row, self._is_table_open = None, True
         if not self._has_header:
             self._has_header = True
             self._say(" ".join(column.title.rjust(column.width) for column in self._columns))
@@ -189,7 +189,7 @@ class _Lines:
         self._next_line = clock() + LINE_INTERVAL_S
 
     def advance(self, count: int = 1, **shown: float) -> None:
-        """Count, and print a line when LINE_INTERVAL_S is over."""
+        """Count, and print a line if the last is LINE_INTERVAL_S old."""
         self._pace.advance(count)
         self._shown = shown or self._shown
         if self._clock() >= self._next_line:
@@ -199,10 +199,10 @@ class _Lines:
     def line(self, *, with_figures: bool) -> str:
         """The progress as one line."""
         done, total = self._pace.done, self._pace.total
-        told = [f"{self._description:<28} {done:>{len(str(total))}}/{total}"]
+        parts = [f"{self._description:<28} {done:>{len(str(total))}}/{total}"]
         if done < total and (left := self._pace.left()) != "-":
-            told.append(f"left {left}")
-        return "  ".join([*told, *([_figures(self._shown)] if with_figures else [])]).rstrip()
+            parts.append(f"left {left}")
+        return "  ".join([*parts, *([_figures(self._shown)] if with_figures else [])]).rstrip()
 
 
 def _figures(shown: Mapping[str, float]) -> str:
@@ -216,6 +216,6 @@ def _figure(value: float) -> str:
 
 
 def _fitted(value: float, width: int) -> str:
-    """The figure with as many digits as `width` has room for, and at least one."""
+    """The figure with as many digits as fit into `width` characters, at least one."""
     texts = (_figure(value), *(f"{value:.{digits}g}" for digits in (3, 2, 1)))
     return next((text for text in texts if len(text) <= width), f"{value:.0e}")

@@ -1,8 +1,8 @@
-"""The model that a run starts from: checked, or fetched: a champion, and by pods a named model.
+"""The model that a run starts from: checks it, and fetches a champion or, in a pod, a named model.
 
-A run on this machine fetches no named model. Its pods have no cache that stays, so they take it
-from S3, at ARTIFACTS/models/NAME-DIGEST, where `espalier models push` has put it; ARTIFACTS is the
-variable ESPALIER_ARTIFACTS.
+A run on this machine reads named models from its own cache. Pods have no persistent cache, so they
+fetch a named model from S3, from ARTIFACTS/models/NAME-DIGEST, where `espalier models push` puts
+it; ARTIFACTS is the variable ESPALIER_ARTIFACTS.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from espalier.steps.kept import ARTIFACTS_VARIABLE
 from espalier.storage import joined, open_location
 
 _TRAINED_BYTES = 16
-"""A parameter in training, in float32: itself, its gradient, and two moments of AdamW. Activations,
-the kept best weights and the frozen model of a KL term come on top."""
+"""Bytes per parameter in training, in float32: weight, gradient, and two moments of AdamW.
+Activations, the kept best weights and the frozen model of a KL term are not included."""
 _GIB = 2**30
 MODELS = "models"
-"""Below the address of artifacts, where pods look for named models."""
+"""Folder of named models below the address of artifacts."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -44,19 +44,19 @@ class MemoryBudget(NamedTuple):
 
 
 def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
-    """Refuse a model that no stage could use; without `policy.model` do nothing.
+    """Check the model of `policy.model`, if it is set, before any stage runs.
 
-    It reads the config, the tokenizer and the headers of the weights, a second in all. Whether each
-    tensor fits the config is seen when the weights are loaded.
+    Reads config, tokenizer and headers of the weights, in about a second. Whether every tensor fits
+    the config is only checked when the weights are loaded.
 
     Args:
-        profile: of a run on this machine. One that is submitted names a place in the image.
+        profile: profile of a run on this machine; that of a submitted run has a path in the image.
         say: takes a warning where training may run out of memory.
 
     Raises:
         PolicyError: a named model that was not added, no such directory, a name on the Hub, no
-            causal language model, a tokenizer without a chat template, missing weights, or more of
-            them than the memory can train.
+            causal language model, a tokenizer without a chat template, missing weights, or a model
+            that is too large to be trained in the memory.
     """
     model = profile.policy.directory
     if model is None:
@@ -65,7 +65,7 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
         open_named_model(named)
     elif not model.is_dir():
         raise PolicyError(missing_model(model))
-    from espalier.policy.loading import load_tokenizer  # it brings torch
+    from espalier.policy.loading import load_tokenizer  # it imports torch
 
     if load_tokenizer(model).chat_template is None:
         raise PolicyError(
@@ -85,37 +85,37 @@ def memory_fault(
 ) -> str | None:
     """The warning for a model that may not fit into memory; None if it fits.
 
-    More than the memory that there is at all is refused: it could only end with the kernel killing
-    the run, after hours and without a word. More than is free now may still fit later.
+    A model that needs more than the total memory is an error: the kernel would kill the run after
+    hours, without a message. One that needs more than the free memory may still fit later.
 
     Args:
-        model: named in the message.
-        parameters: of the whole model.
-        memory: where it is trained.
-        processes: that share weights and optimizer.
+        model: directory of the model.
+        parameters: number of parameters of the whole model.
+        memory: memory of the machine or device that trains it.
+        processes: number of processes that share weights and optimizer state.
 
     Raises:
-        PolicyError: it is more than all of the memory.
+        PolicyError: it needs more than the total memory.
     """
     need = _TRAINED_BYTES * parameters // processes
     if need <= memory.free:
         return None
-    told = (
+    warning = (
         f"policy.model = {model}: training its {parameters / 1e9:.2f} billion parameters takes at "
         f"least {need / _GIB:.1f} GiB (weights, gradients and two moments, in float32), and "
         f"{memory.name} has {memory.total / _GIB:.1f} GiB, {memory.free / _GIB:.1f} GiB of them "
-        "free. Take a smaller model"
+        "free. Choose a smaller model"
     )
     if need > memory.total:
         raise PolicyError(
-            f"{told}, a machine with more, or split it with training.sharded = true and more "
+            f"{warning}, a machine with more, or split it with training.sharded = true and more "
             "training.processes."
         )
-    return f"{told} or free memory, if the run is killed."
+    return f"{warning} or free memory, if the run is killed."
 
 
 def missing_model(model: Path) -> str:
-    """What to say of a `policy.model` that is not on this machine."""
+    """The error message for a `policy.model` that is not on this machine."""
     if (named := named_reference(model)) is not None:
         return named.missing
     name = str(model)
@@ -123,7 +123,7 @@ def missing_model(model: Path) -> str:
         local = Path("models") / model.name
         return (
             f"policy.model = {name}: no such directory. If it is a name on the Hugging Face Hub: "
-            "a run reads local directories only. Download it once, `hf download "
+            "runs read only local directories. Download it once, `hf download "
             f"{name} --local-dir {local}`, and set policy.model = {local}"
         )
     return (
@@ -135,19 +135,19 @@ def missing_model(model: Path) -> str:
 def _require_causal_lm(model: Path) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    kind = json.loads((model / "config.json").read_bytes()).get("model_type")  # it parsed before
+    kind = json.loads((model / "config.json").read_bytes()).get("model_type")  # known to be valid
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise PolicyError(
-            f"policy.model = {model}: config.json says model_type = {kind!r}, which is no causal "
-            "language model of the installed transformers. Take another model, or a newer release."
+            f"policy.model = {model}: config.json has model_type = {kind!r}, which is no causal "
+            "language model in the installed transformers. Use another model, or a newer release."
         )
 
 
 def stored_parameters(model: Path) -> int:
-    """Parameters by the headers of the safetensors files; 0 for weights in another format.
+    """Number of parameters in the headers of the safetensors files; 0 for other formats.
 
     Raises:
-        PolicyError: a file that the index names is missing, or one cannot be read.
+        PolicyError: a file of the index is missing, or a file cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -189,7 +189,7 @@ def _training_memory(profile: Profile) -> MemoryBudget | None:
 
 
 def machine_memory(root: Path = Path("/")) -> MemoryBudget | None:
-    """Memory of this machine, or of the container that limits it (cgroup v2); on Linux alone."""
+    """Memory of this machine, or of its container (cgroup v2); None outside of Linux."""
     meminfo = root / "proc/meminfo"
     if not meminfo.is_file():
         return None
@@ -209,16 +209,16 @@ CHAMPION_FOLDER = "champion"
 def with_starting_policy(profile: Profile, folder: Path) -> Profile:
     """Replace `start = "champion"` by the champion's directory as `policy.model`.
 
-    The champion is fetched once: a resumed run goes on with the one that it began with, even if
-    another has been promoted since.
+    The champion is fetched once: a resumed run continues with the champion that it started with,
+    even if another version has been promoted since.
 
     Args:
-        profile: what to run.
-        folder: where the champion's files go, in a folder of their own.
+        profile: the run's profile.
+        folder: parent of the new folder `champion` with its files.
 
     Raises:
-        RegistryError: the model has no champion, its files are not those registered, or no
-            tracking server is known.
+        RegistryError: the model has no champion, its files differ from the registered ones, or
+            MLFLOW_TRACKING_URI is not set.
     """
     if profile.policy.start != "champion":
         return profile
@@ -239,19 +239,19 @@ def with_starting_policy(profile: Profile, folder: Path) -> Profile:
 def push_named_model(
     reference: ModelReference, address: str, environment: Mapping[str, str]
 ) -> str:
-    """Copy a named model of this machine to where pods look for it, unless it is there.
+    """Copy a named model from this machine to S3 for pods, unless S3 has it already.
 
     Args:
-        reference: to it, with its digest.
-        address: s3://bucket/prefix, as pods have it in ESPALIER_ARTIFACTS.
+        reference: name and digest of the model.
+        address: s3://bucket/prefix, the value of ESPALIER_ARTIFACTS in pods.
         environment: S3 endpoint and credentials.
 
     Returns:
         The URI of the copy.
 
     Raises:
-        PolicyError: it is not on this machine.
-        StorageError: the place refuses or is unreachable.
+        PolicyError: the model is not on this machine.
+        StorageError: S3 refuses or is unreachable.
     """
     manifest = open_named_model(reference)
     place = open_location(joined(address, MODELS, reference.folder_name), environment)
@@ -264,15 +264,15 @@ def push_named_model(
 def bring_named_model(
     profile: Profile, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> None:
-    """Fetch the named model of `profile` from S3 to this pod; where it is already, do nothing.
+    """Fetch the named model of `profile` from S3 to this pod, unless the pod has it already.
 
     Args:
-        profile: what is run.
+        profile: the run's profile.
         environment: address of artifacts, S3 endpoint and credentials.
-        say: takes a line for what is fetched.
+        say: takes a line for a model that is fetched.
 
     Raises:
-        PolicyError: it is not in S3 either, or nobody says where to look.
+        PolicyError: the model is not in S3, or ESPALIER_ARTIFACTS is not set.
         StorageError: S3 refuses or is unreachable.
     """
     reference = named_reference(profile.policy.model)
@@ -284,7 +284,7 @@ def bring_named_model(
     place = open_location(joined(artifacts, MODELS, reference.folder_name), environment)
     if place.manifest() is None:
         raise PolicyError(
-            f"policy.model = {reference}: not in {place.uri}, where pods take it from. Put it "
+            f"policy.model = {reference}: not in {place.uri}, from which pods fetch it. Put it "
             "there once, from a machine that has it: `espalier models push "
             f"{name} --to {artifacts}`"
         )

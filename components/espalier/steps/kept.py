@@ -1,14 +1,14 @@
-"""Outputs and checkpoints kept in S3 between runs, so that a retry costs what is missing.
+"""Keeps outputs and checkpoints in S3 between runs, so that a retry repeats only missing work.
 
     ARTIFACTS/kept/STAGE/KEY/            the stage's output
     ARTIFACTS/checkpoints/STAGE/KEY/     its newest checkpoint, while it runs
 
-ARTIFACTS is the variable ESPALIER_ARTIFACTS; without it nothing is kept. KEY is a digest over all
-that the output follows from: stage, settings, content of the inputs, code and packages. Equal keys
-are equal work, so two runs may share a place, and both may write it.
+ARTIFACTS is the variable ESPALIER_ARTIFACTS; without it nothing is kept. KEY is a digest of all
+that determines the output: stage, settings, content of the inputs, code and packages. Equal keys
+mean equal work, so two runs may share a location and both write to it.
 
-A store that is away, refuses, or holds something damaged costs time and never changes a result: a
-line says so, and the stage runs. The collector deletes what no run has used for a time.
+A store that is unreachable, refuses, or has damaged files costs time but never changes a result: a
+line reports it, and the stage runs. The collector deletes what no run has used for some time.
 """
 
 from __future__ import annotations
@@ -39,34 +39,33 @@ if TYPE_CHECKING:
     from espalier.storage.expiring import ExpiringLocation
 
 ARTIFACTS_VARIABLE = "ESPALIER_ARTIFACTS"
-"""Names the address below which artifacts lie and garbage is collected, as s3://espalier/runs."""
+"""Variable with the address of artifacts, where garbage is collected, like s3://espalier/runs."""
 CHECKPOINTS_VARIABLE = "ESPALIER_CHECKPOINTS"
-"""Names the place of one stage's newest checkpoint; whoever sets it forgets the checkpoint."""
+"""Variable with the URI of a stage's newest checkpoint; whoever sets it deletes the checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a stage is about to do: its settings, and its inputs by content."""
+    """A stage with its settings and the digests of its inputs."""
 
     stage: Stage
     profile: Profile
     contents: Mapping[str, str]
     """Content digests of the input folders."""
     external: Mapping[str, str]
-    """Digests of inputs from outside of the run, by name, as `Stage.external_inputs` gives them."""
+    """Digests of inputs from outside of the run, by name, from `Stage.external_inputs`."""
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Digests of everything that is read."""
+        """Digests of all inputs, by name."""
         return {**self.contents, **self.external}
 
     @cached_property
     def key(self) -> str:
-        """Digest over all that the output follows from.
+        """Digest of all that determines the output.
 
-        Code and packages count, other than for a run that goes on in its own folder: whoever gives
-        that command again means to go on, whereas here a later image would get what an earlier
-        one made.
+        It includes code and packages, unlike the check of a run that continues in its own folder:
+        there the user wants to continue, but here a newer image would get an older image's output.
         """
         from espalier.stages.register import code_digest
 
@@ -82,7 +81,7 @@ class Work:
 
     @property
     def provenance(self) -> Provenance:
-        """What the manifest of a checkpoint says."""
+        """Provenance for the manifest of a checkpoint."""
         return Provenance(
             producer=self.stage.name,
             config_digest=self.stage.digest(self.profile),
@@ -91,7 +90,7 @@ class Work:
         )
 
     def is_current(self, made: Manifest) -> bool:
-        """Whether an artifact is of this work."""
+        """Whether an artifact was made by this work."""
         return self.stage.is_current(made, self.profile, self.inputs)
 
 
@@ -103,23 +102,23 @@ def run_or_fetch(
     tracker: Tracker,
     environment: Mapping[str, str],
 ) -> Manifest:
-    """Fetch the stage's output where it is kept, else run the stage and keep its output.
+    """Fetch the stage's output if S3 has it, or else run the stage and keep its output in S3.
 
-    While it runs, its newest checkpoint is copied to S3; a stage that was killed goes on from it,
-    also on an empty disk.
+    While the stage runs, its newest checkpoint is copied to S3; after a kill the stage continues
+    from it, also on an empty disk.
 
     Args:
-        stage: which.
-        profile: what to run.
+        stage: the stage.
+        profile: the run's profile.
         inputs: artifact folder -> its path.
-        output: of the artifact that is published.
-        tracker: hears of settings and figures, and what was kept.
-        environment: where things are kept (`ARTIFACTS_VARIABLE`, `CHECKPOINTS_VARIABLE`), and S3's
-            endpoint and credentials.
+        output: path of the artifact that is published.
+        tracker: takes settings and figures, and a note on what was kept.
+        environment: locations in S3 (`ARTIFACTS_VARIABLE`, `CHECKPOINTS_VARIABLE`), S3's endpoint
+            and credentials.
 
     Raises:
-        ArtifactError: an input without a manifest.
-        EspalierError: whatever the stage refuses. Not what is wrong with the store.
+        ArtifactError: an input has no manifest.
+        EspalierError: the stage failed. Faults of the store do not raise.
     """
     artifacts, own = environment.get(ARTIFACTS_VARIABLE), environment.get(CHECKPOINTS_VARIABLE)
     if not (artifacts or own) or not stage.is_reusable(profile):
@@ -153,10 +152,10 @@ def run_or_fetch(
 
 
 def forget_checkpoint(uri: str, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Delete a stage's checkpoint, whose output is safe; where that fails a line says so.
+    """Delete the checkpoint of a stage whose output is published; report a failure in a line.
 
     Args:
-        uri: of the checkpoint's place.
+        uri: URI of the checkpoint.
         environment: S3 endpoint and credentials.
         say: takes the line.
     """
@@ -171,28 +170,32 @@ def forget_checkpoint(uri: str, environment: Mapping[str, str], say: Callable[[s
 def _fetched(
     work: Work, kept: ExpiringLocation, output: Path, say: Callable[[str], None]
 ) -> Manifest | None:
-    """Copy the output that an earlier run has kept; None if there is no whole one."""
+    """Fetch the output that an earlier run has kept; None if there is no complete one."""
     try:
         manifest = patiently(kept.manifest)
         if manifest is None:
             return None
         if not work.is_current(manifest):
-            say(f"{kept.uri} holds the output of other work, so the stage runs and replaces it")
+            say(f"{kept.uri} has the output of other work, so the stage runs and replaces it")
             return None
         kept.touch()
         if lost := kept.lost_files(manifest):
-            say(f"{kept.uri} has lost {lost[0]}, so the stage runs and puts it back")
+            say(f"{kept.uri} has lost {lost[0]}, so the stage runs and restores it")
             return None
         fetched = _undamaged(kept, output)
     except (StorageError, ArtifactError) as error:
-        say(f"no output of an earlier run is taken, so the stage runs: {error}")
+        say(f"the output of an earlier run cannot be used, so the stage runs: {error}")
         return None
     say(f"kept from an earlier run ({fetched.created}): {kept.uri}  sha256:{fetched.content[:12]}")
     return fetched
 
 
 def _undamaged(kept: ExpiringLocation, output: Path) -> Manifest:
-    """Fetch; what turns out to be damaged is deleted, as a listing may not show the damage."""
+    """Fetch the output; delete a damaged one, because listings may not show the damage.
+
+    Raises:
+        ArtifactError: the output is damaged.
+    """
     try:
         return kept.fetch(output)
     except ArtifactError:
@@ -201,7 +204,7 @@ def _undamaged(kept: ExpiringLocation, output: Path) -> Manifest:
 
 
 def _is_kept(kept: ExpiringLocation, output: Path, say: Callable[[str], None]) -> bool:
-    """Keep the output for later runs; whether it could be."""
+    """Keep the output for later runs; return whether that succeeded."""
     try:
         kept.keep(output)
     except (StorageError, ArtifactError) as error:

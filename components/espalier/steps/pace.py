@@ -1,4 +1,4 @@
-"""How much of a counted piece of work is done, and how long the rest takes."""
+"""Progress of counted work, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Pace:
-    """Work done so far, and an estimate of the time left."""
+    """Number of finished units of work, and an estimate of the time left."""
 
     def __init__(self, total: int, clock: Callable[[], float]) -> None:
         self.total = total
@@ -15,13 +15,13 @@ class Pace:
         self._first: tuple[float, int] | None = None
 
     def advance(self, count: int) -> None:
-        """Count; the first call only sets the start, as a resumed run begins with many at once."""
+        """Count units; the first call sets the start, because a resumed run begins with many."""
         self.done += count
         if self._first is None:
             self._first = (self._clock(), self.done)
 
     def seconds_left(self) -> float | None:
-        """The time left; None where nothing is known yet."""
+        """Seconds left; None before there is an estimate."""
         if self._first is None or self.done == self._first[1] or not self.total:
             return None
         began_s, done_before = self._first
@@ -29,7 +29,7 @@ class Pace:
         return seconds_each * max(0, self.total - self.done)
 
     def left(self) -> str:
-        """The time left, as 12:40, 3h05 or 2d04h; "-" where nothing is known yet."""
+        """The time left, like 12:40, 3h05 or 2d04h; "-" before there is an estimate."""
         left_s = self.seconds_left()
         if left_s is None:
             return "-"

@@ -1,8 +1,8 @@
-"""What the pod of a step gets on the cluster, as settings of the compiled pipeline.
+"""Settings of a step's pod on the cluster, in the compiled pipeline.
 
-`cluster/objects/job.py` says the same for a step that runs as a Job. Kubeflow knows no account,
-runtime or priority class, no user group of volumes and no limit of ephemeral storage for a single
-step: a run has one account (`kubernetes.kubeflow.service_account`), `disk_limit` is the size of
+`cluster/objects/job.py` has the same settings for a step that runs as a Job. For single steps,
+Kubeflow supports no account, runtime class, priority class, group of volumes or limit of ephemeral
+storage: a run has one account (`kubernetes.kubeflow.service_account`), `disk_limit` is the size of
 each volume that the step writes to, and the others are not set.
 """
 
@@ -46,15 +46,15 @@ _settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", defaul
 _SHARED_MEMORY = "/dev/shm"
 _BACKOFF_FACTOR = 2
 _RUN_LABEL = "pipeline/runid"
-"""Kubeflow puts the run's id on its pods under this label."""
+"""Label with the run's id that Kubeflow sets on its pods."""
 _ARTIFACT_VOLUMES = {"s3-scratch": "/s3", "minio-scratch": "/minio", "gcs-scratch": "/gcs"}
-"""Volumes of every step's pod (Kubeflow 2.17, argocompiler/container.go), in one of which its
-artifacts lie. A mount of the same volume and path is merged into them, with its size limit."""
+"""Volumes in every step's pod (Kubeflow 2.17, argocompiler/container.go), one of which has its
+artifacts. A mount of the same volume and path is merged with them, and adds its size limit."""
 
 
 @contextmanager
 def placing(settings: KubernetesConfig) -> Generator[None]:
-    """Within the block, pipelines are defined with these settings for their pods."""
+    """Apply these settings to the pods of pipelines that are defined within the block."""
     token = _settings.set(settings)
     try:
         yield
@@ -63,7 +63,7 @@ def placing(settings: KubernetesConfig) -> Generator[None]:
 
 
 def step_component(stage: Stage) -> Callable[..., dsl.PipelineTask]:
-    """The component of a stage, or that which launches it as a RayJob or TrainJob."""
+    """The component of a stage, or the one that launches it as a RayJob or TrainJob."""
     settings = _settings.get()
     is_launched = settings is not None and launches(stage.name, settings)
     component = launching_component if is_launched else stage_component
@@ -73,7 +73,7 @@ def step_component(stage: Stage) -> Callable[..., dsl.PipelineTask]:
 def place_pod(task: dsl.PipelineTask) -> None:
     """Apply the settings of `placing` to the step's pod; outside of it do nothing.
 
-    A step is known by its component's name: its stage's, or launch_ and that.
+    The name of the step's component is that of its stage, with the prefix launch_ or without.
     """
     settings = _settings.get()
     if settings is not None:
@@ -96,15 +96,15 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     _give_resources(task, stage, settings)
     _choose_nodes(task, stage, settings)
     _mount(task, stage, settings)
-    # by which a stage finds the tracked run of its siblings
+    # the stages of a run find their common tracked run by this variable
     kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, f"metadata.labels['{_RUN_LABEL}']")
-    # Kubeflow knows the run's id only when it runs, and under a label of its own
+    # the run's id is only known when the run starts, and only as Kubeflow's own label
     own = {RUN_LABEL: _RUN_LABEL, STAGE_LABEL: STAGE_LABEL}
     for label, source in own.items():
         variable = OWN_LABEL_VARIABLES[label]
         kubernetes.use_field_path_as_env(task, variable, f"metadata.labels['{source}']")
-    # optional: Kubeflow's launcher moves artifacts with credentials of its own, and a cluster
-    # without MLflow tracks nothing
+    # optional, because Kubeflow's launcher copies artifacts with its own credentials, and a cluster
+    # may have no MLflow
     if settings.s3_credentials == "secret":
         kubernetes.use_secret_as_env(
             task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
@@ -113,10 +113,10 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
 
 
 def _limit_time(task: dsl.PipelineTask, settings: KubernetesConfig) -> None:
-    """Give every attempt its deadline, and the retries time enough for all of them.
+    """Set the deadline of an attempt, and the longest duration of all attempts together.
 
-    Argo counts the longest duration from the creation of the first pod, waits for a node included,
-    and ends a running attempt when it is over. So each attempt may wait as long as it may run.
+    Argo counts the longest duration from the creation of the first pod, including the wait for a
+    node, and ends a running attempt at its end. So each attempt may wait as long as it may run.
     """
     pause_s, retries = settings.kubeflow.retry_pause_s, settings.retries
     pauses_s = sum(pause_s * _BACKOFF_FACTOR**number for number in range(retries))
@@ -131,7 +131,7 @@ def _limit_time(task: dsl.PipelineTask, settings: KubernetesConfig) -> None:
 
 
 def _name_pod(task: dsl.PipelineTask) -> None:
-    """Set this pod's name as variables: whoever owns the pod is to own what it launches."""
+    """Set the pod's name and UID as variables, by which the launched object's owner is found."""
     api_version, kind, name, uid = OWNER_VARIABLES
     task.set_env_variable(api_version, "v1").set_env_variable(kind, "Pod")
     kubernetes.use_field_path_as_env(task, name, "metadata.name")
@@ -182,5 +182,5 @@ def _mount(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
 
 
 def _whole_bytes(quantity: str) -> str:
-    """The quantity in bytes: Kubeflow's compiler does not read 1.5Gi."""
+    """The quantity in bytes, because Kubeflow's compiler cannot parse 1.5Gi."""
     return str(int(amount(quantity)))

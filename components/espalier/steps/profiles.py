@@ -1,4 +1,4 @@
-"""A profile from a name, a path, its whole JSON, or the form of a Kubeflow run."""
+"""Profiles from a name, a path, JSON, or the form of a Kubeflow run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PipelineT = TypeVar("PipelineT", bound=Callable[..., Any])
 
 
 def pipelines_dir() -> Path:
-    """The folder that holds `data_to_model.py` and `profiles/`.
+    """The folder with `data_to_model.py` and `profiles/`.
 
-    A checkout (the package lies in `components/espalier` beside `pipelines/`) uses its own folder,
-    so that an edited profile counts at once; an installed wheel carries a copy.
+    A checkout (the package is in `components/espalier` next to `pipelines/`) uses its own folder,
+    so that edited profiles take effect at once; an installed wheel contains a copy.
 
     Raises:
-        ProfileError: neither is there; the installation is broken.
+        ProfileError: neither exists; the installation is broken.
     """
     package = Path(str(resources.files(espalier)))
     checkout = package.parent.parent / "pipelines"
@@ -43,7 +43,7 @@ def pipelines_dir() -> Path:
     if packaged.is_dir():
         return packaged
     raise ProfileError(
-        f"no pipelines beside {package}: neither {checkout} nor {packaged} is there. "
+        f"no pipelines for {package}: neither {checkout} nor {packaged} exists. "
         "Install espalier again"
     )
 
@@ -54,7 +54,7 @@ def profile_names() -> list[str]:
 
 
 def profiles_named(pipeline: PipelineT) -> PipelineT:
-    """The same function, its "{profiles}" replaced: kfp shows what a docstring says in the form."""
+    """Decorator that fills "{profiles}" in a pipeline's docstring, which kfp shows in the form."""
     *others, last = profile_names()
     documented = pipeline.__doc__ or ""
     pipeline.__doc__ = documented.replace("{profiles}", f"{', '.join(others)} or {last}")
@@ -72,18 +72,18 @@ FORM_KEYS = {
     "group_size": "training.group_size",
     "learning_rate": "training.optimizer.learning_rate",
 }
-"""Keys of the profile that have a field of their own in Kubeflow's form, by that field's name."""
+"""Field of Kubeflow's form -> key of the profile that it sets."""
 
 
 def named_profile(name: str, overrides: Sequence[str] = ()) -> Profile:
-    """The profile of that name under `pipelines/profiles`, or the TOML file at that path.
+    """The profile with a name in `pipelines/profiles`, or from the TOML file at a path.
 
     Args:
         name: `laptop`, or `path/to/own.toml` (anything with a slash or a .toml suffix is a path).
         overrides: `section.key=value` each.
 
     Raises:
-        ProfileError: no such profile (with the nearest name), or one that does not parse.
+        ProfileError: no such profile (the message has the nearest name), or it is invalid.
     """
     return load_profile(profile_path(name), overrides)
 
@@ -92,7 +92,7 @@ def profile_path(name: str) -> Path:
     """The TOML file that `named_profile` reads.
 
     Raises:
-        ProfileError: a name that no profile has.
+        ProfileError: no profile has the name.
     """
     if "/" in name or name.endswith(".toml"):
         return Path(name)
@@ -113,11 +113,11 @@ def resolved_profile(
         profile: name of a profile in the image, or the JSON of a whole profile.
         seed: replaces the profile's own.
         overrides: `section.key=value`, several separated by semicolons or line ends.
-        form: texts of `FORM_KEYS`, which go before `overrides`; an empty one leaves the profile as
-            it is.
+        form: values of `FORM_KEYS`, which `overrides` take precedence over; an empty value keeps
+            the profile's own.
 
     Raises:
-        ProfileError: no such profile, one that does not parse, or a value that it does not take.
+        ProfileError: no such profile, or an invalid profile or value.
     """
     if profile.lstrip().startswith("{"):
         source, tables = Path("profile JSON"), _json_tables(profile)
@@ -132,11 +132,11 @@ def resolved_profile(
 
 
 def stated_json(profile: Profile) -> str:
-    """What the profile says, as JSON, from which `parsed_profile` makes an equal one.
+    """The profile's explicit settings as JSON, from which `parsed_profile` makes an equal profile.
 
-    Without the defaults that nobody stated. Argo keeps a step's parameters in some ten places of
-    the Workflow and compresses it over 1 MiB (workflow/packer); Kubeflow's API server then shows no
-    further step of the run (backend/src/common/util/workflow.go reads plain nodes alone).
+    Defaults are left out to keep it short. Argo copies a step's parameters to about ten places of
+    the Workflow and compresses it beyond 1 MiB (workflow/packer); Kubeflow's API server then shows
+    no more steps of the run (backend/src/common/util/workflow.go reads only uncompressed nodes).
     """
     return profile.model_dump_json(exclude_unset=True)
 
@@ -150,10 +150,10 @@ def _json_tables(text: str) -> dict[str, Any]:
 
 
 def given_profile(profile: str) -> Profile:
-    """The profile of a step's command: a name, a path, or the JSON of a whole one.
+    """The profile from a step's command: a name, a path, or the JSON of a whole profile.
 
     Raises:
-        ProfileError: no such profile, or one that does not parse.
+        ProfileError: no such profile, or it is invalid.
     """
     if profile.lstrip().startswith("{"):
         return parsed_profile(profile)
@@ -161,19 +161,19 @@ def given_profile(profile: str) -> Profile:
 
 
 def parsed_profile(profile_json: str) -> Profile:
-    """Parse the JSON of a profile, as `resolve_profile` returns it.
+    """Parse the JSON of a profile from `resolve_profile`.
 
     Raises:
-        ProfileError: JSON that is not a profile of this version.
+        ProfileError: the JSON is no profile of this release.
     """
     return _parsed(profile_json, extra=None)
 
 
 def saved_profile(profile_json: str) -> Profile:
-    """Parse the profile that a run or a version left as JSON; keys that are gone are left out.
+    """Parse a profile that a run or a model version has saved as JSON; ignore removed keys.
 
     Raises:
-        ProfileError: JSON that is none.
+        ProfileError: the JSON is no profile.
     """
     return _parsed(profile_json, extra="ignore")
 
@@ -188,14 +188,14 @@ def _parsed(profile_json: str, *, extra: Literal["ignore"] | None) -> Profile:
 
 
 _ALWAYS_SHOWN = ("name", "seed", "environment.name", "knowledge.source")
-"""Settings that a tracking server always shows, even at their defaults."""
+"""Keys of settings that are always tracked, even at their defaults."""
 
 
 def changed_settings(profile: Profile) -> dict[str, object]:
-    """The settings that differ from the defaults, by dotted key, as parameters of a run.
+    """Dotted key -> value of the settings that differ from the defaults, as a run's parameters.
 
-    All its settings are in profile.json; of some 270 a tracking server shows these, so that two
-    runs can be compared by eye.
+    The tracking server gets only these of about 270 settings, so that two runs can be compared by
+    eye; profile.json has all.
     """
     default = dict(_flat(Profile().model_dump(mode="json")))
     return {
@@ -206,9 +206,9 @@ def changed_settings(profile: Profile) -> dict[str, object]:
 
 
 def preset_line(profile: Profile) -> str | None:
-    """What the preset sets outside of [training.algorithm], and what the profile states instead.
+    """Settings of the preset outside of [training.algorithm], with the profile's own values noted.
 
-    None where the preset sets nothing there.
+    None where the preset sets none.
     """
     name = profile.training.algorithm.preset
     bare = Profile.model_validate({"training": {"algorithm": {"preset": name}}})
@@ -228,17 +228,17 @@ def preset_line(profile: Profile) -> str | None:
 
 
 def settings_markdown(profile: Profile) -> str:
-    """`changed_settings`, a line a key, for Kubeflow's pages.
+    """`changed_settings` with a line per key, for Kubeflow's UI.
 
-    They show the text of a parameter, such as a profile in JSON, as one escaped line.
+    The UI itself shows a parameter's text, such as a profile in JSON, as one escaped line.
     """
     keys = [f"    {key} = {json.dumps(value)}" for key, value in changed_settings(profile).items()]
-    said = "What differs from the defaults, by the profile, its presets and the run form."
-    return "\n".join(("# Settings of this run", "", said, "", *keys, ""))
+    explanation = "Differences from the defaults, from the profile, its presets and the run form."
+    return "\n".join(("# Settings of this run", "", explanation, "", *keys, ""))
 
 
 def stage_settings(profile: Profile, stage: str) -> dict[str, object]:
-    """`changed_settings` that `stage` reads, and the digest of all that it reads."""
+    """`changed_settings` that `stage` reads, and the digest of all settings that it reads."""
     sections = ("seed", *STAGES[stage].sections)
     read = {
         key: value

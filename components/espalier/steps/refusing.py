@@ -1,4 +1,4 @@
-"""How a step ends that fails: message, exit code, and the message where the cluster shows it."""
+"""Message, exit code and termination message of a step that fails."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from espalier.records import EspalierError
 from espalier.records.patience import AWAY
 
 TRY_AGAIN = 75
-"""EX_TEMPFAIL of sysexits.h: a server was away, and the same command may succeed later. A Job of
-ours makes its pod again for it, unlike for 1 and 2. Kubeflow's launcher makes 1 of every code; the
-mark before the message says the same there (k8s/kubeflow/controller)."""
+"""Exit code EX_TEMPFAIL of sysexits.h: a server was unreachable, and the command may succeed later.
+espalier's Jobs retry after it, but not after 1 and 2. Kubeflow's launcher turns every code into 1,
+so there the mark before the message means the same (k8s/kubeflow/controller)."""
 
 TERMINATION_LOG = Path("/dev/termination-log")
-"""Kubernetes shows its content as the reason why a container ended: `kubectl describe`, and the
-message of the node in Kubeflow's UI. The kubelet makes it in every container."""
+"""File, which the kubelet creates in every container, whose content Kubernetes shows as the reason
+of the container's end: in `kubectl describe`, and as the node's message in Kubeflow's UI."""
 _MAX_BYTES = 4096
-"""The kubelet cuts there."""
+"""Length at which the kubelet cuts the message."""
 _CUT = "..."
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 _SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|ACCESS_KEY")
 _MIN_SECRET = 6
-"""Shorter values would blank ordinary words."""
+"""Least length of a value that is treated as a secret: shorter ones could be ordinary words."""
 
 
 class FailureMessage:
-    """Within the block, an error ends the process, and its message goes to the termination log.
+    """Context manager that ends the process at an error and writes the termination log.
 
-    What a user can mend is printed as one line, `error: STEP: ...`, and ends with 1, or with 75 if
-    a server was away. Anything else keeps its traceback, and its last line is the message.
+    An error that a user can correct (EspalierError) is printed as one line, `error: STEP: ...`, and
+    exits with 1, or with 75 if a server was unreachable. Other errors keep their traceback; their
+    last line is the message.
     """
 
     def __init__(self, step: str) -> None:
         self._step = step
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Enter the block."""
 
     def __exit__(
         self,
@@ -65,19 +66,19 @@ class FailureMessage:
 
 
 def write_termination_message(message: str, *, asks_for_another_try: bool = False) -> None:
-    """Write `message` as one line, without credentials, where Kubernetes looks for it.
+    """Write `message` as one line, without credentials, to the termination log.
 
-    Outside of a container, where the file does not exist, it does nothing.
+    Do nothing outside of a container, where that file does not exist.
 
     Args:
-        message: for the user.
-        asks_for_another_try: whether a server was away.
+        message: message for the user.
+        asks_for_another_try: whether a server was unreachable, so that a retry may succeed.
     """
     if not (TERMINATION_LOG.is_file() and os.access(TERMINATION_LOG, os.W_OK)):
         return
     mark = TRY_AGAIN_MARK if asks_for_another_try else ""
     line = _shortened(_without_secrets(_on_one_line(f"{mark}{message}")))
-    # not replaced: the kubelet has mounted this very file
+    # overwritten, not replaced, because the kubelet has mounted this file
     TERMINATION_LOG.write_bytes(line)
 
 

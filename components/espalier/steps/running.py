@@ -1,10 +1,10 @@
-"""A stage inside a Kubeflow step: profile, tracker, determinism, outputs and errors around it.
+"""Runs a stage inside a Kubeflow step, with profile, tracker, determinism, outputs and errors.
 
-Where validation refuses the rows, Kubeflow's launcher would lose the report: it uploads the outputs
-of a step only if the step succeeds. The step of `validate` therefore succeeds there as well, shows
-the report, and hands a verdict on; `require_valid`, the step after it, ends the run with what the
-verdict says, so that no later stage begins. A step that hands no verdict on, as in a plain Job, and
-the stage in one process fail at once.
+Kubeflow's launcher uploads the outputs of a step only if the step succeeds, and would lose the
+report where validation refuses rows. The step of `validate` therefore succeeds also then, shows the
+report, and passes a verdict on; the next step, `require_valid`, ends the run with the verdict's
+faults, so that no later stage starts. Steps without a verdict, as in a plain Job, and the
+in-process runner fail at once.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from espalier.storage import restore_names
 from espalier.usage import UsageMeter
 
 _SHOWN_FAULTS = 20
-"""A verdict is a parameter, which Kubeflow keeps in its database and in the pods' specs."""
+"""Most faults in a verdict, a parameter that Kubeflow stores in its database and in pod specs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownOutputs:
-    """Outputs of a step beside its artifact; None where the step has no such output."""
+    """Outputs of a step besides its artifact; None where the step has no such output."""
 
     figures: Callable[[str, float], None] | None = None
     """Takes a name and a figure."""
     page: str | None = None
-    """Path for HTML."""
+    """Path of an HTML file."""
     summary: str | None = None
-    """Path for Markdown."""
+    """Path of a Markdown file."""
     verdict: str | None = None
-    """Path for the faults of refused rows, as JSON; with None they end the step."""
+    """Path of a JSON file for the faults of refused rows; with None they fail the step."""
 
 
 def run_stage(
@@ -60,22 +60,22 @@ def run_stage(
     log_metric: Callable[[str, float], None],
     shown: ShownOutputs | None = None,
 ) -> None:
-    """Run one stage on the paths that Kubeflow's launcher, or kfp.local, has given it.
+    """Run one stage on the paths that Kubeflow's launcher or kfp.local provides.
 
-    An MLflow server that is away is asked again for ten minutes, with a line for each try.
+    Requests to an unreachable MLflow server are repeated for ten minutes, with a line for each try.
 
     Args:
-        name: of the stage, which is also the name of its tracked run.
-        profile_json: what `resolve_profile` returned.
+        name: name of the stage and of its tracked run.
+        profile_json: result of `resolve_profile`.
         inputs: artifact folder -> its path; Kubeflow's launcher may have filled it with the objects
-            of an artifact that was published by us (`espalier.storage.layout`).
+            of an artifact that espalier published (`espalier.storage.layout`).
         output: path of the artifact folder that the stage publishes.
         log_metric: receives `seconds` and `peak_rss_mb` when the stage has ended.
-        shown: where the step's other outputs go.
+        shown: the step's other outputs.
 
     Raises:
-        SystemExit: the stage refused its input; the message alone is printed, as the last line of
-            the step's log, instead of a traceback. The code is 75 if MLflow stayed away.
+        SystemExit: the stage failed; the step's log ends with the message, without a traceback. The
+            code is 75 if MLflow stayed unreachable.
     """
     shown = shown or ShownOutputs()
     prepare_environment()
@@ -103,11 +103,12 @@ def require_valid(verdict: str, report_uri: str) -> None:
     """End the run if validation refused rows; the step after `validate` in Kubeflow's pipeline.
 
     Args:
-        verdict: what the step of `validate` handed on.
-        report_uri: of its page.
+        verdict: verdict of the step of `validate`.
+        report_uri: URI of its report.
 
     Raises:
-        SystemExit: with each failed expectation, its column and what was found, and the URI.
+        SystemExit: rows were refused; the message has each failed expectation with its column and
+            finding, and the URI.
     """
     from espalier.stages.validate import stop_message
 
@@ -142,9 +143,9 @@ def _run(name: str, profile: Profile, inputs: Mapping[str, str], output: Path) -
 
 
 def _quiet_libraries() -> None:
-    """Drop other libraries' INFO, which KFP's executor asks for by configuring the root logger.
+    """Silence INFO lines of libraries, which KFP's executor turns on in the root logger.
 
-    Before they are imported: Great Expectations alone logs two hundred lines while it is.
+    Call it before importing them: Great Expectations logs two hundred lines during its import.
     """
     logging.getLogger().setLevel(logging.WARNING)
 
@@ -152,7 +153,7 @@ def _quiet_libraries() -> None:
 def _show(name: str, profile: Profile, published: Path, shown: ShownOutputs) -> None:
     if shown.figures is None and shown.page is None and shown.summary is None:
         return
-    from espalier.reporting import step_views  # it brings matplotlib
+    from espalier.reporting import step_views  # it imports matplotlib
 
     run = step_views.opened_artifact(published, profile.model_dump(mode="json"))
     if shown.figures is not None:
@@ -165,10 +166,10 @@ def _show(name: str, profile: Profile, published: Path, shown: ShownOutputs) -> 
 
 
 def _write_verdict(path: Path, faults: Sequence[str]) -> None:
-    told = list(faults[:_SHOWN_FAULTS])
-    if len(faults) > len(told):
-        told.append(f"and {len(faults) - len(told)} more, see the report")
-    path.write_text(json.dumps(told), encoding="utf-8")
+    shown_faults = list(faults[:_SHOWN_FAULTS])
+    if len(faults) > len(shown_faults):
+        shown_faults.append(f"and {len(faults) - len(shown_faults)} more; see the report")
+    path.write_text(json.dumps(shown_faults), encoding="utf-8")
 
 
 def _say(stage: str, line: str) -> None:

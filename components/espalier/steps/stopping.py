@@ -1,9 +1,9 @@
-"""Stop within seconds on Ctrl-C (SIGINT) or SIGTERM, whatever the main thread is doing.
+"""Stops the process within seconds on Ctrl-C (SIGINT) or SIGTERM, whatever the main thread does.
 
-At a signal the main thread gets `Stopped` and unwinds, and trackers mark their runs KILLED. Python
-raises only between two instructions of the main thread, though, which may be inside a long call of
-a library, or waiting for a thread that waits for a tool. So a watcher thread ends the process after
-`GRACE_S`. Artifacts are published by one rename: that leaves nothing half-written either.
+At a signal, `Stopped` is raised in the main thread, which unwinds, and trackers mark their runs
+KILLED. But Python raises only between two instructions of the main thread, which may be in a long
+library call or waiting for a thread that waits for a tool. So a watcher thread ends the process
+after `GRACE_S`. Artifacts are published with one rename, so even that leaves none half-written.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from types import FrameType
 from typing import NoReturn
 
 GRACE_S = 3.0
-"""For the main thread to unwind."""
+"""Seconds for the main thread to unwind."""
 _LAST_CALLS_S = 1.0
-"""Time for `before_forced_end`, even if a tracking server does not answer."""
+"""Seconds for the calls of `before_forced_end`, also where a tracking server does not answer."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_OF_WATCH = b"\0"
 _FROM_HANDLER = 0x80
-"""Marks what Python's handler wrote, after the byte that its C code writes for the same signal."""
+"""Bit that marks a byte from Python's handler; its C code writes an unmarked one before."""
 
 _at_once: list[Callable[[], None]] = []
 _before_forced_end: list[Callable[[], None]] = []
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked this process to end; whatever lets a KeyboardInterrupt pass lets this pass."""
+    """A SIGINT or SIGTERM; code that does not catch KeyboardInterrupt does not catch it either."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -43,15 +43,14 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stopping_on_signals(say: Callable[[str], None], how_to_go_on: str) -> Generator[None]:
-    """Within the block, SIGINT and SIGTERM end this process in order, and soon.
+    """End this process within seconds, after a clean-up, at a SIGINT or SIGTERM in the block.
 
-    Outside of the main thread, where Python takes no signals, it changes nothing.
+    The exit code is 130 or 143, as a shell reports these two signals. Outside of the main thread,
+    where Python takes no signals, this does nothing.
 
     Args:
         say: takes a line when the signal comes, and one at the end.
-        how_to_go_on: what the last line says.
-
-    The exit code is then 130 or 143, as a shell reports these two signals.
+        how_to_go_on: end of the last line, which tells how to continue.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -64,13 +63,13 @@ def stopping_on_signals(say: Callable[[str], None], how_to_go_on: str) -> Genera
         yield
         is_done = True
     finally:
-        # whatever the block raises after a signal: a clean-up may have failed in the place of
-        # Stopped, as where peers have gone as well, and an exit code of a refusal would end a Job
-        # for good that somebody only suspended
+        # after a signal the exit code is the signal's, whatever the block raises: a failed clean-up
+        # (when peers are gone, too) may replace Stopped, and the exit code of an error would end a
+        # Job for good that was only suspended
         if watch.number is not None and not is_done:
             watch.say_last_line()
-            # not by SystemExit: Python would wait for its threads, one of which may be in a tool,
-            # and then collect garbage, which takes 12 s on a busy machine with torch and MLflow
+            # not SystemExit, with which Python would wait for its threads, one of which may be in a
+            # tool, and collect garbage, which takes 12 s on a busy machine with torch and MLflow
             atexit._run_exitfuncs()
             _end_now(128 + watch.number)
         if watch.number is None:
@@ -81,14 +80,14 @@ def stopping_on_signals(say: Callable[[str], None], how_to_go_on: str) -> Genera
 
 @contextmanager
 def at_once(act: Callable[[], None]) -> Iterator[None]:
-    """Within the block, call `act` in another thread as soon as a signal comes."""
+    """Call `act` in another thread as soon as a signal comes within the block."""
     with _listed(_at_once, act):
         yield
 
 
 @contextmanager
 def before_forced_end(act: Callable[[], None]) -> Iterator[None]:
-    """Within the block, call `act` in another thread where the main thread does not unwind."""
+    """Call `act` in another thread if the main thread does not unwind after a signal."""
     with _listed(_before_forced_end, act):
         yield
 
@@ -103,14 +102,14 @@ def _listed(acts: list[Callable[[], None]], act: Callable[[], None]) -> Iterator
 
 
 class _Watch:
-    """The thread that sees signals at once, and ends the process where the main thread does not."""
+    """Thread that reads signals at once, and ends the process if the main thread does not."""
 
     def __init__(self, say: Callable[[str], None], how_to_go_on: str) -> None:
         self.number: int | None = None
         """Number of the first signal that the main thread received."""
         self._say = say
         self._how_to_go_on = how_to_go_on
-        self._has_said_first_line = threading.Event()
+        self._has_printed_first_line = threading.Event()
         self._last_line = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="stopping", daemon=True)
         self._read_fd, self._write_fd = os.pipe()
@@ -132,8 +131,8 @@ class _Watch:
         os.close(self._write_fd)
 
     def interrupt(self, number: int, _frame: FrameType | None) -> None:
-        """Raise in the main thread, once: a second exception would interrupt the cleanup."""
-        # a library may have taken the wakeup descriptor for a loop of its own
+        """Raise in the main thread, once: a second exception would interrupt the clean-up."""
+        # written here, too, because a library may have replaced the wakeup descriptor
         os.write(self._write_fd, bytes([number | _FROM_HANDLER]))
         if self.number is None:
             self.number = number
@@ -141,7 +140,7 @@ class _Watch:
 
     def say_last_line(self) -> None:
         """Print how to resume, once."""
-        self._has_said_first_line.wait(_LAST_CALLS_S)
+        self._has_printed_first_line.wait(_LAST_CALLS_S)
         if self._last_line.acquire(blocking=False):
             self._say(f"stopped. {self._how_to_go_on}")
 
@@ -153,29 +152,29 @@ class _Watch:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _run(self) -> None:
-        told = os.read(self._read_fd, 1)
-        while told[0] & ~_FROM_HANDLER not in _SIGNALS:
-            if told == _END_OF_WATCH:
+        byte = os.read(self._read_fd, 1)
+        while byte[0] & ~_FROM_HANDLER not in _SIGNALS:
+            if byte == _END_OF_WATCH:
                 return
-            told = os.read(self._read_fd, 1)
-        number = told[0] & ~_FROM_HANDLER
+            byte = os.read(self._read_fd, 1)
+        number = byte[0] & ~_FROM_HANDLER
         self._say(f"{signal.Signals(number).name}: stopping within {GRACE_S + _LAST_CALLS_S:.0f} s")
-        self._has_said_first_line.set()
+        self._has_printed_first_line.set()
         for act in list(_at_once):
             act()
-        self._wait_for_main_thread(told)
+        self._wait_for_main_thread(byte)
         self._end_process(number)
 
     def _wait_for_main_thread(self, first: bytes) -> None:
         """Return after the grace period, or at once if the same signal comes again."""
         deadline = time.monotonic() + GRACE_S
-        heard = {first}
+        known = {first}
         while (left_s := deadline - time.monotonic()) > 0:
             if select.select([self._read_fd], [], [], left_s)[0]:
-                told = os.read(self._read_fd, 1)
-                if told in heard:
+                byte = os.read(self._read_fd, 1)
+                if byte in known:
                     return
-                heard.add(told)
+                known.add(byte)
 
     def _end_process(self, number: int) -> NoReturn:
         calls = threading.Thread(target=_call_all, args=(list(_before_forced_end),), daemon=True)

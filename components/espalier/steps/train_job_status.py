@@ -1,16 +1,16 @@
 """A stage's progress in the status of its TrainJob (`status.trainerStatus`).
 
-Kubeflow Trainer 2.3 gives the pods of a TrainJob the address of its status server, the certificate
-of that, and a token for this TrainJob alone, where its feature gate TrainJobStatus is open
-(pkg/runtime/framework/plugins/trainjobstatus). What is posted there is the request of
-pkg/apis/trainer/v1alpha1/trainjob_types.go, UpdateTrainJobStatusRequest:
+Where its feature gate TrainJobStatus is on, Kubeflow Trainer 2.3 gives the pods of a TrainJob the
+address of its status server, the server's certificate, and a token for this TrainJob only
+(pkg/runtime/framework/plugins/trainjobstatus). The posted request is UpdateTrainJobStatusRequest of
+pkg/apis/trainer/v1alpha1/trainjob_types.go:
 
     {"trainerStatus": {"progressPercentage": 40, "estimatedRemainingSeconds": 90,
                        "metrics": [{"name": "reward", "value": "0.431"}],
                        "lastUpdatedTime": "2026-03-04T12:00:00Z"}}
 
-A thread posts the newest figures every few seconds. A server that is away or refuses costs a line,
-and never the stage.
+A thread posts the newest figures every few seconds. If the server is unreachable or refuses, a line
+reports it, and the stage continues.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from espalier.steps.pace import Pace
 URL_VARIABLE = "KUBEFLOW_TRAINER_SERVER_URL"
 CERTIFICATE_VARIABLE = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 TOKEN_VARIABLE = "KUBEFLOW_TRAINER_SERVER_TOKEN"
-"""The latter two name files."""
+"""Variables of certificate and token contain paths."""
 REPORT_EVERY_S = 10.0
-"""Trainer's server takes five requests a second of all TrainJobs together."""
+"""Seconds between reports: Trainer's server accepts five requests a second of all TrainJobs."""
 _MAX_INT32 = (1 << 31) - 1
 _REQUEST_S = 5.0
 _LAST_REPORT_S = 2 * _REQUEST_S
 _REPORTED = (
     "loss", "reward", "pass_rate", "dev_em", "entropy", "grad_norm", "learning_rate", "tokens",
 )  # fmt: skip
-"""Figures of a step that are reported, besides its number; the others are in MLflow."""
+"""Figures that are reported besides the step's number; the others are in MLflow."""
 
 
 class StatusServer:
-    """Where the status of this pod's TrainJob is posted."""
+    """Client for the status of this pod's TrainJob."""
 
     def __init__(self, url: str, certificate: Path, token: Path) -> None:
-        """Name the server; nothing is read or requested yet.
+        """Set URL and paths; nothing is read or requested yet.
 
         Args:
-            url: of the TrainJob's status, https.
-            certificate: file with the certificate that the server's is signed by.
+            url: https URL of the TrainJob's status.
+            certificate: file with the certificate of the server's issuer.
             token: file with the bearer token, which the kubelet replaces before it expires.
         """
         self._url, self._certificate, self._token = urlsplit(url), certificate, token
 
     def post(self, status: JsonObject) -> str | None:
-        """Post a trainerStatus; why that failed, or None."""
+        """Post a trainerStatus; return the reason of a failure, or None."""
         try:
             context = ssl.create_default_context(cafile=str(self._certificate))
             token = self._token.read_text(encoding="ascii").strip()
             host, port = self._url.hostname or "", self._url.port
-            # neither a proxy nor a redirect: the token is for this server
+            # without proxies and redirects, because only this server may get the token
             server = http.client.HTTPSConnection(host, port, timeout=_REQUEST_S, context=context)
             try:
                 server.request(
@@ -76,8 +76,8 @@ class StatusServer:
                 answer = server.getresponse()
                 if answer.status == http.client.OK:
                     return None
-                said = answer.read(500).decode(errors="replace").strip()
-                return f"HTTP {answer.status} {said}"
+                answer_text = answer.read(500).decode(errors="replace").strip()
+                return f"HTTP {answer.status} {answer_text}"
             finally:
                 server.close()
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -85,7 +85,7 @@ class StatusServer:
 
 
 class TrainJobTracker(NullTracker):
-    """Collects what is reported of a stage: its progress, and figures of the newest step."""
+    """Collects progress of a stage and figures of its newest step for reports."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -94,7 +94,7 @@ class TrainJobTracker(NullTracker):
         self._figures: dict[str, float] = {}
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """Take figures of a step; those of the whole stage are in MLflow."""
+        """Keep figures of a step; figures without a step are only in MLflow."""
         if step is None:
             return
         named = {name: values[name] for name in _REPORTED if name in values}
@@ -103,13 +103,13 @@ class TrainJobTracker(NullTracker):
 
     @contextmanager
     def progress(self, description: str, total: int) -> Generator[WorkProgress]:
-        """Count units of the newest piece of work."""
+        """Count units of the newest work, in place of any earlier one."""
         with self._lock:
             self._pace = pace = Pace(total, self._clock)
         yield _Counted(pace, self._lock)
 
     def status(self) -> JsonObject:
-        """The trainerStatus, without its time; empty as long as nothing is known."""
+        """The trainerStatus without its time; empty before there is progress."""
         with self._lock:
             pace, figures = self._pace, dict(self._figures)
             left_s = pace.seconds_left()
@@ -130,13 +130,13 @@ class _Counted:
         self._pace, self._lock = pace, lock
 
     def advance(self, count: int = 1, **shown: float) -> None:
-        """Count."""
+        """Count units of work."""
         with self._lock:
             self._pace.advance(count)
 
 
 class _Reporter:
-    """The thread that posts."""
+    """Thread that posts the status."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Reporter:
         self._thread.start()
 
     def end(self, *, within_s: float) -> None:
-        """Post what is newest, for as long as `within_s`."""
+        """Post the newest status, and wait for that for at most `within_s` seconds."""
         self._ended.set()
         self._thread.join(within_s)
 
@@ -175,7 +175,7 @@ class _Reporter:
         if fault is None:
             self._posted = status
         elif fault != self._last_fault:
-            self._say(f"progress is not shown in the status of the TrainJob: {fault}")
+            self._say(f"the status of the TrainJob does not show the progress: {fault}")
         self._last_fault = fault
 
 
@@ -186,12 +186,12 @@ def reporting_to_train_job(
     *,
     every_s: float = REPORT_EVERY_S,
 ) -> Generator[Sequence[Tracker]]:
-    """A tracker whose figures are posted to the TrainJob of this pod, or none elsewhere.
+    """A list with a tracker whose figures are posted to this pod's TrainJob; empty elsewhere.
 
     Args:
-        environment: of this process.
-        say: takes a line, from another thread, where a report fails for a new reason.
-        every_s: how often something new is posted.
+        environment: variables of this process.
+        say: takes a line, in another thread, when a report fails for a new reason.
+        every_s: seconds between reports.
     """
     names = (URL_VARIABLE, CERTIFICATE_VARIABLE, TOKEN_VARIABLE)
     given = [environment.get(name) for name in names]
@@ -206,7 +206,7 @@ def reporting_to_train_job(
     reporter.start()
     try:
         yield (tracker,)
-    except Exception:  # and not at a signal: a step that is stopped has no time for a report
+    except Exception:  # not at a signal (BaseException): a stopped step has no time for a report
         reporter.end(within_s=_LAST_REPORT_S)
         raise
     reporter.end(within_s=_LAST_REPORT_S)

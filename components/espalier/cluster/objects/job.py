@@ -1,4 +1,4 @@
-"""A stage as a Kubernetes Job, without Kubeflow: it runs the stage, or launches what runs it."""
+"""A stage as a Kubernetes Job, without Kubeflow: its pod runs the stage or launches it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from espalier.config import KubernetesConfig, PodResources
 
 CONTAINER = "step"
 
-# resolve_profile is a step of the pipeline but not a stage: it is in neither set
-_COMPUTING = frozenset(stage.name for stage in CHAIN if stage.uses_policy)
-_PLAYING = frozenset(stage.name for stage in CHAIN if stage.plays_episodes)
+# resolve_profile, a step of the pipeline but no stage, is in neither set
+_USES_POLICY = frozenset(stage.name for stage in CHAIN if stage.uses_policy)
+_PLAYS_EPISODES = frozenset(stage.name for stage in CHAIN if stage.plays_episodes)
 
 RUN_ID_VARIABLE = "ESPALIER_RUN_ID"
 OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KIND", "NAME", "UID"))
-"""Environment of a step that launches an object: the run, and the object's owner. Steps of Kubeflow
-name their Pod: the owner is then the controller of that (`cluster.launching`)."""
+"""Variables of a step that launches an object: run id, and the object's owner. Kubeflow's steps
+name their Pod, whose controller becomes the owner (`cluster.launching`)."""
 
 _REFUSED = (1, 2)
-"""Exit codes of a Python error and of a refused command line."""
+"""Exit codes of an uncaught Python error and of an invalid command line."""
 
 
 def stage_job(
@@ -54,10 +54,10 @@ def stage_job(
 
     Args:
         stage: name of the stage.
-        command: of the container, from `orchestration.step_runner.container_command`.
+        command: command of the container, from `orchestration.step_runner.container_command`.
         run_id: part of the Job's name; one Job per stage and run.
         settings: `kubernetes` of the profile.
-        environment: of the step, such as the tracking run that it belongs to.
+        environment: variables of the step, such as its tracked run.
 
     Raises:
         ManifestError: `run_id` cannot be part of a name.
@@ -85,7 +85,7 @@ def stage_job(
             "backoffLimit": settings.retries,
             "activeDeadlineSeconds": settings.deadline_s,
             "ttlSecondsAfterFinished": settings.keep_s,
-            # both pods would write the same artifact: the new one waits until the old one is gone
+            # a second pod may start only after the first is gone: both write the same artifact
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},
             "template": {
@@ -97,20 +97,20 @@ def stage_job(
 
 
 def launches(stage: str, settings: KubernetesConfig) -> bool:
-    """Whether the stage's pod only launches an object that runs the stage, and watches it."""
+    """Whether the stage's pod launches and watches an object that runs the stage."""
     return launched_kind(stage, settings) is not None
 
 
 def stage_reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
-    """Labels for the network policies: destinations of the stage's pod."""
+    """Labels that open the network policies for the stage's pod."""
     if launches(stage, settings):
         return may_reach("s3", "mlflow", "kubernetes")
-    return episode_reach() if stage in _PLAYING else may_reach("s3", "mlflow")
+    return episode_reach() if stage in _PLAYS_EPISODES else may_reach("s3", "mlflow")
 
 
 def stage_gpus(stage: str, settings: KubernetesConfig) -> int:
-    """GPUs of the pod of `stage`."""
-    computes = stage in _COMPUTING and not launches(stage, settings)
+    """Number of GPUs of the pod of `stage`."""
+    computes = stage in _USES_POLICY and not launches(stage, settings)
     return settings.gpus.count if computes else 0
 
 
@@ -127,7 +127,7 @@ def stage_resources(stage: str, settings: KubernetesConfig) -> PodResources:
 def _account(stage: str, settings: KubernetesConfig) -> str:
     if launches(stage, settings):
         return LAUNCHER_ACCOUNT
-    return TRAINER_ACCOUNT if stage in _PLAYING else STEP_ACCOUNT
+    return TRAINER_ACCOUNT if stage in _PLAYS_EPISODES else STEP_ACCOUNT
 
 
 def _container(
@@ -147,7 +147,10 @@ def _container(
 
 
 def _launcher_environment(run_id: str) -> list[K8sObject]:
-    """The Job's name and UID come from labels that the Job controller sets on its pods."""
+    """Variables of RUN_ID_VARIABLE and OWNER_VARIABLES.
+
+    The owner is the Job; its name and UID come from labels that the Job controller sets on pods.
+    """
     owner = (
         {"value": "batch/v1"},
         {"value": "Job"},
@@ -166,7 +169,7 @@ def _from_label(key: str) -> K8sObject:
 
 
 def _failure_rules() -> list[K8sObject]:
-    """Rules in order, the first match decides; other failures count as attempts."""
+    """Rules of which the first match decides; failures without a match count as attempts."""
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {

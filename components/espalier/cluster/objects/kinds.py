@@ -1,6 +1,6 @@
-"""The kinds of objects that stages can run as; the only list.
+"""The list of all kinds of objects that stages can run as.
 
-A further kind is a module like `ray_job` and `train_job`, a line here, and a value of
+To add a kind, add a module like `ray_job` or `train_job`, list it here, and add its value of
 `kubernetes.trainer`.
 """
 

@@ -1,8 +1,8 @@
-"""What a stage's pod can launch instead of running the stage itself: one object of one kind.
+"""Objects that a stage's pod can launch to run the stage elsewhere: order, kind and status.
 
-`kubernetes.trainer` of the profile names the kind. Its module (`ray_job`, `train_job`) says how
-such an object is made and what its status means; `objects.kinds` lists them. Everything else is the
-same for all: `cluster.launching` creates, watches and deletes, `cluster.launched_garbage` collects.
+`kubernetes.trainer` of the profile names the kind. The kind's module (`ray_job`, `train_job`) makes
+the object and reads its status; `objects.kinds` lists the kinds. The rest is the same for all:
+`cluster.launching` creates, watches and deletes objects, `cluster.launched_garbage` collects them.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from espalier.config import KubernetesConfig
 
 
 class LaunchedStatus(NamedTuple):
-    """Status of a launched object, whatever its kind."""
+    """Status of a launched object of any kind."""
 
     state: str
-    """As a log shows it, such as "Running RUNNING" or "Suspended"."""
+    """State for a log line, such as "Running RUNNING" or "Suspended"."""
     has_ended: bool
     has_succeeded: bool
     message: str = ""
-    """Why it is in this state, where the object says so."""
+    """Reason of the state; empty where the object gives none."""
 
     def line(self) -> str:
-        """One line for a log."""
+        """State and message as a log line."""
         return f"{self.state}: {self.message}" if self.message else self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """What a launched object is to run."""
+    """Command, run and owner of an object to launch."""
 
     stage: str
     command: Sequence[str]
-    """Fetches, runs and publishes: see `orchestration.step_runner.run_step`."""
+    """Command of the stage's first process, which fetches, runs and publishes."""
     run_id: str
     """Part of the object's name: one object per stage and run."""
     owner: Owner
-    """The Job that launches it, or the Workflow of a run of Kubeflow; deleting that deletes it."""
+    """The Job that launches it, or the Workflow of a Kubeflow run; deleted together with it."""
     settings: KubernetesConfig
     environment: Mapping[str, str]
     """Environment variables of the processes that train."""
     processes: int = 1
-    """Processes of the stage that train together."""
+    """Number of processes of the stage that train together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,17 @@ class LaunchedKind:
     """A kind of object that stages can run as."""
 
     trainer: str
-    """The value of `kubernetes.trainer`, which its pods have as ESPALIER_TRAINER."""
+    """Value of `kubernetes.trainer`, and of ESPALIER_TRAINER in the object's pods."""
     api_version: str
     kind: str
     plural: str
     label: str
-    """Value of app.kubernetes.io/name of its objects."""
+    """Value of the label app.kubernetes.io/name of the objects."""
     operator: str
-    """Whose work it is, for messages."""
+    """Name of the operator for messages."""
     stages: frozenset[str]
-    """Stages that can be launched; the others always run in their own pods."""
+    """Names of stages that can be launched; the others run in their own pods."""
     manifest: Callable[[LaunchOrder], K8sObject]
-    """Raises ManifestError where the run's id cannot be part of a name."""
+    """Makes the object; raises ManifestError where the run's id cannot be part of a name."""
     status: Callable[[K8sObject], LaunchedStatus]
-    """Reads an object as the API server has it, its `status` included."""
+    """Reads the status of an object from the API server."""

@@ -1,6 +1,6 @@
-"""The LLMInferenceService of KServe that serves a version.
+"""KServe's LLMInferenceService that serves a model version.
 
-Wire format: serving.kserve.io/v1alpha2 of KServe 0.20.0
+Format: serving.kserve.io/v1alpha2 of KServe 0.20.0
 (pkg/apis/serving/v1alpha2/llm_inference_service_types.go).
 """
 
@@ -23,7 +23,7 @@ NAME = "espalier-serving"
 CONFIG = "espalier-serving"
 """The LLMInferenceServiceConfig of `k8s/overlays/kserve`: image, GPUs and number of the pods."""
 WORKLOAD_SERVICE, WORKLOAD_DEPLOYMENT = f"{NAME}-kserve-workload-svc", f"{NAME}-kserve"
-"""What KServe makes of it: the Service of its pods, and their Deployment (workload.go and
+"""Names of the Service and the Deployment that KServe creates for it (workload.go and
 workload_single_node.go in pkg/controller/v1alpha2/llmisvc)."""
 
 
@@ -31,27 +31,27 @@ class LlmModel(NamedTuple):
     """The model version of an LLMInferenceService."""
 
     name: str
-    """Registered model; clients ask for it."""
+    """Registered model; the value of `model` in requests."""
     version: str
     uri: str
-    """s3:// address of the version's files, which KServe's storage initializer fetches."""
+    """s3:// URI of the version's files, which KServe's storage initializer fetches."""
     policy_digest: str
-    """For people: nothing in the pod compares files with it."""
+    """Digest for an annotation; the pod does not check its files against it."""
 
 
 def llm_inference_service(
     model: LlmModel, *, namespace: str, queue: str | None = None
 ) -> K8sObject:
-    """The LLMInferenceService, as the controller applies it.
+    """The LLMInferenceService's fields that the controller applies.
 
-    Image, GPUs and number of its pods are those of the LLMInferenceServiceConfig that is its base,
-    which `k8s/overlays/kserve` installs. Group and weight of its route are left to others: KServe
-    shares traffic by them.
+    Image, GPUs and number of pods come from its base, the LLMInferenceServiceConfig that
+    `k8s/overlays/kserve` installs. Group and weight of the route, by which KServe splits traffic,
+    are left to other field managers.
 
     Args:
-        model: that it serves.
-        namespace: of the pipeline.
-        queue: Kueue's LocalQueue; KServe gives labels of kueue.x-k8s.io on to Deployment and pods.
+        model: the served version.
+        namespace: namespace of the pipeline.
+        queue: Kueue's LocalQueue; KServe copies labels of kueue.x-k8s.io to Deployment and pods.
     """
     labels = {
         NAME_LABEL: NAME,
@@ -74,7 +74,7 @@ def llm_inference_service(
         },
         "spec": {
             "baseRefs": [{"name": CONFIG}],
-            "annotations": stamped,  # of the pods
+            "annotations": stamped,  # annotations of the pods
             "model": {"name": model.name, "uri": model.uri},
             "router": {"route": {"http": {}}},
         },

@@ -16,8 +16,8 @@ RUN_LABEL = "espalier.dev/run"
 STAGE_LABEL = "espalier.dev/stage"
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 OWN_LABEL_VARIABLES = {RUN_LABEL: "ESPALIER_LABEL_RUN", STAGE_LABEL: "ESPALIER_LABEL_STAGE"}
-"""Label of a step's pod -> its variable there, by which the sandboxes that it makes get the same:
-what they cost is the run's and the stage's."""
+"""Label of a step's pod -> variable with its value, from which the step's sandboxes get the same
+label, so that their costs count for the run and stage."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MODEL_VERSION_ANNOTATION = "espalier.dev/model-version"
 
@@ -25,7 +25,7 @@ _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,34}[a-z0-9])?")
 
 
 class Owner(NamedTuple):
-    """An owner: its deletion deletes the objects that it owns, in the same namespace."""
+    """Owner of objects in its namespace, which are deleted with it."""
 
     api_version: str
     kind: str
@@ -35,7 +35,7 @@ class Owner(NamedTuple):
     def reference(self) -> K8sObject:
         """The entry of `metadata.ownerReferences`.
 
-        blockOwnerDeletion would need rights on the owner's finalizers.
+        blockOwnerDeletion is false because it requires rights on the owner's finalizers.
         """
         return {
             "apiVersion": self.api_version,
@@ -68,17 +68,17 @@ def object_labels(name: str, component: str, run_id: str, own: Mapping[str, str]
 
 
 def may_reach(*destinations: str) -> dict[str, str]:
-    """Labels by which the network policies of `k8s/` allow egress to s3, mlflow, sandboxes, ..."""
+    """Labels to which the network policies of `k8s/` allow egress to s3, mlflow, sandboxes, ..."""
     return {f"espalier.dev/may-reach-{destination}": "true" for destination in destinations}
 
 
 def episode_reach() -> dict[str, str]:
-    """Labels for the network policies: destinations of a pod that plays episodes."""
+    """Labels that open the network policies for a pod that plays episodes."""
     return may_reach("s3", "mlflow", "kubernetes", "sandboxes", "rollout")
 
 
 def labels_of_this_pod(environment: Mapping[str, str]) -> dict[str, str]:
-    """Run and stage of the step that runs here, as labels; nothing where it is no pod of ours."""
+    """Labels of run and stage of this process' pod; empty outside a step's pod."""
     found = {label: environment.get(name) for label, name in OWN_LABEL_VARIABLES.items()}
     return {label: value for label, value in found.items() if value}
 
@@ -89,7 +89,7 @@ def checked_run_id(run_id: str) -> str:
     At most 36 characters: a UUID fits, and KubeRay allows names of up to 47.
 
     Raises:
-        ManifestError: it cannot be.
+        ManifestError: it has other characters or is too long.
     """
     if not _RUN_ID.fullmatch(run_id):
         raise ManifestError(

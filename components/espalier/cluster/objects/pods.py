@@ -1,4 +1,4 @@
-"""Pod specs of a run: no privileges, read-only root, limits, volumes, placement."""
+"""Pod specs of a run: restricted security context, limits, volumes, placement."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from espalier.config import KubernetesConfig, PodResources, Toleration
 from espalier.determinism import TRACKING_FALLBACK
 
 S3_MOUNT = "/s3"
-"""KFP's executor maps s3://bucket/key to /s3/bucket/key."""
+"""Path below which KFP's executor maps s3://bucket/key to bucket/key."""
 CACHE_MOUNT = "/cache"
 SCRATCH_MOUNT = "/tmp"
 
 
 class Volumes:
-    """Volumes and their mounts."""
+    """Builder of a pod's volumes and their mounts."""
 
     def __init__(self) -> None:
         self.volumes: list[K8sObject] = []
         self.mounts: list[K8sObject] = []
 
     def scratch(self, name: str, path: str, *, size: str) -> Volumes:
-        """An empty folder on the node's disk, deleted with the pod."""
+        """Add an empty folder on the node's disk, which is deleted with the pod."""
         return self._add({"name": name, "emptyDir": {"sizeLimit": size}}, path)
 
     def memory(self, name: str, path: str, *, size: str) -> Volumes:
-        """An empty folder in memory, counted in the container's limit."""
+        """Add an empty folder in memory, which counts towards the container's limit."""
         return self._add({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": size}}, path)
 
     def claim(self, name: str, path: str, *, claim: str) -> Volumes:
-        """A persistent volume claim."""
+        """Add a persistent volume claim."""
         return self._add({"name": name, "persistentVolumeClaim": {"claimName": claim}}, path)
 
     def _add(self, volume: K8sObject, path: str) -> Volumes:
@@ -41,7 +41,7 @@ class Volumes:
 
 
 def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: int) -> Volumes:
-    """/tmp, artifacts, cache, and with GPUs a /dev/shm large enough for NCCL."""
+    """Volumes for /tmp, artifacts and cache, and with GPUs a /dev/shm large enough for NCCL."""
     volumes = Volumes().scratch("tmp", SCRATCH_MOUNT, size=resources.disk_limit)
     if settings.workspace_claim is None:
         volumes.scratch("workspace", S3_MOUNT, size=resources.disk_limit)
@@ -55,23 +55,23 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
 
 
 TRY_AGAIN_MARK = "try again: "
-"""How the termination message of a step begins that may succeed later, such as while S3 is away.
-Kubeflow's launcher ends with 1 whatever its step's exit code was, so the retry rule of
+"""Prefix of the termination message of a step that may succeed later, such as when S3 is
+unreachable. Kubeflow's launcher exits with 1 for every exit code of its step, so the retry rule of
 k8s/kubeflow/controller reads this message."""
 
 USER = 65532
 """`USER` of the images; numeric, so that the kubelet can verify that it is not root."""
 
 STEP_ACCOUNT = "espalier-step"
-"""No rights at the API server and no token."""
+"""Account without rights at the API server and without a token."""
 TRAINER_ACCOUNT = "espalier-trainer"
-"""May manage pods in the sandbox namespace."""
+"""Account that may manage pods in the sandbox namespace."""
 LAUNCHER_ACCOUNT = "espalier-training-launcher"
-"""May manage RayJobs and TrainJobs in the pipeline's namespace."""
+"""Account that may manage RayJobs and TrainJobs in the pipeline's namespace."""
 
 PIPELINE_PRIORITY = "espalier-pipeline"
 SANDBOX_PRIORITY = "espalier-sandbox"
-"""Lowest priority: sandboxes are preempted first, and are created again."""
+"""Lowest priority class: sandboxes are preempted first, and are created again."""
 
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_key"}
 """Environment variable -> key of the secret `kubernetes.s3_secret`."""
@@ -80,18 +80,18 @@ ENDPOINT_KEYS = (
 )  # fmt: skip
 """Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
 METRICS_PORT = "ESPALIER_METRICS_PORT"
-"""A further key, set where k8s/monitoring is installed."""
+"""Another key of that ConfigMap, which k8s/monitoring sets."""
 KUBEFLOW_ENDPOINTS = {key: key for key in (*ENDPOINT_KEYS, METRICS_PORT)} | {
     "MLFLOW_TRACKING_URI": TRACKING_FALLBACK
 }
-"""Key of that ConfigMap -> variable of a step of Kubeflow. Its MLflow plugin sets a value of
-MLFLOW_TRACKING_URI; Argo would merge two entries of that name into one, with a value and a
-reference, which the API server refuses."""
+"""Key of that ConfigMap -> variable of a Kubeflow step. Kubeflow's MLflow plugin sets
+MLFLOW_TRACKING_URI itself; Argo would merge two entries of that name into one with both a value and
+a reference, which the API server refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContainer:
-    """The only container of a pod."""
+    """Settings of a pod's single container."""
 
     name: str
     image: str
@@ -114,14 +114,14 @@ def run_pod(container: RunContainer, settings: KubernetesConfig, *, account: str
 
 
 def bare_pod(container: RunContainer, settings: KubernetesConfig, *, account: str) -> K8sObject:
-    """The spec of a pod without artifacts: no credentials, no volume but /tmp."""
+    """The spec of a pod without artifacts: no credentials, and /tmp as the only volume."""
     volumes = Volumes().scratch("tmp", SCRATCH_MOUNT, size=container.resources.disk_limit)
     entry = _container_entry(container, settings, volumes)
     return _pod_spec(container, entry, volumes, settings, account)
 
 
 def restricted_pod(user: int = USER) -> K8sObject:
-    """Pod security context for the restricted Pod Security Standard; `user` owns the volumes."""
+    """Pod security context of the restricted Pod Security Standard; `user` owns the volumes."""
     return {
         "runAsNonRoot": True,
         "runAsUser": user,
@@ -147,8 +147,8 @@ def resource_requirements(
     """Requests and limits of a container.
 
     Args:
-        resources: requests and limits. Disk has only a limit, over which the pod is evicted.
-        devices: resource name -> count; Kubernetes demands equal request and limit.
+        resources: CPU, memory and disk; a pod over its disk limit is evicted.
+        devices: resource name -> count; Kubernetes requires equal request and limit.
     """
     return {
         "requests": {
@@ -177,7 +177,7 @@ def toleration_entry(toleration: Toleration) -> K8sObject:
 
 
 def environment_entries(variables: Mapping[str, str]) -> list[K8sObject]:
-    """Entries of `env`, sorted by name so that equal environments give equal manifests."""
+    """Entries of `env`, sorted by name, so that equal environments give equal manifests."""
     return [{"name": name, "value": variables[name]} for name in sorted(variables)]
 
 
@@ -188,7 +188,7 @@ def _pod_spec(
     settings: KubernetesConfig,
     account: str,
 ) -> K8sObject:
-    """Never restarted in place: the owner creates a new pod, so each attempt has its own."""
+    """Pod spec that is never restarted in place: its owner creates a new pod for each attempt."""
     spec: K8sObject = {
         "serviceAccountName": account,
         "automountServiceAccountToken": account != STEP_ACCOUNT,
@@ -203,7 +203,7 @@ def _pod_spec(
 
 
 def placement_fields(container: RunContainer, settings: KubernetesConfig) -> K8sObject:
-    """Fields of a pod's spec that choose its nodes; none where the profile leaves them free."""
+    """Node selector and tolerations of a pod's spec; empty where the profile sets none."""
     selector = settings.node_selector | (settings.gpus.node_selector if container.gpus else {})
     tolerated = settings.tolerations + (settings.gpus.tolerations if container.gpus else ())
     fields: K8sObject = {}
@@ -233,7 +233,7 @@ def _container_entry(
 
 
 def own_labels() -> list[K8sObject]:
-    """Run and stage, as the pod's labels say; empty where it has none."""
+    """Variables with run and stage from the pod's labels; empty values where it lacks them."""
     return [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
         for label, name in OWN_LABEL_VARIABLES.items()
@@ -241,7 +241,7 @@ def own_labels() -> list[K8sObject]:
 
 
 def s3_credentials(settings: KubernetesConfig) -> list[K8sObject]:
-    """Environment variables that every S3 client reads; none where the pod's account has a role."""
+    """Variables with S3 keys from a secret; none where the pod's account has a role."""
     if settings.s3_credentials == "account":
         return []
     secret = settings.s3_secret

@@ -1,4 +1,4 @@
-"""Training as a KubeRay RayJob: on several nodes, or on one."""
+"""Training as a KubeRay RayJob, on one or several nodes."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from espalier.config import KubernetesConfig
 
 _LABEL = "espalier-ray"
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
-"""Without it Ray reports usage to its makers."""
+"""Turns off Ray's usage reports to its developers."""
 _ENDED = frozenset({"Complete", "Failed", "ValidationFailed"})
-"""Values of jobDeploymentStatus."""
+"""Values of jobDeploymentStatus after the job's end."""
 
 
 def ray_job(order: LaunchOrder) -> K8sObject:
     """A RayJob: a head, `kubernetes.ray.workers` worker nodes, and a submitter.
 
     The command is the driver, the first training process; Ray places it on a worker node. Each
-    training process takes one GPU. Without GPUs it takes one of Ray's CPU slots, which count
-    processes and not cores.
+    training process takes one GPU. Without GPUs it takes one of Ray's CPU slots, of which a node
+    has one per process, not per core.
 
-    Ray's servers answer only to a token, which KubeRay makes for each cluster and gives its pods.
+    Ray's servers require a token, which KubeRay makes for each cluster and gives to its pods.
 
     Field names are those of ray.io/v1 (KubeRay 1.5.1, ray-operator/apis/ray/v1/rayjob_types.go).
-    Kueue admits it as a whole when the profile names a queue; it asks for
+    Kueue admits the whole job where the profile names a queue; it requires
     `shutdownAfterJobFinishes`, and sets `suspend` itself.
 
     Args:
-        order: what to run; `ray.workers` of its settings is above 0.
+        order: command and run; `ray.workers` of its settings is above 0.
 
     Raises:
         ManifestError: `run_id` cannot be part of a name.
@@ -85,7 +85,7 @@ def ray_job(order: LaunchOrder) -> K8sObject:
 
 
 def ray_job_status(job: K8sObject) -> LaunchedStatus:
-    """Status of a RayJob: jobDeploymentStatus, and jobStatus, which is what its driver came to."""
+    """Status of a RayJob: jobDeploymentStatus of the cluster, and jobStatus of its driver."""
     status = job.get("status") or {}
     deployment = str(status.get("jobDeploymentStatus") or "")
     driver = str(status.get("jobStatus") or "")
@@ -106,7 +106,7 @@ def _ray_head(
         resources=settings.ray.head,
         environment=environment,
     )
-    # no slots on the head: its CPU is for Ray's own servers
+    # no slots on the head, because Ray's own servers need its CPU
     start = {"dashboard-host": "0.0.0.0", "num-cpus": "0"}
     return {"rayStartParams": start, "template": _ray_pod_template(container, labels, settings)}
 
@@ -122,7 +122,7 @@ def _ray_workers(
         environment=environment,
         gpus=settings.gpus.count,
     )
-    # a fixed size: training cannot change its number of ranks
+    # a fixed size, because training cannot change its number of ranks
     workers = settings.ray.workers
     return {
         "groupName": kind,
@@ -139,7 +139,7 @@ def _ray_pod_template(
 ) -> K8sObject:
     reach = episode_reach() | may_reach("ray")
     pod = run_pod(container, settings, account=TRAINER_ACCOUNT)
-    # KubeRay selects the head by a name label that it sets itself
+    # without NAME_LABEL, because KubeRay sets it itself and selects the head by it
     own = {key: value for key, value in labels.items() if key != NAME_LABEL}
     return {"metadata": {"labels": {**own, **reach}}, "spec": pod}
 
@@ -164,9 +164,9 @@ RAY_JOB = LaunchedKind(
     plural="rayjobs",
     label=_LABEL,
     operator="KubeRay's operator",
-    # the other stages have one process
+    # the other stages run in one process
     stages=frozenset({"train"}),
     manifest=ray_job,
     status=ray_job_status,
 )
-"""KubeRay shuts the cluster of a finished job down after `kubernetes.ray.ttl_s`."""
+"""RayJobs; KubeRay deletes the cluster of a finished job after `kubernetes.ray.ttl_s`."""

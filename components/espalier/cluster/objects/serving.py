@@ -9,15 +9,15 @@ from espalier.cluster.objects.names import (
 )
 
 DEPLOYMENT = "espalier-serving"
-"""The Deployment, and the Service that clients ask."""
+"""Name of the Deployment and of its Service."""
 CONTAINER = "serving"
 MODEL_VARIABLE = "ESPALIER_MODEL"
 DIGEST_VARIABLE = "ESPALIER_POLICY_DIGEST"
 KEYS_SECRET = "espalier-serving-keys"
-"""Holds the digests of the endpoint's API keys, and the controller's own key."""
+"""Secret with the digests of the endpoint's API keys, and the controller's own key."""
 KEYS_ENTRY, CONTROLLER_ENTRY = "api-keys", "controller"
 KEY_VARIABLE = "ESPALIER_API_KEY"
-"""The key that the controller asks with."""
+"""Variable with the controller's API key."""
 DIGEST_ANNOTATION = "espalier.dev/policy-digest"
 FIELD_MANAGER = "espalier-serving-controller"
 
@@ -35,7 +35,7 @@ def served_version(
     namespace: str,
     queue: str | None = None,
 ) -> K8sObject:
-    """The fields of the Deployment in `k8s/` that the controller owns: the version alone.
+    """The Deployment's fields that the controller owns: those that name the version.
 
     Server-side apply (field manager `espalier-serving-controller`) replaces the previous version
     and leaves all other fields. The changed pod template starts a rollout; applying the former
@@ -43,10 +43,10 @@ def served_version(
 
     Args:
         model_name: registered model in MLflow.
-        version: of that model; the pod loads `models:/NAME/VERSION`.
-        policy_digest: of the version when it was approved; the pod refuses other files.
-        namespace: of the pipeline.
-        queue: Kueue's LocalQueue that admits the pods (Kueue v1beta2: the label of a Deployment,
+        version: version of that model; the pod loads `models:/NAME/VERSION`.
+        policy_digest: digest of the approved version; the pod refuses other files.
+        namespace: namespace of the pipeline.
+        queue: Kueue's LocalQueue that admits the pods (Kueue v1beta2: a label of the Deployment,
             which may change only while none of its pods is ready).
     """
     annotations = {MODEL_VERSION_ANNOTATION: version, DIGEST_ANNOTATION: policy_digest}

@@ -1,12 +1,12 @@
 """A stage as a TrainJob of Kubeflow Trainer, on a ClusterTrainingRuntime of `k8s/trainer`.
 
-The runtime says what is the same for every run: account, security, network labels, retries. The
-TrainJob says the rest. Trainer 2.3 makes a JobSet of the two, with one Job of one pod, and lets a
-TrainJob set its container's image, command, environment and resources, and patch labels, volumes
-and the choice of nodes.
+The runtime holds what is the same for every run: account, security, network labels, retries. The
+TrainJob holds the rest. Trainer 2.3 makes a JobSet from the two, with one Job of one pod, and lets
+a TrainJob set its container's image, command, environment and resources, and patch labels, volumes
+and node selection.
 
-One node: the processes of `training.processes` are started by the first of them, in its own pod,
-and not by torchrun, which a pod on every node would need.
+There is one node. The first of the `training.processes` starts the others in its own pod; torchrun
+is not used, because that needs a pod for every node.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ RUNTIMES = {
     "warm_start": "espalier-sft",
     "train": "espalier-grpo",
 }
-"""Stage -> its ClusterTrainingRuntime."""
+"""Stage -> name of its ClusterTrainingRuntime."""
 _NAMES = {"continue_pretraining": "pretrain", "warm_start": "warm", "train": "train"}
-"""Stage -> end of the TrainJob's name. Of its 63 characters the pods' names need 15 for -node-0-0-
-and five more that are drawn, and the run's id has up to 36."""
+"""Stage -> end of the TrainJob's name. A pod's name has 63 characters, of which 15 are -node-0-0-
+and five random ones, and up to 36 are the run's id."""
 _JOB, _CONTAINER = "node", "node"
-"""Names that Trainer gives a meaning (pkg/constants/constants.go)."""
+"""Names that Trainer expects (pkg/constants/constants.go)."""
 _PATCHED_BY = "espalier.dev/launcher"
 
 
@@ -54,11 +54,11 @@ def train_job(order: LaunchOrder) -> K8sObject:
     """A TrainJob of one node.
 
     Field names are those of trainer.kubeflow.org/v1alpha1 (Kubeflow Trainer 2.3.0,
-    pkg/apis/trainer/v1alpha1/trainjob_types.go). Kueue admits it as a whole when the profile names
+    pkg/apis/trainer/v1alpha1/trainjob_types.go). Kueue admits the whole job where the profile names
     a queue, and sets `suspend` itself.
 
     Args:
-        order: what to run.
+        order: command and run.
 
     Raises:
         ManifestError: `run_id` cannot be part of a name.
@@ -72,7 +72,7 @@ def train_job(order: LaunchOrder) -> K8sObject:
         "apiVersion": TRAIN_JOB.api_version,
         "kind": TRAIN_JOB.kind,
         "metadata": {
-            # the name of a TrainJob begins with a letter, which that of a run need not
+            # a TrainJob's name must begin with a letter; a run's id may begin with a digit
             "name": f"tj-{run_object_name(order.run_id, _NAMES[order.stage])}",
             "namespace": settings.pipeline_namespace,
             "labels": labels | queue,
@@ -102,9 +102,9 @@ def train_job(order: LaunchOrder) -> K8sObject:
 
 
 def train_job_status(job: K8sObject) -> LaunchedStatus:
-    """Status of a TrainJob: its conditions, and what the stage itself has reported.
+    """Status of a TrainJob from its conditions, with the progress that the stage reports.
 
-    Trainer removes the condition Failed from a TrainJob that goes on, and keeps Suspended as false
+    Trainer removes the condition Failed from a TrainJob that continues, and sets Suspended to false
     on one that was resumed.
     """
     status = job.get("status") or {}
@@ -127,11 +127,11 @@ def train_job_status(job: K8sObject) -> LaunchedStatus:
     )
 
 
-def _progress(told: Mapping[str, Any]) -> str:
-    """What the stage reported, where Trainer's gate TrainJobStatus is open."""
-    if "progressPercentage" not in told:
+def _progress(trainer_status: Mapping[str, Any]) -> str:
+    """Progress from the stage; empty where Trainer's feature gate TrainJobStatus is off."""
+    if "progressPercentage" not in trainer_status:
         return ""
-    return f"{told['progressPercentage']} %"
+    return f"{trainer_status['progressPercentage']} %"
 
 
 def _container(order: LaunchOrder) -> RunContainer:
@@ -148,7 +148,7 @@ def _container(order: LaunchOrder) -> RunContainer:
 
 
 def _environment(order: LaunchOrder) -> list[K8sObject]:
-    """Entries of `env`: a patch may give the container none, and nowhere a whole ConfigMap."""
+    """Entries of `env`, set here because patches cannot set them; `envFrom` is not allowed."""
     settings = order.settings
     variables = dict(order.environment)
     if settings.cache_claim is not None:
@@ -176,7 +176,7 @@ def _patch(
 ) -> K8sObject:
     volumes = run_volumes(settings, container.resources, gpus=container.gpus)
     if settings.workspace_claim is not None:
-        # the runtime has a volume of that name, and a patch would leave it both sources
+        # renamed: patching the runtime's volume of that name would leave it with two sources
         _rename(volumes.volumes, volumes.mounts, "workspace", "workspace-claim")
     pod = {
         "metadata": {"labels": dict(labels)},
@@ -210,4 +210,4 @@ TRAIN_JOB = LaunchedKind(
     manifest=train_job,
     status=train_job_status,
 )
-"""A finished TrainJob keeps its pods, and their logs, until its owner is deleted."""
+"""TrainJobs; a finished one keeps its pods, and their logs, until its owner is deleted."""
