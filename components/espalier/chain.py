@@ -164,7 +164,7 @@ class Stage:
         if self.name == "prepare_policy" and named is not None and named.directory.exists():
             found["policy.model"] = open_named_model(named).content
         found |= profile.code_digests(self.sections)
-        if self.name in _WRITING and profile.policy.model is not None:
+        if self.name in _USES_DIALECT and profile.policy.model is not None:
             found["policy.dialect"] = json_digest(profile.policy.model_dialect)
         return found
 
