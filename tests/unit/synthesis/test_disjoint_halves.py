@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from espalier.config import KnowledgeConfig, PrestageConfig, Profile
+from espalier.environments import Renames
 from espalier.records import NullTracker, read_tasks, write_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import filter_curriculum, ingest, prepare_policy, synthesize, warm_start
@@ -131,9 +132,15 @@ def test_demonstrations_are_renamed_in_every_round():
         drawn.append(rng.random())
         return task, trajectory
 
+    class Renaming(Renames):
+        task_renaming = None
+
+        def renaming(self, knowledge, share):
+            return renaming
+
     material = warm_start._Material(Profile(), {"knowledge": None}, None)
     vars(material).update(
-        family=SimpleNamespace(renaming=lambda knowledge, share: renaming),
+        family=Renaming(),
         sequences=[shown, negative],
         demonstrations=[task],
         train_tasks=[task],
