@@ -123,7 +123,9 @@ def test_an_open_endpoint_that_others_reach_is_warned_of(tmp_path):
         done = espalier_here("serve", "no/such/policy", "--host", host, "--port", "0", cwd=tmp_path)
         return done.stderr
 
-    assert "warning: whoever reaches 0.0.0.0:0 may ask: there are no API keys" in said("0.0.0.0")
+    assert "warning: everyone who can reach 0.0.0.0:0 can use it: there are no API keys" in said(
+        "0.0.0.0"
+    )
     assert "warning" not in said("127.0.0.1")
 
 

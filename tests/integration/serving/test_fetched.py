@@ -56,7 +56,7 @@ NOWHERE = "no-such-program"
     [
         (False, [NOWHERE, "POLICY"], "models:/{}/1", "neither a gate pass nor a forced"),
         (True, [NOWHERE, "POLICY"], "", "no version to serve yet"),
-        (True, [NOWHERE], "models:/{}/1", "with POLICY in its arguments"),
+        (True, [NOWHERE], "models:/{}/1", "with POLICY among its arguments"),
         (True, [NOWHERE, "POLICY"], "models:/{}/1", "cannot be run"),
     ],
 )

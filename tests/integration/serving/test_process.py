@@ -110,7 +110,7 @@ def test_without_a_version_the_process_lives_and_is_unready(tmp_path):
     ("arguments", "message"),
     [
         (["no/such/policy"], "no such directory"),
-        (["models:/m/1"], "no registry here"),
+        (["models:/m/1"], "no such registry"),
         (["m@champion", "--host", "203.0.113.1"], "cannot be served on"),
         (["."], "not a policy directory"),
     ],

@@ -241,7 +241,7 @@ def test_a_folder_that_is_no_run_is_refused(espalier, tmp_path, arguments):
 def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch, command):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     result = espalier(command, "--runs", str(tmp_path))
-    assert (result.exit_code, "no registry here" in result.stderr) == (1, True)
+    assert (result.exit_code, "no such registry" in result.stderr) == (1, True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -250,10 +250,10 @@ def test_a_given_database_replaces_the_one_beside_the_runs(espalier, tmp_path, m
     elsewhere = tmp_path / "elsewhere.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{elsewhere}")
     result = espalier("versions", "--runs", str(tmp_path / "runs"))
-    assert (result.exit_code, f"{elsewhere}: no registry here" in result.stderr) == (1, True)
+    assert (result.exit_code, f"{elsewhere}: no such registry" in result.stderr) == (1, True)
     elsewhere.touch()
     result = espalier("versions", "--runs", str(tmp_path / "runs"))
-    assert "no registry here" not in result.stderr
+    assert "no such registry" not in result.stderr
 
 
 @pytest.mark.slow

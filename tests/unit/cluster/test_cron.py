@@ -77,7 +77,7 @@ def test_a_time_is_written_in_the_controllers_zone(cron, zone, expected):
     "cron", ["0 0 3 1 * *", "0 0 3 * JAN *", "0 0 3,12 * * MON", "0 0 3 1 * MON"]
 )
 def test_days_that_would_move_are_refused(cron):
-    with pytest.raises(ClusterError, match="its days would move"):
+    with pytest.raises(ClusterError, match="its days would shift"):
         cron_in(cron, "Asia/Tokyo", "UTC", WINTER, None)
 
 
@@ -94,7 +94,7 @@ def test_a_schedule_between_two_changes_of_the_clock_is_moved():
 
 
 def test_daylight_saving_time_is_refused_with_its_day():
-    with pytest.raises(ClusterError, match="another time from 2026-03-30 on"):
+    with pytest.raises(ClusterError, match="changes on 2026-03-30"):
         cron_in("0 0 3 * * *", "Europe/Berlin", "UTC", WINTER, None)
 
 

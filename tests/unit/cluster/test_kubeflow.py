@@ -168,7 +168,7 @@ def test_a_resume_whose_answer_is_lost_makes_no_second_schedule(kubeflow):
 def test_a_schedule_that_catches_up_is_enabled_as_it_is(kubeflow):
     record = paused(kubeflow, no_catchup=False)
     result = espalier("schedule", "resume", "nightly")
-    assert "a run for every time that it missed" in result.stderr
+    assert "a run for every missed time" in result.stderr
     assert kubeflow.schedules == [record]
     assert record["status"] == "ENABLED"
 
@@ -185,7 +185,8 @@ def test_resuming_beside_a_run_that_goes_on_is_said(kubeflow):
     run = {"run_id": "r-1", "recurring_run_id": record["recurring_run_id"], "state": "RUNNING"}
     kubeflow.runs.append(run)
     assert (
-        "its run r-1 goes on and is not counted" in espalier("schedule", "resume", "nightly").stderr
+        "its run r-1 continues and is not counted"
+        in espalier("schedule", "resume", "nightly").stderr
     )
     assert kubeflow.lost == []
 
@@ -200,13 +201,13 @@ def test_deleting_a_schedule_does_not_end_its_run(kubeflow):
 
 def test_a_start_that_has_passed_is_left_out_and_said(kubeflow):
     result = espalier(*NIGHTLY, "--start", "2020-03-02T00:00:00Z")
-    assert "--start 2020-03-02T00:00:00Z has passed" in result.stderr
+    assert "--start 2020-03-02T00:00:00Z is in the past" in result.stderr
     assert kubeflow.schedules[0]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
 
 
 def test_a_time_zone_is_written_in_that_of_kubeflow(kubeflow):
     result = espalier(*NIGHTLY, "--timezone", "Asia/Tokyo", "--start", "2126-03-02T00:00")
-    note = "'0 0 3 * * *' of Asia/Tokyo as '0 0 18 * * *' of UTC"
+    note = "'0 0 3 * * *' in Asia/Tokyo as '0 0 18 * * *' in UTC"
     assert note in result.stderr
     schedule = kubeflow.schedules[0]["trigger"]["cron_schedule"]
     assert schedule == {"cron": "0 0 18 * * *", "start_time": "2126-03-01T14:59:59+00:00"}
@@ -225,7 +226,7 @@ def test_daylight_saving_time_needs_kubeflows_own_zone(kubeflow):
 
 
 def test_an_unknown_time_zone_is_refused(kubeflow):
-    assert "write it as Europe/Paris" in refused(*NIGHTLY, "--timezone", "Mars/Olympus")
+    assert "write it like Europe/Paris" in refused(*NIGHTLY, "--timezone", "Mars/Olympus")
     message = refused("schedule", "list", "--set", "kubernetes.kubeflow.timezone=Mars")
     assert "no time zone known here" in message
 
@@ -270,7 +271,7 @@ def test_the_url_is_given_only_where_kubeflows_pages_are(kubeflow, monkeypatch):
 
 def test_a_name_that_is_taken_or_unknown_is_refused(kubeflow):
     with_schedules(kubeflow, "nightly")
-    assert "there is a schedule nightly already" in refused(*NIGHTLY)
+    assert "a schedule nightly exists already" in refused(*NIGHTLY)
     assert "no schedule weekly; there are: nightly" in refused("schedule", "pause", "weekly")
     with_schedules(kubeflow, "weekly", "nightly")
     assert "give an id: id-0, id-1" in refused("schedule", "delete", "nightly")

@@ -88,7 +88,7 @@ def test_a_taken_port_is_a_line_and_no_end():
         port = str(taken.getsockname()[1])
         with exported_tracker("train", {PORT_VARIABLE: port}, said.append) as tracker:
             tracker.metrics({"loss": 1.0}, step=1)
-    assert said == [f"no metrics are answered on port {port}: Address already in use"]
+    assert said == [f"no metrics are served on port {port}: Address already in use"]
 
 
 @pytest.mark.parametrize("named", ["0", "65536", "http", "-1", "²"])

@@ -33,7 +33,7 @@ def test_a_tracking_server_that_is_away_breaks_the_laptop_path(tmp_path, monkeyp
 def test_an_unreachable_kubeflow_is_reported_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv(doctor.KFP_VARIABLE, "http://127.0.0.1:9")
     finding = by_name(examine(tmp_path))["Kubeflow"]
-    assert (finding.state, "mend" in finding.remedy) == ("absent", True)
+    assert (finding.state, "correct" in finding.remedy) == ("absent", True)
 
 
 def test_too_little_of_something_names_both_amounts(tmp_path, monkeypatch):

@@ -216,7 +216,7 @@ def test_malformed_calls_are_the_models_failure(at, double):
         ({"suites": "sums,"}, ProfileError, "NAME"),
         ({"suites": "heldout"}, ProfileError, "--run"),
         ({"model": "nothing-there"}, RegistryError, "nothing-there"),
-        ({"model": "http://127.0.0.1:1/v1"}, EngineError, "models"),
+        ({"model": "http://127.0.0.1:1/v1"}, EngineError, "the model is missing"),
         ({"model": "http://a:pass@h/v1#m"}, EngineError, "user"),
         ({"model": "http://a:pass@/v1#m"}, EngineError, "user"),
         ({"model": "x" * 5000}, RegistryError, "xxx"),

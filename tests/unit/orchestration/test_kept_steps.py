@@ -178,9 +178,9 @@ def test_a_damaged_output_is_made_again_and_mended(s3, tmp_path, harm):
 @pytest.mark.parametrize(
     ("method", "pattern", "said"),
     [
-        ("GET", "", "no output of an earlier run is taken, so the stage runs: http"),
-        ("PUT", "", "no output of an earlier run is taken, so the stage runs: http"),
-        ("GET", "/sha256/", "no output of an earlier run is taken, so the stage runs: http"),
+        ("GET", "", "the output of an earlier run cannot be used, so the stage runs: http"),
+        ("PUT", "", "the output of an earlier run cannot be used, so the stage runs: http"),
+        ("GET", "/sha256/", "the output of an earlier run cannot be used, so the stage runs: http"),
     ],
 )
 def test_a_store_that_is_away_lets_the_stage_run(s3, tmp_path, method, pattern, said):
@@ -207,8 +207,8 @@ def test_a_patient_step_waits_for_the_store(s3, tmp_path):
     [
         ({"AWS_SECRET_ACCESS_KEY": ""}, "nothing is kept for later runs: AWS_SECRET_ACCESS_KEY"),
         ({"ESPALIER_ARTIFACTS": "/data"}, "nothing is kept for later runs: /data/kept/"),
-        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "no output of an earlier run is taken"),
-        ({"ESPALIER_ARTIFACTS": "s3://absent/runs"}, "no output of an earlier run is taken"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "the output of an earlier run cannot be used"),
+        ({"ESPALIER_ARTIFACTS": "s3://absent/runs"}, "the output of an earlier run cannot be used"),
     ],
 )
 def test_a_store_that_refuses_lets_the_stage_run(s3, tmp_path, changes, said):

@@ -229,13 +229,17 @@ def test_usage_counts_each_prompt_once_and_every_answer(served):
 @pytest.mark.parametrize(
     ("changes", "status", "told"),
     [
-        ({"model": "other"}, 404, "there is tiny or models:/tiny/3"),
+        ({"model": "other"}, 404, "ask for tiny or models:/tiny/3"),
         ({"n": 5}, 400, "at most 4 answers"),
         ({"prompt": [[5]] * 5}, 400, "at most 4 prompts"),
         ({"prompt": [[5], [6]], "n": 3}, 400, "at most 4 answers"),
         ({"prompt": [400]}, 400, "400 is no token id"),
         ({"prompt": [5, -1]}, 400, "-1 is no token id"),
-        ({"max_tokens": CONTEXT - 2}, 400, f"has 3 tokens and {CONTEXT - 2} are asked for"),
+        (
+            {"max_tokens": CONTEXT - 2},
+            400,
+            f"3 tokens of the prompt and {CONTEXT - 2} of the answer",
+        ),
         ({"prompt": [5] * CONTEXT}, 400, "shorten the prompt"),
         ({"stop": 3}, 400, "stop"),
     ],
@@ -368,7 +372,7 @@ def test_an_answer_that_takes_too_long_is_given_up(engine):
         streamed = events(server.complete(stream=True))
     server.writer.stop()
     assert whole.status_code == 504
-    assert "not answered within 0.05 s (0 tokens were written)" in whole.text
+    assert "not answered within 0.05 s (0 tokens were sampled)" in whole.text
     assert json.loads(streamed[-1])["error"]["type"] == "timeout_error"
 
 

@@ -176,9 +176,9 @@ class Completions(Handler):
     ("answer", "fault"),
     [
         ((200, b'{"usage": {"completion_tokens": 1}}'), None),
-        ((200, b'{"usage": {"completion_tokens": 2}}'), "with no token"),
-        ((200, b'{"usage": {}}'), "with no token"),
-        ((200, b"<html>"), "with no token"),
+        ((200, b'{"usage": {"completion_tokens": 2}}'), "without a token"),
+        ((200, b'{"usage": {}}'), "without a token"),
+        ((200, b"<html>"), "without a token"),
         ((503, b"z" * 300), "HTTP 503: " + "z" * 200),
     ],
 )

@@ -36,13 +36,15 @@ def chat(**fields):
 
 
 def test_another_model_is_refused_with_the_names_served():
-    with pytest.raises(Refusal, match=r"'gpt' is not served here; there is tiny or models:/tiny/1"):
+    with pytest.raises(Refusal, match=r"'gpt' is not served here; ask for tiny or models:/tiny/1"):
         completion(model="gpt")
 
 
 @pytest.mark.parametrize(("prompt", "wrong"), [([20, VOCABULARY], VOCABULARY), ([20, -1], -1)])
 def test_token_ids_outside_the_vocabulary_are_refused(prompt, wrong):
-    with pytest.raises(Refusal, match=f"{wrong} is no token id; this policy has {VOCABULARY}"):
+    with pytest.raises(
+        Refusal, match=f"{wrong} is no token id; ids of this policy are below {VOCABULARY}"
+    ):
         completion(prompt)
     assert completion([0, VOCABULARY - 1]).prompts == ((0, VOCABULARY - 1),)
 
@@ -59,9 +61,11 @@ def test_prompts_and_answers_of_a_request_are_bounded():
 def test_a_prompt_and_its_answer_may_fill_the_context():
     (order,) = completion([20] * 10, max_tokens=CONTEXT - 10).orders
     assert order.max_tokens == CONTEXT - 10
-    with pytest.raises(Refusal, match="10 tokens and 31 are asked for, and the policy reads 40"):
+    with pytest.raises(
+        Refusal, match="10 tokens of the prompt and 31 of the answer exceed the context of 40"
+    ):
         completion([20] * 10, max_tokens=CONTEXT - 9)
-    with pytest.raises(Refusal, match="40 tokens and 1 are asked for"):
+    with pytest.raises(Refusal, match="40 tokens of the prompt and 1 of the answer"):
         completion([20] * CONTEXT)
 
 

@@ -81,7 +81,7 @@ def test_versions_are_told_from_directories(tmp_path):
 
 
 def test_without_a_registry_none_is_made(tmp_path):
-    with pytest.raises(ServingError, match="no registry here"):
+    with pytest.raises(ServingError, match="no such registry"):
         registry_uri(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
