@@ -45,7 +45,7 @@ def loaded(where: str) -> Any:  # noqa: ANN401 (whatever is there)
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{where} cannot be loaded ({error})") from error
+        raise ValueError(f"{where!r} cannot be loaded ({error})") from error
 
 
 def class_at(where: str, *bases: type[T]) -> type[T]:

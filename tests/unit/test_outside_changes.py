@@ -373,7 +373,10 @@ def test_changed_code_runs_its_stages_again(profile, folder):
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ({"name": "nowhere.at_all:Rule"}, "nowhere.at_all:Rule cannot be loaded (No module named"),
+        (
+            {"name": "nowhere.at_all:Rule"},
+            "'nowhere.at_all:Rule' cannot be loaded (No module named",
+        ),
         ({"name": f"{PACKAGE}.rules:Missing"}, "has no attribute 'Missing'"),
         ({"name": f"{PACKAGE}.terms:Frugal"}, "is no class derived from espalier.algorithms.batch"),
         ({"name": f"{PACKAGE}.rules:Half"}, f"{PACKAGE}.rules:Half does not define credit"),

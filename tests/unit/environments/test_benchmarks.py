@@ -8,6 +8,7 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import check_golds, family_of
+from espalier.environments.checking import check_family
 from espalier.environments.teaching import GaveUp, play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.rewards import hotpot_scores
@@ -189,7 +190,7 @@ def test_a_compressed_file_is_read_and_a_cut_one_refused(tmp_path):
 def test_a_family_without_public_format_says_so(tmp_path):
     prices = family("tests.unit.environments.prices:Prices")
     with pytest.raises(DataError, match="public format"):
-        prices.read_benchmark(tmp_path)
+        check_family(prices, tmp_path, 20, tmp_path)
 
 
 def test_gold_check_names_golds_that_are_wrong_or_interchangeable(tmp_path):

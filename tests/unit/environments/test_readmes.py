@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from espalier import environments
 from espalier.config import Profile
 from espalier.environments import family_of
 
-ROOM = Path(environments.__file__).parent
+COMPONENTS = Path(__file__).parents[3] / "components"
 
 
 @pytest.fixture(
@@ -31,7 +30,12 @@ def family(request):
 
 @pytest.fixture
 def page(family):
-    return (ROOM / family.name / "README.md").read_text(encoding="utf-8")
+    return (folder_of(family) / "README.md").read_text(encoding="utf-8")
+
+
+def folder_of(family):
+    (found,) = COMPONENTS.glob(f"espalier_*/{family.name}")
+    return found
 
 
 def test_page_names_every_tool_with_its_arguments(family, page):
@@ -51,6 +55,6 @@ def test_page_names_every_config_key_with_its_default(family, page):
 
 
 def test_page_names_every_module_and_kind_of_self_play(family, page):
-    modules = {path.name for path in (ROOM / family.name).glob("*.py")} - {"__init__.py"}
+    modules = {path.name for path in folder_of(family).glob("*.py")} - {"__init__.py"}
     assert [name for name in modules if name not in page] == []
     assert [name for name in getattr(family, "self_play", ()) if f'"{name}"' not in page] == []

@@ -145,7 +145,8 @@ def test_scripts_of_backups_find_what_they_ask_the_environment_for(objects, name
     data = named(objects, "ConfigMap", "espalier-backup")["data"]
     script = data["settings.sh"] + data[Path(container["command"][1]).name]
     asked = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", script))
-    assert asked - given <= {"BACKUP_NAME"}  # by hand alone
+    by_hand, by_an_overlay = {"BACKUP_NAME"}, {"AWS_CA_BUNDLE"}
+    assert asked - given <= by_hand | by_an_overlay
     server = named(objects, "Deployment", "espalier-mlflow")["spec"]["template"]["spec"]
     alike = {"MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION"}
     assert values_of(container, alike) == values_of(server["containers"][0], alike)
