@@ -441,6 +441,7 @@ def _keep(name: str, figures: Mapping[str, Any]) -> None:
         **figures,
         "tests": {**(earlier.get("tests", {}) if same else {}), **tests},
     }
+    content["commit"] = content["trees"]["after"]["commit"][:8]
     KEPT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

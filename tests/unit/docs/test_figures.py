@@ -9,7 +9,7 @@ from docs import build, figures
 from tests.unit.docs.fences import ROOT
 
 BASELINES = {path.stem: figures.baseline(path.stem) for path in figures.BASELINES.glob("*.json")}
-PAGES = (build.FRONT, "docs/results.md", "docs/index.md")
+PAGES = (build.FRONT, "docs/results.md", "docs/index.md", "CONTRIBUTING.md")
 PROSE = " ".join(word for page in PAGES for word in (ROOT / page).read_text("utf-8").split())
 
 
