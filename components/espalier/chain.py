@@ -209,7 +209,7 @@ CHAIN: tuple[Stage, ...] = (
     ),
     Stage(
         name="prepare_policy",
-        summary="Make the base policy: embedded, a given model directory, or the champion.",
+        summary="Make the base policy: tiny, a given model directory, or the champion.",
         inputs=("knowledge", "accepted"),
         output="base_policy",
         output_summary="model directory before any training on tasks",

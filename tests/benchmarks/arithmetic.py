@@ -1,4 +1,4 @@
-"""Does the embedded policy learn to solve word problems with programs in sandboxes?
+"""Does the tiny policy learn to solve word problems with programs in sandboxes?
 
     python -m tests.benchmarks.arithmetic --seeds 1
 

@@ -1,4 +1,4 @@
-"""Does the embedded policy learn the same search tasks in two dialects?
+"""Does the tiny policy learn the same search tasks in two dialects?
 
     python -m tests.benchmarks.dialects --seeds 3 --workers 2
 

@@ -1,4 +1,4 @@
-"""Does the embedded policy learn the tasks of a family by reinforcement learning?
+"""Does the tiny policy learn the tasks of a family by reinforcement learning?
 
     python -m tests.benchmarks.families customer_service --seeds 3
     python -m tests.benchmarks.families sql --dialect tags hermes

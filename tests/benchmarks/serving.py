@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.serving
 
-A policy of a million parameters with random weights (LFM2, as the embedded one) answers clients
+A policy of a million parameters with random weights (LFM2, as the tiny one) answers clients
 that each ask again as soon as they are answered: 64 tokens of prompt, every one another, 64 tokens
 of answer, streamed over HTTP on loopback. Beside it, in the same run, plain transformers `generate`
 in the process of its clients, one answer at a time and without HTTP: what one writes first.

@@ -120,7 +120,7 @@ def embedded():
 
 
 CASES = {
-    "embedded policy": (FusedDecoder, embedded),
+    "tiny policy": (FusedDecoder, embedded),
     "fused lfm2": (FusedDecoder, lfm2_with_shared_heads_and_biases),
     "fused qwen3": (FusedDecoder, qwen3),
     "fused qwen2 with biases": (FusedDecoder, qwen2),

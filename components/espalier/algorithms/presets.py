@@ -48,7 +48,7 @@ _SKIP = ({"name": "zero_variance", "action": "skip"},)
 
 CRITIC_FREE: Mapping[str, Preset] = {
     "default": Preset(
-        "DAPO without overlong shaping, with two regenerations at most: the embedded policy's",
+        "DAPO without overlong shaping, with two regenerations at most: the tiny policy's",
         {
             "advantage": _GRPO,
             "loss": _WIDE_CLIP,
@@ -285,7 +285,7 @@ SELECTIVE: Mapping[str, Preset] = {
         "Rafailov et al. 2023, arXiv:2305.18290, on pairs from one's own groups as in Agent Q, "
         "arXiv:2408.07199",
         {"material": {"name": "pairs"}, "loss": {"name": "dpo"}},
-        {"training.optimizer.learning_rate": 2e-5},  # at 5e-5 the embedded policy unlearned
+        {"training.optimizer.learning_rate": 2e-5},  # at 5e-5 the tiny policy unlearned
     ),
     "rft": Preset(
         "Yuan et al. 2023, arXiv:2308.01825: maximum likelihood of one's own successes",

@@ -16,7 +16,7 @@ OptimizerKind = Literal["adamw", "muon"]
 
 
 class PrestageConfig(Section):
-    """Question-free browsing logs that give the embedded policy its reading and copying skill."""
+    """Question-free browsing logs that give the tiny policy its reading and copying skill."""
 
     steps: int = Field(default=1300, ge=1)
     """Optimizer steps."""
@@ -56,26 +56,26 @@ def _known_dialect(name: str) -> str:
 
 
 class PolicyConfig(Section):
-    """The base policy: a given model directory, or the embedded one trained from scratch."""
+    """The base policy: a given model directory, or the tiny one, trained from scratch."""
 
     model: Path | None = None
     """A name of `espalier models list`, or the directory of any local Hugging Face causal LM; unset
-    means the embedded policy."""
+    means the tiny policy."""
     start: Literal["base", "champion"] = "base"
     """"champion" starts from the registered model version that carries that alias."""
     dialect: Annotated[DialectName | Literal["auto"] | str, AfterValidator(_known_dialect)] = "auto"
     """How it writes thoughts and calls; one of your own is named as module:Class. "auto" takes what
-    the model's chat template teaches; for the embedded policy that is "tags"."""
+    the model's chat template teaches; for the tiny policy that is "tags"."""
     vocab_size: int = Field(default=2048, ge=300)
-    """Embedded policy: tokens of its vocabulary."""
+    """Tiny policy: tokens of its vocabulary."""
     hidden_size: int = Field(default=128, ge=16)
-    """Embedded policy: width."""
+    """Tiny policy: width."""
     attention_heads: int = Field(default=4, ge=1)
-    """Embedded policy: heads of each attention block."""
+    """Tiny policy: heads of each attention block."""
     layers: tuple[Literal["conv", "attention"], ...] = ("conv", "attention", "conv", "attention")
     """LFM2 blocks (short convolutions and attention), in order."""
     feed_forward_size: int = Field(default=256, ge=16)
-    """Embedded policy: width of the feed-forward layers."""
+    """Tiny policy: width of the feed-forward layers."""
     lora: LoraConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     """Trains an adapter instead of all weights, in every stage that trains; optimizer state and
     checkpoints are then those of a few percent of the parameters. Learning rates are ten times
@@ -257,7 +257,7 @@ class WarmStartConfig(Section):
     trajectories_per_step: int = Field(default=16, ge=1)
     """Demonstrations in a batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Without this table the embedded policy gets Muon, at a rate of 1.5e-3."""
+    """Without this table the tiny policy gets Muon, at a rate of 1.5e-3."""
     evaluate_every: int = Field(default=50, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)

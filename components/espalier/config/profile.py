@@ -136,7 +136,7 @@ class Profile(Section):
     @field_validator("warm_start")
     @classmethod
     def _teach_by_muon(cls, warm_start: WarmStartConfig, info: ValidationInfo) -> WarmStartConfig:
-        """The embedded policy is young: Muon teaches it more in as many steps."""
+        """The tiny policy is young: Muon teaches it more in as many steps."""
         policy = info.data.get("policy")
         if (
             policy is None

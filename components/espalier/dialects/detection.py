@@ -47,7 +47,7 @@ _SIGNS: tuple[tuple[str, DialectName], ...] = (
 
 
 _SAYS_OWN = re.compile(r"\{#- dialect: (\S+:\S+) -#\}")
-"""In the template of an embedded policy whose dialect is of another package."""
+"""In the template of a tiny policy whose dialect is of another package."""
 
 
 @lru_cache(maxsize=64)
@@ -94,7 +94,7 @@ def chosen_dialect(setting: str, model: Path | None) -> str:
 
     Args:
         setting: the profile's setting; "auto" reads the chat template of `model`.
-        model: model directory; None is the embedded policy, which learns tags.
+        model: model directory; None is the tiny policy, which learns tags.
     """
     if setting != "auto":
         return setting

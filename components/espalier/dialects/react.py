@@ -81,7 +81,7 @@ class ReAct(Syntax):
         return f"{_THOUGHT} {thought}; {said}{_END}"
 
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Return texts that are single tokens of an embedded policy's tokenizer."""
+        """Return texts that are single tokens of a tiny policy's tokenizer."""
         return (_THOUGHT, *self.kind_markers(tools), _RESULT, _END)
 
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class ReAct(Syntax):
         return _one_line(content)
 
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """Return a tool's result as an embedded policy reads it."""
+        """Return a tool's result as a tiny policy reads it."""
         return f"{_RESULT} {self.defused(content)}{_END}"
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:

@@ -61,12 +61,12 @@ class Syntax(ABC):
 
     @abstractmethod
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Return texts that are single tokens of an embedded policy's tokenizer."""
+        """Return texts that are single tokens of a tiny policy's tokenizer."""
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Return the texts around the arguments of a call, as `write` spells them.
 
-        An embedded policy's tokenizer has each as a single token. Otherwise a word after a quote
+        A tiny policy's tokenizer has each as a single token. Otherwise a word after a quote
         would have other tokens than after a blank, and a small policy does not learn to copy a
         name between the two.
         """
@@ -89,7 +89,7 @@ class Syntax(ABC):
 
     @abstractmethod
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """Return a tool's result as an embedded policy reads it."""
+        """Return a tool's result as a tiny policy reads it."""
 
     @abstractmethod
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
@@ -124,7 +124,7 @@ class TurnSyntax(Syntax):
         """Return all calls of a message as text."""
 
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Return texts that are single tokens of an embedded policy's tokenizer."""
+        """Return texts that are single tokens of a tiny policy's tokenizer."""
         return (*THINK, *self.call_markers, *self.result_markers)
 
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class TurnSyntax(Syntax):
         return ()
 
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """Return a tool's result as an embedded policy reads it."""
+        """Return a tool's result as a tiny policy reads it."""
         opening, closing = self.result_markers
         return self.result_layout.format(opening, content, closing)
 

@@ -65,7 +65,7 @@ class Tags(Syntax):
         )
 
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Return texts that are single tokens of an embedded policy's tokenizer."""
+        """Return texts that are single tokens of a tiny policy's tokenizer."""
         calls = [tag for tool in tools for tag in (f"<{tool.tag}>", f"</{tool.tag}>")]
         return (*THINK, *calls, *_result_tags(tools), *ANSWER)
 
@@ -85,7 +85,7 @@ class Tags(Syntax):
         return content.replace("<", "(").replace(">", ")")
 
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """Return a tool's result as an embedded policy reads it."""
+        """Return a tool's result as a tiny policy reads it."""
         opening, closing = _result_tags(tools)
         return f"{opening} {self.defused(content)} {closing}"
 

@@ -7,7 +7,7 @@
         def verify(self, task, answer): ...             the outcome of an answer
 
 This is enough to train a given model. `StatefulFamily` is for tasks whose tools change something;
-`SimpleFamily` has a teacher as well, from which the embedded policy learns. What else a family can
+`SimpleFamily` has a teacher as well, from which the tiny policy learns. What else a family can
 do is in `espalier.environments.mixins`. A family is found through the entry point group
 `espalier.environments`, or by `module:Class` in a profile.
 """
@@ -73,7 +73,7 @@ class Family(ABC, Generic[C]):
     config: ClassVar[type[EnvironmentConfig]] = EnvironmentConfig
     """Class of the section `[environment]` of the profile."""
     instructions: str = ""
-    """System prompt for a given model; the embedded policy gets none."""
+    """System prompt for a given model; the tiny policy gets none."""
     ends_by_call: ClassVar[bool] = False
     """Whether a call may end an episode: `EpisodeRules.ending_tools` and `calls_are_answer`."""
     converses: ClassVar[bool] = False
@@ -337,7 +337,7 @@ class Family(ABC, Generic[C]):
 
 
 class SimpleFamily(Family[C], Teacher, TeachesReading):
-    """A family whose teacher follows a script; the embedded policy reads its demonstrations."""
+    """A family whose teacher follows a script; the tiny policy reads its demonstrations."""
 
     @abstractmethod
     def demonstrate(self, task: Task) -> Script:

@@ -76,14 +76,14 @@ class Teacher(ABC):
 
 
 class TeachesReading(ABC):
-    """Gives the embedded policy something to learn to read from, before it sees a question."""
+    """Gives the tiny policy something to learn to read from, before it sees a question."""
 
     splits_digits: bool = False
-    """Whether the embedded policy's tokenizer splits numbers into digits."""
+    """Whether the tiny policy's tokenizer splits numbers into digits."""
 
     @abstractmethod
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Return what the embedded policy learns to read from.
+        """Return what the tiny policy learns to read from.
 
         Args:
             knowledge: the artifact of `ingest`; nothing but what training may see is read.
@@ -311,7 +311,7 @@ def require_mixins(family: type[object], profile: Profile) -> None:
 
 
 def require_reading(family: type[object], profile: Profile) -> None:
-    """Check that the embedded policy has something to learn to read from, if it is trained.
+    """Check that the tiny policy has something to learn to read from, if it is trained.
 
     Raises:
         ValueError: no model is given, and the family lacks `TeachesReading`.
@@ -319,7 +319,7 @@ def require_reading(family: type[object], profile: Profile) -> None:
     is_made = profile.policy.model is None and profile.policy.start == "base"
     if is_made and not issubclass(family, TeachesReading):
         raise ValueError(
-            f'environment.name = "{profile.environment.name}" has nothing that the embedded policy '
+            f'environment.name = "{profile.environment.name}" has nothing that the tiny policy '
             "could learn to read from (its class lacks TeachesReading): name a model as "
             "policy.model, or derive the class from SimpleFamily"
         )

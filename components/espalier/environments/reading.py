@@ -1,4 +1,4 @@
-"""What the embedded policy learns to read from: episodes without questions."""
+"""What the tiny policy learns to read from: episodes without questions."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ class Lineage(BaseModel):
 
     training: Training
     base: str = ""
-    """Digest of the files of the model that it started from; empty for an embedded policy, or where
+    """Digest of the files of the model that it started from; empty for a tiny policy, or where
     they could not be read."""
     base_name: str = ""
-    """What the profile calls that model; empty for an embedded policy."""
+    """What the profile calls that model; empty for a tiny policy."""
     heldout: SuitePrints = SuitePrints(tasks={})
     """The run's own held-out tasks."""
 
@@ -108,7 +108,7 @@ def lineage_of(
         accepted: artifact with its tasks.
         policy: its own artifact, which has the tasks that came up in training.
         data: content digest of `accepted`.
-        base: the model that the run started from; None for the embedded policy.
+        base: the model that the run started from; None for the tiny policy.
 
     Raises:
         ArtifactError: tasks of `policy` were changed since it was published.

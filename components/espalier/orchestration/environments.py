@@ -79,7 +79,7 @@ def _profile(name: str, settings: Sequence[str]) -> Profile:
 
 
 def _policy_of(family: type[object]) -> dict[str, str]:
-    """The section `policy`: a named model, if the embedded policy has nothing to read from."""
+    """The section `policy`: a named model, if the tiny policy has nothing to read from."""
     return {} if issubclass(family, TeachesReading) else {"model": _GIVEN_MODEL}
 
 

@@ -40,7 +40,7 @@ class Figures:
     common_share: float
     """Share of the rest that other trajectories of the same group have too."""
     prestage_token_s: float
-    """Reading skill of the embedded policy, a token."""
+    """Reading skill of the tiny policy, a token."""
     sft_token_s: float
     """Imitation, a token of the demonstrations."""
     update_token_s: float
@@ -56,7 +56,7 @@ class Figures:
     validation_s: float
     """The stage as a whole: its libraries take longer than its rows."""
     tokenizer_s: float
-    """What prepares the embedded policy beside its reading: the tokenizer, and the logs for it."""
+    """What prepares the tiny policy beside its reading: the tokenizer, and the logs for it."""
     scoring_s: float
     """What an evaluation takes beside the episodes: loading, intervals, writing."""
     register_s: float

@@ -48,9 +48,9 @@ class PolicySize:
 
 
 def policy_size(config: PolicyConfig) -> PolicySize:
-    """The size of the embedded policy, or of the given model.
+    """The size of the tiny policy, or of the given model.
 
-    The embedded policy is counted with the whole of `vocab_size`: a tokenizer that finds fewer
+    The tiny policy is counted with the whole of `vocab_size`: a tokenizer that finds fewer
     words makes a smaller one. A named model is known before it is added.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The embedded policy: a small LFM2 (short convolutions and attention), and its own tokenizer.
+"""The tiny policy: a small LFM2 (short convolutions and attention), and its own tokenizer.
 
 The model is trained from scratch. LFM2 is chosen by measurement: with its depthwise convolutions, a
 model of half a million parameters learns to copy names in minutes on a CPU, which plain attention
@@ -56,7 +56,7 @@ _TURN_TEMPLATE = _INLINE_TEMPLATE.replace(
 
 
 def chat_template(syntax: Syntax, tools: Sequence[ToolSpec]) -> str:
-    """Return the chat template of an embedded policy in a dialect."""
+    """Return the chat template of a tiny policy in a dialect."""
     template = _INLINE_TEMPLATE if syntax.inline_results else _TURN_TEMPLATE
     if syntax.name != "tags":  # a template that names no dialect is read as tags
         template = "{#- dialect: NAME -#}" + template

@@ -61,7 +61,7 @@ class PassRates:
 
 
 def prestage_chart(run: RunDirectory) -> Chart | None:
-    """Loss of the embedded policy's browsing pre-stage; None for a given model."""
+    """Loss of the tiny policy's browsing pre-stage; None for a given model."""
     return _history_chart(run, "prepare_policy", PRESTAGE_CURVES)
 
 

@@ -1,7 +1,7 @@
 """prepare_policy: makes the base policy, which comparisons call untrained.
 
 Inputs: knowledge (its train view), accepted training tasks (for the tokenizer's vocabulary).
-Output: policy/ - a given model (or the champion) unchanged, or the embedded policy with its own
+Output: policy/ - a given model (or the champion) unchanged, or the tiny policy with its own
 tokenizer, trained to read in a browsing pre-stage; history.parquet of that pre-stage.
 """
 
@@ -43,7 +43,7 @@ from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, Superv
 _CHECKPOINT_STEPS = 50
 _MAX_TOO_LONG = 1000
 _READING_TOKENS = 1_000_000
-"""Tokens of logs after which the embedded policy copies 38 of 40 unseen names of a small source."""
+"""Tokens of logs after which the tiny policy copies 38 of 40 unseen names of a small source."""
 _STEP_TOKENS = 1536
 """Smallest step, in tokens, for a small source: more steps teach more than larger steps."""
 _DIALECT_LOGS = 200

@@ -1,6 +1,6 @@
 """A shop generated from a seed, in the format of tau-bench's retail tables.
 
-All text is lower case, as an embedded policy reads it, and ids end with few digits. An order goes
+All text is lower case, as a tiny policy reads it, and ids end with few digits. An order goes
 to the address of its user until it is given its own.
 """
 

@@ -1,6 +1,6 @@
 """A catalogue generated from a seed, and goals for it.
 
-All text is in lower case and plain words, as an embedded policy reads it. A title is two attributes
+All text is in lower case and plain words, as a tiny policy reads it. A title is two attributes
 and a noun, `soft waterproof jacket`; a third attribute is only on the page of features. The digest
 of a title decides the split of its products and of the goals for them.
 """

@@ -1,4 +1,4 @@
-"""What the embedded policy learns to read from: visits whose ids are redrawn every time."""
+"""What the tiny policy learns to read from: visits whose ids are redrawn every time."""
 
 from __future__ import annotations
 

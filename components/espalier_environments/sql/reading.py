@@ -1,4 +1,4 @@
-"""Query logs: queries under prompts that ask nothing, for the embedded policy to read.
+"""Query logs: queries under prompts that ask nothing, for the tiny policy to read.
 
 A log has the tables of a database and, among unrelated words, the columns and values of a query in
 order; then the query, some rows, and the submission:

@@ -1,4 +1,4 @@
-"""What the embedded policy learns to read from: walks over pages of training sites.
+"""What the tiny policy learns to read from: walks over pages of training sites.
 
 A log has the plan of some task under a prompt of its names only: what to find and what to fill in,
 in random order, without the words of the question. A policy learns to copy links, fields and values

@@ -1,4 +1,4 @@
-"""Question-free logs over train documents, from which the embedded policy learns to read.
+"""Question-free logs over train documents, from which the tiny policy learns to read.
 
 Most names in a log are replaced by invented ones, so that the policy learns to copy a name rather
 than to remember it: a country of the held-out split must be as readable as one it has seen. This is

@@ -100,7 +100,7 @@ def benchmark_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
 def build_model(
     architecture: str, size: str, tokenizer: PreTrainedTokenizerFast, seed: int = 0
 ) -> PreTrainedModel:
-    """Random weights; "qwen3" for all engines, "lfm2" is the embedded policy's architecture."""
+    """Random weights; "qwen3" for all engines, "lfm2" is the tiny policy's architecture."""
     torch.manual_seed(seed)
     shape = SHAPES[size]
     common = {

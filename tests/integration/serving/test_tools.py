@@ -26,7 +26,7 @@ BOTH = ToolCalls(
 
 
 def dialect_of(name):
-    """A dialect of an embedded policy, or with "given" of a model that knows no tags."""
+    """A dialect of a tiny policy, or with "given" of a model that knows no tags."""
     if name == "given":
         tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>"))
         told = [replace(tool, call_tag="", result_tag="result") for tool in TOOLS]

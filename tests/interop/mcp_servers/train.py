@@ -1,4 +1,4 @@
-"""Train the embedded policy with the tools of a server of the real mcp package, over HTTP.
+"""Train the tiny policy with the tools of a server of the real mcp package, over HTTP.
 
     python -m tests.interop.mcp_servers.train --seeds 1
 

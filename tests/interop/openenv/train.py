@@ -1,4 +1,4 @@
-"""Train the embedded policy on a server of the real openenv package, over its protocol.
+"""Train the tiny policy on a server of the real openenv package, over its protocol.
 
     python -m tests.interop.openenv.train --seeds 1
 

@@ -1,4 +1,4 @@
-"""A dialect over the embedded policy's tokenizer, and over that of a given model."""
+"""A dialect over the tiny policy's tokenizer, and over that of a given model."""
 
 import pytest
 

@@ -240,7 +240,7 @@ def test_a_drawn_kind_has_the_logprob_of_the_mixture():
     episodes = [
         turns([30, 31], seed=seed, kind_choice=choice, max_tokens=200) for seed in range(16)
     ]
-    engine = engine_over("embedded policy", NEVER, max_rows=16)
+    engine = engine_over("tiny policy", NEVER, max_rows=16)
     chosen = 0
     for context, mask, logprobs in run_sessions(engine, *episodes):
         policy = plain_logprobs(embedded(), context, mask).exp()

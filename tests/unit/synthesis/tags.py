@@ -1,4 +1,4 @@
-"""The tag dialect with the search tool, as the embedded policy writes it."""
+"""The tag dialect with the search tool, as the tiny policy writes it."""
 
 from espalier.dialects import SYNTAXES
 from espalier_search.synthesis.search_wording import SEARCH_TOOL

@@ -40,7 +40,7 @@ _MAX_STEP_TOKENS = 4096
 
 _MAX_DRAFTED_STEP_TOKENS = 1024
 """The same bound for steps with drafts: each of their tokens has logits, too. A step of 1024 tokens
-of the embedded policy also stays in a core's cache: 15% less time per token than one of 4096."""
+of the tiny policy also stays in a core's cache: 15% less time per token than one of 4096."""
 
 
 _SHORTEST_PREAMBLE = 32

@@ -37,7 +37,7 @@ _LONGEST = 64
 """Most tokens of a draft."""
 _PAYS = 0.45
 """Chance of being kept from which a token is worth reading. A kept one saves about 45 us and a
-rejected one costs 35 us in the embedded policy, with 200 rows on one core."""
+rejected one costs 35 us in the tiny policy, with 200 rows on one core."""
 _PROBE_EVERY, _PROBE = 32, 4
 """Where drafts do not pay, one in `_PROBE_EVERY` is still made, `_PROBE` tokens long."""
 _FORGETS = 0.995
@@ -47,7 +47,7 @@ _TRIES_AGAIN = 3
 
 
 _MAX_LOGITS = 1 << 24
-"""Logits of drafted tokens at one time, 64 MiB: those of 8192 tokens of the embedded policy, and of
+"""Logits of drafted tokens at one time, 64 MiB: those of 8192 tokens of the tiny policy, and of
 256 where the vocabulary has 65,536."""
 _MAX_KINDS = 64
 """Number of combinations of sampling parameters that acceptance is remembered for."""
@@ -56,7 +56,7 @@ _NEVER = 1 << 40
 
 SpeculatedSessions: TypeAlias = Literal["off", "greedy", "all"]
 """Which sessions get drafts. Sessions at temperature 0 write mostly what they wrote before. With
-"all" the embedded policy's attempts at temperature 1 take 3 to 7% longer: few rows are alone in
+"all" the tiny policy's attempts at temperature 1 take 3 to 7% longer: few rows are alone in
 their context, and two thirds of their drafts are kept."""
 
 
