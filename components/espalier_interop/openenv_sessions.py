@@ -54,7 +54,7 @@ class SessionManager:
         """Return the session for a socket: a new one that ends with it, or the one with that id.
 
         Raises:
-            NoPlace: there are as many as there may be.
+            NoFreeSession: there are as many as there may be.
             MessageFault: no session has that id, or another socket is on it.
         """
         if session_id is None:
@@ -82,7 +82,7 @@ class SessionManager:
         """Begin a session and return its id, which cannot be guessed.
 
         Raises:
-            NoPlace: the limit of sessions is reached.
+            NoFreeSession: the limit of sessions is reached.
         """
         session_id = secrets.token_urlsafe(18)
         kept = _Kept(self._begin())

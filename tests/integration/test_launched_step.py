@@ -66,7 +66,7 @@ def test_a_deleted_pod_takes_its_ray_job_with_it(s3, cluster, tmp_path):
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + signal.SIGTERM, said
     assert [name for name, _ in cluster.deleted] == ["r17-train-ray"]
-    assert "deletes RayJob r17-train-ray: signal 15" in said
+    assert "deleting RayJob r17-train-ray: signal 15" in said
 
 
 def test_what_the_driver_published_is_the_steps_output(s3, cluster, tmp_path):

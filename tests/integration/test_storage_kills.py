@@ -25,8 +25,8 @@ def s3():
 def transfer(s3, verb, folder):
     """A process that publishes or fetches `folder`."""
     script = (
-        "import os, sys; from pathlib import Path; from espalier.storage import open_place\n"
-        f"open_place({URI!r}, os.environ).{verb}(Path(sys.argv[1]))"
+        "import os, sys; from pathlib import Path; from espalier.storage import open_location\n"
+        f"open_location({URI!r}, os.environ).{verb}(Path(sys.argv[1]))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", script, str(folder)], env={**os.environ, **s3.environment}
