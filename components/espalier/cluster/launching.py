@@ -90,8 +90,8 @@ class LaunchedObjects:
             )
         for reference in found["metadata"].get("ownerReferences") or ():
             if reference.get("controller"):
-                owner_named = (reference[key] for key in ("apiVersion", "kind", "name", "uid"))
-                return Owner(*owner_named)
+                fields = (reference[key] for key in ("apiVersion", "kind", "name", "uid"))
+                return Owner(*fields)
         raise ClusterError(
             f"pod {pod.name} has no controller that could own a {self._kind.kind}: launch it from "
             "a Kubeflow run or from a Job that espalier created"
@@ -183,10 +183,10 @@ def launch(  # noqa: PLR0913 (who launches, what, and where)
         StepTerminated: a signal came; the object of a Job's step is deleted, that of a Kubeflow run
             is left to the next attempt or to the collector.
     """
-    owner_named = Owner(*(_variable(environment, name, kind) for name in OWNER_VARIABLES))
+    launched_by = Owner(*(_variable(environment, name, kind) for name in OWNER_VARIABLES))
     run_id = _variable(environment, RUN_ID_VARIABLE, kind)
     objects = LaunchedObjects(kind, settings.pipeline_namespace, environment)
-    is_kubeflow = owner_named.kind == "Pod"
+    is_kubeflow = launched_by.kind == "Pod"
     passed_on = {name: environment[name] for name in _PASSED_ON if name in environment}
     if is_kubeflow:  # the run's stages find their common tracked run by this id
         passed_on[RUN_ID_VARIABLE] = run_id
@@ -195,7 +195,7 @@ def launch(  # noqa: PLR0913 (who launches, what, and where)
             stage=stage,
             command=command,
             run_id=run_id,
-            owner=objects.pod_controller(owner_named) if is_kubeflow else owner_named,
+            owner=objects.pod_controller(launched_by) if is_kubeflow else launched_by,
             settings=settings,
             environment={**passed_on, TRAINER_VARIABLE: kind.trainer},
             processes=processes,

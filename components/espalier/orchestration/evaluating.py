@@ -187,12 +187,12 @@ def _suite_results(
     for model in models:
         attempts = _attempts(suite, model, out, say)
         rows[model.name] = task_rows(suite, model.name, attempts, found[model.name])
-        statement = found[model.name]
+        overlap = found[model.name]
         figures[model.name] = {
             **suite_figures(suite, rows[model.name], attempts, config, seed),
             "contamination": {
-                **statement.as_dict(len(suite.tasks)),
-                "said": statement.said(len(suite.tasks)),
+                **overlap.as_dict(len(suite.tasks)),
+                "said": overlap.said(len(suite.tasks)),
             },
         }
         cards[model.name] = report_card(
@@ -232,16 +232,16 @@ def _attempts(suite: NamedSuite, model: JudgedModel, out: Path, say: Say) -> lis
 
 def _recovery(suite: NamedSuite, model: JudgedModel) -> str:
     rollout, share = suite.profile.rollout, suite.profile.evaluation.max_lost_share
-    statement = [model.recovery] if model.recovery else []
-    statement.append(
+    sentences = [model.recovery] if model.recovery else []
+    sentences.append(
         f"an attempt that lost its environment is repeated up to {rollout.max_replays} times; "
         f"a call of the environment may take {rollout.tool_timeout_s:g} s"
     )
-    statement.append(
+    sentences.append(
         f"attempts that stay lost count as 0; with more than {100 * share:g} % of them nothing is "
         "reported"
     )
-    return "; ".join(statement)
+    return "; ".join(sentences)
 
 
 # ------------------------------------------------------------------------------------- output

@@ -115,11 +115,11 @@ def suite_judge_of(run: FinishedRun, training: Training) -> EvaluateSuite:
         artifacts = {name: run.folder(name) for name in ("knowledge", "accepted")}
         for path in artifacts.values():
             open_artifact(path)
-        judged_on = {
+        policies = {
             "trained": EvaluatedPolicy(policy_dir, policy_files_digest(policy_dir), training)
         }
         with TemporaryDirectory() as work:
-            found = judge_suite(suite, run.profile, judged_on, artifacts, Path(work))
+            found = judge_suite(suite, run.profile, policies, artifacts, Path(work))
         if (here := found.figures["digest"]) != digest:
             raise RegistryError(
                 f"the suite {suite} of {run.path} is now {here[:12]}, but the version was judged "
