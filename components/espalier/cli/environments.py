@@ -15,6 +15,13 @@ from espalier.cli.app import (
     print_json,
 )
 
+_LABELS = {
+    "accepted": "own gold accepted",
+    "refused": "another task's gold refused",
+    "repeated": "equal when played again",
+    "demonstrated": "solved by the teacher",
+}
+
 
 @environments.command(
     name="list",
@@ -56,11 +63,15 @@ def check(
         Path | None,
         typer.Option("--tasks", help="File or folder of a public set; else tasks are generated."),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=2, help="Tasks at most.")] = 100,
+    count: Annotated[int, typer.Option("--count", min=2, help="Most tasks to play.")] = 100,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play a family's golds: each right, no other's, the same twice; and its teacher."""
+    """Check a family on held-out tasks, and its teacher on training tasks.
+
+    Every gold answer has to be accepted and another task's gold refused, an episode that is played
+    again has to be equal, and the teacher has to solve its tasks.
+    """
     from espalier.orchestration.environments import check_environment
 
     found = check_environment(name, set_ or (), count=count, benchmark=tasks)
@@ -70,7 +81,7 @@ def check(
         for key, value in found.items():
             if key != "faults":
                 shown = ", ".join(value) or "none" if isinstance(value, list) else value
-                typer.echo(f"{key:13} {shown}")
+                typer.echo(f"{_LABELS.get(key, key):26} {shown}")
     for fault in found["faults"]:
         typer.echo(f"fault: {fault}", err=True)
     if found["faults"]:

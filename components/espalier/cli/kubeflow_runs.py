@@ -41,7 +41,11 @@ _NAME_WIDTH = 20
 def connected(
     profile: str, overrides: Sequence[str] | None
 ) -> Iterator[tuple[KubeflowApi, Profile]]:
-    """The Kubeflow of a profile, and the profile."""
+    """Read the profile of that name or file, and yield a client of its Kubeflow and the profile.
+
+    Raises:
+        ClusterError: the profile names no Kubeflow, or it cannot be reached.
+    """
     from espalier.cluster.kubeflow import KubeflowApi
     from espalier.steps.profiles import named_profile
 

@@ -78,7 +78,14 @@ class Ledger:
     def settle(
         self, call: str, reserved: float, prompt_tokens: int, completion_tokens: int
     ) -> None:
-        """Replace a reservation with the cost of the tokens really used."""
+        """Release what `reserve` returned, and add the tokens used and their cost to the totals.
+
+        Args:
+            call: name of the call, by which the totals are kept.
+            reserved: the amount to release.
+            prompt_tokens: tokens of the prompt.
+            completion_tokens: tokens of the completion.
+        """
         self._reserved -= reserved
         usage = self._usage[call]
         usage.prompt_tokens += prompt_tokens

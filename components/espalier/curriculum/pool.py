@@ -96,7 +96,10 @@ class TaskPool:
         return self._tasks[task_id]
 
     def add(self, tasks: Sequence[Task]) -> None:
-        """Add tasks; until the next refresh they count as inside the band."""
+        """Add tasks, of ids that are not in the pool.
+
+        Until the next refresh they are drawn as if their pass rate were in `pass_rate_band`.
+        """
         for task in tasks:
             assert task.task_id not in self._tasks, f"{task.task_id} is in the pool already"
             self._tasks[task.task_id] = task

@@ -90,11 +90,14 @@ def detected_dialect(chat_template: str) -> DialectName:
 
 
 def chosen_dialect(setting: str, model: Path | None) -> str:
-    """Return the dialect of a profile's policy.
+    """Return `setting`, or for "auto" the dialect that the chat template of `model` teaches.
 
     Args:
-        setting: the profile's setting; "auto" reads the chat template of `model`.
+        setting: the profile's setting.
         model: model directory; None is the tiny policy, which learns tags.
+
+    Raises:
+        PolicyError: the template names a dialect of another package.
     """
     if setting != "auto":
         return setting

@@ -265,8 +265,8 @@ class HasBenchmarks(ABC):
 def no_public_format(path: Path, family: str) -> str:
     """Return the message for a public file that a family without `HasBenchmarks` is to read."""
     return (
-        f"{path}: the family {family} reads no public format. Leave the suite's `tasks` unset, to "
-        "ask the family's own held-out tasks"
+        f"{path}: the family {family} reads no public format (`HasBenchmarks`). Leave `tasks` out, "
+        "to play the family's own held-out tasks"
     )
 
 

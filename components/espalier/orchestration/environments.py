@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from pydantic import ValidationError
 
 from espalier.config import Profile
-from espalier.config.environment import family_class, family_names
+from espalier.config.environment import FamilyClass, family_class, family_names
 from espalier.environments import family_of
 from espalier.environments.checking import check_family
 from espalier.environments.mixins import TeachesReading
@@ -73,7 +73,12 @@ def _profile(name: str, settings: Sequence[str]) -> Profile:
         policy = _policy_of(cast("type[object]", family_class(name)))
         return Profile.model_validate({"environment": {"name": name}, "policy": policy})
     except ValidationError as error:
-        raise ProfileError(f"{name}: {error.errors()[0]['msg']}") from error
+        keys = _required_keys(family_class(name))
+        hint = (
+            f"; it has keys without defaults ({', '.join(keys)}): check a profile that sets them, "
+            f"which `espalier environments add {name}` begins"
+        )
+        raise ProfileError(f"{name}: {error.errors()[0]['msg']}{hint if keys else ''}") from error
     except ValueError as error:
         raise ProfileError(str(error)) from error
 
@@ -81,6 +86,10 @@ def _profile(name: str, settings: Sequence[str]) -> Profile:
 def _policy_of(family: type[object]) -> dict[str, str]:
     """The section `policy`: a named model, if the tiny policy has nothing to read from."""
     return {} if issubclass(family, TeachesReading) else {"model": _GIVEN_MODEL}
+
+
+def _required_keys(family: FamilyClass) -> list[str]:
+    return [key for key, field in family.config.model_fields.items() if field.is_required()]
 
 
 def add_environment(name: str, out: Path | None) -> str:
@@ -102,6 +111,7 @@ def add_environment(name: str, out: Path | None) -> str:
         raise ProfileError(f"{name} is installed, and needs nothing of its own")
     path = out or Path(f"{found.name}.toml")
     text = f'name = "{found.name}"\n\n[environment]\nname = "{name}"\n'
+    text += "".join(f"# {key} = ...  (required)\n" for key in _required_keys(found))
     for key, value in _policy_of(cast("type[object]", found)).items():
         text += f'\n[policy]\n{key} = "{value}"\n'
     try:

@@ -17,11 +17,11 @@ _CONVOLUTION_TAPS = 3  # conv_L_cache of LFM2's config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySize:
-    """Numbers of a decoder-only transformer that its memory and its work depend on."""
+    """Sizes of a decoder-only transformer, from which its memory and time are computed."""
 
     parameters: int
     trained: int
-    """Those of the adapter, where one is trained in the place of the weights."""
+    """Parameters that are trained: with LoRA the adapter's, otherwise all."""
     vocabulary: int
     hidden: int
     feed_forward: int

@@ -172,7 +172,7 @@ _TEXT_FILES = ("agent_texts.jsonl", "negatives.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """Tasks, agent texts and demonstrations that synthesis made or validation accepted."""
+    """Rows that synthesis made or validation accepted, of every split, negatives included."""
 
     tasks: dict[str, list[Task]]
     """Split -> its questions."""

@@ -114,15 +114,15 @@ class Speculation:
         self._begun: dict[int, FollowedContext] = {}
         self._kinds: dict[int, Acceptance] = {}
         self._next_S: Ints = np.zeros(0, np.int64)
+        """Number of tokens an action must have before its row looks for a draft, by slot."""
 
     def begin(self, slots: int) -> None:
-        """Discard every open session."""
+        """Discard every open session, and make room for `slots` rows."""
         self._begun.clear()
         self._next_S = np.full(slots, _NEVER)
-        """How many tokens an action must have before its row looks for a draft."""
 
     def opened(self, slot: int, prompt_ids: Sequence[int], sampling: Sampling) -> None:
-        """Register a session."""
+        """Begin to follow a session, if its sampling may have drafts (`sessions = "greedy"`)."""
         if self._greedy_only and sampling.temperature > 0:
             return
         self._begun[slot] = FollowedContext.begin(prompt_ids, self._rollouts)

@@ -101,7 +101,7 @@ class Layout:
         return micro_batches(units, lengths, max_tokens=self.micro_batch_tokens)
 
     def batch(self, sequences: Sequence[TrainingSequence]) -> Batch:
-        """Return one micro-batch, on the device."""
+        """Lay out `sequences` as one micro-batch, packed rows or a prefix tree, on the device."""
         if self.prefix_tree:
             return prefix_tree_of(sequences).to(self.hardware.device)
         batch = pack(sequences, row_tokens=self.row_tokens, gap=self.gap)
