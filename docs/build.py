@@ -4,8 +4,7 @@ A small builder of our own, because the themes that MkDocs brings load scripts f
 nothing of the pages that are generated here. The links inside the site and to files of the
 repository are checked, and so is what stands generated in committed pages:
 
-    <!-- insert: profile_keys -->        replaced while building, never committed
-    <!-- generated: trajectory -->       committed; stale text fails the build,
+    <!-- generated: trajectory -->       stale text fails the build,
     <!-- end -->                         `python -m docs.build --write` renews it
 """
 
@@ -61,12 +60,10 @@ NAV: dict[str, Sequence[str]] = {
 """Pages by chapter, in order; README files of the repository are pages too."""
 FRONT = "README.md"
 """Has generated blocks and is no page of the site, whose front is docs/index.md."""
-INSERTS: dict[str, Callable[[], str]] = {
+GENERATED: dict[str, Callable[[], str]] = {
     "profile_keys": reference.profile_keys,
     "commands": reference.commands,
     "presets": reference.presets,
-}
-GENERATED: dict[str, Callable[[], str]] = {
     "chain": reference.chain_table,
     "trajectory": trajectory.printed,
     "laptop_short": figures.laptop_short,
@@ -84,7 +81,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "house_rooms": figures.house_rooms,
 }
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_INSERT = re.compile(r"<!-- insert: (\w+) -->")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable("table")
 
@@ -134,7 +130,7 @@ def render(root: Path = ROOT) -> list[Page]:
         f"{source}: generated block {name!r} is stale; run python -m docs.build --write"
         for source in (FRONT, *by_source)
         for _, name, text, _ in _BLOCK.findall((root / source).read_text("utf-8"))
-        if text != f"{GENERATED[name]()}\n"
+        if text != f"{_generated(name)}\n"
     ]
     if faults:
         raise DocsError("\n".join(faults))
@@ -145,7 +141,7 @@ def write_generated(root: Path = ROOT) -> None:
     """Renew the generated blocks of committed pages."""
     for source in (FRONT, *sources(root)):
         text = (root / source).read_text("utf-8")
-        renewed = _BLOCK.sub(lambda m: f"{m[1]}{GENERATED[m[2]]()}\n{m[4]}", text)
+        renewed = _BLOCK.sub(lambda m: f"{m[1]}{_generated(m[2])}\n{m[4]}", text)
         if renewed != text:
             (root / source).write_text(renewed, "utf-8")
 
@@ -167,7 +163,6 @@ def build(out: Path, root: Path = ROOT) -> int:
 def _rendered(root: Path, source: str) -> Page:
     page = Page(source)
     text = (root / source).read_text("utf-8")
-    text = _INSERT.sub(lambda match: _inserted(match[1]), text)
     tokens = _MARKDOWN.parse(_COMMENT.sub("", text))
     for token, inline in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and inline is not None:
@@ -183,8 +178,8 @@ def _rendered(root: Path, source: str) -> Page:
 
 
 @cache
-def _inserted(name: str) -> str:
-    return INSERTS[name]()
+def _generated(name: str) -> str:
+    return GENERATED[name]()
 
 
 def _anchor(page: Page, token: Token, inline: Token) -> None:
