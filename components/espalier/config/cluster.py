@@ -172,7 +172,7 @@ class PodResources(Section):
 
 
 class StageResources(PodResources):
-    """Resources of a stage on CPU cores."""
+    """Resources of a stage's pod, if it has no GPU."""
 
     cpu_request: Quantity = "1"
     memory_request: Quantity = "2Gi"

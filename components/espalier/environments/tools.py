@@ -43,7 +43,7 @@ class ToolError(Exception):
 
 
 class ToolSignatureError(EspalierError, TypeError):
-    """A function that cannot be a tool, because of its name or one of its parameters."""
+    """A function that cannot be a tool, for its name, its tag or one of its parameters."""
 
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -172,7 +172,9 @@ class FinishedEpisode(NamedTuple):
 
     trajectory: Trajectory
     prompt: tuple[Message, ...]
+    """Messages at the start of the episode."""
     pieces: Sequence[TurnPieces]
+    """What was written and read in each turn after them."""
     dialect: Dialect
     """The dialect of the episode, with its tools."""
 

@@ -66,7 +66,7 @@ def refuse_leaks(
     tests: Sequence[tuple[str, str]] = (),
     ignored: Sequence[str] = (),
 ) -> None:
-    """Check that a tree gives nothing away.
+    """Check that files show no lines of the fix, and no hidden test's call and result on one line.
 
     Args:
         where: name of the tree for the message.

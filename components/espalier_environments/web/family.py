@@ -175,7 +175,7 @@ class Web(SimpleFamily[WebConfig], HasBenchmarks, ProposesTasks, RelabelsFailure
         return BrowsingLogs(train, self._walk, words_share=0.0)
 
     def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
-        """Return WebRL's evolution of failed instructions."""
+        """Return WebRL's evolution of failed instructions, if `[self_play]` names it."""
         if not isinstance(self.profile.self_play, WebRLConfig):
             return super().proposer(knowledge, accepted)
         variations = WebVariations(self.settings, self.profile.splits, self.name)

@@ -128,7 +128,7 @@ class Route:
 
     @property
     def joint_label(self) -> str:
-        """The label of the search that replaces the reading of these lists."""
+        """The label of the one search that replaces reading the lists at the ends of the arms."""
         return joint_label(self.last_labels)
 
 
