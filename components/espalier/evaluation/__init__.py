@@ -1,8 +1,9 @@
-"""Evaluation: the same held-out questions for every policy, with intervals.
+"""Evaluation: every policy answers the same held-out questions; figures come with intervals.
 
 In: knowledge, accepted tasks, and the untrained, warm-started and trained policy. Out:
 `results.json` (figures), `questions.parquet` (one row per question and policy), `suite.json` (the
-questions and settings, under one digest), `trajectories.parquet` (some of the trained policy's).
+questions and settings, under one digest), `trajectories.parquet` (a sample of the trained
+policy's).
 
 A single policy, such as the registry's champion, is evaluated by
 `espalier.evaluation.policies.evaluate_policy`; that module imports torch, this one does not.

@@ -1,4 +1,4 @@
-"""Finished attempts of a suite on disk, a JSON line each, so that a kill loses those in flight."""
+"""JSON-lines file of finished attempts: a killed evaluation repeats only those in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCHEMA = 1
 
 
 class AttemptKey(NamedTuple):
-    """Which attempt at which task."""
+    """Id of a task, and number of the attempt at it."""
 
     task_id: str
     attempt: int
@@ -35,74 +35,74 @@ class Attempt(BaseModel):
     attempt: int = Field(ge=0)
     """Number of the attempt at its task, from 0."""
     scores: dict[str, float]
-    """As the authors of the benchmark compute them, by name; empty where it was lost."""
+    """Official scores of the benchmark, by name; empty if the attempt was lost."""
     solved: bool
-    """Whether the headline score is 1: nothing is left to be desired."""
+    """Whether the headline score reaches 1, its maximum."""
     answer: str | None
     finish_reason: str
     failure: str = ""
-    """Kind of failure: empty where it was solved."""
+    """Kind of failure; empty if the task was solved."""
     lost: bool = False
-    """Lost from outside: it counts as 0 in every score, and is tried again by the same command."""
+    """Lost to an infrastructure fault: scores count as 0, and the same command tries it again."""
     tool_calls: int = 0
     failed_calls: int = 0
     prompt_tokens: int = 0
-    """A policy's: tokens that it read. An endpoint's: of every request, as the server counts."""
+    """For a policy, the tokens it read; for an endpoint, the sum over requests, as it counts."""
     completion_tokens: int = 0
     cost: float = 0.0
     """In the currency of the endpoint's prices."""
     seconds: float = 0.0
-    """From its begin to its end, for an endpoint; 0 for a policy, whose episodes share batches."""
+    """Wall-clock time at an endpoint; 0 for a policy, whose episodes share batches."""
     messages: tuple[Message, ...] = ()
 
     @property
     def key(self) -> AttemptKey:
-        """Task and number."""
+        """Task id and attempt number."""
         return AttemptKey(self.task_id, self.attempt)
 
 
 class AttemptFile:
-    """A file of attempts at one suite by one model, which one process writes at a time."""
+    """File of one model's attempts at one suite, written by one process at a time."""
 
     def __init__(self, path: Path, stream: FileIO, kept: dict[AttemptKey, Attempt]) -> None:
         self._path = path
         self._stream = stream
         self.kept: Mapping[AttemptKey, Attempt] = kept
-        """Attempts that are finished."""
+        """Finished attempts."""
         self._kept = kept
 
     @classmethod
     @contextmanager
     def opened(cls, path: Path, made_of: Mapping[str, str]) -> Generator[Self]:
-        """Open the file, and make it where it is not there.
+        """Open and lock the file; create it if it does not exist.
 
-        A last line without an end is that of a killed process: it is cut off.
+        A last line without a line break was cut short by a kill and is removed.
 
         Args:
-            path: of the file.
-            made_of: digests that all its attempts depend on; they are its first line.
+            path: the file.
+            made_of: digests that all its attempts depend on, stored as its first line.
 
         Raises:
-            ArtifactError: another process writes it, it is about something else, or a line is no
-                attempt; the message names the line.
+            ArtifactError: another process is writing the file, its first line has other digests, or
+                a line is not an attempt; the message names the line.
         """
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            stream = path.open("a+b", buffering=0)  # what is half written must not be retried
+            stream = path.open("a+b", buffering=0)  # close() must not retry a failed write
         with stream:
             with _writing(path):
                 try:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise ArtifactError(
-                        f"{path}: another process writes these attempts. Wait for it, or choose "
-                        "another --out"
+                        f"{path}: another process is writing these attempts. Wait for it, or "
+                        "choose another --out"
                     ) from error
                 kept = _read(path, stream, {"schema": str(_SCHEMA), **made_of})
             yield cls(path, stream, kept)
 
     def add(self, attempt: Attempt) -> None:
-        """Keep a finished attempt: it is on the disk when this returns.
+        """Append a finished attempt; it is on disk when this returns.
 
         Raises:
             ArtifactError: the disk is full, or the file cannot be written.
@@ -114,12 +114,12 @@ class AttemptFile:
 
 @contextmanager
 def _writing(path: Path) -> Generator[None]:
-    """Only around the file itself: an OSError of whoever plays is not the file's."""
+    """Report an OSError of the file as an ArtifactError; not for the code that plays attempts."""
     try:
         yield
     except OSError as error:
         raise ArtifactError(
-            f"{path}: attempts cannot be kept there ({error}). Free space or choose another "
+            f"{path}: attempts cannot be written there ({error}). Free space or choose another "
             "folder, and run the same command again"
         ) from error
 
@@ -128,12 +128,12 @@ def _line(attempt: Attempt) -> bytes:
     try:
         return attempt.model_dump_json().encode()
     except PydanticSerializationError:
-        # half of a surrogate pair, as a model or a program may write it, is in no UTF-8
+        # a lone surrogate, which a model or a program may emit, has no UTF-8 encoding
         return json.dumps(attempt.model_dump(), ensure_ascii=False).encode(errors="replace")
 
 
 def _append(stream: FileIO, line: bytes) -> None:
-    """Write a line to the disk; a write that takes only a part of it goes on with the rest."""
+    """Write a line and sync it to disk; a partial write continues with the rest."""
     rest = memoryview(line + b"\n")
     while rest:
         rest = rest[stream.write(rest) :]
@@ -153,7 +153,7 @@ def _read(path: Path, stream: FileIO, head: Mapping[str, str]) -> dict[AttemptKe
         return {}
     if _object(lines[0]) != head:
         raise ArtifactError(
-            f"{path}, line 1: these attempts are at another suite or by another model. Move the "
+            f"{path}, line 1: these attempts belong to another suite or model. Move the "
             "file away, or choose another --out"
         )
     kept: dict[AttemptKey, Attempt] = {}
@@ -163,7 +163,7 @@ def _read(path: Path, stream: FileIO, head: Mapping[str, str]) -> dict[AttemptKe
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             raise ArtifactError(
-                f"{path}, line {number}: no attempt ({first['msg']}). Delete the line, and the "
+                f"{path}, line {number}: not an attempt ({first['msg']}). Delete the line, and the "
                 "same command plays it again"
             ) from error
         kept.setdefault(attempt.key, attempt)

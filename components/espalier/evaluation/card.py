@@ -1,7 +1,7 @@
-"""The report card of an evaluation: seven traits of a good one, and what it was made with.
+"""Report card of an evaluation: seven traits of a good benchmark, and the settings it ran under.
 
-The traits: enough questions, verified golds, one headline number with its interval, one command, a
-meaningful task, reliable grading, not saturated. Each says what was found, and whether it holds.
+The traits: enough questions, verified gold answers, one headline number with its interval, one
+command, a meaningful task, reliable grading, not saturated. Each has its evidence and a verdict.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from espalier.records import ArtifactError, write_whole
 
 ENOUGH_QUESTIONS = 1000
 SATURATED = 0.95
-"""A headline score from which on a suite no longer tells good from better."""
+"""Headline score from which a suite no longer separates good models."""
 
 
 def checked_golds(suite: NamedSuite, path: Path) -> dict[str, Any]:
-    """What `check_golds` finds in some of the suite's tasks; kept at `path`, and read from there.
+    """Result of `check_golds` on a sample of the suite's tasks, cached in the file `path`.
 
     Raises:
-        ArtifactError: what is there is no such result.
-        EnvironmentLostError: an environment was lost, so that nothing can be said.
+        ArtifactError: the file exists and does not hold such a result.
+        EnvironmentLostError: an environment was lost, so the gold answers could not be checked.
     """
     count = suite.profile.evaluation.gold_checks
     tasks = chosen_tasks(suite.tasks, count) if count else []
@@ -66,8 +66,8 @@ def _kept_golds(path: Path) -> dict[str, Any]:
         return _Golds.model_validate_json(path.read_bytes()).model_dump()
     except (OSError, ValidationError) as error:
         raise ArtifactError(
-            f"{path}: holds no result of checked gold answers. Delete it, and the same command "
-            "checks them again"
+            f"{path}: does not hold the result of a check of gold answers. Delete it, and the same "
+            "command checks them again"
         ) from error
 
 
@@ -79,17 +79,18 @@ def report_card(
     command: str,
     recovery: str,
 ) -> dict[str, Any]:
-    """The card of one model on one suite.
+    """Report card of one model on one suite.
 
     Args:
-        suite: that was asked.
-        figures: as `suite_figures` has them.
-        golds: as `checked_golds` has them.
-        command: that made it, without any key.
-        recovery: what was done about lost requests and environments.
+        suite: the suite.
+        figures: from `suite_figures`.
+        golds: from `checked_golds`.
+        command: the command line that was run, without API keys.
+        recovery: how lost requests and environments were handled, in words.
 
     Returns:
-        `traits`, each with `trait`, `holds` (None where a reader decides) and `found`; and `facts`.
+        `traits`, each with `trait`, `holds` (None if the reader has to decide) and `found` (the
+        evidence); and `facts`.
     """
     headline = figures.get("headline")
     return {
@@ -99,7 +100,7 @@ def report_card(
             _trait(
                 "one headline number with its interval",
                 holds=headline is not None,
-                found=_said(headline),
+                found=_headline_text(headline),
             ),
             _trait("one command", holds=True, found=f"`{command}`"),
             _trait("meaningful task", holds=None, found=_about(suite)),
@@ -115,11 +116,11 @@ def _trait(name: str, *, holds: bool | None, found: str) -> dict[str, Any]:
 
 
 def _size(suite: NamedSuite, figures: Mapping[str, Any]) -> dict[str, Any]:
-    asked = figures["n"]
-    found = f"{asked} tasks judged of {suite.available} that there are"
+    judged = figures["n"]
+    found = f"{judged} of {suite.available} available tasks judged"
     if excluded := figures["excluded"]:
         found += f"; {excluded} left out as contaminated"
-    holds = asked >= ENOUGH_QUESTIONS or asked == suite.available
+    holds = judged >= ENOUGH_QUESTIONS or judged == suite.available
     return _trait(
         f"at least {ENOUGH_QUESTIONS:,} questions where the set has them", holds=holds, found=found
     )
@@ -128,18 +129,18 @@ def _size(suite: NamedSuite, figures: Mapping[str, Any]) -> dict[str, Any]:
 def _golds(golds: Mapping[str, Any]) -> dict[str, Any]:
     checked, faults = golds["checked"], golds["faults"]
     if not checked:
-        said = "not checked: evaluation.gold_checks = 0"
-        return _trait("verified golds", holds=None, found=said)
+        reason = "not checked: evaluation.gold_checks = 0"
+        return _trait("verified golds", holds=None, found=reason)
     found = (
-        f"{golds['accepted']} of {checked} gold answers have the whole score, "
-        f"{golds['refused']} of other tasks have less"
+        f"{golds['accepted']} of {checked} gold answers get the full score, "
+        f"{golds['refused']} answers of another task get less"
     )
     if faults:
         found += f"; first fault: {faults[0]['task_id']}: {faults[0]['fault']}"
     return _trait("verified golds", holds=not faults, found=found)
 
 
-def _said(headline: Mapping[str, Any] | None) -> str:
+def _headline_text(headline: Mapping[str, Any] | None) -> str:
     if headline is None:
         return "none: no task is left"
     low, high = headline["ci95"]
@@ -179,7 +180,7 @@ def _saturation(headline: Mapping[str, Any] | None) -> dict[str, Any]:
 def _facts(suite: NamedSuite, recovery: str) -> dict[str, Any]:
     episode = suite.profile.episode
     settings = settings_of(suite.config, suite.profile, suite.family)
-    told = {"name", "scaffold", "episode", "attempts", "temperature", "headline", "view"}
+    elsewhere = {"name", "scaffold", "episode", "attempts", "temperature", "headline", "view"}
     agent = suite.profile.agent
     scaffold = {
         "tools": "messages with the family's tools, in the policy's dialect or as native calls",
@@ -189,7 +190,7 @@ def _facts(suite: NamedSuite, recovery: str) -> dict[str, Any]:
         "environment": {
             "family": suite.family.name,
             "tasks": suite.source,
-            "settings": {key: value for key, value in settings.items() if key not in told},
+            "settings": {key: value for key, value in settings.items() if key not in elsewhere},
         },
         "tool budget": (
             f"{episode.max_turns} messages that call tools or speak to a user, "
