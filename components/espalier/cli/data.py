@@ -30,7 +30,7 @@ def check_queries(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Count the faults of formalized questions (WebShaper's entries), each kind apart."""
+    """Count the faults of formalized questions (WebShaper's entries) by kind."""
     from espalier.synthesis.webshaper import notation_files as files
 
     checked = files.check_file(file)
@@ -54,10 +54,10 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
         Path, typer.Argument(metavar="KNOWLEDGE", help="The knowledge artifact of a run.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for the questions.")],
-    count: Annotated[int, typer.Option("--count", min=1, help="Questions.")] = 100_000,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of questions.")] = 100_000,
     split: Annotated[
         Literal["train", "dev", "heldout", "all"],
-        typer.Option("--split", help="Whose entities; no file holds questions of two splits."),
+        typer.Option("--split", help="Split of the entities; each has files of its own."),
     ] = "train",
     parts: Annotated[
         int,
@@ -65,15 +65,15 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
             "--parts",
             min=1,
             max=10_000,
-            help="Files of a split, which --ray draws side by side; the rows depend on it.",
+            help="Files per split, which --ray draws in parallel; the rows depend on it.",
         ),
     ] = 8,
     ray: Annotated[
         bool,
         typer.Option(
             "--ray",
-            help="Draw on every CPU of the Ray cluster of RAY_ADDRESS, or of the one that runs "
-            "here; its nodes share the folders. The rows do not depend on it.",
+            help="Draw on every CPU of the Ray cluster at RAY_ADDRESS, or else on this machine; "
+            "its nodes have to share the folders. The rows do not depend on it.",
         ),
     ] = False,
     profile: ProfileOption = "laptop",
@@ -88,7 +88,7 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
     order = BulkOrder(knowledge=knowledge, splits=splits, count=count, parts=parts)
     settings = named_profile(profile)
     workers = _on_ray() if ray else this_process
-    with resumable("The same command goes on after the last row"):
+    with resumable("The same command resumes after the last row"):
         manifest = draw_questions(
             settings, order, out, ConsoleTracker("draw questions"), workers=workers
         )
@@ -109,7 +109,7 @@ def fetch(
 ) -> None:
     """Copy an artifact to a folder, under the names of its files, and check every byte.
 
-    In S3 files lie under their SHA-256. The same command resumes. Prints the content digest.
+    In S3 files are stored by their SHA-256. The same command resumes. Prints the content digest.
     """
     import os
 
@@ -136,20 +136,18 @@ def export(
     ],
     form: Annotated[
         Literal["verifiers", "trl", "trl-tokens", "atif"],
-        typer.Option("--format", help="Whose format; trl-tokens is for the policy itself."),
+        typer.Option("--format", help="Format; trl-tokens has token ids of this policy."),
     ],
     out: Annotated[Path, typer.Option("--out", help="File of JSON lines to write.")],
-    right: Annotated[
-        bool, typer.Option("--right", help="Leave out attempts that were not right.")
-    ] = False,
+    right: Annotated[bool, typer.Option("--right", help="Leave out wrong attempts.")] = False,
     without_tools: Annotated[
         bool,
-        typer.Option("--without-tools", help="Do not write which tools were offered."),
+        typer.Option("--without-tools", help="Leave out the tools that were offered."),
     ] = False,
 ) -> None:
     """Write trajectories in the format of verifiers, TRL or Harbor (ATIF).
 
-    The file is there with every row, or not touched. Gold answers are not written.
+    The file is written with all rows, or not touched. Gold answers are not written.
     """
     from espalier.interchange.exports import export as write
 
@@ -171,12 +169,11 @@ def collect(
     *,
     uri: Annotated[
         str,
-        typer.Argument(
-            metavar="URI", help="s3://BUCKET or s3://BUCKET/PREFIX, below which to look."
-        ),
+        typer.Argument(metavar="URI", help="s3://BUCKET or s3://BUCKET/PREFIX to search."),
     ],
     older_than: Annotated[
-        int, typer.Option("--older-than", metavar="DAYS", min=1, help="Age of what may go.")
+        int,
+        typer.Option("--older-than", metavar="DAYS", min=1, help="Least age of deleted objects."),
     ] = 7,
     kept_older_than: Annotated[
         int,
@@ -184,23 +181,24 @@ def collect(
             "--kept-older-than",
             metavar="DAYS",
             min=1,
-            help="Time without use after which outputs and checkpoints kept for later runs may go.",
+            help="Days without use after which outputs and checkpoints kept for later runs may go.",
         ),
     ] = 30,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")
     ] = False,
     unpublished: Annotated[
         bool,
-        typer.Option("--unpublished", help="Contents that have no manifest may go, too."),
+        typer.Option("--unpublished", help="Also delete contents without a manifest."),
     ] = False,
 ) -> None:
-    """Delete what no artifact in S3 names any more, and uploads that were given up.
+    """Delete objects that no artifact in S3 names any more, and abandoned uploads.
 
-    What replaced artifacts leave. Nothing is touched that a manifest names, or that is younger,
-    but for what is kept for later runs: all of it may go when no run has used it for a time.
-    Contents without a manifest are only counted, unless --unpublished is given: they are a killed
-    publication's, those of an artifact whose manifest was lost, or another program's.
+    These are left behind when artifacts are replaced. Objects that a manifest names, or that are
+    younger, are not touched, except those kept for later runs: they may go when no run has used
+    them for --kept-older-than days. Contents without a manifest are only counted, unless
+    --unpublished is given: they belong to a killed publication, to an artifact whose manifest was
+    lost, or to another program.
     """
     import os
     from datetime import timedelta
@@ -231,6 +229,6 @@ def _on_ray() -> Workers:
         from espalier.synthesis.bulk_ray_workers import ray_workers
     except ModuleNotFoundError as error:
         raise EngineError(
-            f"--ray needs the package {error.name}: {install_command('ray')}, here and on the nodes"
+            f"--ray needs the package {error.name}, here and on the nodes: {install_command('ray')}"
         ) from error
     return ray_workers

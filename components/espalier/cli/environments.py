@@ -22,7 +22,7 @@ from espalier.cli.app import (
     epilog=examples("espalier environments list", "espalier environments list --json"),
 )
 def list_environments(*, as_json: JsonOption = False) -> None:
-    """List the families of tasks that are installed, and where each comes from."""
+    """List the installed families of tasks, and the source of each."""
     from espalier.config.environment import installed_families
 
     found = [
@@ -50,18 +50,21 @@ def check(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Profile (name or .toml file), family, or module:Class; a profile comes first.",
+            help="Profile (name or .toml file), family, or module:Class; tried in this order.",
         ),
     ],
     tasks: Annotated[
         Path | None,
-        typer.Option("--tasks", help="File or folder of a public set; else tasks are generated."),
+        typer.Option("--tasks", help="File or folder of a public set; default: generated tasks."),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=2, help="Tasks at most.")] = 100,
+    count: Annotated[int, typer.Option("--count", min=2, help="Most tasks to check.")] = 100,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play a family's golds: each right, no other's, the same twice; and its teacher."""
+    """Check that a family accepts its gold answers, refuses other ones, and repeats exactly.
+
+    Its teacher's demonstrations are played too.
+    """
     from espalier.orchestration.environments import check_environment
 
     found = check_environment(name, set_ or (), count=count, benchmark=tasks)
@@ -90,15 +93,15 @@ def add(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Family with packages of its own, or module:Class of one of yours."
+            metavar="NAME", help="Built-in family, or module:Class of a family of your own."
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Profile to write for a family of yours; default NAME.toml."),
+        typer.Option("--out", help="Profile to write for your own family; default NAME.toml."),
     ] = None,
 ) -> None:
-    """Install what a built-in family needs, or write a profile for a family of yours."""
+    """Install a built-in family's packages, or write a profile for a family of your own."""
     from espalier.orchestration.environments import add_environment
 
     typer.echo(add_environment(name, out))
@@ -119,18 +122,18 @@ def serve(
         typer.Option("--run", help="Serve the tasks of this run, over its knowledge."),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes any that is free.")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes any free one.")] = 8000,
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
 ) -> None:
-    """Serve a family's tasks by OpenEnv's protocol, until it is interrupted.
+    """Serve a family's tasks over OpenEnv's protocol, until interrupted.
 
-    Each client plays in a session of its own: a WebSocket at /ws. Gold answers stay here.
+    Each client plays in its own session: a WebSocket at /ws. Gold answers are never sent.
     """
     from espalier.interchange.openenv_server import EnvironmentServing, serve_environment
     from espalier.orchestration.finished_run import open_finished_run
     from espalier.steps.profiles import named_profile
 
     chosen = named_profile(profile, set_ or ()) if run is None else open_finished_run(run).profile
-    asked = EnvironmentServing(run_dir=run, host=host, port=port)
-    serve_environment(asked, chosen, lambda line: typer.echo(line, err=True))
+    serving = EnvironmentServing(run_dir=run, host=host, port=port)
+    serve_environment(serving, chosen, lambda line: typer.echo(line, err=True))
