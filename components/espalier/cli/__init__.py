@@ -1,10 +1,10 @@
 """The command line: arguments in, results on stdout, everything else on stderr.
 
-app         the commands' frame (listing, errors, exit codes), and shared arguments
-plan        what a run will need, before it runs
-runs        run, evaluate, reward-model, report, chat; step (hidden: what pods run); doctor
-models      promote, rollback, load, versions, serve, record, api-key: of what was registered
-named_models    models list, add, push: what a run may start from
+app         the root command (listing, errors, exit codes), and shared arguments
+plan        plan: the resources of a run, before it runs
+runs        run, evaluate, reward-model, report, chat; step (hidden: pods run it); doctor
+models      promote, rollback, load, versions, serve, record, api-key: registered models
+named_models    models list, add, push: base models
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
 data        data fetch, collect

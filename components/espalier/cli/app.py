@@ -1,4 +1,4 @@
-"""The frame of the commands: listing, errors, examples, and the arguments that they share."""
+"""The root command: the listing of commands, errors, examples, and shared arguments."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ PANELS = {
     "Data": ("data", "environments"),
     "This machine": ("doctor",),
 }
-"""What `espalier --help` lists, in the order in which a run's life needs it."""
+"""Section of `espalier --help` -> its commands, in the order of a run's life."""
 
 
 class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (as typer's)
-        """List the commands by what they are for."""
+        """List the commands by section."""
         width = max(len(name) for names in PANELS.values() for name in names)
         for title, names in PANELS.items():
-            # padded alike, so that the descriptions of all sections stand in one column
+            # padded to one width, so that the descriptions of all sections align
             rows = [
                 (name.ljust(width), self.commands[name].get_short_help_str(_HELP_WIDTH))
                 for name in names
@@ -44,7 +44,7 @@ class _Commands(TyperGroup):
                 formatter.write_dl(rows)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (as typer declares it)
-        """Run a command; what the user has to mend is one message, not a traceback."""
+        """Run a command; report an error that the user can fix as one line, not a traceback."""
         try:
             return super().main(*args, **kwargs)
         except EspalierError as error:
@@ -53,7 +53,7 @@ class _Commands(TyperGroup):
         except ModuleNotFoundError as error:
             missing = missing_extra(error)
             if missing is None:
-                raise  # no extra brings it: a fault of ours
+                raise  # not in any extra, so a bug of espalier
             typer.echo(f"error: {missing}", err=True)
             sys.exit(1)
 
@@ -79,7 +79,7 @@ app.add_typer(data)
 
 environments = typer.Typer(
     name="environments",
-    help="Families of tasks: listed, checked by their golds, served to others.",
+    help="Families of tasks: list, check with gold answers, serve.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -88,7 +88,7 @@ app.add_typer(environments)
 
 named_models = typer.Typer(
     name="models",
-    help="Base models that policy.model may name: listed, added, pushed to S3.",
+    help="Base models that policy.model may name: list, add, push to S3.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -96,15 +96,15 @@ app.add_typer(named_models)
 
 
 def examples(*lines: str) -> str:
-    """An epilog for `--help` that keeps its lines."""
+    """Epilog for `--help` with one example per line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def resumable(how_to_go_on: str) -> AbstractContextManager[None]:
-    """Within the block, Ctrl-C and SIGTERM end the command in order, within five seconds.
+    """Within the block, Ctrl-C and SIGTERM end the command cleanly, within five seconds.
 
     Args:
-        how_to_go_on: said last, before the command as it was typed.
+        how_to_go_on: last message, which is followed by the command as it was typed.
     """
     from espalier.steps.stopping import stopping_on_signals
 
@@ -129,7 +129,8 @@ def _show_version(value: bool) -> None:  # noqa: FBT001 (typer calls it by posit
 def _frame(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     logging.basicConfig(
@@ -138,7 +139,7 @@ def _frame(
 
 
 ProfileOption = Annotated[
-    str, typer.Option("--profile", help="Name under pipelines/profiles, or path of a .toml file.")
+    str, typer.Option("--profile", help="Name in pipelines/profiles, or path of a .toml file.")
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -155,18 +156,18 @@ RunOption = Annotated[
     typer.Option(
         "--run",
         metavar="RUN",
-        help="Folder of the run that made the version; found through MLflow where it is not given.",
+        help="Folder of the run that made the version; default: looked up in MLflow.",
     ),
 ]
 ModelArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]", help="Registered model; default: that of the run or profile."
+        metavar="[MODEL]", help="Registered model; default: the one of the run or profile."
     ),
 ]
 RunsOption = Annotated[
     Path,
     typer.Option(
-        "--runs", help="Where runs and their mlflow.db are; not used with MLFLOW_TRACKING_URI."
+        "--runs", help="Folder of runs and their mlflow.db; not used with MLFLOW_TRACKING_URI."
     ),
 ]

@@ -24,7 +24,7 @@ def fetch(
 ) -> None:
     """Copy an artifact to a folder, under the names of its files, and check every byte.
 
-    In S3 files lie under their SHA-256. The same command resumes. Prints the content digest.
+    In S3 files are stored by their SHA-256. The same command resumes. Prints the content digest.
     """
     import os
 
@@ -44,12 +44,11 @@ def collect(
     *,
     uri: Annotated[
         str,
-        typer.Argument(
-            metavar="URI", help="s3://BUCKET or s3://BUCKET/PREFIX, below which to look."
-        ),
+        typer.Argument(metavar="URI", help="s3://BUCKET or s3://BUCKET/PREFIX to search."),
     ],
     older_than: Annotated[
-        int, typer.Option("--older-than", metavar="DAYS", min=1, help="Age of what may go.")
+        int,
+        typer.Option("--older-than", metavar="DAYS", min=1, help="Least age of deleted objects."),
     ] = 7,
     kept_older_than: Annotated[
         int,
@@ -57,23 +56,24 @@ def collect(
             "--kept-older-than",
             metavar="DAYS",
             min=1,
-            help="Time without use after which outputs and checkpoints kept for later runs may go.",
+            help="Days without use after which outputs and checkpoints kept for later runs may go.",
         ),
     ] = 30,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")
     ] = False,
     unpublished: Annotated[
         bool,
-        typer.Option("--unpublished", help="Contents that have no manifest may go, too."),
+        typer.Option("--unpublished", help="Also delete contents without a manifest."),
     ] = False,
 ) -> None:
-    """Delete what no artifact in S3 names any more, and uploads that were given up.
+    """Delete objects that no artifact in S3 names any more, and abandoned uploads.
 
-    What replaced artifacts leave. Nothing is touched that a manifest names, or that is younger,
-    but for what is kept for later runs: all of it may go when no run has used it for a time.
-    Contents without a manifest are only counted, unless --unpublished is given: they are a killed
-    publication's, those of an artifact whose manifest was lost, or another program's.
+    These are left behind when artifacts are replaced. Objects that a manifest names, or that are
+    younger, are not touched, except those kept for later runs: they may go when no run has used
+    them for --kept-older-than days. Contents without a manifest are only counted, unless
+    --unpublished is given: they belong to a killed publication, to an artifact whose manifest was
+    lost, or to another program.
     """
     import os
     from datetime import timedelta

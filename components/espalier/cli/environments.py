@@ -28,7 +28,7 @@ _LABELS = {
     epilog=examples("espalier environments list", "espalier environments list --json"),
 )
 def list_environments(*, as_json: JsonOption = False) -> None:
-    """List the families of tasks that are installed, and where each comes from."""
+    """List the installed families of tasks, and the source of each."""
     from espalier.config.environment import installed_families
 
     found = [
@@ -56,12 +56,12 @@ def check(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Profile (name or .toml file), family, or module:Class; a profile comes first.",
+            help="Profile (name or .toml file), family, or module:Class; tried in this order.",
         ),
     ],
     tasks: Annotated[
         Path | None,
-        typer.Option("--tasks", help="File or folder of a public set; else tasks are generated."),
+        typer.Option("--tasks", help="File or folder of a public set; default: generated tasks."),
     ] = None,
     count: Annotated[int, typer.Option("--count", min=2, help="Most tasks to play.")] = 100,
     set_: SetOption = None,
@@ -100,15 +100,15 @@ def add(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Family with packages of its own, or module:Class of one of yours."
+            metavar="NAME", help="Built-in family, or module:Class of a family of your own."
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Profile to write for a family of yours; default NAME.toml."),
+        typer.Option("--out", help="Profile to write for your own family; default NAME.toml."),
     ] = None,
 ) -> None:
-    """Install what a built-in family needs, or write a profile for a family of yours."""
+    """Install a built-in family's packages, or write a profile for a family of your own."""
     from espalier.orchestration.environments import add_environment
 
     typer.echo(add_environment(name, out))

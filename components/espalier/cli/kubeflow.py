@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 schedule = typer.Typer(
     name="schedule",
-    help="Runs that Kubeflow starts by the clock.",
+    help="Runs that Kubeflow starts on a schedule.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(schedule)
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule, or its id.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of the schedule.")]
 
 
 @app.command(
@@ -47,9 +47,9 @@ def compile_(
         str | None, typer.Option("--image", help="Container image of every step.")
     ] = None,
 ) -> None:
-    """Write the pipeline as Kubeflow takes it.
+    """Write the pipeline in Kubeflow's format.
 
-    --profile and --set become what the run form starts with. The section [kubernetes] of the
+    --profile and --set become the defaults of Kubeflow's run form. The section [kubernetes] of the
     profile is compiled in: images, resources, GPUs, nodes, volumes, secrets and labels of the pods.
     """
     from espalier.config import ImagesConfig
@@ -77,21 +77,21 @@ def submit(
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Of the run; default: the profile's.")
+        str | None, typer.Option("--name", help="Name of the run; default: the profile's.")
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Follow it to its end; exit code 1 if it fails.")
+        bool, typer.Option("--wait", help="Wait for the run's end; exit code 1 if it fails.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start one run on Kubeflow Pipelines and print its id.
 
-    The pipeline is compiled with the profile's section [kubernetes] and uploaded as a version named
-    after its content, once. Server and token: kubernetes.kubeflow.endpoint and .token_file, or
-    KF_PIPELINES_ENDPOINT and KF_PIPELINES_TOKEN. The JSON's url is the run on Kubeflow's pages, or
-    null where it is not known where these are: kubernetes.kubeflow.ui or KF_PIPELINES_UI_ENDPOINT.
+    The pipeline is compiled with the profile's section [kubernetes] and uploaded once, as a version
+    named after its content. Server and token: kubernetes.kubeflow.endpoint and .token_file, or
+    KF_PIPELINES_ENDPOINT and KF_PIPELINES_TOKEN. The JSON's url is the run's page in Kubeflow, or
+    null if its address is unknown: kubernetes.kubeflow.ui or KF_PIPELINES_UI_ENDPOINT.
 
-    With --wait a line on stderr says what each step does. Ctrl-C leaves the run going.
+    With --wait, each step's start and end is a line on stderr. Ctrl-C does not stop the run.
     """
     from espalier.cluster.kubeflow import start_run
     from espalier.cluster.kubeflow_runs import explained
@@ -127,27 +127,29 @@ def submit(
 )
 def create(  # noqa: PLR0913 (options of a command)
     *,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule; not taken yet.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Unused name for the schedule.")],
     cron: Annotated[
         str, typer.Option("--cron", help="Six fields: second minute hour day month weekday.")
     ],
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
-    start: Annotated[str | None, typer.Option("--start", help="Not before; ISO 8601.")] = None,
-    end: Annotated[str | None, typer.Option("--end", help="Not after; ISO 8601.")] = None,
+    start: Annotated[str | None, typer.Option("--start", help="Earliest run; ISO 8601.")] = None,
+    end: Annotated[str | None, typer.Option("--end", help="Latest run; ISO 8601.")] = None,
     timezone: Annotated[
         str | None,
-        typer.Option("--timezone", help="Of --cron, as Asia/Tokyo; default: Kubeflow's own."),
+        typer.Option(
+            "--timezone", help="Time zone of --cron, such as Asia/Tokyo; default: Kubeflow's own."
+        ),
     ] = None,
 ) -> None:
-    """Make a schedule and print its id.
+    """Create a schedule and print its id.
 
-    One run at a time. None for times before it was made, even if --start has passed. A time at
-    which a run of it is going on, or Kubeflow itself is down, is made up for when that is over:
-    once, for the latest such time.
+    It has one run at a time, and none for times before it was created, even if --start has passed.
+    Times that pass while a run of it is going on, or while Kubeflow is down, are made up for
+    afterwards by a single run.
 
-    Kubeflow reads all its schedules in one time zone, which kubernetes.kubeflow.timezone has to say
-    if it is not UTC. --timezone is written in that one; where daylight saving time makes this
+    Kubeflow reads all schedules in one time zone, which kubernetes.kubeflow.timezone has to name if
+    it is not UTC. --cron is converted to it from --timezone; where daylight saving time makes this
     impossible, it is refused.
     """
     from espalier.cluster.schedules import When, times
@@ -172,7 +174,7 @@ def list_(
 ) -> None:
     """List the schedules.
 
-    The time zone is that of kubernetes.kubeflow.timezone: Kubeflow does not say in which it reads.
+    The time zone shown is kubernetes.kubeflow.timezone, because Kubeflow does not report its own.
     """
     from espalier.cluster.schedules import schedules
     from espalier.orchestration.results import aligned
@@ -203,7 +205,7 @@ def list_(
 
 @schedule.command(epilog=examples("espalier schedule pause nightly"))
 def pause(*, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None) -> None:
-    """Start no more runs; one that runs goes on."""
+    """Start no more runs; a running one continues."""
     from espalier.cluster import schedules
 
     _changed(schedules.pause, name, profile, set_ or ())
@@ -213,10 +215,10 @@ def pause(*, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOpt
 def resume(
     *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
 ) -> None:
-    """Start runs again, from the next time on, and print the schedule's id, which is a new one.
+    """Start runs again, from the next scheduled time on, and print the schedule's new id.
 
-    Kubeflow would start a run at once for the latest time that a paused schedule missed. So this
-    makes an equal schedule anew and then deletes the paused one; runs stay.
+    Kubeflow would at once start a run for the latest time that a paused schedule missed. Therefore
+    an equal schedule is created, and the paused one deleted; its runs stay.
     """
     from espalier.cluster import schedules
 
@@ -230,7 +232,7 @@ def resume(
 def delete(
     *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
 ) -> None:
-    """Delete the schedule; runs that it started stay, and go on."""
+    """Delete the schedule; its runs stay, and continue."""
     from espalier.cluster import schedules
 
     _changed(schedules.delete, name, profile, set_ or ())
@@ -252,22 +254,22 @@ def _note(notes: Sequence[str]) -> None:
 
 
 def _note_model(reference: str | int | None) -> None:
-    """Say on stderr where pods look for a named model."""
+    """Print to stderr from where pods fetch a named model."""
     if reference is not None:
         push = f"espalier models push {str(reference).partition('@')[0]} --to ADDRESS"
         _note(
             [
-                f"pods take the model {reference} from ESPALIER_ARTIFACTS/models; "
+                f"pods fetch the model {reference} from ESPALIER_ARTIFACTS/models; "
                 f"`{push}` puts it there, once"
             ]
         )
 
 
 def _note_tags(images: ImagesConfig) -> None:
-    """Say on stderr which images have no digest."""
+    """Print to stderr which images have no digest."""
     for image in images.by_tag():
         typer.echo(
-            f"note: {image} has a tag and no digest: what is pulled may change. Name it as "
+            f"note: {image} has a tag and no digest, so its content may change. Name it as "
             "IMAGE@sha256:... (docs/cluster.md says how to read its digest)",
             err=True,
         )

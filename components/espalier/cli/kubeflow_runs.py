@@ -1,4 +1,4 @@
-"""runs list, show, stop, retry; and what `submit --wait` prints while it follows a run."""
+"""runs list, show, stop, retry; and the following of a run, for `submit --wait` too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ app.add_typer(runs)
 WhichArgument = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or its id.")]
 
 INTERRUPTED = 130
-"""Exit code of a shell's command that Ctrl-C ends."""
+"""A shell's exit code for a command that Ctrl-C ended."""
 _LOG_LINES = 30
 _NAME_WIDTH = 20
 
@@ -61,7 +61,7 @@ def list_(
     *,
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most runs to list.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the runs, newest first; archived ones are left out."""
@@ -99,11 +99,11 @@ def show(
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for its end; exit code 1 if it fails.")
+        bool, typer.Option("--follow", help="Wait for the run's end; exit code 1 if it fails.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run's parameters, and the steps that it reached: states, durations, messages."""
+    """Show a run's parameters, and its steps so far with states, durations and messages."""
     from espalier.cluster import kubeflow_runs
 
     with connected(profile, set_) as (api, _):
@@ -122,7 +122,7 @@ def show(
 
 @runs.command(epilog=examples("espalier runs stop r18"))
 def stop(*, run: WhichArgument, profile: ProfileOption = "laptop", set_: SetOption = None) -> None:
-    """End a run; Kubeflow counts it as failed, and `retry` goes on with it."""
+    """Stop a run; Kubeflow counts it as failed, and `retry` continues it."""
     from espalier.cluster import kubeflow_runs
 
     with connected(profile, set_) as (api, _):
@@ -131,7 +131,7 @@ def stop(*, run: WhichArgument, profile: ProfileOption = "laptop", set_: SetOpti
 
 @runs.command(epilog=examples("espalier runs retry r18", "espalier runs show r18 --follow"))
 def retry(*, run: WhichArgument, profile: ProfileOption = "laptop", set_: SetOption = None) -> None:
-    """Run the steps of a failed run that did not succeed; the others keep their results."""
+    """Run a failed run's unsuccessful steps again; the others keep their results."""
     from espalier.cluster import kubeflow_runs
 
     with connected(profile, set_) as (api, _):
@@ -139,10 +139,10 @@ def retry(*, run: WhichArgument, profile: ProfileOption = "laptop", set_: SetOpt
 
 
 def watched(api: KubeflowApi, run_id: str, profile: str, overrides: Sequence[str] | None) -> Run:
-    """Wait for the end of a run: its page, and a line for each step that starts or ends, on stderr.
+    """Wait for a run's end; print its page, and a line per step that starts or ends, to stderr.
 
-    Ctrl-C ends the waiting and not the run: exit code 130. Whatever else ends it says as well how
-    to follow the run again.
+    Ctrl-C ends the waiting with exit code 130, and not the run. If waiting ends early, the message
+    says how to follow the run again.
     """
     from espalier.cluster.kubeflow_runs import follow
 
@@ -154,16 +154,16 @@ def watched(api: KubeflowApi, run_id: str, profile: str, overrides: Sequence[str
     try:
         return follow(api, run_id, _report, _report_silence, time.sleep)
     except KeyboardInterrupt:
-        typer.echo(f"the run goes on. Follow it again: {again}", err=True)
+        typer.echo(f"the run continues. Follow it again: {again}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except ClusterError as error:
         raise ClusterError(
-            f"{error}. The run is not ended by this; follow it again: {again}"
+            f"{error}. The run itself continues; follow it again: {again}"
         ) from error
 
 
 def leave(api: KubeflowApi, run: Run) -> None:
-    """Say on stderr how a run ended, and exit with 1 unless it succeeded."""
+    """Print to stderr how a run ended, and exit with 1 unless it succeeded."""
     from espalier.cluster.kubeflow_runs import SUCCEEDED, explained
 
     took = _duration(run.seconds)
@@ -185,7 +185,7 @@ def leave(api: KubeflowApi, run: Run) -> None:
 
 
 def details(run: Run, url: str | None) -> dict[str, Any]:
-    """A run for scripts."""
+    """A run as JSON for scripts."""
     return _summary(run) | {
         "url": url,
         "parameters": run.parameters,
@@ -236,7 +236,7 @@ def _report(step: Step) -> None:
 
 
 def _report_silence(error: ClusterError) -> None:
-    typer.echo(f"waiting for the server, the run does not need it: {error}", err=True)
+    typer.echo(f"waiting for the server, while the run continues: {error}", err=True)
 
 
 def _log_lines(api: KubeflowApi, run: Run, step: Step) -> list[str]:

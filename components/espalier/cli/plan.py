@@ -1,4 +1,4 @@
-"""plan: what a run will need, before anything runs."""
+"""plan: the resources that a run will need, before it runs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def plan(  # noqa: PLR0913 (the options of a command)
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     runs: Annotated[
-        Path, typer.Option("--runs", help="Folder of runs, which keeps what --probe measures.")
+        Path, typer.Option("--runs", help="Folder of runs; stores the measurements of --probe.")
     ] = Path("runs"),
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="First run all stages, cut to about a minute, to measure."),
+        typer.Option("--probe", help="First run all stages for about a minute, to measure."),
     ] = False,
     prices: Annotated[
         Path | None,
         typer.Option(
             "--prices",
             metavar="FILE",
-            help="TOML file with prices of an hour: machine_hour, gpu_hour, cpu_core_hour, "
+            help="TOML file with prices per hour: machine_hour, gpu_hour, cpu_core_hour, "
             "memory_gib_hour, and currency.",
         ),
     ] = None,
@@ -51,7 +51,7 @@ def plan(  # noqa: PLR0913 (the options of a command)
         typer.Option(
             "--memory",
             metavar="AMOUNT",
-            help="Memory that the run may take, such as 16GiB; default: this machine's.",
+            help="Memory limit of the run, such as 16GiB; default: this machine's.",
         ),
     ] = None,
     gpu_memory: Annotated[
@@ -67,32 +67,32 @@ def plan(  # noqa: PLR0913 (the options of a command)
         typer.Option(
             "--disk",
             metavar="AMOUNT",
-            help="Disk that the run may take, such as 50GiB; default: what is free below --runs.",
+            help="Disk limit of the run, such as 50GiB; default: free space at --runs.",
         ),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option("--hours", help="Hours that the run may take.")
+        float | None, typer.Option("--hours", help="Time limit of the run, hours.")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="Money that the run may cost, by --prices.")
+        float | None, typer.Option("--budget", help="Cost limit of the run, by --prices.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a run will need, before it runs: memory, time, disk, GPU-hours, money.
+    """Estimate what a run will need before it runs: memory, time, disk, GPU-hours, money.
 
-    Nothing is run or written, other than by --probe: it measures how long episodes are and how
-    fast this model is on this machine, for later plans too. What was not measured is estimated, and
-    named. What does not fit is listed with the keys of the profile that it depends on most. Exit
-    code 1: it does not fit.
+    Nothing is run or written without --probe, which measures the length of episodes and the speed
+    of this model on this machine, for later plans too. The output names what is estimated without
+    a measurement. A limit that is exceeded is listed with the profile keys that it depends on most.
+    Exit code 1: the run does not fit.
     """
     from espalier import planning
     from espalier.steps.profiles import named_profile, preset_line
 
     if budget is not None and prices is None:
-        raise typer.BadParameter("--budget is compared with what --prices says; give both")
+        raise typer.BadParameter("--budget needs --prices; give both")
     for name, value in {"--hours": hours, "--budget": budget}.items():
         if value is not None and not value > 0:
-            raise typer.BadParameter(f"{name} {value:g} allows nothing; give a number above 0")
+            raise typer.BadParameter(f"{name} {value:g} must be above 0")
     chosen = named_profile(profile, set_ or ())
     if line := preset_line(chosen):
         typer.echo(line, err=True)
@@ -106,7 +106,7 @@ def plan(  # noqa: PLR0913 (the options of a command)
     table = None if prices is None else planning.read_prices(prices)
     machine = planning.this_machine(runs)
     if probe:
-        with resumable("The same command begins the probe anew"):
+        with resumable("The same command repeats the probe"):
             planning.run_probe(chosen, machine, runs, lambda line: typer.echo(line, err=True))
     order = planning.PlanOrder(
         profile=chosen,

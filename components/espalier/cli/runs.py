@@ -25,21 +25,21 @@ from espalier.cli.app import (
 
 
 class Runner(enum.StrEnum):
-    """Where the stages run."""
+    """Runner of the stages."""
 
     IN_PROCESS = "in-process"
     KFP_LOCAL = "kfp-local"
 
 
 class RewardModelKind(enum.StrEnum):
-    """What a reward model scores."""
+    """Kind of reward model: it scores every step of an attempt, or only its end."""
 
     PROCESS = "process"
     OUTCOME = "outcome"
 
 
 _HOW_TO_GO_ON = {
-    Runner.IN_PROCESS: "The same command goes on from the last checkpoint",
+    Runner.IN_PROCESS: "The same command resumes from the last checkpoint",
     Runner.KFP_LOCAL: "The same command starts the pipeline again",
 }
 
@@ -58,15 +58,15 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run; default runs/<profile>.")
     ] = None,
-    runner: Annotated[Runner, typer.Option("--runner", help="Where stages run.")] = (
+    runner: Annotated[Runner, typer.Option("--runner", help="Runner of the stages.")] = (
         Runner.IN_PROCESS
     ),
     as_json: JsonOption = False,
 ) -> None:
     """Run the whole chain, from knowledge source to registered model.
 
-    The same command resumes a run that was killed, and keeps every artifact that is still current.
-    Prints the table of results; --json prints RUN/summary.json.
+    The same command resumes a killed run, and keeps every artifact that is still current. Prints
+    the table of results; --json prints RUN/summary.json.
     """
     from espalier.steps.profiles import named_profile, preset_line
 
@@ -110,7 +110,7 @@ def evaluate(  # noqa: PLR0913 (the options of a command)
         ),
     ],
     run: Annotated[
-        Path | None, typer.Option("--run", help="The run whose held-out suite is asked.")
+        Path | None, typer.Option("--run", help="Run whose held-out suite is used.")
     ] = None,
     suite: Annotated[
         str | None,
@@ -122,34 +122,36 @@ def evaluate(  # noqa: PLR0913 (the options of a command)
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="MODEL", help="A second model, compared in pairs."),
+        typer.Option("--against", metavar="MODEL", help="Second model, compared task by task."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder of attempts and report; default evaluations/MODEL."),
+        typer.Option("--out", help="Folder for attempts and report; default evaluations/MODEL."),
     ] = None,
     key_variable: Annotated[
         str | None,
-        typer.Option("--key-variable", metavar="NAME", help="Variable with the key of a URL."),
+        typer.Option("--key-variable", metavar="NAME", help="Variable with the API key for URL."),
     ] = None,
     prompt_price: Annotated[
-        float | None, typer.Option("--prompt-price", help="Of a URL, a million tokens.")
+        float | None,
+        typer.Option("--prompt-price", help="Price of a million prompt tokens at URL."),
     ] = None,
     completion_price: Annotated[
-        float | None, typer.Option("--completion-price", help="Of a URL, a million tokens.")
+        float | None,
+        typer.Option("--completion-price", help="Price of a million completion tokens at URL."),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="Attempts side by side at a URL.")
+        int | None, typer.Option("--concurrency", help="Most concurrent attempts at URL.")
     ] = None,
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     runs: RunsOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """Judge a model on the held-out questions of a run, or on suites.
+    """Evaluate a model on the held-out questions of a run, or on suites.
 
-    With --suite any model: what is finished is kept in --out, so that the same command goes on
-    where it was stopped. Writes results.json, card.json, report.md and report.html there.
+    With --suite, any model. Finished attempts are kept in --out, so that the same command resumes
+    where it was stopped; results.json, card.json, report.md and report.html are written there.
     """
     if suite is None:
         _evaluate_on_run(model, run, as_json=as_json)
@@ -160,7 +162,7 @@ def evaluate(  # noqa: PLR0913 (the options of a command)
         "completion_price": completion_price,
         "concurrency": concurrency,
     }
-    with resumable("The same command goes on with the attempts that are not finished"):
+    with resumable("The same command resumes with the unfinished attempts"):
         from espalier.determinism import prepare_environment
 
         prepare_environment()  # before anything imports torch
@@ -188,7 +190,7 @@ def evaluate(  # noqa: PLR0913 (the options of a command)
 def _evaluate_on_run(policy: str, run: Path | None, *, as_json: bool) -> None:
     if run is None:
         raise typer.BadParameter(
-            "name the run whose held-out questions are asked with --run RUN, or suites with --suite"
+            "name a run with --run RUN to use its held-out questions, or suites with --suite"
         )
     from espalier.orchestration.finished_run import evaluate_policy
 
@@ -211,15 +213,15 @@ def reward_model(
     run: RunArgument,
     out: Annotated[Path, typer.Option("--out", help="Folder of the model.")],
     kind: Annotated[
-        RewardModelKind, typer.Option("--kind", help="Scores every step, or the end alone.")
+        RewardModelKind, typer.Option("--kind", help="Score every step, or only the end.")
     ] = RewardModelKind.PROCESS,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a head that scores attempts, on rollouts of a run.
+    """Train a head that scores attempts, on rollouts of a run's warm policy.
 
-    The attempts are those of the run's warm policy; [reward_model] says how many. `reward.process`
-    and `reward.outcome_model` name the folder to train with it.
+    [reward_model] says how many. To train a policy with it, set `reward.process.model` or
+    `reward.outcome_model.model` to its folder.
     """
     from espalier.orchestration.reward_models import train_reward_model
 
@@ -258,12 +260,12 @@ def chat(
         typer.Option("--policy", help="A model directory; default: the run's trained policy."),
     ] = None,
     question: Annotated[
-        str | None, typer.Option("--question", help="Ask this, print the episode, and leave.")
+        str | None, typer.Option("--question", help="Ask this, print the episode, and exit.")
     ] = None,
 ) -> None:
     """Talk to a policy and see its searches.
 
-    An empty line or the end of input leaves.
+    An empty line or the end of input exits.
     """
     from espalier.orchestration.finished_run import Conversation, transcript
 
@@ -301,7 +303,7 @@ def step(
         str, typer.Option("--run", help="s3://BUCKET/PREFIX of the run, or its folder.")
     ],
     profile: Annotated[
-        str, typer.Option("--profile", help="Name, path of a .toml file, or the JSON of a whole.")
+        str, typer.Option("--profile", help="Name, path of a .toml file, or a whole one as JSON.")
     ] = "laptop",
     input_: Annotated[
         list[str] | None,
@@ -310,21 +312,22 @@ def step(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", help="Where the output goes instead of RUN/NAME.")
+        str | None, typer.Option("--output", help="URI of the output; default: RUN/NAME.")
     ] = None,
     workspace: Annotated[
-        Path, typer.Option("--workspace", help="Folder for artifacts of S3 while the step runs.")
+        Path, typer.Option("--workspace", help="Folder for artifacts from S3 while the step runs.")
     ] = Path("/s3"),
 ) -> None:
     """Run one stage on artifacts in S3 or in folders, as its pod on a cluster does.
 
-    S3 is where AWS_ENDPOINT_URL_S3 says; credentials come from AWS_ACCESS_KEY_ID and
+    AWS_ENDPOINT_URL_S3 is the address of S3; credentials come from AWS_ACCESS_KEY_ID and
     AWS_SECRET_ACCESS_KEY or a credentials file. MLFLOW_TRACKING_URI and MLFLOW_RUN_ID name the
-    tracked run that the stage belongs to. Nothing runs where the output is current. Prints the
-    content digest of the output.
+    tracked run that the stage belongs to. Nothing runs if the output is current. Prints the content
+    digest of the output.
 
-    Exit codes: 1 and 2 the stage refuses; 75 storage or MLflow was away; 128 and more a signal.
-    Under Kubeflow, which cannot tell these apart, storage is asked for ten minutes more.
+    Exit codes: 1 and 2 if the stage refuses its input; 75 if storage or MLflow was away; 128 and
+    more for a signal. Under Kubeflow, which cannot tell these apart, storage is retried for ten
+    minutes more.
     """
     from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
     from espalier.records import EspalierError, StorageAwayError, patient, patiently
@@ -348,7 +351,7 @@ def step(
     try:
         with patient(Patience(total_s=waits_s, say=say)):
             manifest = patiently(lambda: run_step(order, say))
-    except StepFailed as error:  # the step itself has left the termination message
+    except StepFailed as error:  # the step itself wrote the termination message
         say(f"error: {error}")
         raise typer.Exit(error.exit_code) from error
     except EspalierError as error:
@@ -371,14 +374,13 @@ def _named_uri(text: str) -> tuple[str, str]:
 @app.command(epilog=examples("espalier doctor", "espalier doctor --json"))
 def doctor(
     *,
-    runs: Annotated[Path, typer.Option("--runs", help="Where runs will be written.")] = Path(
-        "runs"
-    ),
+    runs: Annotated[Path, typer.Option("--runs", help="Folder for runs.")] = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """Say what is installed, what is missing and what to do.
+    """Print what is installed, what is missing, and what to do.
 
-    Exit code 1 means that `espalier run` would not work; what only a cluster needs is no fault.
+    Exit code 1: `espalier run` would not work. Missing parts that only a cluster needs do not
+    count.
     """
     from espalier.orchestration.doctor import examine
 

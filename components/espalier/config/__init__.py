@@ -1,4 +1,4 @@
-"""The profile of a run: one TOML file, every choice in it."""
+"""The profile of a run: one TOML file with every setting."""
 
 from espalier.config.agent import AgentConfig, VerifiersConfig
 from espalier.config.cluster import (

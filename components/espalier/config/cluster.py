@@ -1,6 +1,6 @@
 """Profile section `kubernetes`: pods, Ray, sandboxes and Kubeflow, in Kubernetes' spelling.
 
-It is in no stage's digest: where a stage runs is not what it computes.
+No stage's digest includes it, because where a stage runs does not change what it computes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ _TAG = re.compile(r"[^@\s]+:([\w][\w.-]{0,127})")
 
 
 def amount(quantity: str) -> Decimal:
-    """How much `quantity` is: cores for "500m", bytes for "2Gi".
+    """Value of a Kubernetes quantity: cores for "500m", bytes for "2Gi".
 
     Raises:
-        ValueError: not an amount that Kubernetes reads.
+        ValueError: the text is not a Kubernetes quantity.
     """
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
-        raise ValueError(f"{quantity!r} is no amount; write it as 500m or 2 (cores), 512Mi or 8Gi")
+        raise ValueError(
+            f"{quantity!r} is not a quantity; write it as 500m or 2 (cores), 512Mi or 8Gi"
+        )
     return Decimal(match[1]) * _FACTORS[match[2]]
 
 
 def _number_as_text(value: object) -> object:
-    """Whole cores are numbers in TOML; turn them into text, but not a bool."""
+    """Turn an integer, as TOML has whole cores, into text; leave a bool alone."""
     return str(value) if type(value) is int else value
 
 
@@ -53,7 +55,7 @@ def _quantity(text: str) -> str:
 def _dns_label(text: str) -> str:
     if not _DNS_LABEL.fullmatch(text):
         raise ValueError(
-            f"{text!r} is no name in Kubernetes: lower-case letters, digits and dashes, at most 63"
+            f"{text!r} is not a Kubernetes name: at most 63 lower-case letters, digits and dashes"
         )
     return text
 
@@ -62,26 +64,26 @@ def _pinned_image(text: str) -> str:
     tag = _TAG.fullmatch(text)
     if not _DIGEST.fullmatch(text) and (tag is None or tag[1] == "latest"):
         raise ValueError(
-            f"{text!r} may be another image tomorrow; name it by digest (IMAGE@sha256:...), or by "
-            "a tag other than latest"
+            f"{text!r} may name another image tomorrow; use a digest (IMAGE@sha256:...), or a tag "
+            "other than latest"
         )
     return text
 
 
 def _time_zone(text: str) -> str:
     try:
-        if text != "UTC":  # which needs no time zone database
+        if text != "UTC":  # needs no time zone database, which a container may lack
             ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(f"{text!r} is no time zone known here; one is Europe/Paris") from error
+        raise ValueError(f"{text!r} is not a known time zone; one is Europe/Paris") from error
     return text
 
 
 def _pull_secret(text: str) -> str:
     if not text.startswith("espalier-pull"):
         raise ValueError(
-            f"{text!r} is no secret for pulling images: the sandbox namespace keeps only those "
-            "that are named espalier-pull or espalier-pull-..."
+            f"{text!r} cannot be a secret for pulling images: the sandbox namespace allows only "
+            "names that begin with espalier-pull"
         )
     return _dns_label(text)
 
@@ -91,37 +93,39 @@ DnsLabel = Annotated[str, AfterValidator(_dns_label)]
 PullSecret = Annotated[str, AfterValidator(_pull_secret)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
 PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
-"""An image by digest, or by a tag that is never moved."""
+"""Name of an image with a digest, or with a tag other than latest."""
 
 
 class KubeflowConfig(Section):
-    """A server of Kubeflow Pipelines, and under which names it keeps what is submitted."""
+    """A server of Kubeflow Pipelines, and names for what is submitted to it."""
 
     endpoint: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
-    """Such as http://localhost:8888, or https://HOST/pipeline; without it KF_PIPELINES_ENDPOINT."""
+    """Address of the API, such as http://localhost:8888 or https://HOST/pipeline; default:
+    KF_PIPELINES_ENDPOINT."""
     ui: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
-    """Kubeflow's own pages, for links to runs; without it KF_PIPELINES_UI_ENDPOINT, or the endpoint
-    where it serves them."""
+    """Address of Kubeflow's web pages, for links to runs; default: KF_PIPELINES_UI_ENDPOINT, or the
+    endpoint if it serves them."""
     token_file: Path | None = None
-    """Bearer token; read anew by every command. Without it KF_PIPELINES_TOKEN, or the file
-    KF_PIPELINES_SA_TOKEN_PATH, or none."""
+    """File with a bearer token, read by every command; default: KF_PIPELINES_TOKEN, the file
+    KF_PIPELINES_SA_TOKEN_PATH, or no token."""
     namespace: DnsLabel | None = None
-    """In multi-user mode the profile's namespace; None where Kubeflow has one user."""
+    """Namespace of the user's Kubeflow profile in multi-user mode; None with a single user."""
     service_account: DnsLabel | None = None
-    """Account of a run's pods; espalier-kubeflow if its steps use sandboxes or launch RayJobs."""
+    """Service account of a run's pods; espalier-kubeflow if steps use sandboxes or launch
+    RayJobs."""
     pipeline: DnsLabel = "espalier-data-to-model"
     """Name under which the compiled pipeline is uploaded."""
     experiment: str = Field(default="espalier", min_length=1)
     """Kubeflow experiment of the runs."""
     timezone: TimeZone = "UTC"
-    """Zone in which this Kubeflow reads every cron: `cronScheduleTimezone` in its config map
+    """Time zone of this Kubeflow's cron schedules: `cronScheduleTimezone` in its config map
     pipeline-install-config."""
     retry_pause_s: int = Field(default=30, ge=0)
-    """Pause before the first retry of a step; each further one is twice as long."""
+    """Pause before the first retry of a step; each further pause is twice as long."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """How long one request may take."""
+    """Seconds that one request may take."""
     attempts: int = Field(default=4, ge=1)
-    """Attempts at a request that changes nothing, while the server is away or fails."""
+    """Attempts at a read-only request while the server is away or fails."""
 
 
 PROFILE_LABEL = "espalier.dev/profile"
@@ -133,32 +137,32 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
 
 
 class ImagesConfig(Section):
-    """The targets of components/Dockerfile, as this cluster pulls them."""
+    """Images built from the targets of components/Dockerfile, as this cluster pulls them."""
 
     cpu: PinnedImage = f"espalier-cpu:{__version__}"
-    """Runs the stages without a GPU."""
+    """Image of the stages without a GPU."""
     train: PinnedImage = f"espalier-train:{__version__}"
-    """Runs the stages that use a GPU, and Ray's head and workers."""
+    """Image of the stages that use a GPU, and of Ray's head and workers."""
 
     def by_tag(self) -> list[str]:
-        """Those without a digest, each once: what a registry gives for them may change."""
+        """Images without a digest, each once: a registry may give another image for their tag."""
         images = dict.fromkeys((self.cpu, self.train))
         return [image for image in images if not _DIGEST.fullmatch(image)]
 
 
 class PodResources(Section):
-    """What a container asks for, and what it may not exceed."""
+    """Requests and limits of a container."""
 
     cpu_request: Quantity
-    """CPU that a node keeps free for it."""
+    """CPU that the node reserves for it."""
     memory_request: Quantity
-    """Memory that a node keeps free for it."""
+    """Memory that the node reserves for it."""
     cpu_limit: Quantity
-    """CPU beyond which it is slowed down."""
+    """CPU beyond which it is throttled."""
     memory_limit: Quantity
     """Memory beyond which it is killed."""
     disk_limit: Quantity
-    """Limit of its writable volumes and its log together; beyond it the pod is evicted."""
+    """Disk of its writable volumes and log together, beyond which the pod is evicted."""
 
     @model_validator(mode="after")
     def _requests_are_within_limits(self) -> Self:
@@ -166,7 +170,7 @@ class PodResources(Section):
             request, limit = getattr(self, f"{kind}_request"), getattr(self, f"{kind}_limit")
             if amount(request) > amount(limit):
                 raise ValueError(
-                    f"{kind}_request={request} exceeds {kind}_limit={limit}; no node would start it"
+                    f"{kind}_request={request} exceeds {kind}_limit={limit}, which no node accepts"
                 )
         return self
 
@@ -182,7 +186,7 @@ class StageResources(PodResources):
 
 
 class GpuNodeResources(PodResources):
-    """Resources of a stage, or a Ray worker, that has a node's GPUs."""
+    """Resources of a stage or Ray worker that uses a node's GPUs."""
 
     cpu_request: Quantity = "8"
     memory_request: Quantity = "64Gi"
@@ -192,7 +196,7 @@ class GpuNodeResources(PodResources):
 
 
 class RayHeadResources(PodResources):
-    """Resources of Ray's head, on which its own servers run."""
+    """Resources of Ray's head, which runs Ray's own servers."""
 
     cpu_request: Quantity = "2"
     memory_request: Quantity = "8Gi"
@@ -202,7 +206,7 @@ class RayHeadResources(PodResources):
 
 
 class SandboxResources(PodResources):
-    """Resources of a sandbox: many share a node, so each asks for little and may burst."""
+    """Resources of a sandbox: many share a node, so each requests little and may burst."""
 
     cpu_request: Quantity = "10m"
     memory_request: Quantity = "64Mi"
@@ -212,16 +216,16 @@ class SandboxResources(PodResources):
 
 
 class Toleration(Section):
-    """A taint that pods put up with."""
+    """A taint that pods tolerate."""
 
     key: str = Field(min_length=1)
     """Key of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
-    """"Exists" takes any value of the taint, "Equal" the one that is named."""
+    """"Exists" tolerates any value of the taint, "Equal" only `value`."""
     value: str = ""
     """Value of the taint, for operator = "Equal"."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """Empty puts up with every effect of the taint."""
+    """Effect of the taint; empty tolerates every effect."""
 
     @model_validator(mode="after")
     def _only_equal_compares(self) -> Self:
@@ -233,30 +237,30 @@ class Toleration(Section):
 
 
 class GpuConfig(Section):
-    """Accelerators of the stages that compute on a policy."""
+    """Accelerators of the stages that run a policy."""
 
     count: int = Field(default=0, ge=0)
     """GPUs of each of those stages' pods, and of each Ray worker."""
     resource: str = "nvidia.com/gpu"
-    """What the device plugin calls its GPUs."""
+    """Resource name of the device plugin's GPUs."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    """Labels of the GPU node pool, beside kubernetes.node_selector."""
+    """Labels of the GPU nodes, in addition to kubernetes.node_selector."""
     tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu"),)
     resources: GpuNodeResources = GpuNodeResources()
     shared_memory: Quantity = "16Gi"
-    """Size of /dev/shm: NCCL and data loaders outgrow the 64 MiB of a container's own."""
+    """Size of /dev/shm: NCCL and data loaders outgrow a container's default of 64 MiB."""
 
     @model_validator(mode="after")
     def _pool_and_memory_fit(self) -> Self:
         if self.node_selector and not self.count:
             raise ValueError(
-                "kubernetes.gpus.node_selector names a pool of GPU nodes and no stage asks for a "
-                "GPU; set kubernetes.gpus.count, or choose nodes by kubernetes.node_selector"
+                "kubernetes.gpus.node_selector selects GPU nodes, but no stage requests a GPU; set "
+                "kubernetes.gpus.count, or choose nodes by kubernetes.node_selector"
             )
         if amount(self.shared_memory) >= amount(self.resources.memory_limit):
             raise ValueError(
                 f"kubernetes.gpus.shared_memory={self.shared_memory} counts as memory of the "
-                f"container, whose memory_limit={self.resources.memory_limit} leaves nothing beside"
+                f"container and has to be below its memory_limit={self.resources.memory_limit}"
             )
         return self
 
@@ -268,13 +272,13 @@ class RayConfig(Section):
     """Training on several nodes, as a KubeRay RayJob."""
 
     workers: int = Field(default=0, ge=0)
-    """Nodes that train together with kubernetes.trainer = "rayjob", with kubernetes.gpus.count GPUs
-    each and a process of training on every GPU, or without GPUs a process each."""
+    """Nodes that train together with kubernetes.trainer = "rayjob", each with
+    kubernetes.gpus.count GPUs and a training process per GPU, or one process without GPUs."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
-    """Version of Ray in kubernetes.images.train; 2.52 or later, whose servers ask for a token."""
+    """Version of Ray in kubernetes.images.train; 2.52 or later, whose servers require a token."""
     head: RayHeadResources = RayHeadResources()
     ttl_s: int = Field(default=300, ge=0)
-    """How long the cluster of a finished job stays, for its logs."""
+    """Seconds that the cluster of a finished job stays, for its logs."""
 
     @field_validator("version")
     @classmethod
@@ -282,8 +286,8 @@ class RayConfig(Section):
         major, minor, _ = (int(part) for part in version.split("."))
         if (major, minor) < _FIRST_RAY_WITH_TOKENS:
             raise ValueError(
-                f"Ray {version} lets everybody who reaches its dashboard run programs; take 2.52.0 "
-                "or later"
+                f"Ray {version} lets anybody who reaches its dashboard run programs; use 2.52.0 or "
+                "later"
             )
         return version
 
@@ -294,51 +298,52 @@ class LlmInferenceServiceConfig(Section):
     artifacts: str = Field(
         default="s3://espalier-mlflow", pattern=r"s3://[a-z0-9][-.a-z0-9]+(/.*)?"
     )
-    """Where MLflow keeps what it lists as mlflow-artifacts:/ (MLFLOW_ARTIFACTS_DESTINATION)."""
+    """Location in S3 behind MLflow's mlflow-artifacts:/ (MLFLOW_ARTIFACTS_DESTINATION)."""
     tls: bool = False
-    """Whether KServe has its model servers speak HTTPS (enableLLMInferenceServiceTLS of its config
-    map). Their certificates are signed by KServe itself, and the controller does not check them."""
+    """Whether KServe's model servers speak HTTPS (enableLLMInferenceServiceTLS of its config map).
+    KServe signs their certificates itself, and the controller does not verify them."""
 
 
 class TopologySpread(Section):
-    """How evenly sandboxes lie on nodes or zones."""
+    """A constraint that spreads sandboxes over nodes or zones."""
 
     topology_key: str = Field(default="kubernetes.io/hostname", min_length=1)
-    """Label of nodes whose values are the places to spread over."""
+    """Node label; sandboxes are spread over its values."""
     max_skew: int = Field(default=1, ge=1)
-    """How many more sandboxes one place may have than another."""
+    """Largest difference in the number of sandboxes between two values of the label."""
     when_unsatisfiable: Literal["ScheduleAnyway", "DoNotSchedule"] = "ScheduleAnyway"
-    """Whether a sandbox that would lie unevenly starts all the same, or waits."""
+    """Whether a sandbox that would exceed `max_skew` starts anyway, or waits."""
 
 
 class SandboxPodsConfig(Section):
-    """Pods that the agent's code runs in."""
+    """Pods that run the agent's code."""
 
     runtime_class: DnsLabel = "gvisor"
-    """The RuntimeClass; "runc" of k8s/overlays/local shares the node's kernel with the sandbox."""
+    """RuntimeClass of the pods; "runc" of k8s/overlays/local shares the node's kernel."""
     agent_sandbox: Literal["auto", "always", "never"] = "auto"
     """Whether a sandbox is a claim of agent-sandbox (v1beta1), whose controller keeps warm pods:
-    "auto" where the cluster has its extensions; "never" makes pods of our own there as well."""
+    "auto" if the cluster has its extensions; "never" always makes plain pods."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    """Labels of the nodes that sandboxes run on, beside those that the RuntimeClass demands."""
+    """Labels of the nodes that sandboxes run on, in addition to the RuntimeClass's."""
     tolerations: tuple[Toleration, ...] = ()
-    """Taints that sandboxes put up with, beside those of the RuntimeClass."""
+    """Taints that sandboxes tolerate, in addition to the RuntimeClass's."""
     topology_spread: tuple[TopologySpread, ...] = (TopologySpread(),)
-    """Over nodes by default, as far as there is room: a node that is lost takes few sandboxes of a
-    run with it. Empty leaves it to the scheduler, which fills nodes."""
+    """Constraints that spread sandboxes; by default over nodes if there is room, so that a lost
+    node takes few sandboxes of a run with it. Empty leaves it to the scheduler, which fills
+    nodes."""
     image_pull_secrets: tuple[PullSecret, ...] = ()
-    """Secrets of the sandbox namespace by which nodes pull `sandbox.image`, named espalier-pull or
-    espalier-pull-...; sandboxes themselves hold no secret."""
+    """Secrets of the sandbox namespace with which nodes pull `sandbox.image`, named espalier-pull
+    or espalier-pull-...; sandboxes themselves have no secret."""
     resources: SandboxResources = SandboxResources()
     scratch: Literal["memory", "disk"] = "memory"
-    """Where /workspace and /tmp lie. In memory they are full at exactly disk_limit each; on the
-    node's disk, for large repositories, the kubelet looks every few seconds and evicts."""
+    """Storage of /workspace and /tmp. In memory each is full at exactly disk_limit; on the node's
+    disk, for large repositories, the kubelet checks every few seconds and evicts."""
     internet_sockets: bool = False
-    """Whether programs may open them. Without, nothing is reached from a sandbox, its own loopback
-    included, on any cluster; with them that is up to the NetworkPolicy, and to whether the network
-    plugin enforces it. Tests of a repository that serve on loopback need them."""
+    """Whether programs may open internet sockets. Without them a sandbox reaches nothing, not even
+    its own loopback, on any cluster. With them that depends on the NetworkPolicy and a network
+    plugin that enforces it. Repositories whose tests serve on loopback need them."""
     ttl_s: int = Field(default=4 * 3600, ge=60)
-    """Lifetime of a sandbox; then its node ends it, and the collector deletes its pod."""
+    """Lifetime of a sandbox, s; then its node ends it, and the collector deletes its pod."""
 
     @model_validator(mode="after")
     def _scratch_leaves_memory(self) -> Self:
@@ -348,60 +353,60 @@ class SandboxPodsConfig(Section):
         ):
             raise ValueError(
                 f"kubernetes.sandboxes: /workspace and /tmp of disk_limit={resources.disk_limit} "
-                f"each fill memory_limit={resources.memory_limit}; raise the one, lower the other, "
-                'or set scratch = "disk"'
+                f"each leave nothing of memory_limit={resources.memory_limit}; lower the first, "
+                'raise the second, or set scratch = "disk"'
             )
         return self
 
 
 class KubernetesConfig(Section):
-    """How a run's objects look on a cluster that `k8s/` was installed on."""
+    """Settings of a run's objects on a cluster where `k8s/` is installed."""
 
     pipeline_namespace: DnsLabel = "espalier-pipeline"
-    """Where the stages of a run are."""
+    """Namespace of the stages."""
     sandbox_namespace: DnsLabel = "espalier-sandboxes"
-    """Where the sandboxes are."""
+    """Namespace of the sandboxes."""
     images: ImagesConfig = ImagesConfig()
     labels: dict[str, str] = Field(default_factory=dict)
-    """Put on every object of the run and on its pods, for accounting, such as team and owner, the
-    names that cost tools look for. espalier.dev/profile, the profile's name, is put beside them."""
+    """Labels of every object of the run and its pods, for accounting, such as team and owner, which
+    cost tools look for. espalier.dev/profile, the profile's name, is always added."""
     queue: DnsLabel | None = None
-    """Kueue's LocalQueue, of Jobs, TrainJobs, RayJobs and Kubeflow's steps; without it pods start
+    """Kueue's LocalQueue for Jobs, TrainJobs, RayJobs and Kubeflow's steps; without it pods start
     as soon as they fit."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that stages run on."""
     tolerations: tuple[Toleration, ...] = ()
-    """Taints that the pods of stages put up with."""
+    """Taints that the pods of stages tolerate."""
     resources: StageResources = StageResources()
     """Resources of stages without a GPU."""
     workspace_claim: DnsLabel | None = None
-    """Volume claim under the artifacts of a running stage: a stage whose pod is lost goes on from
-    its checkpoints. Without it they end with the pod."""
+    """Volume claim for the artifacts of a running stage: a stage that lost its pod resumes from
+    its checkpoints. Without it they are lost with the pod."""
     cache_claim: DnsLabel | None = None
-    """Volume claim of what is downloaded or compiled once: base models, kernels."""
+    """Volume claim for downloads and compiled files: base models, kernels."""
     s3_secret: DnsLabel = "espalier-s3"
     """Secret with access_key and secret_key."""
     s3_credentials: Literal["secret", "account"] = "secret"
-    """"secret" gives stages the keys of s3_secret, "account" none: the platform gives the pods'
-    service accounts a role (k8s/platforms/eks), whose keys end after an hour and are renewed."""
+    """"secret" gives stages the keys of s3_secret. "account" gives them none: the platform assigns
+    a role to the pods' service accounts (k8s/platforms/eks), whose keys are renewed every hour."""
     endpoints: DnsLabel = "espalier-endpoints"
-    """ConfigMap whose keys become environment variables: where S3 and MLflow are."""
+    """ConfigMap with the addresses of S3 and MLflow; its keys become environment variables."""
     retries: int = Field(default=3, ge=0)
-    """How often a stage is started again after its pod died; not after it refused its input. Under
-    Kubeflow this needs the settings of k8s/kubeflow/controller."""
+    """How often a stage is restarted after its pod died; a stage that refused its input is not.
+    Under Kubeflow this needs the settings of k8s/kubeflow/controller."""
     deadline_s: int = Field(default=24 * 3600, ge=60)
-    """A stage that takes longer is ended: as a Job with its retries included, under Kubeflow each
-    attempt by itself."""
+    """Seconds after which a stage is ended: a Job together with its retries, under Kubeflow each
+    attempt separately."""
     keep_s: int = Field(default=24 * 3600, ge=0)
-    """How long a finished Job stays, for its log."""
+    """Seconds that a finished Job stays, for its log."""
     trainer: Literal["job", "trainjob", "rayjob"] = "job"
     """Where the training stages run. "job": in their own pods. "trainjob": continue_pretraining,
-    warm_start and train as a TrainJob of Kubeflow Trainer each, on one node; needs k8s/trainer.
+    warm_start and train each as a TrainJob of Kubeflow Trainer, on one node; needs k8s/trainer.
     "rayjob": train as a RayJob of KubeRay, on the nodes of kubernetes.ray.workers. The pod of a
     stage that runs elsewhere needs no GPU: it launches the object and watches it."""
     serving: Literal["deployment", "llmisvc"] = "deployment"
-    """What serves the champion: two Deployments behind one Service, or two LLMInferenceServices of
-    KServe in one routing group (k8s/overlays/kserve)."""
+    """Objects that serve the champion: two Deployments behind one Service, or two
+    LLMInferenceServices of KServe in one routing group (k8s/overlays/kserve)."""
     llmisvc: LlmInferenceServiceConfig = LlmInferenceServiceConfig()
     gpus: GpuConfig = GpuConfig()
     ray: RayConfig = RayConfig()
@@ -412,8 +417,9 @@ class KubernetesConfig(Section):
     def _sandboxes_live_apart(self) -> Self:
         if self.pipeline_namespace == self.sandbox_namespace:
             raise ValueError(
-                f"kubernetes.sandbox_namespace={self.sandbox_namespace} is the pipeline's own: who "
-                "may create sandboxes could then create pods with the pipeline's secrets. Name two"
+                f"kubernetes.sandbox_namespace={self.sandbox_namespace} is the pipeline's own: "
+                "whoever may create sandboxes could then create pods with the pipeline's secrets. "
+                "Name two namespaces"
             )
         return self
 
@@ -423,17 +429,17 @@ class KubernetesConfig(Section):
             if _RESERVED.match(key) and key != PROFILE_LABEL:
                 raise ValueError(f"kubernetes.labels: {key} is set by espalier; choose another key")
             if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-                raise ValueError(f"kubernetes.labels: {key}={value} is no label in Kubernetes")
+                raise ValueError(f"kubernetes.labels: {key}={value} is not a Kubernetes label")
         return self
 
     def named(self, profile: str) -> Self:
-        """The same settings with the profile's name among the labels, as far as one can hold it."""
+        """The same settings with a label of the profile's name, cut to what a label may hold."""
         value = re.sub(r"[^-._A-Za-z0-9]+", "-", profile)[:63].strip("-._")
         return self.model_copy(update={"labels": {**self.labels, PROFILE_LABEL: value}})
 
     @property
     def processes_on_ray_node(self) -> int:
-        """Processes of training on each of `ray.workers`: one a GPU, or one that has the CPUs."""
+        """Training processes on each of `ray.workers`: one per GPU, or one that uses the CPUs."""
         return self.gpus.count or 1
 
     @model_validator(mode="after")
@@ -441,15 +447,15 @@ class KubernetesConfig(Section):
         workers = self.ray.workers
         if workers and self.trainer != "rayjob":
             raise ValueError(
-                f"kubernetes.ray.workers={workers} counts the nodes of a RayJob, and training runs "
-                f'as kubernetes.trainer = "{self.trainer}"; set kubernetes.trainer = "rayjob" for '
-                "them, or kubernetes.ray.workers = 0"
+                f"kubernetes.ray.workers={workers} counts the nodes of a RayJob, but "
+                f'kubernetes.trainer = "{self.trainer}"; set kubernetes.trainer = "rayjob", or '
+                "kubernetes.ray.workers = 0"
             )
         if self.trainer == "rayjob" and not workers:
             raise ValueError(
                 'kubernetes.trainer = "rayjob" has no nodes to train on; set '
                 "kubernetes.ray.workers to their number, or kubernetes.trainer to "
-                '"job" or "trainjob", which have one'
+                '"job" or "trainjob", which use one node'
             )
         return self
 
@@ -457,8 +463,8 @@ class KubernetesConfig(Section):
     def _nodes_share_files(self) -> Self:
         if self.ray.workers and self.workspace_claim is None:
             raise ValueError(
-                "kubernetes.ray.workers share checkpoints and artifacts; name a claim that several "
-                "nodes can write (ReadWriteMany) as kubernetes.workspace_claim"
+                "kubernetes.ray.workers share checkpoints and artifacts; set "
+                "kubernetes.workspace_claim to a claim that several nodes can write (ReadWriteMany)"
             )
         return self
 
@@ -466,22 +472,22 @@ class KubernetesConfig(Section):
 def require_places(
     training: TrainingConfig, hardware: HardwareConfig, kubernetes: KubernetesConfig
 ) -> None:
-    """Check processes against what a pod has, or the nodes of a RayJob have together.
+    """Check that the training processes fit the GPUs of a pod, or the nodes of a RayJob.
 
     Raises:
-        ValueError: too many of them, nodes that would idle, or a device that nodes have not.
+        ValueError: too many processes, nodes that would idle, or a device that nodes do not have.
     """
     if training.processes > 1 and ":" in hardware.device:
         raise ValueError(
-            f'hardware.device = "{hardware.device}" is one device, and training.processes='
-            f"{training.processes} have one each; name its kind alone"
+            f'hardware.device = "{hardware.device}" is one device, but training.processes='
+            f"{training.processes} need one each; name only its kind"
         )
     processes, gpus, nodes = training.processes, kubernetes.gpus.count, kubernetes.ray.workers
     if not nodes:
         if 0 < gpus < processes:
             raise ValueError(
-                f"training.processes={processes} share kubernetes.gpus.count={gpus} in a pod; set "
-                "training.processes to that number, ask for more GPUs, or for more nodes "
+                f"training.processes={processes} exceeds kubernetes.gpus.count={gpus} of a pod; "
+                "set training.processes to that number, or request more GPUs or nodes "
                 '(kubernetes.trainer = "rayjob")'
             )
         return
@@ -496,10 +502,10 @@ def require_places(
     if processes <= (nodes - 1) * on_node:
         raise ValueError(
             f"training.processes={processes} leave a node without work: {places}; set it to that, "
-            "or take nodes away"
+            "or remove nodes"
         )
     if hardware.device != "auto" and hardware.device.startswith("cpu") == bool(gpus):
         raise ValueError(
-            f'hardware.device = "{hardware.device}" is not what nodes with kubernetes.gpus.count='
-            f'{gpus} compute on; leave it "auto"'
+            f'hardware.device = "{hardware.device}" does not fit nodes with '
+            f'kubernetes.gpus.count={gpus}; leave it "auto"'
         )

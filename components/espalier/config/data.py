@@ -14,27 +14,27 @@ _DEMONSTRATIONS = 1000
 
 def _each_once(names: tuple[T, ...]) -> tuple[T, ...]:
     if not names or len(set(names)) < len(names):
-        raise ValueError("name at least one, and each once")
+        raise ValueError("give at least one, and none twice")
     return names
 
 
 EachOnce = Annotated[tuple[T, ...], AfterValidator(_each_once)]
-"""Names of which there is at least one, and none twice."""
+"""A non-empty tuple without duplicates."""
 
 
 class Section(BaseModel):
-    """A table of the profile: frozen, and closed to unknown keys."""
+    """A table of the profile: immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SplitsConfig(Section):
-    """Which share of the entities the policy never meets before it is judged."""
+    """Shares of the entities that training never sees."""
 
     heldout_share: float = Field(default=0.25, gt=0, lt=0.8)
-    """Share of the entities that only held-out questions are about."""
+    """Share of the entities that occur only in held-out questions."""
     dev_share: float = Field(default=0.10, gt=0, lt=0.5)
-    """Share of the entities that only dev questions are about."""
+    """Share of the entities that occur only in dev questions."""
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> Self:
@@ -47,14 +47,14 @@ class SplitsConfig(Section):
 
 
 class SearchConfig(Section):
-    """The search tool that the agent calls."""
+    """The agent's search tool."""
 
     top_k: int = Field(default=1, ge=1, le=10)
-    """Documents that a search returns."""
+    """Number of documents that a search returns."""
     snippet_lines: int = Field(default=2, ge=1)
-    """Lines of a document that a result shows: those that match the query best."""
+    """Number of lines that a result shows of a document: those that match the query best."""
     max_observation_words: int = Field(default=48, ge=4)
-    """Words of a search result that the policy reads; the rest is cut."""
+    """Longest search result, words; the rest is cut."""
 
 
 class ExpansionConfig(Section):
@@ -63,63 +63,64 @@ class ExpansionConfig(Section):
     share: float = Field(default=0.0, ge=0, le=1)
     """Share of a split's formal questions that are grown; 0 draws them all by signature."""
     layers: int = Field(default=2, ge=1, le=4)
-    """How often the newest constants become variables with a sub-question of their own."""
+    """Number of rounds in which the newest constants become variables with a sub-question."""
     max_seed_hops: int = Field(default=2, ge=1, le=4)
-    """Longest chain that a seed question may have, hops."""
+    """Longest chain of a seed question, hops."""
     max_searches: int = Field(default=5, ge=2, le=8)
-    """Searches that answer a grown question; one turn more is needed for the answer."""
+    """Most searches that answer a grown question; the answer takes one turn more."""
     max_actions: int = Field(default=12, ge=2)
-    """Calls of the expander at one constant before it stays as it is."""
+    """Most calls of the expander at one constant, which then stays as it is."""
     seed_rollouts: int = Field(default=5, ge=1)
     """Attempts at a seed question, one of which must be right (arXiv:2507.15061, sec. 4.1)."""
 
 
 class InvertedConfig(Section):
-    """Inverted questions: loose facts that one entity alone fulfils (BrowseComp's form)."""
+    """Inverted questions: several facts that together fit only one entity (BrowseComp's form)."""
 
     share: float = Field(default=0.0, ge=0, le=1)
-    """Share of a split's formal questions that are inverted; 0 asks none."""
+    """Share of a split's formal questions that are inverted; 0 makes none."""
     max_clues: int = Field(default=4, ge=2, le=6)
-    """Most facts that a question names; it has two or more, and each is needed."""
+    """Most facts of a question; it has at least two, and each is needed."""
     min_holders: int = Field(default=3, ge=2)
-    """Entities of which each fact by itself is true, at least: no fact gives the answer away."""
+    """Least number of entities that each fact by itself is true of, so that none gives the answer
+    away."""
     max_lines: int = Field(default=5, ge=2)
-    """Lines of documents that prove the answer, at most."""
+    """Most lines of documents that prove the answer."""
 
 
 class SynthesisConfig(Section):
     """Questions from formal queries, and teacher trajectories that answer some of them."""
 
     train_tasks: int = Field(default=6000, ge=1)
-    """Training questions."""
+    """Number of training questions."""
     dev_tasks: int = Field(default=500, ge=1)
-    """Dev questions, which choose the best weights. Where there are as many as the warm start and
-    RL ask together, no question is asked by both."""
+    """Number of dev questions, which choose the best weights. If there are as many as the dev
+    questions of the warm start and of RL together, the two share none."""
     heldout_tasks: int = Field(default=1000, ge=1)
-    """Held-out questions: the suite of the final comparison."""
+    """Number of held-out questions: the suite of the final comparison."""
     trajectories: int = Field(default=_DEMONSTRATIONS, ge=1)
-    """Demonstrations by the teacher, each of a training question of its own; where this is not set,
-    one for each training question of fewer."""
+    """Number of the teacher's demonstrations, each of a different training question; not more than
+    `train_tasks`, also by default."""
     demonstrated_share: float = Field(default=0.5, gt=0, lt=1, exclude_if=lambda it: it == 0.5)
     """Own knowledge: largest share of the training facts that are demonstrated. The warm start
     learns from these, and reinforcement learning from the others."""
     demonstration_temperature: float = Field(default=1, ge=1, exclude_if=lambda it: it == 1)
-    """Kinds of questions are demonstrated as often as held-out ones ask them, to the power of one
-    over this: above 1, rare kinds are shown more often."""
+    """Flattens the mix of demonstrated question kinds: the share of a kind is proportional to its
+    share of the held-out questions to the power of 1 / temperature; above 1, rare kinds gain."""
     made_questions: int = Field(default=3, ge=0, exclude_if=lambda it: it == 3)
-    """Own question pairs: further training questions for each training pair at most, made from the
-    documents by the wording of the pairs; 0 makes none."""
+    """Own question pairs: most further training questions for each training pair, made from the
+    documents with the wording of the pairs; 0 makes none."""
     chain_weights: tuple[float, float, float, float] = (0.15, 0.40, 0.30, 0.05)
-    """Share of chain questions of 1, 2, 3 and 4 hops."""
+    """Weights of chain questions of 1, 2, 3 and 4 hops."""
     intersection_weight: float = Field(default=0.06, ge=0)
-    """Share of questions about what two conditions have in common."""
+    """Weight of questions whose answers meet both of two conditions."""
     union_weight: float = Field(default=0.04, ge=0)
-    """Share of questions about what meets one of two conditions."""
+    """Weight of questions whose answers meet either of two conditions."""
     detour_share: float = Field(default=0.15, ge=0, le=1)
     """Share of teacher trajectories with a detour (bad query, empty result, wrong document)."""
     solver: Literal["routes", "teacher"] = "routes"
-    """Who demonstrates: "routes" follows the known query of a question; "teacher" has the model of
-    [teacher] attempt it, from its words alone, and keeps an attempt that stands up."""
+    """Source of demonstrations: "routes" follows the known query of a question; "teacher" lets the
+    model of [teacher] attempt the worded question, and keeps an attempt that passes its checks."""
     rollouts: int = Field(default=5, ge=1)
     """Attempts of the teacher at one question (WebShaper, arXiv:2507.15061)."""
     expansion: ExpansionConfig = ExpansionConfig()
@@ -150,7 +151,7 @@ class SynthesisConfig(Section):
         if self.trajectories > self.train_tasks:
             raise ValueError(
                 f"synthesis.trajectories={self.trajectories} exceeds synthesis.train_tasks="
-                f"{self.train_tasks}: a teacher trajectory answers a training question of its own"
+                f"{self.train_tasks}: each teacher trajectory needs a different training question"
             )
         return self
 
@@ -159,37 +160,38 @@ class ValidationConfig(Section):
     """Bounds of the Great Expectations suites."""
 
     max_question_words: int = Field(default=80, ge=1)
-    """Longest question that is accepted, words."""
+    """Longest accepted question, words."""
     max_turns: int = Field(default=12, ge=1)
-    """Longest trajectory that is accepted, turns."""
+    """Longest accepted trajectory, turns."""
     min_action_share: float = Field(default=0.15, ge=0, le=1)
-    """Least share of a trajectory's characters after the prompt that the policy writes."""
+    """Least share of the characters after the prompt that the policy writes."""
     max_action_share: float = Field(default=0.95, ge=0, le=1)
-    """Most of that share; a trajectory above it has nearly no observations."""
+    """Largest share of these; a trajectory above it has nearly no observations."""
     max_dropped_share: float = Field(default=0.05, ge=0, le=1)
-    """Rows that fail a row-wise, non-critical expectation are dropped, up to this share."""
+    """Largest share of rows that may be dropped for failing non-critical row-wise expectations."""
 
 
 class CurationConfig(Section):
     """Filters over training questions and agent texts; dev and held-out tasks stay as they are."""
 
     enabled: bool = False
-    """Whether training rows are curated at all."""
+    """Whether training rows are filtered at all."""
     near_duplicate: float = Field(default=0.8, gt=0, le=1)
-    """A row whose words overlap an earlier one's by so much (Jaccard of 3-word runs) is dropped."""
+    """Similarity to an earlier row (Jaccard of 3-word runs) from which a row is dropped."""
     benchmarks: dict[str, Path] = Field(default_factory=dict[str, Path])
-    """Name -> .txt (a text a line) or .jsonl (every string of a row is a text) that must not be
-    trained on."""
+    """Name -> file of a benchmark that must not be trained on: .txt (one text per line) or .jsonl
+    (every string of a row is a text)."""
     contamination_words: int = Field(default=13, ge=4)
-    """So many words in a row that a benchmark has too are contamination (GPT-3 used 13)."""
+    """Length of a word run that marks a row as contaminated if a benchmark has it too (GPT-3 used
+    13)."""
     min_words: int = Field(default=3, ge=1)
     """Shorter rows are dropped."""
     max_words: int = Field(default=2000, ge=1)
     """Longer rows are dropped."""
     max_repeated_share: float = Field(default=0.5, gt=0, le=1)
-    """Largest share of a row's 3-word runs that one run may make up, in rows of 20 runs or more."""
+    """Largest share of a row's 3-word runs that may be the same run, in rows of 20 runs or more."""
     weights: dict[str, float] = Field(default_factory=dict[str, float])
-    """Kind of agent text -> its weight in the mix; kinds that are not named are all kept."""
+    """Kind of agent text -> its weight in the mix; all texts of other kinds are kept."""
 
     @model_validator(mode="after")
     def _bounds_leave_something(self) -> Self:
@@ -201,5 +203,8 @@ class CurationConfig(Section):
         if unknown := sorted(self.weights.keys() - known):
             raise ValueError(f"curation.weights: no kind {unknown[0]!r}; there are {sorted(known)}")
         if any(not 0 < weight < float("inf") for weight in self.weights.values()):
-            raise ValueError("curation.weights must be positive; leave a kind out by asking for 0")
+            raise ValueError(
+                "curation.weights must be positive; to leave a kind out, set its number in "
+                "[agent_texts] to 0"
+            )
         return self

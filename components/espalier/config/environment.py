@@ -1,7 +1,7 @@
 """Profile section `environment`: the family of tasks, its settings, and where programs run.
 
-A family is named by what it is registered under (`search_qa`, `python_math`, or an entry point of
-the group `espalier.environments`), or by where it is, as `my_package.prices:Prices`.
+The name of a family is that of a built-in one (`search_qa`, `python_math`), of an entry point of
+the group `espalier.environments`, or a path such as `my_package.prices:Prices`.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ ENTRY_POINTS = "espalier.environments"
 
 
 class EnvironmentConfig(Section):
-    """What every family's section has; a family adds its own keys in a class derived from this."""
+    """Base class of a family's section; a family adds its own keys in a subclass."""
 
     name: str
 
     def external_files(self) -> dict[str, Path | None]:
-        """The user's own files by the profile key that names them; `ingest` depends on them."""
+        """Profile key -> the user's file that it names; `ingest` depends on its content."""
         return {}
 
     def families(self) -> tuple[str, ...]:
-        """Names of the families whose code and knowledge it needs: a mixture has several."""
+        """Names of the families whose code and knowledge it needs; several for a mixture."""
         return (self.name,)
 
 
 class ClosedBook(NamedTuple):
-    """What a policy reads before a question that it is to answer from memory, without tools."""
+    """Prompt for a question that the policy has to answer from memory, without tools."""
 
     instructions: str
     examples: tuple[tuple[str, str], ...] = ()
-    """Questions that were asked before, with the answers given; none may be what a task asks."""
+    """Pairs of question and answer that precede it; no task may ask one of them."""
 
 
 class FamilyClass(Protocol):
-    """What a profile needs of a family before anything runs."""
+    """Attributes of a family that a profile is checked against before anything runs."""
 
     name: ClassVar[str]
     config: ClassVar[type[EnvironmentConfig]]
@@ -61,11 +61,11 @@ class FamilyClass(Protocol):
     further_terms: ClassVar[frozenset[str]]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
-        """Least and most that its verifier returns."""
+        """Lowest and highest value that its verifier returns."""
         ...
 
     def check(self, profile: Profile) -> None:
-        """Raise a ValueError where another section of the profile does not fit the family."""
+        """Raise a ValueError if another section of the profile does not fit the family."""
         ...
 
     def check_options(self, profile: Profile) -> None:
@@ -82,9 +82,9 @@ class InstalledFamily(NamedTuple):
 
     name: str
     where: str
-    """As module:Class."""
+    """Its class, as module:Class."""
     source: str
-    """"built-in", or the distribution whose entry point it is."""
+    """"built-in", or the distribution that has its entry point."""
 
 
 def installed_families() -> list[InstalledFamily]:
@@ -93,16 +93,16 @@ def installed_families() -> list[InstalledFamily]:
 
 
 def family_names() -> list[str]:
-    """Names of the families that are installed."""
+    """Names of the installed families, sorted."""
     return [family.name for family in installed_families()]
 
 
 @lru_cache(maxsize=64)
 def family_class(name: str) -> FamilyClass:
-    """The family of that name.
+    """Class of the family with this name, or with this path module:Class.
 
     Raises:
-        ValueError: none is installed under it, or what is there is no family.
+        ValueError: there is none, or the class is not a family.
     """
     installed = _entry_points().get(name)
     where = name if ":" in name else installed and installed.where
@@ -124,11 +124,11 @@ def family_class(name: str) -> FamilyClass:
 def family_code_digest(environment: EnvironmentConfig) -> str | None:
     """Digest of the Python sources of the families' packages; None for built-in ones.
 
-    Their tools, tasks and `verify` decide what an artifact holds, as a section of the profile does.
-    The sources of espalier itself are named by their version.
+    Their tools, tasks and `verify` determine an artifact, just as the profile does. The sources of
+    espalier itself are identified by its version instead.
 
     Raises:
-        ValueError: no such family.
+        ValueError: there is no such family.
     """
     digests = {
         name: digest
@@ -141,10 +141,10 @@ def family_code_digest(environment: EnvironmentConfig) -> str | None:
 
 
 def reads_knowledge(environment: EnvironmentConfig) -> bool:
-    """Whether `ingest` reads [knowledge] for one of the families.
+    """Whether `ingest` reads [knowledge] for any of the families.
 
     Raises:
-        ValueError: no such family.
+        ValueError: there is no such family.
     """
     classes = (cast("type[object]", family_class(name)) for name in environment.families())
     return any(issubclass(one, ReadsKnowledge) for one in classes)
@@ -153,19 +153,19 @@ def reads_knowledge(environment: EnvironmentConfig) -> bool:
 def parsed_environment(
     content: object, *, extra: Literal["ignore"] | None = None
 ) -> EnvironmentConfig:
-    """The section `environment`, read by the family that it names.
+    """Parse the section `environment` with the settings class of the family that it names.
 
     Args:
         content: the section.
-        extra: "ignore" leaves out keys that the family does not have; None refuses them.
+        extra: "ignore" skips keys that the family does not have; None refuses them.
 
     Raises:
-        ValueError: no such family, or settings that it refuses.
+        ValueError: there is no such family, or it refuses the settings.
     """
     if isinstance(content, EnvironmentConfig):
         return content
     if not isinstance(content, dict):
-        raise ValueError("environment is a section with a name")
+        raise ValueError("environment must be a section with the key `name`")
     table = cast("dict[str, object]", content)
     family = family_class(str(table.get("name", "search_qa")))
     try:
@@ -177,7 +177,7 @@ def parsed_environment(
 
 
 def named_environment(content: object) -> EnvironmentConfig:
-    """The section of a family, or its defaults where only its name is given.
+    """Parse a family's section, or its bare name, which takes the defaults.
 
     Raises:
         ValueError: see `parsed_environment`.
@@ -198,24 +198,24 @@ def _entry_points() -> dict[str, InstalledFamily]:
 
 
 MOST_PROGRAM_S = 60.0
-"""A program in a sandbox of an environment runs no longer than this."""
+"""Longest run of a program in an environment's sandbox, seconds."""
 
 
 class _SandboxConfig(Section):
     size: int = Field(default=4, ge=1)
-    """Sandboxes at one time."""
+    """Most sandboxes at one time."""
     max_uses: int = Field(default=256, ge=1)
-    """A sandbox is replaced after so many borrowers."""
+    """Number of uses after which a sandbox is replaced."""
     memory_mb: int = Field(default=256, ge=32)
     """Memory limit per program, MiB."""
 
 
 class LocalSandboxConfig(_SandboxConfig):
-    """Isolated with bubblewrap on this machine: no root, no image."""
+    """Bubblewrap sandboxes on this machine, without root or an image."""
 
     backend: Literal["local"] = "local"
     packages: tuple[str, ...] = ("numpy", "sympy")
-    """Python packages of this machine that programs may import."""
+    """This machine's Python packages that programs may import."""
 
 
 class PodmanSandboxConfig(_SandboxConfig):
@@ -231,9 +231,9 @@ class KubernetesSandboxConfig(_SandboxConfig):
 
     backend: Literal["kubernetes"] = "kubernetes"
     image: PinnedImage
-    """One that the cluster can pull, by digest or by a tag that is never moved."""
+    """An image that the cluster can pull, by digest or by a tag that is never moved."""
     kubeconfig: Path | None = None
-    """Kubeconfig of the cluster; unset is the cluster that the stage itself runs in."""
+    """Kubeconfig of the cluster; default: the cluster that the stage itself runs in."""
 
 
 class OwnSandboxConfig(_SandboxConfig):

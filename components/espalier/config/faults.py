@@ -1,4 +1,4 @@
-"""What is wrong with a profile, in the words of the profile."""
+"""Error messages for faults of a profile, which name its keys as the user writes them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pydantic import BaseModel, ValidationError
 
 
 def explained(path: Path, error: ValidationError, model: type[BaseModel]) -> str:
-    """Every fault on a line: where, what, and for an unknown name the nearest valid one.
+    """Message with a line for each fault: key, fault, and the nearest valid name for a wrong one.
 
     Args:
-        path: of the profile.
-        error: what parsing it raised.
-        model: what it was parsed into.
+        path: file of the profile.
+        error: error of parsing it.
+        model: class that it was parsed into.
     """
     lines = [f"{path}: {error.error_count()} fault(s) in the profile"]
     return "\n  ".join([*lines, *fault_lines(error, model)])
@@ -26,12 +26,12 @@ def explained(path: Path, error: ValidationError, model: type[BaseModel]) -> str
 def fault_lines(
     error: ValidationError, model: type[BaseModel], *, within: Sequence[str] = ()
 ) -> list[str]:
-    """Every fault as `where: what`.
+    """Every fault as `key: message`.
 
     Args:
-        error: what parsing raised.
-        model: what was parsed into.
-        within: keys of the section that was parsed, where it was not the whole profile.
+        error: error of parsing.
+        model: class that was parsed into.
+        within: keys of the parsed section, unless it was the whole profile.
     """
     lines: list[str] = []
     for fault in error.errors():
@@ -41,18 +41,18 @@ def fault_lines(
         context = fault.get("ctx", {})
         match fault["type"]:
             case "extra_forbidden":
-                said = f"no such key{_nearest_key(place, owner)}"
+                message = f"no such key{_nearest_key(place, owner)}"
             case "union_tag_invalid":
                 tag, tags = str(context["tag"]), str(context["expected_tags"])
                 kind = str(context["discriminator"]).strip("'").replace("name", "rule")
-                said = f"no {kind} is named {tag!r}{_nearest_rule(tag, tags)}"
+                message = f"no {kind} is named {tag!r}{_nearest_rule(tag, tags)}"
             case "union_tag_not_found":
-                said = "a rule is chosen by its name, which is missing here"
+                message = "a rule is chosen by its name, which is missing here"
             case _:
-                said = fault["msg"].removeprefix("Value error, ")
-        # a section that is parsed by itself has placed its faults already
-        placed = said.startswith((f"{where}.", f"{where}:"))
-        lines.append(said if placed else f"{where}: {said}")
+                message = fault["msg"].removeprefix("Value error, ")
+        # a section that is parsed separately has put the key into its messages already
+        placed = message.startswith((f"{where}.", f"{where}:"))
+        lines.append(message if placed else f"{where}: {message}")
     return lines
 
 
@@ -74,9 +74,9 @@ def _nearest_rule(tag: str, expected_tags: str) -> str:
 def _resolved(
     location: Sequence[int | str], model: type[BaseModel]
 ) -> tuple[list[str], type[BaseModel] | None]:
-    """The keys of a fault's location, and the model that its last key was looked for in.
+    """Keys of a fault's location as a profile has them, and the model that lacks the last key.
 
-    pydantic puts the name of the chosen rule into the location, which no profile spells as a key:
+    pydantic adds the name of the chosen rule to the location, which is not a key of the profile:
     `training.algorithm.loss.ppo_clip.clip_low` is `training.algorithm.loss.clip_low` there.
     """
     keys: list[str] = []
@@ -97,14 +97,14 @@ def _resolved(
 
 
 def _tags(model: type[BaseModel]) -> set[object]:
-    """The values of fields that can have one value alone, as a discriminator has."""
+    """Values of the fields that allow only one value, as discriminators do."""
     literals = (f.annotation for f in model.model_fields.values())
     values = [get_args(one) for one in literals if get_origin(one) is Literal]
     return {one[0] for one in values if len(one) == 1}
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any annotation)
-    """The models that a field of this annotation may hold."""
+    """Models that a field with this annotation may hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is Annotated:

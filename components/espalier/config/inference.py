@@ -15,27 +15,27 @@ class VllmConfig(Section):
     """An OpenAI-compatible vLLM server; `rollout/engines/vllm.py` says how to start one."""
 
     url: str = ""
-    """Its address, as http://host:8000; required with rollout.engine = "vllm"."""
+    """Address of the server, such as http://host:8000; required with rollout.engine = "vllm"."""
     model: str = Field(default="policy", min_length=1)
-    """The name that it serves the policy under (--served-model-name)."""
+    """Name under which it serves the policy (--served-model-name)."""
     key_file: Path | None = None
-    """File that holds the server's API key; unset where it asks for none."""
+    """File with the server's API key; unset if it needs none."""
     ready_timeout_s: float = Field(default=300.0, gt=0)
-    """How long a server that is not up yet is waited for."""
+    """Seconds to wait for a server that is still starting."""
     request_timeout_s: float = Field(default=600.0, gt=0)
-    """How long one action may take, queueing in the server included."""
+    """Seconds that one action may take, including the server's queue."""
     attempts: int = Field(default=5, ge=1)
-    """How often a request is sent before a broken connection or a server error counts."""
+    """Attempts at a request before a broken connection or server error is reported."""
     exchange_timeout_s: float = Field(default=1800.0, gt=0, exclude_if=lambda it: it == 1800)
-    """How long an exchange of weights may take, all its requests together: the server first ends
-    what it is writing."""
+    """Seconds that all requests of an exchange of weights may take together; the server first
+    finishes its running generations."""
 
     @field_validator("url")
     @classmethod
     def _is_an_address_without_secrets(cls, url: str) -> str:
         parts = urlsplit(url)
         if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError(f"{url!r} is no address; write it as http://host:8000")
+            raise ValueError(f"{url!r} is not an address; write it as http://host:8000")
         if parts.username or parts.password:
             raise ValueError(
                 "an address must not carry a user or password: addresses are logged. "
@@ -45,52 +45,52 @@ class VllmConfig(Section):
 
 
 class ExplorationConfig(Section):
-    """How training samples other than the policy would by itself; evaluation never does so."""
+    """Changes to the sampling distribution of training; evaluation never uses them."""
 
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Tokens are drawn from the fewest that hold this mass; the trainer scores them likewise."""
+    """Nucleus sampling: tokens are drawn from the smallest set with this probability mass, and the
+    trainer scores them under the same distribution."""
     top_k: int = Field(default=0, ge=0)
-    """Tokens are drawn from so many of the likeliest; 0 draws from all."""
+    """Tokens are drawn from this many of the likeliest; 0 draws from all."""
 
     kind_epsilon: float = Field(default=0.0, ge=0, lt=1)
-    """How often the kind of an action, a tool call or an answer, is drawn and not chosen; log-probs
-    are those of the mixture. Needs a tokenizer that writes every tag as one token."""
+    """Probability of drawing the kind of an action (tool call or answer) uniformly instead of from
+    the policy; log-probs are those of the mixture. Needs a tokenizer with one token per tag."""
 
 
 class RolloutConfig(Section):
-    """Which engine samples, and how many episodes it carries side by side."""
+    """Engine that samples episodes, and limits of their tools."""
 
     engine: Literal["lockstep", "vllm"] = "lockstep"
-    """"lockstep" decodes in this process, on the GPU of `hardware.device` or the CPU; "vllm" asks
+    """"lockstep" decodes in this process, on the GPU of `hardware.device` or the CPU; "vllm" uses
     the server of [rollout.vllm]."""
     max_rows: int = Field(default=256, ge=1)
-    """Episodes that are played side by side."""
+    """Most episodes that are played at the same time."""
     tool_workers: int = Field(default=0, ge=0)
-    """Tool calls that run in threads side by side. 0 makes them in the loop that decodes, without a
-    time limit: for tools that answer at once, as the embedded search does, and repeatable."""
+    """Number of threads for tool calls. 0 makes calls in the decoding loop, without a time limit
+    and in a repeatable order, for tools that answer at once, such as the embedded search."""
     tool_timeout_s: float = Field(default=60.0, gt=0)
-    """Seconds a tool call may take, without its wait for a sandbox. Programs that it runs in
-    sandboxes are ended after so long together, and the policy reads so; a tool that is slow by
-    itself ends its episode as lost."""
+    """Seconds that a tool call may take, not counting its wait for a sandbox. Its programs in
+    sandboxes are ended when they have taken this long together, which the policy reads as an
+    observation. A call that is slow outside a sandbox loses the episode."""
     deadline_s: float = Field(default=3600.0, gt=0, exclude_if=lambda it: it == 3600)
-    """If no episode gets an answer of a tool or a message of the policy for so long, and the limits
-    of a tool call and an agent on top, the run ends with an error that names what they wait for."""
+    """Seconds without any tool result or message of the policy, beyond the limits of a tool call
+    and an agent, after which the run ends with an error that names what it waits for."""
     max_replays: int = Field(default=2, ge=0)
-    """How often an episode that was lost from outside (a drained node, a server that hangs) is
-    played again where scores are compared: held-out and dev questions, pass rates. Training drops
-    it."""
+    """How often an episode lost to infrastructure (a drained node, a server that hangs) is played
+    again where scores are compared: held-out and dev questions, pass rates. Training drops it."""
     token_drift: Literal["count", "fail"] = "count"
-    """What becomes of a run in which an episode's tokens are not those of the chat template's whole
-    rendering: turns are counted, or the run fails."""
+    """Treatment of turns whose tokens differ from the chat template's rendering of the whole
+    conversation: count them, or fail the run."""
     compare_every: int = Field(default=16, ge=0)
-    """Every so many episodes one is compared; 1 compares all, 0 none."""
+    """One in this many episodes is compared with that rendering; 1 compares all, 0 none."""
     speculation: Literal["off", "greedy", "all"] = Field(
         default="greedy", exclude_if=lambda it: it == "greedy"
     )
-    """Sessions whose actions the "lockstep" engine guesses from what it sampled after the same
-    prompt before, to read several tokens at once; the tokens are the same, and their log-probs up
-    to rounding. "greedy": those of temperature 0, such as the dev questions, which are asked again
-    and again; "all"; or "off"."""
+    """Sessions for which the "lockstep" engine drafts actions from earlier samples after the same
+    prompt, to verify several tokens in one forward pass. Tokens stay the same, log-probs up to
+    rounding. "greedy": sessions of temperature 0, such as dev questions, which come up again and
+    again; "all"; or "off"."""
     exploration: ExplorationConfig = ExplorationConfig()
     vllm: VllmConfig = VllmConfig()
 
@@ -107,74 +107,74 @@ class RolloutConfig(Section):
     def _the_engine_can_guess(self) -> Self:
         if self.engine == "vllm" and self.speculation == "all":
             raise ValueError(
-                'rollout.speculation = "all" is of rollout.engine = "lockstep"; a server of '
-                '"vllm" guesses as it was started to: leave speculation out'
+                'rollout.speculation = "all" is for rollout.engine = "lockstep"; a "vllm" server '
+                "speculates as its own options say: leave speculation out"
             )
         return self
 
 
 class ControllerConfig(Section):
-    """The controller that lets a Deployment follow `champion`."""
+    """Controller that makes a Deployment follow `@champion`."""
 
     poll_s: float = Field(default=5.0, gt=0)
-    """Seconds between two looks at the alias and the Deployment."""
+    """Seconds between two checks of the alias and the Deployment."""
     max_backoff_s: float = Field(default=60.0, gt=0)
     """Longest pause while the API server or MLflow is away."""
     health_attempts: int = Field(default=5, ge=1)
-    """Probes in a row that the new version may leave unanswered, once its pods are ready."""
+    """Consecutive health probes that a new version may fail once its pods are ready."""
 
 
 class EnvironmentServerConfig(Section):
-    """Bounds of the server of a family's tasks: `espalier environments serve`."""
+    """Limits of `espalier environments serve`, the server of a family's tasks."""
 
     max_sessions: int = Field(default=512, ge=1)
-    """Episodes that are played at one time; a client beyond them is told so, and closed."""
+    """Most episodes at the same time; further clients get an error, and are closed."""
     idle_timeout_s: float = Field(default=600.0, gt=0)
-    """How long a session may be silent between two messages."""
+    """Seconds that a session may be silent between two messages."""
     step_timeout_s: float = Field(default=60.0, gt=0)
-    """How long a reset, a step or a score may take."""
+    """Seconds that a reset, a step or a score may take."""
 
 
 class ServingConfig(Section):
-    """Bounds of the OpenAI-compatible endpoint; what is beyond them is refused at once."""
+    """Limits of the OpenAI-compatible endpoint; requests beyond them are refused at once."""
 
     rows: int = Field(default=64, ge=1)
-    """Answers that are written side by side; the others wait, first come first served."""
+    """Answers that are generated at the same time; others wait in order of arrival."""
     max_waiting: int = Field(default=256, ge=0)
-    """Answers that may wait; a request that would make more is refused with status 429."""
+    """Most waiting answers; a request that would exceed it is refused with status 429."""
     max_choices: int = Field(default=16, ge=1)
-    """Answers that one request may ask for: its prompts times `n`."""
+    """Most answers of one request: its prompts times `n`."""
     max_context: int = Field(default=32_768, ge=2)
-    """Tokens of a prompt and its answer, where the policy was built for more."""
+    """Most tokens of a prompt and its answer, if the policy's own limit is not lower."""
     max_body_bytes: int = Field(default=1 << 18, ge=1024)
     """Largest body of a request; a larger one is refused with status 413."""
     max_connections: int = Field(default=1024, ge=1)
-    """Open connections, and 16 more for probes. When all are taken, the one that has been silent or
-    slow for longest is closed; where all are being answered, a request gets status 503."""
+    """Most open connections, besides 16 for probes. When all are taken, the one that has been idle
+    or slow for longest is closed; if all are being answered, a request gets status 503."""
     head_timeout_s: float = Field(default=10.0, gt=0)
-    """How long the headers of a request may take to arrive, and TLS to be agreed upon."""
+    """Seconds for the TLS handshake and the headers of a request."""
     body_timeout_s: float = Field(default=10.0, gt=0)
-    """How long the body of a request may take to arrive."""
+    """Seconds for the body of a request."""
     idle_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a connection may stay open between two requests."""
+    """Seconds that a connection may stay open between two requests."""
     write_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a client may leave its answer unread; then the connection is dropped."""
+    """Seconds that a client may leave its answer unread before the connection is dropped."""
     request_timeout_s: float = Field(default=120.0, gt=0)
-    """How long an answer may take, its wait for a row included."""
+    """Seconds that an answer may take, including its wait for a row."""
     linger_s: float = Field(default=5.0, ge=0)
-    """How long requests are still taken after SIGTERM: a cluster sends some until every node has
-    heard that the pod is leaving."""
+    """Seconds after SIGTERM in which requests are still accepted: a cluster sends some until every
+    node knows that the pod is leaving."""
     drain_s: float = Field(default=40.0, gt=0)
-    """How long after that answers may be finished."""
+    """Seconds after that in which answers may be finished."""
     api_keys_file: Path | None = None
-    """File of the digests of API keys, as `espalier api-key` writes it; read again when it changes.
-    Without it, and without the variable ESPALIER_API_KEYS, everybody who reaches it may ask."""
+    """File with the digests of API keys, written by `espalier api-key`, read again when it changes.
+    Without it and the variable ESPALIER_API_KEYS, the endpoint is open to everybody."""
     guard_health: bool = False
-    """Whether `/health` and `/metrics` need a key too. `/healthz` and `/readyz`, which say no more
-    than "ok", never do: a kubelet has none."""
+    """Whether `/health` and `/metrics` need a key too. `/healthz` and `/readyz`, which only answer
+    "ok", never do, since a kubelet has no key."""
     tls_certificate_file: Path | None = None
-    """Certificate of the endpoint in PEM, followed by those between it and its authority; without
-    one it speaks plain HTTP. A renewed one is taken up while it runs."""
+    """Certificate chain of the endpoint in PEM, its own certificate first; without one it speaks
+    plain HTTP. A renewed certificate is loaded while it runs."""
     tls_key_file: Path | None = None
     """Private key of the certificate in PEM, without a passphrase."""
     controller: ControllerConfig = ControllerConfig()
@@ -186,8 +186,8 @@ class ServingConfig(Section):
         if self.max_choices > places:
             raise ValueError(
                 f"serving.max_choices={self.max_choices} answers of one request exceed the "
-                f"{places} places (rows={self.rows} + max_waiting={self.max_waiting}), so it could "
-                "never be taken; lower the one or raise the others"
+                f"{places} places (rows={self.rows} + max_waiting={self.max_waiting}), so that it "
+                "could never be accepted; lower the first or raise the others"
             )
         return self
 
@@ -195,7 +195,7 @@ class ServingConfig(Section):
     def _a_certificate_has_its_key(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise ValueError(
-                "serving.tls_certificate_file and serving.tls_key_file come together: set both for "
-                "HTTPS, or neither"
+                "serving.tls_certificate_file and serving.tls_key_file belong together: set both "
+                "for HTTPS, or neither"
             )
         return self

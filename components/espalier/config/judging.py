@@ -15,14 +15,14 @@ LEAST_JUDGES, MOST_JUDGES = 3, 5
 
 
 class Criterion(Section):
-    """One question of a rubric, answered by yes or no."""
+    """One yes-or-no question of a rubric."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
-    """A key of the judges' JSON."""
+    """Key of the criterion in the judges' JSON."""
     question: str = Field(min_length=1, max_length=2000)
-    """What a judge is asked; yes is good."""
+    """Question for the judges; "yes" is good."""
     weight: float = Field(default=1.0, gt=0)
-    """Beside the other criteria."""
+    """Weight relative to the other criteria."""
 
 
 DEFAULT_RUBRIC = (
@@ -35,24 +35,24 @@ DEFAULT_RUBRIC = (
 
 
 class GradingConfig(Section):
-    """What judges are asked, and what their score is worth."""
+    """Rubric of the judges, and weight of their score in the reward."""
 
     weight: float = Field(default=0.2, gt=0)
-    """Paid for a score of 1, in training; the score is the share of the rubric that holds."""
+    """Reward for a score of 1, in training; the score is the weighted share of met criteria."""
     rubric: tuple[Criterion, ...] = Field(default=DEFAULT_RUBRIC, min_length=1)
-    """Criteria, each answered by yes or no."""
+    """Yes-or-no criteria."""
     cache: Path | None = None
-    """Folder of answers for models that name none of their own."""
+    """Folder with cached answers, for models without a cache of their own."""
     max_cost: float = Field(default=0.0, ge=0)
     """Largest cost of all models together, in the currency of their prices: the run stops before a
-    question that could exceed it; 0 sets no limit."""
+    request that could exceed it; 0 sets no limit."""
     max_observation_characters: int = Field(default=2000, ge=100)
-    """Longer tool results are cut for the judges."""
+    """Longest tool result that judges read; longer ones are cut."""
 
     @property
     @abstractmethod
     def endpoints(self) -> tuple[EndpointConfig, ...]:
-        """The models that are asked."""
+        """Endpoints of the judging models."""
 
     @model_validator(mode="after")
     def _criteria_have_names_of_their_own(self) -> Self:
@@ -69,24 +69,24 @@ class GradingConfig(Section):
             not (one.prompt_price or one.completion_price) for one in self.endpoints
         ):
             raise ValueError(
-                f"max_cost={self.max_cost} limits nothing where a judge has no prices; set its "
-                "prompt_price and completion_price (a million tokens)"
+                f"max_cost={self.max_cost} limits nothing if a judge has no prices; set its "
+                "prompt_price and completion_price (per million tokens)"
             )
         return self
 
 
 class JudgesConfig(GradingConfig):
-    """An ensemble of models that grade attempts by a rubric; a rule beats it where there is one."""
+    """An ensemble of models that grades attempts by a rubric; a rule is better if there is one."""
 
     models: tuple[EndpointConfig, ...] = Field(min_length=LEAST_JUDGES, max_length=MOST_JUDGES)
-    """Three to five different models; for each criterion the majority counts."""
+    """Three to five different models; the majority decides each criterion."""
     decides: Literal["nothing", "tasks_without_rule"] = "nothing"
-    """Whether their majority is the outcome of tasks whose verifier is "rubric", which have no
-    rule. The outcome of all others stays the rule's."""
+    """Whether their majority is the outcome of tasks with the verifier "rubric", which have no
+    rule. All other outcomes stay the rule's."""
 
     @property
     def endpoints(self) -> tuple[EndpointConfig, ...]:
-        """Endpoints of the models that grade."""
+        """Endpoints of the judging models."""
         return self.models
 
     @model_validator(mode="after")
@@ -94,7 +94,7 @@ class JudgesConfig(GradingConfig):
         named = [(one.url, one.model) for one in self.models]
         if len(set(named)) < len(named):
             raise ValueError(
-                "reward.judges.models: one model stands there twice; it would outvote the others"
+                "reward.judges.models names one model twice, which would outvote the others"
             )
         return self
 
@@ -104,9 +104,9 @@ class SelfCritiqueConfig(GradingConfig):
 
     weight: float = Field(default=0.1, gt=0)
     endpoint: EndpointConfig
-    """The server of the policy, as `rollout.vllm` has it."""
+    """Server of the policy, the same as in `rollout.vllm`."""
 
     @property
     def endpoints(self) -> tuple[EndpointConfig, ...]:
-        """Endpoints of the models that grade."""
+        """Endpoint of the policy's server."""
         return (self.endpoint,)

@@ -15,37 +15,37 @@ _WORDS = r"^[^\W\d_]\w*( \w+)*$"
 
 
 class RelationConfig(Section):
-    """A relation that a model may state."""
+    """A relation of triples that a model extracts."""
 
     name: str = Field(pattern=_WORDS, max_length=40)
-    """Words or one word with underscores, as born_in: documents and questions say it."""
+    """Name in words or with underscores, such as born_in; documents and questions use it."""
     subject_type: str = Field(default="", pattern=f"{_WORDS}|^$", max_length=40)
-    """Unset where the subjects are of no kind in particular, or another relation says it."""
+    """Type of the subjects; unset if they have none, or another relation gives it."""
     object_type: str = Field(default="", pattern=f"{_WORDS}|^$", max_length=40)
-    """Unset where the objects are of no kind in particular, or another relation says it."""
+    """Type of the objects; unset if they have none, or another relation gives it."""
     functional: bool = False
-    """A subject has one object at most: statements that contradict each other are dropped."""
+    """Whether a subject has at most one object; contradictory triples are then dropped."""
 
 
 class ExtractionConfig(Section):
-    """Triples that a model states about the documents, each proven by a quotation."""
+    """Extraction of triples from the documents by a model, each proven by a quotation."""
 
     endpoint: EndpointConfig | None = None
-    """A server's model. With `cache` set, a killed ingest goes on with what was answered."""
+    """Server of the model. With `cache` set, a killed ingest resumes after the cached answers."""
     vllm: VllmBatchConfig | None = None
-    """A model in this process in its place, where vLLM is installed."""
+    """Model in this process instead of a server's, if vLLM is installed."""
     relations: tuple[RelationConfig, ...] = ()
-    """What may be stated; empty takes any relation, its name evened out."""
+    """Relations that are extracted; empty extracts any, with their names normalized."""
     min_mentions: int = Field(default=2, ge=1)
-    """With an open set of relations, one that is stated less often is left out."""
+    """If any relation is extracted: least number of triples of a relation that is kept."""
     chunk_words: int = Field(default=300, ge=30)
-    """A request shows so many words of one document, in whole lines."""
+    """Words of a document in one request, in whole lines."""
 
     @property
     def model(self) -> EndpointConfig | VllmBatchConfig:
-        """The one of the two that is set."""
+        """The model: `endpoint` or `vllm`, whichever is set."""
         model = self.endpoint or self.vllm
-        assert model is not None, "the validator below lets none pass"
+        assert model is not None, "the validator below requires one"
         return model
 
     @model_validator(mode="after")
@@ -59,48 +59,49 @@ class ExtractionConfig(Section):
         names = [folded_relation(relation.name) for relation in self.relations]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"knowledge.extraction.relations names {', '.join(twice)} more than once; a "
-                "relation has one entry"
+                f"knowledge.extraction.relations names {', '.join(twice)} more than once; keep one "
+                "entry for each relation"
             )
         return self
 
 
 def folded_relation(name: str) -> str:
-    """The spelling under which two names of relations are the same: "Born in" is born_in."""
+    """Normalized name of a relation: "Born in" and "born-in" become born_in."""
     return "_".join(name.replace("_", " ").replace("-", " ").lower().split())
 
 
 class KnowledgeConfig(Section):
-    """What the agent can search, and what questions are made from."""
+    """Documents that the agent can search, and facts that questions are made from."""
 
     source: Literal["geonames", "folder", "dump", "sql"] = "geonames"
-    """Where documents come from: the embedded GeoNames, a folder of files, a MediaWiki dump, or a
+    """Source of the documents: the embedded GeoNames, a folder of files, a MediaWiki dump, or a
     database."""
     path: Path | None = None
-    """"folder": of .md, .txt and .jsonl documents; "dump": a MediaWiki XML export (.xml, .bz2,
-    .gz)."""
+    """"folder": folder with .md, .txt and .jsonl documents; "dump": MediaWiki XML export (.xml,
+    .bz2, .gz)."""
     max_documents: int = Field(default=0, ge=0)
-    """Articles that are read of a dump; 0 reads all."""
+    """Number of a dump's articles that are read; 0 reads all."""
     database: str = ""
-    """SQLAlchemy address without a password, as sqlite:///file.db; only with source = "sql". What
-    it holds is not part of a run's digests: other content needs another run folder."""
+    """SQLAlchemy address without a password, such as sqlite:///file.db; only with source = "sql".
+    Its content is not part of a run's digests: use another run folder after a change."""
     database_password_file: Path | None = None
-    """File that holds the database's password; unset where it asks for none."""
+    """File with the database's password; unset if it needs none."""
     documents_query: str = ""
-    """SQL that returns the columns title, text and, where there is one, id."""
+    """SQL query that returns the columns title, text and, optionally, id."""
     triples_query: str = ""
-    """SQL that returns the columns subject, relation, object, subject_type, object_type."""
+    """SQL query that returns the columns subject, relation, object, subject_type, object_type."""
     triples: Path | None = None
-    """JSON lines of {subject, relation, object, subject_type, object_type}: what is asked about."""
+    """JSON lines of {subject, relation, object, subject_type, object_type}, from which questions
+    are made."""
     questions: Path | None = None
-    """JSON lines of {question, answer}; the tasks where there are no triples. Without either, and
-    without extraction, questions are made from the documents' sentences."""
+    """JSON lines of {question, answer}, which are the tasks if there are no triples. Without either
+    and without extraction, questions are made from the documents' sentences."""
     extraction: ExtractionConfig | None = Field(default=None, exclude_if=lambda it: it is None)
-    """Triples from a model that reads the documents. Where it is not set it is in no digest."""
+    """Triples from a model that reads the documents. Unset, it is in no digest."""
     min_city_population: Literal[500, 1000, 5000, 15000] = 15000
-    """GeoNames: cities with fewer inhabitants are left out."""
+    """GeoNames: least population of a city."""
     max_cities: int = Field(default=0, ge=0)
-    """Keep only the most populous cities; 0 keeps all."""
+    """GeoNames: number of cities, the most populous first; 0 keeps all."""
 
     @property
     def is_own(self) -> bool:
@@ -109,7 +110,7 @@ class KnowledgeConfig(Section):
 
     @property
     def asks_documents_alone(self) -> bool:
-        """Whether questions are made from the documents' sentences, as nothing else is given."""
+        """Whether questions are made from the documents' sentences, for lack of other sources."""
         return self.is_own and not self.questions and not self.has_triples
 
     @property
@@ -118,7 +119,7 @@ class KnowledgeConfig(Section):
         return any((self.triples, self.triples_query, self.extraction))
 
     def external_files(self) -> dict[str, Path | None]:
-        """The user's own files, by the key that names them."""
+        """Profile key -> the user's own file that it names."""
         return {
             "knowledge.path": self.path,
             "knowledge.triples": self.triples,
@@ -138,8 +139,8 @@ class KnowledgeConfig(Section):
             )
         if self.extraction and (self.triples or self.triples_query):
             raise ValueError(
-                "knowledge.extraction excludes knowledge.triples and .triples_query: triples are "
-                "given, or a model states them"
+                "knowledge.extraction excludes knowledge.triples and .triples_query: either give "
+                "triples, or let a model extract them"
             )
         return self
 

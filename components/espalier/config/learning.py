@@ -21,32 +21,34 @@ class PrestageConfig(Section):
     steps: int = Field(default=1300, ge=1)
     """Optimizer steps."""
     tokens_per_step: int = Field(default=2048, ge=64)
-    """Tokens of the logs that a step trains on."""
+    """Tokens of the logs per step."""
     learning_rate: float = Field(default=5e-3, gt=0)
     """Peak of the schedule."""
     optimizer: OptimizerKind = "muon"
-    """Optimizer, as `warm_start.optimizer.kind`. Muon learns to read and copy in fewer steps."""
+    """Optimizer; see `warm_start.optimizer.kind`. Muon learns to read and copy in fewer steps."""
     substitution_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names replaced by invented ones, so that names are read and not memorised."""
     join_share: float = Field(default=0.15, ge=0, le=1)
-    """Share of the logs that search for what mentions two names, where documents list several."""
+    """Share of the logs that search for documents with two given names, if documents list
+    several."""
     max_passes: int = Field(default=60, ge=1, exclude_if=lambda it: it == 60)
-    """Own knowledge: logs hold at most so many times the words of what training may read, and at
-    least the million tokens that reading takes to learn: in smaller steps, then in fewer."""
+    """Own knowledge: limit of the logs' length, as a multiple of the words that training may read,
+    but at least the million tokens that reading takes to learn. Steps become smaller, then
+    fewer."""
 
 
 class LoraConfig(Section):
-    """A low-rank adapter (arXiv:2106.09685), trained in the place of the weights."""
+    """A low-rank adapter (arXiv:2106.09685), trained instead of the weights."""
 
     rank: int = Field(default=32, ge=1)
-    """Columns of its two factors."""
+    """Rank of the two factors."""
     alpha: float = Field(default=64.0, gt=0)
-    """Their product is scaled by alpha / rank."""
+    """Scale of their product, which is multiplied by alpha / rank."""
     target: tuple[str, ...] = Field(
         default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
     )
-    """Names of the linear layers that get one; the default is all of a block."""
+    """Names of the linear layers that get an adapter; by default all of a block."""
 
 
 def _known_dialect(name: str) -> str:
@@ -78,8 +80,8 @@ class PolicyConfig(Section):
     """Tiny policy: width of the feed-forward layers."""
     lora: LoraConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     """Trains an adapter instead of all weights, in every stage that trains; optimizer state and
-    checkpoints are then those of a few percent of the parameters. Learning rates are ten times
-    those of all weights, and more."""
+    checkpoints then hold a few percent of the parameters. Learning rates have to be ten times as
+    high as for all weights, or more."""
     prestage: PrestageConfig = PrestageConfig()
 
     @model_validator(mode="after")
@@ -105,7 +107,7 @@ class PolicyConfig(Section):
 
     @property
     def directory(self) -> Path | None:
-        """Where the given model lies on this machine, there or not; None without one."""
+        """Directory of the model on this machine, whether it exists or not; None if embedded."""
         reference = named_reference(self.model)
         return self.model if reference is None else reference.directory
 
@@ -122,47 +124,48 @@ class RetryConfig(Section):
     """Further attempts in one episode while the answer is wrong, each after a reflection.
 
     Reflexion (Shinn et al. 2023, arXiv:2303.11366): the policy reads that the attempt failed,
-    writes what to do differently, and begins anew with the prompt and that. The verifier decides,
-    so what is measured this way is not comparable with single attempts.
+    writes what to do differently, and starts over from the prompt and this reflection. The verifier
+    decides whether to retry, so results are not comparable with those of single attempts.
     """
 
     attempts: int = Field(default=2, ge=2, le=16)
-    """Attempts of an episode, the first included; the last one is paid."""
+    """Most attempts of an episode, including the first; the last one is rewarded."""
     reflection_tokens: int = Field(default=40, ge=4)
-    """Tokens of a reflection; like all others they count against `max_tokens`. Without room for it
-    the episode ends with the attempt that failed."""
+    """Most tokens of a reflection; they count against `max_tokens`. Without room for it the episode
+    ends with the failed attempt."""
 
 
 class MemoryConfig(Section):
     """Worked solutions of similar training tasks before each question.
 
-    They are the demonstrations that validation accepted (ExpeL, arXiv:2308.10144), found by the
-    words of their questions; a task's own is never shown to it.
+    They are the demonstrations that validation accepted (ExpeL, arXiv:2308.10144), retrieved by
+    the words of their questions; a task never sees its own.
     """
 
     recalled: int = Field(default=1, ge=1, le=16)
-    """Solutions before a question, the most similar first."""
+    """Number of solutions before a question, the most similar first."""
     max_tokens: int = Field(default=64, ge=8)
-    """Tokens that they may add to a prompt, where they count against `episode.max_tokens`; of more
-    the least similar are left out."""
+    """Most tokens that they add to a prompt, which count against `episode.max_tokens`; the least
+    similar are left out beyond that."""
 
 
 class EpisodeConfig(Section):
     """Limits of one episode, the same for every policy, stage and benchmark."""
 
     max_turns: int = Field(default=6, ge=1)
-    """Messages that call tools, however many calls one holds."""
+    """Most messages that call tools, each with any number of calls."""
     max_turn_calls: int = Field(default=8, ge=1)
-    """Calls of one message that are made; the policy reads that any further one was refused. The
-    tag dialect writes one call a message."""
+    """Most calls of one message; the policy reads that further ones were refused. The tag dialect
+    writes one call per message."""
     max_tokens: int = Field(default=384, ge=16)
-    """Tokens of an episode's context, prompt and observations included. Names that the tokenizer
-    never met take more of them: what fits in training may be cut off when it is judged."""
+    """Most tokens of an episode's context, including prompt and observations. Names that the
+    tokenizer never saw take more tokens: episodes that fit in training may not fit held-out."""
     max_turn_tokens: int = Field(default=40, ge=4)
-    """Tokens that the policy may write in one turn."""
+    """Most tokens that the policy writes in one turn."""
     overflow: Literal["stop", "truncate", "summarise"] = "stop"
-    """What becomes of an episode whose context is full: it ends, or it goes on in a new context,
-    without its oldest observations or with the policy's own summary in the place of all."""
+    """Treatment of an episode whose context is full: "stop" ends it; the others continue in a new
+    context, "truncate" without its oldest observations, "summarise" with the policy's own summary
+    instead of all of them."""
     retry: RetryConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     memory: MemoryConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
@@ -171,8 +174,8 @@ class OptimizerConfig(Section):
     """AdamW or Muon, with linear warm-up and cosine decay to `final_share` of the peak."""
 
     kind: OptimizerKind = Field(default="adamw", exclude_if=lambda it: it == "adamw")
-    """"muon" makes the momentum of each hidden matrix orthogonal (arXiv:2502.16982), and leaves
-    embeddings, vectors and convolutions to AdamW. One learning rate serves both."""
+    """"muon" orthogonalizes the momentum of each hidden matrix (arXiv:2502.16982), and leaves
+    embeddings, vectors and convolutions to AdamW. Both use the same learning rate."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Peak of the schedule."""
     warmup_share: float = Field(default=0.05, ge=0, le=1)
@@ -184,19 +187,19 @@ class OptimizerConfig(Section):
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's two moments; the second is Muon's momentum."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients of a larger norm are scaled down to it."""
+    """Gradients with a larger norm are scaled down to it."""
     max_skipped_updates: int = Field(default=3, ge=1)
-    """An update whose gradient is not finite is skipped; so many in a row stop the run. One or two
-    come of an odd batch; the weights stay as they were, so that a third, on other data, says that
-    the next will be no better. 1 stops at the first."""
+    """Number of consecutive updates with a non-finite gradient that stops the run; each is skipped.
+    One or two come from an odd batch. As skipping leaves the weights alone, a third, on other data,
+    means that the next will fail too. 1 stops at the first."""
 
 
 EMBEDDED_WARM_START = OptimizerConfig(kind="muon", learning_rate=1.5e-3)
-"""Optimizer of a policy made from scratch, unless the profile has [warm_start.optimizer]."""
+"""Optimizer of a policy trained from scratch, unless the profile has [warm_start.optimizer]."""
 
 
 class PolicyOptimizerConfig(OptimizerConfig):
-    """The same, with defaults of reinforcement learning that hold where a profile sets one key."""
+    """The same, with reinforcement learning's defaults for the keys that a profile leaves out."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
     final_share: float = Field(default=0.3, ge=0, le=1)
@@ -204,27 +207,28 @@ class PolicyOptimizerConfig(OptimizerConfig):
 
 
 class HindsightConfig(Section):
-    """A second round of the warm start, also on failed attempts: each shows what it did solve.
+    """A second round of the warm start, which relabels failed attempts with the task they solved.
 
     Hindsight experience replay (arXiv:1707.01495) for attempts at training tasks.
     """
 
     tasks: int = Field(default=400, ge=1)
-    """Training tasks that the policy of the first round attempts, none that a teacher showed."""
+    """Number of training tasks without a demonstration that the policy of the first round
+    attempts."""
     attempts: int = Field(default=2, ge=1)
-    """Attempts at each of them."""
+    """Attempts at each of these tasks."""
     temperature: float = Field(default=1.0, gt=0)
-    """At which they are sampled."""
+    """Sampling temperature of the attempts."""
     max_share: float = Field(default=0.5, gt=0, lt=1)
-    """Largest share of the second round's demonstrations that were failed attempts; of more, some
-    are left out by the seed."""
+    """Largest share of relabelled attempts among the second round's demonstrations; beyond it, a
+    random choice is left out."""
     steps: int = Field(default=100, ge=1)
     """Optimizer steps of the second round, with the batch and the optimizer of the first. Its
-    weights are kept only where they answer more dev questions than those of the first."""
+    weights are kept only if they answer more dev questions than those of the first."""
 
 
 class PreferenceOptimizerConfig(OptimizerConfig):
-    """The same, with defaults of the preference phase that hold where a profile sets one key."""
+    """The same, with the preference phase's defaults for the keys that a profile leaves out."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
@@ -233,19 +237,19 @@ class PreferenceOptimizerConfig(OptimizerConfig):
 class PreferencesConfig(Section):
     """A last phase of the warm start: DPO on preference pairs of your own, without sampling.
 
-    Rafailov et al. 2023, arXiv:2305.18290; the reference is the policy that the phase begins with.
+    Rafailov et al. 2023, arXiv:2305.18290; the reference is the policy at the phase's beginning.
     """
 
     path: Path
-    """JSON lines of {"prompt": ..., "chosen": ..., "rejected": ...}, as TRL has them: texts, or
-    lists of messages in OpenAI's chat shape."""
+    """JSON lines of {"prompt": ..., "chosen": ..., "rejected": ...} in TRL's format: texts, or
+    lists of messages in OpenAI's chat format."""
     steps: int = Field(default=60, ge=1)
     """Optimizer steps."""
     pairs_per_step: int = Field(default=8, ge=1)
     """Pairs in a batch."""
     beta: float = Field(default=0.1, gt=0)
-    """How much a nat of margin over the reference counts; the paper's 0.1. More stays nearer to
-    the reference."""
+    """Weight of the margin over the reference, per nat; the paper uses 0.1. A larger value stays
+    closer to the reference."""
     optimizer: PreferenceOptimizerConfig = PreferenceOptimizerConfig()
 
 
@@ -259,27 +263,26 @@ class WarmStartConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     """Without this table the tiny policy gets Muon, at a rate of 1.5e-3."""
     evaluate_every: int = Field(default=50, ge=1)
-    """Dev questions are answered, and a checkpoint is written, every so many steps."""
+    """Steps between two evaluations on dev questions, each with a checkpoint."""
     dev_questions: int = Field(default=200, ge=1)
-    """Dev questions that choose the best weights: of each kind the first of `synthesis.dev_tasks`,
-    as large a share as of the held-out questions."""
+    """Number of dev questions that choose the best weights: the first of `synthesis.dev_tasks`,
+    with the mix of question kinds of the held-out questions."""
     renamed_share: float = Field(default=0.6, ge=0, le=1)
-    """Share of the names in a demonstration that become invented ones, anew each time it is shown,
-    where the family knows what is a name: a plan then follows from a question's words alone."""
+    """Share of the names in a demonstration that are replaced by invented ones, anew each time it
+    is shown, if the family knows what is a name: a plan then depends only on a question's words."""
     max_epochs: int = Field(default=20, ge=1, exclude_if=lambda it: it == 20)
-    """Own knowledge: fewer steps where they would show a demonstration more often than this."""
+    """Own knowledge: most times that a demonstration is shown; there are fewer steps otherwise."""
     demonstrations: Path | None = Field(default=None, exclude_if=lambda it: it is None)
-    """Demonstrations of your own: JSON lines of {"messages": [...]} in OpenAI's chat shape, with
-    tool calls. Each is shown as often as one of the teacher's, and the assistant's messages alone
-    are trained on. It counts by its content."""
+    """Demonstrations of your own: JSON lines of {"messages": [...]} in OpenAI's chat format, with
+    tool calls. Each is shown as often as one of the teacher's; only the assistant's messages are
+    trained on. The file's content is part of the stage's digest, not its path."""
     teacher: bool = Field(default=True, exclude_if=lambda it: it)
-    """Whether the teacher's demonstrations are shown as well; without them `demonstrations` take
-    their place."""
+    """Whether the teacher's demonstrations are shown too; if not, `demonstrations` replace them."""
     hindsight: HindsightConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     preferences: PreferencesConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
     def external_files(self) -> dict[str, Path | None]:
-        """The user's own files, by the key that names them."""
+        """Profile key -> the user's own file that it names."""
         return {
             "warm_start.demonstrations": self.demonstrations,
             "warm_start.preferences.path": self.preferences and self.preferences.path,
@@ -289,47 +292,47 @@ class WarmStartConfig(Section):
     def _somebody_demonstrates(self) -> Self:
         if not self.teacher and self.demonstrations is None:
             raise ValueError(
-                "warm_start.teacher=false leaves nothing to imitate: name a file of "
-                "warm_start.demonstrations, or let the teacher demonstrate"
+                "warm_start.teacher=false leaves nothing to imitate: set "
+                "warm_start.demonstrations to a file, or let the teacher demonstrate"
             )
         return self
 
 
 class CurriculumConfig(Section):
-    """Which training tasks are worth sampling, judged by the warm-started policy."""
+    """Choice of the training tasks worth sampling, by pass rates of the warm-started policy."""
 
     enabled: bool = True
-    """Whether tasks are chosen by pass rate; without it training draws from all tasks alike."""
+    """Whether tasks are chosen by pass rate; if not, training draws uniformly from all tasks."""
     candidates: int = Field(default=1500, ge=1)
-    """Training tasks whose pass rate is estimated."""
+    """Number of training tasks whose pass rate is estimated."""
     rollouts_per_task: int = Field(default=4, ge=2)
     """Attempts at each candidate, from which its pass rate is estimated."""
     draw: Literal["band", "kinds", "uniform", "patterns", "predicted", "frontier"] = "kinds"
-    """How training chooses tasks: "band" those whose estimated pass rate lies inside
-    `pass_rate_band`; "kinds" the same, with each group that reports show (kind of question, number
-    of steps) as often as any other, but for groups of less than a twentieth of the tasks: drawn by
-    "band", where 3 steps were asked six times as often as 4, RL halved the EM of 4; "uniform" all
-    alike; "patterns" all patterns alike and then their tasks; "predicted" by the chance that their
-    rollouts hold both outcomes, as a regression over pattern, kind and lengths and the task's own
-    attempts predict it; "frontier" tasks never tried, of the patterns whose predicted pass rate is
-    0.2 to 0.8."""
+    """Rule by which training draws tasks. "band": those whose estimated pass rate lies inside
+    `pass_rate_band`. "kinds": the same, with equal weight for each group that reports show (kind of
+    question, number of steps), unless it has less than a twentieth of the tasks; by "band", with
+    six times as many tasks of 3 steps as of 4, RL halved the EM of 4. "uniform": all alike.
+    "patterns": a pattern uniformly, then one of its tasks. "predicted": by the chance that a task's
+    rollouts have both outcomes, predicted by a regression over pattern, kind and lengths and by the
+    task's own attempts. "frontier": untried tasks of patterns with a predicted pass rate of 0.2 to
+    0.8."""
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
-    """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
+    """Interval of pass rates of the kept tasks; a group at 0 or 1 gives no gradient."""
     screening_rollouts: int = Field(default=4, ge=0)
-    """Rollouts of a task in training before the rest of its group: where all of them or none solve
-    it, the group is dropped (SPEED-RL, arXiv:2506.09016). 0 samples whole groups at once."""
+    """Rollouts of a task in training before the rest of its group: if all or none of them solve it,
+    the group is dropped (SPEED-RL, arXiv:2506.09016). 0 samples whole groups at once."""
     refresh_every: int = Field(default=20, ge=1)
-    """Optimizer steps between refreshes of the band from the rollouts of training itself."""
+    """Optimizer steps between updates of the band from training's own rollouts."""
     explore_share: float = Field(default=0.15, ge=0, le=1)
-    """Share of a step's tasks drawn from outside the kept band, so that it can be refreshed."""
+    """Share of a step's tasks drawn from outside the band, so that their pass rates stay known."""
     preference: Literal["even", "r_zero", "absolute_zero", "absolute_zero_code"] = "even"
-    """Which tasks of the band are drawn more often: none, those solved every other time (R-Zero's
-    reward of a challenger), or the hard ones (Absolute Zero's; in the public code not those that
-    nobody solved). The weight of a task follows its pass rate as training goes on."""
+    """Tasks of the band that are drawn more often: "even" none, "r_zero" those solved half of the
+    time (R-Zero's reward of a challenger), "absolute_zero" the hard ones; "absolute_zero_code" as
+    in the public code, without those never solved. Weights follow pass rates during training."""
 
     @property
     def active_screening(self) -> int:
-        """Rollouts of the screening, 0 where the curriculum is off."""
+        """Number of screening rollouts; 0 if the curriculum is off."""
         return self.screening_rollouts if self.enabled else 0
 
     @model_validator(mode="after")
@@ -350,7 +353,7 @@ class CurriculumConfig(Section):
             # "band" and "kinds" may be the default of a profile
             if value not in (None, "band", "kinds", "uniform", "even"):
                 raise ValueError(
-                    "curriculum.enabled=false draws from all tasks alike, and curriculum."
+                    "curriculum.enabled=false draws uniformly from all tasks, but curriculum."
                     f'{key}="{value}" chooses among them; leave one of them out'
                 )
         return self
@@ -359,38 +362,38 @@ class CurriculumConfig(Section):
     def _preference_is_of_the_band(self) -> Self:
         if self.preference != "even" and self.draw not in ("band", "kinds"):
             raise ValueError(
-                f'curriculum.preference="{self.preference}" weighs the tasks of the band, from '
-                f'which draw="{self.draw}" does not draw; leave one of them out'
+                f'curriculum.preference="{self.preference}" weights the tasks of the band, which '
+                f'draw="{self.draw}" does not use; leave one of them out'
             )
         return self
 
 
 class RegistryConfig(Section):
-    """Where the model version goes, and what it must show before it becomes champion."""
+    """Name of the registered model, and conditions for a version to become champion."""
 
     model_name: str = Field(default="espalier-search-agent", min_length=1)
-    """Where it is not set, a profile with knowledge of its own names the model after that: after
-    the folder, dump, database or problem file."""
+    """Name of the registered model. Unset, a profile with own knowledge names it after the folder,
+    dump, database or problem file."""
     experiment: str = Field(default="espalier", min_length=1)
     """MLflow experiment of the tracked run."""
     min_gain: float = Field(default=0.0, ge=-1, le=1)
-    """The lower end of the paired interval (challenger - champion, EM 0-1) must exceed this."""
+    """Least lower end of the paired interval (challenger - champion, EM 0-1), exclusive."""
     min_questions: int = Field(default=500, ge=1)
-    """Fewer held-out questions than this never pass the gate."""
+    """Least number of held-out questions that can pass the gate."""
     must_not_fall: tuple[str, ...] = Field(default=(), exclude_if=lambda it: not it)
-    """Names of suites of [evaluation.suites] on which a challenger must not fall behind either."""
+    """Suites of [evaluation.suites] on which a challenger must not fall behind either."""
     max_fall: float = Field(default=0.05, ge=0, lt=1, exclude_if=lambda it: it == 0.05)
-    """On those, the lower end of the paired interval of the headline score (challenger - champion,
-    0-1) must lie above minus this."""
+    """Largest fall on those suites: the lower end of the paired interval of the headline score
+    (challenger - champion, 0-1) must lie above minus this."""
     contaminated: Literal["exclude", "refuse"] = Field(
         default="exclude", exclude_if=lambda it: it == "exclude"
     )
-    """Questions that either version was trained on: "exclude" compares on the others, "refuse"
-    promotes nothing where there are any."""
+    """Treatment of questions that either version was trained on: "exclude" compares on the others,
+    "refuse" refuses the promotion if there are any."""
     unknown_training: Literal["allow", "refuse"] = Field(
         default="allow", exclude_if=lambda it: it == "allow"
     )
-    """Whether a version may be promoted where it cannot be said what the two were trained on."""
+    """Whether to promote a version if the training data of either is not fully known."""
 
     def named_after(self, own: Path | str) -> Self:
         """The same settings, the model named after a folder, file, database or environment."""

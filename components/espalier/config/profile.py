@@ -68,21 +68,20 @@ from espalier.records.errors import ProfileError
 
 
 def _environment(content: object, info: ValidationInfo) -> EnvironmentConfig:
-    """The section `environment`; see `steps.profiles.saved_profile` for keys that are gone."""
+    """Parse `environment`; the context may ignore removed keys (`steps.profiles.saved_profile`)."""
     context: dict[str, Any] | None = info.context
     return parsed_environment(content, extra=context.get("extra") if context else None)
 
 
 class Profile(Section):
-    """Everything that a run depends on, apart from its output folder."""
+    """All settings of a run except its output folder."""
 
     name: str = Field(default="unnamed", min_length=1)
     """Name of the run in MLflow and in reports; also the default output folder, runs/NAME."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    """Every random choice of the run is derived from it: equal seeds and settings give equal
-    artifacts."""
+    """Seed of every random choice: equal seeds and settings give equal artifacts."""
     threads: int = Field(default=2, ge=1)
-    """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
+    """CPU threads of torch; a run repeats bit for bit only with the same number."""
     environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(_environment)] = (
         Field(default_factory=lambda: parsed_environment({}))
     )
@@ -115,12 +114,12 @@ class Profile(Section):
 
     @property
     def asks_own_knowledge(self) -> bool:
-        """Whether tasks are about documents of the user's own, of which there may be few."""
+        """Whether tasks are about the user's own documents, of which there may be few."""
         return reads_knowledge(self.environment) and self.knowledge.is_own
 
     @property
     def renamed_training_share(self) -> float:
-        """Share of the names that RL's episodes meet under invented ones."""
+        """Share of the names that RL's episodes replace by invented ones."""
         if not self.asks_own_knowledge:
             return 0.0
         share = self.training.renamed_share
@@ -150,13 +149,13 @@ class Profile(Section):
     @field_validator("kubernetes")
     @classmethod
     def _label_the_run(cls, kubernetes: KubernetesConfig, info: ValidationInfo) -> KubernetesConfig:
-        """What a profile costs is asked for by its name."""
+        """Label objects with the profile's name, by which cost tools group them."""
         return kubernetes.named(info.data["name"]) if "name" in info.data else kubernetes
 
     @field_validator("registry")
     @classmethod
     def _name_the_model(cls, registry: RegistryConfig, info: ValidationInfo) -> RegistryConfig:
-        """Agents of different knowledge share no model name unless the profile says so."""
+        """Default the model's name to the knowledge's, so that different agents share none."""
         if "model_name" in registry.model_fields_set or "knowledge" not in info.data:
             return registry
         knowledge, environment = info.data["knowledge"], info.data.get("environment")
@@ -171,7 +170,7 @@ class Profile(Section):
         if self.curriculum.candidates > self.synthesis.train_tasks:
             raise ValueError(
                 f"curriculum.candidates={self.curriculum.candidates} exceeds synthesis.train_tasks="
-                f"{self.synthesis.train_tasks}; lower the one or raise the other"
+                f"{self.synthesis.train_tasks}; lower the first or raise the second"
             )
         if self.training.dev_questions > self.synthesis.dev_tasks:
             raise ValueError(
@@ -185,8 +184,8 @@ class Profile(Section):
             )
         if self.continued_pretraining.enabled and not self.agent_texts.pretraining_texts:
             raise ValueError(
-                "continued_pretraining.enabled=true has nothing to read: set agent_texts.memories, "
-                ".reasoning_tasks or .decisions"
+                "continued_pretraining.enabled=true has no texts to train on: set "
+                "agent_texts.memories, .reasoning_tasks or .decisions"
             )
         if self.episode.max_turn_tokens >= self.episode.max_tokens:
             raise ValueError("episode.max_turn_tokens must be smaller than episode.max_tokens")
@@ -203,7 +202,7 @@ class Profile(Section):
             return self
         if self.training.sharded:
             raise ValueError(
-                "training.sharded splits weights that policy.lora leaves as they are; an adapter "
+                "training.sharded splits weights that policy.lora does not train, and an adapter "
                 "is small: leave training.sharded out, or train all weights without policy.lora"
             )
         optimizers = {
@@ -213,7 +212,7 @@ class Profile(Section):
         for name, optimizer in optimizers.items():
             if optimizer.kind == "muon":
                 raise ValueError(
-                    f'{name}.kind = "muon" makes whole matrices orthogonal, and policy.lora trains '
+                    f'{name}.kind = "muon" orthogonalizes whole matrices, but policy.lora trains '
                     f'two thin factors of each: set {name}.kind = "adamw", or leave policy.lora out'
                 )
         return self
@@ -223,9 +222,9 @@ class Profile(Section):
         staleness = self.training.asynchronous.max_staleness
         if staleness and self.rollout.engine == "vllm":
             raise ValueError(
-                f"training.asynchronous.max_staleness={staleness} samples ahead on a copy of the "
-                'policy in this process, and rollout.engine = "vllm" on a server, whose weights '
-                "change under its episodes: set max_staleness = 0, or engine = "
+                f"training.asynchronous.max_staleness={staleness} samples ahead from a copy of the "
+                'policy in this process, but rollout.engine = "vllm" samples on a server, whose '
+                "weights would change during episodes: set max_staleness = 0, or engine = "
                 '"lockstep"'
             )
         return self
@@ -241,8 +240,8 @@ class Profile(Section):
         if expansion.share and expansion.max_searches >= self.episode.max_turns:
             raise ValueError(
                 f"synthesis.expansion.max_searches={expansion.max_searches} leaves no turn for the "
-                f"answer within episode.max_turns={self.episode.max_turns}; lower the one or raise "
-                "the other"
+                f"answer within episode.max_turns={self.episode.max_turns}; lower the first or "
+                "raise the second"
             )
         return self
 
@@ -252,8 +251,8 @@ class Profile(Section):
         if inverted.share and inverted.max_lines >= self.episode.max_turns:
             raise ValueError(
                 f"synthesis.inverted.max_lines={inverted.max_lines} leaves no turn for the answer "
-                f"within episode.max_turns={self.episode.max_turns}; lower the one or raise the "
-                "other"
+                f"within episode.max_turns={self.episode.max_turns}; lower the first or raise the "
+                "second"
             )
         return self
 
@@ -265,18 +264,19 @@ class Profile(Section):
         if retry.reflection_tokens + self.episode.max_turn_tokens >= self.episode.max_tokens:
             raise ValueError(
                 f"episode.retry.reflection_tokens={retry.reflection_tokens} leaves no room for a "
-                f"turn within episode.max_tokens={self.episode.max_tokens}; lower the one or raise "
-                "the other"
+                f"turn within episode.max_tokens={self.episode.max_tokens}; lower the first or "
+                "raise the second"
             )
         if self.agent.plays:
             raise ValueError(
-                "episode.retry is of the built-in loop, and agent.command plays in its place: let "
-                "the agent try again by itself, or leave the section out"
+                "episode.retry belongs to the built-in loop, which agent.command replaces: let the "
+                "agent retry by itself, or leave the section out"
             )
         if self.self_play.name == "absolute_zero":
             raise ValueError(
-                'episode.retry tries again what was wrong; with self_play.name = "absolute_zero" '
-                "the policy proposes tasks, of which none is right or wrong. Leave one of them out"
+                'episode.retry repeats wrong attempts, but with self_play.name = "absolute_zero" '
+                "the policy proposes tasks, which are neither right nor wrong. Leave one of them "
+                "out"
             )
         return self
 
@@ -288,12 +288,12 @@ class Profile(Section):
         if memory.max_tokens + episode.max_turn_tokens >= episode.max_tokens:
             raise ValueError(
                 f"episode.memory.max_tokens={memory.max_tokens} leaves no room for a turn within "
-                f"episode.max_tokens={episode.max_tokens}; lower the one or raise the other"
+                f"episode.max_tokens={episode.max_tokens}; lower the first or raise the second"
             )
         if self.agent.plays:
             raise ValueError(
-                "episode.memory is of the built-in loop, and the program of agent.command writes "
-                "its prompts itself; leave the section out"
+                "episode.memory belongs to the built-in loop, but the program of agent.command "
+                "writes its prompts itself; leave the section out"
             )
         return self
 
@@ -303,8 +303,8 @@ class Profile(Section):
             return self
         if self.agent.plays:
             raise ValueError(
-                "warm_start.hindsight plays the calls of failed attempts again, and what the "
-                "program of agent.command does beside them is not known; leave the section out"
+                "warm_start.hindsight replays the calls of failed attempts, but cannot know what "
+                "the program of agent.command does besides them; leave the section out"
             )
         return self
 
@@ -326,7 +326,7 @@ class Profile(Section):
         if judges and (family.ends_by_call or family.converses):
             raise ValueError(
                 f'environment.name = "{self.environment.name}" judges calls of its own tools, '
-                "which an agent does not make; let the agent post its reward and set "
+                "which an agent program does not make; let the agent post its reward and set "
                 'agent.score = "posted"'
             )
         return self
@@ -335,10 +335,10 @@ class Profile(Section):
     def _gate_names_suites_there_are(self) -> Self:
         suites = self.evaluation.suites
         if unknown := sorted(set(self.registry.must_not_fall) - suites.keys()):
-            there = ", ".join(sorted(suites)) or "none"
+            known = ", ".join(sorted(suites)) or "none"
             raise ValueError(
-                f"registry.must_not_fall names {', '.join(unknown)}, and [evaluation.suites] has "
-                f"{there}; add the suite, or leave it out"
+                f"registry.must_not_fall names {', '.join(unknown)}, but [evaluation.suites] has "
+                f"{known}; add the suite, or leave it out"
             )
         return self
 
@@ -348,20 +348,20 @@ class Profile(Section):
         return self
 
     def digest(self, sections: Sequence[str]) -> str:
-        """Digest of seed, threads and these sections, or single keys of them (`policy.dialect`)."""
+        """Digest of seed, threads, and these sections or keys of sections (`policy.dialect`)."""
         tables = self.model_dump(mode="json")
         content: dict[str, object] = {}
         for name in sections:
             section, _, key = name.partition(".")
             if isinstance(getattr(self, section), NoSelfPlayConfig):
-                continue  # all that it has is a name, and it changes nothing
+                continue  # it has only a name, which changes nothing
             if section == "agent" and not self.agent.plays:
-                continue  # the built-in loop plays, and reads nothing of it
+                continue  # the built-in loop plays, and ignores the section
             content[name] = tables[section][key] if key else tables[section]
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
             if name == "warm_start" and self.warm_start.hindsight is not None:
-                # relabelled tasks are dealt to splits, worded and judged as all others are
+                # relabelled tasks depend on these sections as all other tasks do
                 content |= {one: tables[one] for one in ("splits", "validation")}
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
 
@@ -399,18 +399,18 @@ def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
     """Read a TOML profile and apply `--set section.key=value` overrides.
 
     Raises:
-        ProfileError: a file that is missing or not TOML, an unknown key (with the nearest valid
-            name), a value out of range, or sections that contradict each other.
+        ProfileError: the file is missing or not TOML, a key is unknown (the message has the nearest
+            valid one), a value is out of range, or sections contradict each other.
     """
     tables = read_toml_profile(path)
     return parse_profile(tables, [parsed_override(override) for override in overrides], path)
 
 
 def read_toml_profile(path: Path) -> dict[str, Any]:
-    """The tables of a TOML profile as they are written, before any check.
+    """Tables of a TOML profile, unchecked.
 
     Raises:
-        ProfileError: a file that is missing or not TOML.
+        ProfileError: the file is missing or not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -425,16 +425,16 @@ def read_toml_profile(path: Path) -> dict[str, Any]:
 def parse_profile(
     tables: dict[str, Any], overrides: Sequence[tuple[str, object]], source: Path
 ) -> Profile:
-    """Change some keys of `tables`, in place and in order, and check the whole.
+    """Apply overrides to `tables`, in place and in order, and check the whole profile.
 
     Args:
         tables: sections of a profile.
-        overrides: dotted key and value each.
-        source: named in messages.
+        overrides: pairs of a dotted key and a value.
+        source: name of the profile in messages.
 
     Raises:
-        ProfileError: an unknown key (with the nearest valid name), a value out of range, or
-            sections that contradict each other.
+        ProfileError: a key is unknown (the message has the nearest valid one), a value is out of
+            range, or sections contradict each other.
     """
     override_tables(tables, overrides)
     try:
@@ -444,10 +444,10 @@ def parse_profile(
 
 
 def override_tables(tables: dict[str, Any], overrides: Sequence[tuple[str, object]]) -> None:
-    """Set dotted keys in place, one after the other; missing sections are made.
+    """Set dotted keys in place and in order; missing sections are made.
 
     Raises:
-        ProfileError: a key below one that is a value.
+        ProfileError: a parent of the key is a value, not a section.
     """
     for key, value in overrides:
         *parents, leaf = key.split(".")
@@ -461,10 +461,10 @@ def override_tables(tables: dict[str, Any], overrides: Sequence[tuple[str, objec
 
 
 def parsed_override(text: str) -> tuple[str, object]:
-    """Key and value of `section.key=value`; the value is TOML's, or a bare string.
+    """Key and value of `section.key=value`; the value is in TOML, or a bare string.
 
     Raises:
-        ProfileError: it is not written like that.
+        ProfileError: the text has no key or no `=`.
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
@@ -473,7 +473,7 @@ def parsed_override(text: str) -> tuple[str, object]:
 
 
 def _parsed_value(text: str) -> object:
-    """The TOML value that `text` spells, or the bare string where it spells none."""
+    """Value of `text` as TOML, or `text` itself if it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

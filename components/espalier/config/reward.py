@@ -1,4 +1,4 @@
-"""Profile section `reward`: what an episode is paid for, beside and including its outcome."""
+"""Profile section `reward`: terms of an episode's reward, of which the outcome is the largest."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class RewardConfig(Section):
     """Outcome reward with a small format term; the outcome is at least half of any total."""
 
     outcome: float = Field(default=1.0, gt=0)
-    """Paid for an answer that the family's verifier accepts."""
+    """Reward for an answer that the family's verifier accepts."""
     format: float = Field(default=0.1, ge=0)
-    """Paid for an episode that ends with a well-formed answer, right or wrong."""
+    """Reward for an episode that ends with a well-formed answer, right or wrong."""
     outcome_scale: Literal["family", "unit"] = "family"
-    """The outcome in the family's own range (ReTool's is -1 to 1), or divided by the width of that
-    range, so that right and wrong are `outcome` apart in every family, as a mixture needs it."""
+    """Range of the outcome: "family" is the family's own (ReTool's is -1 to 1); "unit" divides by
+    its width, so that right and wrong differ by `outcome` in every family, as a mixture needs."""
     terms: tuple[TermRule, ...] = ()
-    """Further terms, in training alone: lengths, calls, agreement. Without this key those of
+    """Further terms, only in training: lengths, calls, agreement. Unset, those of
     `training.algorithm.preset`, such as DAPO's overlong penalty."""
 
     judges: JudgesConfig | None = None
-    """Unset: no model grades attempts."""
+    """Models that grade attempts; unset for none."""
     self_critique: SelfCritiqueConfig | None = None
-    """Unset: the policy does not grade its own attempts."""
+    """Grading of attempts by the policy itself; unset for none."""
 
     process: ProcessRewardConfig | None = None
-    """Unset: no head scores the steps of attempts."""
+    """Trained head that scores the steps of attempts; unset for none."""
     outcome_model: OutcomeModelConfig | None = None
-    """Unset: the rule decides, as it should wherever there is one."""
+    """Trained head as the outcome; unset, the rule decides, as it should if there is one."""
 
     def external_files(self) -> dict[str, Path | None]:
-        """The user's own heads, by the key that names them."""
+        """Profile key -> folder of the user's trained head that it names."""
         return {
             "reward.process.model": self.process and self.process.model,
             "reward.outcome_model.model": self.outcome_model and self.outcome_model.model,
@@ -58,7 +58,7 @@ class RewardConfig(Section):
 
     @property
     def graders(self) -> dict[str, GradingConfig]:
-        """Term of the reward -> the models that grade for it."""
+        """Term of the reward -> settings of the models that grade it."""
         found = {"judges": self.judges, "self_critique": self.self_critique}
         return {name: config for name, config in found.items() if config is not None}
 
@@ -67,7 +67,7 @@ class RewardConfig(Section):
         if self.format > self.outcome:
             raise ValueError(
                 f"reward: format={self.format} exceeds outcome={self.outcome}; a policy "
-                "would be paid more for its tags than for its answer. Lower format"
+                "would gain more by its tags than by its answer. Lower format"
             )
         return self
 
@@ -76,41 +76,41 @@ class RewardConfig(Section):
         names = [term.key for term in self.terms]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"reward.terms: {', '.join(twice)} stands there twice; a term is kept by its name. "
-                "Leave one out"
+                f"reward.terms: {', '.join(twice)} occurs twice, but terms are kept by name. Leave "
+                "one out"
             )
         return self
 
 
 def term_context(profile: Profile) -> TermContext:
-    """Limit of an episode and range of an outcome, as they are paid."""
+    """Token limit of an episode, and range of the outcome in units of reward."""
     low, high = outcome_span(profile)
-    paid = profile.reward.outcome * outcome_scale(profile)
+    scale = profile.reward.outcome * outcome_scale(profile)
     return TermContext(
-        max_tokens=profile.episode.max_tokens, outcome_low=paid * low, outcome_high=paid * high
+        max_tokens=profile.episode.max_tokens, outcome_low=scale * low, outcome_high=scale * high
     )
 
 
 def outcome_span(profile: Profile) -> tuple[float, float]:
-    """Least and most that the family's verifier returns."""
+    """Lowest and highest value that the family's verifier returns."""
     return family_class(profile.environment.name).outcome_span(profile.environment)
 
 
 def outcome_scale(profile: Profile) -> float:
-    """What an outcome of the family is multiplied by, before `reward.outcome`."""
+    """Factor of the family's outcomes, before `reward.outcome`."""
     low, high = outcome_span(profile)
     return 1.0 if profile.reward.outcome_scale == "family" else 1.0 / (high - low)
 
 
 def require_composition(profile: Profile, further: Mapping[str, Span] | None = None) -> None:
-    """Check that the outcome is at least half of what the reward can change.
+    """Check that the outcome's range is at least half of the reward's.
 
     Args:
-        profile: whose reward it is.
+        profile: the profile.
         further: ranges of the family's own terms, by name.
 
     Raises:
-        ValueError: naming the terms, and what each can change.
+        ValueError: it is less; the message has the range of each term.
     """
     context = term_context(profile)
     spans = {"format": Span(0.0, profile.reward.format)}
@@ -123,20 +123,21 @@ def require_composition(profile: Profile, further: Mapping[str, Span] | None = N
 
 
 def require_weighted_terms(profile: Profile) -> None:
-    """Check that every weight of advantage "gdpo" is of a term that is paid.
+    """Check that every weight of the advantage "gdpo" names a term of the reward.
 
     Raises:
-        ValueError: some are not; naming them, and the terms that there are.
+        ValueError: some do not; the message names them, and the terms of the reward.
     """
     advantage, reward = profile.training.algorithm.advantage, profile.reward
     if not isinstance(advantage, Gdpo) or profile.agent.score == "posted":
         return  # an agent posts terms of any name
-    paid = {"outcome", "format", TURNS_TERM, *reward.graders, *(term.key for term in reward.terms)}
-    paid |= {"process"} if reward.process is not None else set()
+    terms = {"outcome", "format", TURNS_TERM, *reward.graders, *(term.key for term in reward.terms)}
+    terms |= {"process"} if reward.process is not None else set()
     for name in profile.environment.families():
-        paid |= family_class(name).further_terms
-    if unpaid := sorted(advantage.weights.keys() - paid):
+        terms |= family_class(name).further_terms
+    if unknown := sorted(advantage.weights.keys() - terms):
         raise ValueError(
-            f"training.algorithm.advantage.weights names {', '.join(unpaid)}, and the terms of the "
-            f"reward are {', '.join(sorted(paid))}; leave it out, or add the term to reward.terms"
+            f"training.algorithm.advantage.weights names {', '.join(unknown)}, but the terms of "
+            f"the reward are {', '.join(sorted(terms))}; leave it out, or add the term to "
+            "reward.terms"
         )

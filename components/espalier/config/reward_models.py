@@ -11,19 +11,19 @@ from espalier.config.data import Section
 
 
 class RewardModelConfig(Section):
-    """What `espalier reward-model` trains on, and how; no stage of a run reads it."""
+    """Data and optimization of `espalier reward-model`; no stage of a run reads it."""
 
     labels: Literal["soft", "hard"] = "soft"
-    """What a step is worth: the share of its completions that end right, or whether any does
-    (Math-Shepherd, Wang et al. 2024, arXiv:2312.08935, eq. 3 and 4)."""
+    """Label of a step: "soft" is the share of its completions that end right, "hard" whether any
+    does (Math-Shepherd, Wang et al. 2024, arXiv:2312.08935, eq. 3 and 4)."""
     tasks: int = Field(default=200, ge=2)
-    """Training tasks that are attempted."""
+    """Number of training tasks."""
     attempts: int = Field(default=4, ge=1)
-    """Attempts at each, whose steps are labelled."""
+    """Attempts at each task, whose steps are labelled."""
     completions: int = Field(default=4, ge=1)
-    """Ways in which the policy ends an attempt from each of its steps."""
+    """Completions that the policy samples from each step of an attempt."""
     dev_tasks: int = Field(default=50, ge=2)
-    """Dev tasks on whose attempts the head is judged."""
+    """Number of dev tasks, on whose attempts the head is evaluated."""
     steps: int = Field(default=150, ge=1)
     """Optimizer steps."""
     attempts_per_step: int = Field(default=32, ge=1)
@@ -33,24 +33,24 @@ class RewardModelConfig(Section):
 
 
 class ProcessRewardConfig(Section):
-    """A trained head that scores the steps of attempts, beside their outcome."""
+    """A trained head that scores the steps of attempts, in addition to their outcome."""
 
     model: Path
     """Folder that `espalier reward-model` wrote."""
     weight: float = Field(default=0.3, gt=0)
-    """Paid for steps of score 1."""
+    """Reward for steps with score 1."""
     reduce: Literal["progress", "mean", "min"] = "progress"
-    """How steps become rewards: each turn is paid what it changed of the score, so that an episode
-    earns the score of its last step; or the mean, or the least score, at the end."""
+    """Reward from step scores: "progress" rewards each turn with its change of the score, which
+    sums to the score of the last step; "mean" and "min" reward the end of the episode."""
 
 
 class OutcomeModelConfig(Section):
-    """A trained head as the outcome of training, in the place of the rule: for comparison.
+    """A trained head as the outcome of training instead of the rule, for comparison.
 
-    Evaluation, dev scores and the curriculum's screening keep to the rule.
+    Evaluation, dev scores and the curriculum's screening still use the rule.
     """
 
     model: Path
     """Folder that `espalier reward-model --kind outcome` wrote."""
     threshold: float = Field(default=0.5, gt=0, lt=1)
-    """Score from which an attempt counts as right."""
+    """Least score of an attempt that counts as right."""

@@ -13,22 +13,22 @@ from espalier.config.learning import OptimizerConfig
 
 
 class ModelRequestConfig(Section):
-    """What is asked of a model, wherever it runs."""
+    """Requests to a model, at a server or in this process."""
 
     model: str = ""
-    """The name that a server has for it; without a server its directory."""
+    """Name of the model at its server; without a server its directory."""
     response_format: Literal["json_schema", "json_object", "text"] = "json_schema"
-    """What its answers are held to; whatever it writes is checked against the schema."""
+    """Format that the model is constrained to; answers are checked against the schema anyway."""
     temperature: float = Field(default=1.0, ge=0, le=2)
     """Sampling temperature; 0 takes the likeliest token."""
     max_tokens: int = Field(default=2048, ge=1)
     """Maximum number of tokens per answer."""
     asks: int = Field(default=3, ge=1)
-    """How often a question is put before an answer that cannot be read counts."""
+    """Attempts at a question whose answers do not parse, before it counts as failed."""
     cache: Path | None = None
-    """Folder of answers by the content of their request; unset keeps none."""
+    """Folder with answers by the digest of their request; unset keeps none."""
     replay_only: bool = False
-    """Nothing is asked: what the cache does not hold is an error."""
+    """Whether to answer from the cache only; a request that it does not have is an error."""
 
     @model_validator(mode="after")
     def _a_replay_has_a_source(self) -> Self:
@@ -38,17 +38,17 @@ class ModelRequestConfig(Section):
 
 
 class VllmBatchConfig(ModelRequestConfig):
-    """vLLM in the process of the stage, asked in batches: for an environment that has vLLM.
+    """vLLM in the process of the stage, with batched requests; vLLM has to be installed.
 
-    A cache knows the model by its directory: other weights belong into another one.
+    The cache identifies the model by its directory: put other weights into another one.
     """
 
     batch_size: int = Field(default=256, ge=1)
-    """Requests that are decoded side by side at most."""
+    """Most requests that are decoded at the same time."""
     engine: dict[str, bool | int | float | str] = Field(
         default_factory=dict[str, bool | int | float | str]
     )
-    """Further settings of vllm.LLM, as max_model_len = 8192 or tensor_parallel_size = 2."""
+    """Further settings of vllm.LLM, such as max_model_len = 8192 or tensor_parallel_size = 2."""
 
     @model_validator(mode="after")
     def _the_model_is_named_once(self) -> Self:
@@ -58,43 +58,44 @@ class VllmBatchConfig(ModelRequestConfig):
 
 
 class EndpointConfig(ModelRequestConfig):
-    """Any OpenAI-compatible chat endpoint; prices in one currency, a million tokens."""
+    """An OpenAI-compatible chat endpoint; prices are per million tokens, in one currency."""
 
     url: str = ""
-    """Its address with the version, as https://host/v1."""
+    """Address of the server with the API version, such as https://host/v1."""
     key_file: Path | None = None
-    """File that holds the API key; unset where the server asks for none."""
+    """File with the API key; unset if the server needs none."""
     timeout_s: float = Field(default=120.0, gt=0)
-    """How long one answer may take from the first byte sent to the last one read."""
+    """Seconds that one answer may take, from the first byte sent to the last one read."""
     attempts: int = Field(default=6, ge=1)
-    """How often a request is sent before a broken connection or a server error counts."""
+    """Attempts at a request before a broken connection or server error is reported."""
     max_wait_s: float = Field(default=60.0, gt=0)
     """Longest pause between two attempts, whatever Retry-After says."""
     concurrency: int = Field(default=8, ge=1)
-    """Requests that are under way at one time."""
+    """Most requests at the same time."""
     requests_per_minute: int = Field(default=0, ge=0)
-    """0 sets no limit."""
+    """Rate limit of requests; 0 sets no limit."""
     tokens_per_minute: int = Field(default=0, ge=0)
-    """0 sets no limit."""
+    """Rate limit of tokens; 0 sets no limit."""
     prompt_price: float = Field(default=0.0, ge=0)
     """Price of a million prompt tokens, in a currency of your choice."""
     completion_price: float = Field(default=0.0, ge=0)
     """Price of a million completion tokens, in the same currency."""
     max_cost: float = Field(default=0.0, ge=0)
-    """The run stops before a request that could exceed it; 0 sets no limit."""
+    """Cost limit, in the same currency: the run stops before a request that could exceed it; 0 sets
+    no limit."""
 
     @field_validator("url")
     @classmethod
     def _is_an_address_without_secrets(cls, url: str) -> str:
         parts = urlsplit(url)
-        # first: the next message repeats the address
+        # checked first, because the next message quotes the address
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ValueError(
                 "an address must not carry a user, password, query or fragment: addresses are "
                 "logged. Put the key into a file and name it as key_file"
             )
         if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError(f"{url!r} is no address; write it as https://host/v1")
+            raise ValueError(f"{url!r} is not an address; write it as https://host/v1")
         return url.rstrip("/")
 
     @model_validator(mode="after")
@@ -102,27 +103,27 @@ class EndpointConfig(ModelRequestConfig):
         if self.max_cost and not (self.prompt_price or self.completion_price):
             raise ValueError(
                 f"max_cost={self.max_cost} limits nothing without prices; set prompt_price and "
-                "completion_price (a million tokens)"
+                "completion_price (per million tokens)"
             )
         return self
 
 
 class TeacherConfig(Section):
-    """Who plans, judges and reasons for the agent texts."""
+    """The teacher, which plans, judges and reasons for the agent texts."""
 
     kind: Literal["embedded", "endpoint", "vllm"] = "embedded"
-    """"embedded" reads the knowledge base; "endpoint" asks the server of [teacher.endpoint]; "vllm"
-    runs [teacher.vllm] in the process of the stage, where vLLM is installed."""
+    """"embedded" reads the knowledge base; "endpoint" uses the server of [teacher.endpoint]; "vllm"
+    runs [teacher.vllm] in the process of the stage, if vLLM is installed."""
     mistake_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of the embedded teacher's plans that go wrong, so that its judge has what to refuse;
-    half of a model's were wrong before judging (AgentFounder, arXiv:2509.13310)."""
+    """Share of wrong plans by the embedded teacher, so that its judge has some to reject; half of a
+    model's plans were wrong before judging (AgentFounder, arXiv:2509.13310)."""
     endpoint: EndpointConfig = EndpointConfig()
     vllm: VllmBatchConfig | None = Field(default=None, exclude_if=lambda it: it is None)
-    """Where it is not set it is in no digest."""
+    """Model for kind = "vllm". Unset, it is in no digest."""
 
     @property
     def model(self) -> EndpointConfig | VllmBatchConfig | None:
-        """The model that is asked; None for the embedded teacher."""
+        """Settings of the teacher's model; None for the embedded teacher."""
         return {"embedded": None, "endpoint": self.endpoint, "vllm": self.vllm}[self.kind]
 
     @model_validator(mode="after")
@@ -134,29 +135,29 @@ class TeacherConfig(Section):
             )
         if (self.kind == "vllm") != bool(self.vllm and self.vllm.model):
             raise ValueError(
-                'teacher.kind = "vllm" goes with teacher.vllm.model = "DIR", and the one without '
-                "the other means nothing; set both or none"
+                'teacher.kind = "vllm" and teacher.vllm.model = "DIR" need each other; set both or '
+                "none"
             )
         return self
 
 
 class AgentTextsConfig(Section):
-    """How many texts of agent behaviour are synthesized; 0 of a kind writes none."""
+    """Numbers of synthesized texts of agent behaviour, by kind; 0 writes none."""
 
     memories: int = Field(default=0, ge=0)
-    """Entities whose documents become memories that plans are made for (FAS planning)."""
+    """Number of entities whose documents become memories to plan with (FAS planning)."""
     questions_per_memory: int = Field(default=4, ge=1, le=4)
     """Differently styled questions about one memory, each with one plan."""
     reasoning_tasks: int = Field(default=0, ge=0)
-    """Training tasks that are guessed and then reasoned over (FAS reasoning)."""
+    """Number of training tasks that are guessed and then reasoned over (FAS reasoning)."""
     decisions: int = Field(default=0, ge=0)
-    """Trajectories whose steps become choices with a known outcome (HAS)."""
+    """Number of trajectories whose steps become choices with a known outcome (HAS)."""
     alternatives: int = Field(default=2, ge=1, le=7)
-    """Candidates beside the action that was taken, at every step of a decision."""
+    """Further candidate actions at every step of a decision, besides the one taken."""
     failed_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of the decisions that are made from attempts that failed."""
+    """Share of the decisions that are made from failed attempts."""
     negatives: int = Field(default=0, ge=0)
-    """Demonstrations of calls that must not be made; the warm start trains on them."""
+    """Number of demonstrations of calls that must not be made, for the warm start."""
 
     @property
     def pretraining_texts(self) -> int:

@@ -16,27 +16,27 @@ class HardwareConfig(Section):
     """Device and number format of training and sampling in this process, and memory of training."""
 
     device: str = Field(default="auto", min_length=1)
-    """`auto` is the accelerator, where there is one. The engine in this process samples on a GPU,
-    too; on other accelerators it stays on the CPU."""
+    """Device of training; `auto` is the accelerator if there is one. The engine in this process
+    samples on the same GPU; with other accelerators it samples on the CPU."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number format of matrix products; `auto` is bfloat16 on a GPU that has it. On the CPU, and of
-    small models, the engine samples in float32."""
+    """Number format of matrix products; `auto` is bfloat16 on a GPU that supports it. On the CPU,
+    and with small models, the engine samples in float32."""
     activation_checkpointing: bool = False
-    """Computes activations again in the backward pass: a third more work, far less memory."""
+    """Recomputes activations in the backward pass: a third more work, far less memory."""
     micro_batch_tokens: int = Field(default=8192, ge=64)
-    """Positions that are forwarded at once; gradients of the parts are summed."""
+    """Most positions in one forward pass; gradients of the parts are summed."""
 
 
 class TemperatureSchedule(Section):
-    """How the sampling temperature moves from `training.temperature` to `final`."""
+    """Schedule of the sampling temperature, from `training.temperature` to `final`."""
 
     shape: Literal["constant", "linear", "cosine"] = "constant"
-    """How it moves there."""
+    """Shape of the schedule; "constant" never changes the temperature."""
     final: float = Field(default=1.0, gt=0)
-    """Reached in the last step; a constant temperature never moves."""
+    """Temperature of the last step, unless constant."""
 
     def at(self, start: float, step: int, steps: int) -> float:
-        """The temperature of optimizer step `step` of `steps`, counted from 0."""
+        """Temperature of optimizer step `step` of `steps`, counted from 0."""
         done = min(1.0, step / max(1, steps - 1))
         match self.shape:
             case "constant":
@@ -48,25 +48,25 @@ class TemperatureSchedule(Section):
 
 
 class ReplayConfig(Section):
-    """A buffer of former groups, of which each step takes some beside its own."""
+    """A replay buffer of earlier groups; each step takes some of them besides new ones."""
 
     capacity: int = Field(default=0, ge=0)
-    """Groups that are kept; 0 replays nothing."""
+    """Most groups in the buffer; 0 replays nothing."""
     share: float = Field(default=0.25, gt=0, lt=1)
-    """Share of a step's groups taken from the buffer, once it holds that many."""
+    """Share of a step's groups from the buffer, once it holds that many."""
     order: Literal["fifo", "priority"] = "fifo"
-    """fifo draws any, and the oldest leaves first; priority draws in proportion to the spread of a
-    group's rewards, and the least of them leaves first (Schaul et al. 2016, arXiv:1511.05952)."""
+    """"fifo" draws uniformly and evicts the oldest group; "priority" draws in proportion to the
+    spread of a group's rewards and evicts the smallest (Schaul et al. 2016, arXiv:1511.05952)."""
     successes_only: bool = False
-    """Keeps a group's successes alone (WebRL, Qi et al. 2024, arXiv:2411.02337, sec. 3.3)."""
+    """Keeps only a group's successes (WebRL, Qi et al. 2024, arXiv:2411.02337, sec. 3.3)."""
     perplexity_window: tuple[float, float] | None = None
-    """Replays trajectories whose perplexity under the policy of today lies inside: neither known by
-    heart nor out of reach. WebRL's is (1.05, 2)."""
+    """Interval of the replayed trajectories' perplexity under the current policy, which leaves out
+    those known by heart and those out of reach. WebRL's is (1.05, 2)."""
     max_staleness: int = Field(default=32, ge=1)
-    """Policy versions after which a group is forgotten."""
+    """Age in policy versions at which a group is dropped."""
 
     def groups_of(self, step_groups: int) -> int:
-        """How many groups of a step of `step_groups` come from the buffer, once it is filled."""
+        """Number of a step's `step_groups` that come from the buffer, once it is filled."""
         return round(self.share * step_groups) if self.capacity else 0
 
     @model_validator(mode="after")
@@ -79,7 +79,7 @@ class ReplayConfig(Section):
         if not self.capacity and any(chosen.values()):
             key = next(key for key, is_chosen in chosen.items() if is_chosen)
             raise ValueError(
-                f"training.replay.{key} chooses from a buffer that holds nothing: set "
+                f"training.replay.{key} needs a buffer, but training.replay.capacity = 0: set "
                 "training.replay.capacity"
             )
         return self
@@ -100,123 +100,123 @@ class ReplayConfig(Section):
             if not 1 <= low < high:
                 raise ValueError(
                     f"training.replay.perplexity_window={self.perplexity_window} is not an "
-                    "interval above 1, the least that a perplexity can be"
+                    "interval above 1, the lowest perplexity"
                 )
         return self
 
 
 class AsynchronousConfig(Section):
-    """Sampling beside learning: groups are played ahead of the step that learns from them."""
+    """Sampling concurrent with learning: groups are played ahead of the step that uses them."""
 
     max_staleness: int = Field(default=0, ge=0)
-    """Most policy versions between sampling and learning; 0 samples and learns in turns. Above it,
-    a run no longer repeats itself bit for bit: which groups are ready is a matter of time. For
-    rollout.engine = "lockstep" alone."""
+    """Most policy versions between sampling and learning; 0 alternates them. Above 0 a run does not
+    repeat bit for bit, since timing decides which groups are ready. Only for
+    rollout.engine = "lockstep"."""
     publish_every: int = Field(default=1, ge=1)
-    """Optimizer steps between the versions that are sampled from. Groups of different versions are
-    decoded apart: where tools are slow many versions are under way, each with a few rows, and fewer
-    versions make larger batches."""
+    """Optimizer steps between two versions that are sampled from. Groups of different versions
+    cannot share a batch: with slow tools many versions are in flight, each with a few rows, and
+    fewer versions make larger batches."""
 
     @model_validator(mode="after")
     def _versions_live_until_the_next(self) -> Self:
         if self.publish_every > max(1, self.max_staleness):
             raise ValueError(
                 f"training.asynchronous.publish_every={self.publish_every} samples from versions "
-                f"that are older than max_staleness={self.max_staleness} lets in; lower the one, "
-                "or raise the other"
+                f"that are older than max_staleness={self.max_staleness} allows; lower the first, "
+                "or raise the second"
             )
         return self
 
 
 class StragglersConfig(Section):
-    """When a group is closed without the episodes that are still being played.
+    """Rule that closes a group without the episodes that are still being played.
 
-    Those are lost: they have no reward, and are counted in `lost_episodes`. A long episode is often
-    another kind of attempt than a short one, so that a rule that cuts many of them bends what is
-    learned; cut what hangs, and not what thinks.
+    Those are lost: they have no reward, and are counted in `lost_episodes`. Long episodes are often
+    a different kind of attempt, so cutting many of them biases learning; choose limits that cut
+    episodes that hang, not those that think.
     """
 
     share: float = Field(default=0.75, gt=0, lt=1)
-    """Once this share of a group's episodes has ended, the time of the others runs."""
+    """Share of a group's episodes whose end starts the timer."""
     patience_s: float = Field(default=30.0, ge=0)
-    """Seconds that they are given then."""
+    """Seconds that the other episodes then have left."""
 
 
 class TrainingConfig(Section):
     """Reinforcement learning over multi-turn episodes."""
 
     steps: int = Field(default=40, ge=0)
-    """Optimizer steps; each samples anew."""
+    """Optimizer steps; each samples new trajectories."""
     tasks_per_step: int = Field(default=16, ge=1)
-    """Tasks that a step draws: P of the notation."""
+    """Tasks of a step: P in names of axes."""
     group_size: int = Field(default=16, ge=1)
-    """Trajectories of each task: G. Credit comes from their differences; of one, from a critic or a
+    """Trajectories of each task: G. Credit comes from their differences; with 1, from a critic or a
     prediction (presets `ppo`, `spo`)."""
     algorithm: Algorithm = Algorithm.model_validate({})
     minibatches: int = Field(default=2, ge=1)
-    """Optimizer updates of an epoch, each on a part of the step's trajectories. From the second on
-    they are off-policy: with 2, losses without a ratio (gpg, opo, v_trace) learned half as much as
-    with 1, or less."""
+    """Optimizer updates of an epoch, each on a part of the step's trajectories. All but the first
+    are off-policy: with 2, losses without a ratio (gpg, opo, v_trace) learned at most half as much
+    as with 1."""
     epochs: int = Field(default=1, ge=1)
-    """How often a step's trajectories are gone through."""
+    """Passes over a step's trajectories."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training rollouts."""
     temperature_schedule: TemperatureSchedule = TemperatureSchedule()
     replay: ReplayConfig = ReplayConfig()
     asynchronous: AsynchronousConfig = AsynchronousConfig()
     stragglers: StragglersConfig | None = Field(default=None, exclude_if=lambda it: it is None)
-    """Closes groups without their slowest episodes; without it a group waits for all of them."""
+    """Rule that closes groups without their slowest episodes; unset, a group waits for all."""
     layout: Literal["packed", "prefix_tree"] = Field(
         default="prefix_tree", exclude_if=lambda it: it == "prefix_tree"
     )
-    """How the update forwards a step's trajectories. "prefix_tree" forwards what several begin with
-    alike once, with the same gradients up to rounding: prompts of a group, and the turns that its
-    trajectories have in common. It is for one process, and for models
-    whose tokens meet in plain attention (Llama, Qwen, Mistral) or that are LFM2, as the embedded
-    one; others are packed. The last step of a run of `customer_service` took a third of the packed
-    update's processor time."""
+    """Layout of a step's trajectories in the update. "prefix_tree" forwards shared beginnings only
+    once (the prompt of a group, and the turns that its trajectories have in common), with the same
+    gradients up to rounding. It needs one process, and a model with plain attention (Llama, Qwen,
+    Mistral) or LFM2, such as the tiny policy; others are packed. The last step of a run of
+    `customer_service` took a third of the packed update's processor time."""
     train_on_observations: bool = False
-    """Ablation only: leaves the tool's tokens in the loss."""
+    """Ablation only: includes the tools' tokens in the loss."""
     max_mismatch_kl: float = Field(default=1e-3, gt=0)
-    """Nats a token between engine and trainer on equal weights; beyond it a warning is said. In
-    float32 it is about 1e-9, in bfloat16 a few 1e-4."""
+    """KL between engine and trainer on equal weights, nats per token, above which a warning is
+    logged. It is about 1e-9 in float32, a few 1e-4 in bfloat16."""
     optimizer: PolicyOptimizerConfig = PolicyOptimizerConfig()
     processes: int = Field(default=1, ge=1)
-    """Processes that share a step's trajectories: on this machine, in the pod of a Job or TrainJob,
-    or on the nodes of kubernetes.ray.workers."""
+    """Number of processes that share a step's trajectories: on this machine, in the pod of a Job or
+    TrainJob, or on the nodes of kubernetes.ray.workers."""
     sharded: bool = False
     """Splits weights and optimizer over the processes (FSDP2), for a model too large for one."""
     collective_timeout_s: float = Field(default=5400.0, gt=0, exclude_if=lambda it: it == 5400)
-    """How long the processes wait for one of them, as all do while rank 0 answers dev questions and
-    writes checkpoints; then they end with an error that names it. Longer than `rollout.deadline_s`
-    with the limits on top of that, or else a rank is named and not the tool that it waits for."""
+    """Seconds that the processes wait for one of them, for example for rank 0 while it answers dev
+    questions; then they end with an error that names it. It has to exceed `rollout.deadline_s` and
+    the limits on top of that, or the error names a rank instead of the tool it waits for."""
     evaluate_every: int = Field(default=20, ge=1)
-    """Dev questions are answered, and a checkpoint is written, every so many steps."""
+    """Steps between two evaluations on dev questions, each with a checkpoint."""
     dev_questions: int = Field(default=300, ge=1)
-    """Dev questions that choose the best weights: of each kind the last of `synthesis.dev_tasks`,
-    as large a share as of the held-out questions."""
+    """Number of dev questions that choose the best weights: the last of `synthesis.dev_tasks`, with
+    the mix of question kinds of the held-out questions."""
     renamed_share: float | None = Field(default=None, ge=0, le=1)
-    """Own knowledge: share of the names that become invented ones in an episode's question, search
-    results and accepted answers, anew each time a task is drawn, where the family knows what is a
-    name and there are few of them. RL then cannot learn those of a small source. None is 1 where
-    there are triples: questions of several steps are planned by the names that are left. Else it is
-    0.6: where one search answers, it is learned what kind of word an answer is, by known words."""
+    """Own knowledge: share of the names that are replaced by invented ones in an episode's
+    question, search results and accepted answers, anew each time a task is drawn, if the family
+    knows what is a name and there are few names, so that RL cannot memorise a small source. None
+    means 1 with triples, whose questions of several steps do not depend on names; otherwise 0.6,
+    because a question that one search answers also teaches which kind of word is an answer, for
+    which some words have to be real."""
     stop_after_idle_steps: int = Field(default=40, ge=0)
-    """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
-    credit (nearly none, see `idle_share`): all groups had equal rewards, or the screening or a
-    filter dropped them. The default is two intervals of curriculum.refresh_every's default: the
-    band has been drawn anew in between, and its tasks were tried for as long. 0 never stops."""
+    """Number of consecutive steps without credit after which the run stops, with its best weights;
+    0 never stops. In such a step all groups had equal rewards (nearly all, see `idle_share`), or
+    screening or a filter dropped them. The default is two default intervals of
+    curriculum.refresh_every, so that the band has been renewed once and tried as long."""
     idle_share: float = Field(default=0.97, gt=0, le=1, exclude_if=lambda it: it == 0.97)
-    """A step gives no credit, for that count, if so many of the groups that it sampled had equal
-    rewards, or of groups of one were right: of a few hundred tasks known by heart one is missed now
-    and then. 1 counts only steps without any credit."""
+    """Share of a step's sampled groups with equal rewards (for groups of one: of right ones) from
+    which the step counts as without credit: even of tasks known by heart, one in a few hundred is
+    missed now and then. 1 counts only steps without any credit."""
 
     def temperature_at(self, step: int) -> float:
-        """The sampling temperature of optimizer step `step`, counted from 0."""
+        """Sampling temperature of optimizer step `step`, counted from 0."""
         return self.temperature_schedule.at(self.temperature, step, self.steps)
 
     def stops_after(self, idle_steps: float) -> bool:
-        """Whether so many steps in a row without credit end the run."""
+        """Whether this many consecutive steps without credit end the run."""
         return 0 < self.stop_after_idle_steps <= idle_steps
 
     @model_validator(mode="after")
@@ -236,8 +236,8 @@ class TrainingConfig(Section):
         algorithm, replay = self.algorithm, self.replay
         if self.group_size == 1 and algorithm.compares_groups:
             raise ValueError(
-                f"training.group_size=1 leaves nothing to compare, and {algorithm.credit_source} "
-                "learns from differences inside a group; raise it, or choose "
+                f"training.group_size=1 leaves nothing to compare, but {algorithm.credit_source} "
+                "learns from differences within a group; raise it, or choose "
                 'preset = "spo", "reinforce_pp" or "ppo"'
             )
         if replay.capacity and replay.successes_only and algorithm.compares_groups:
@@ -255,8 +255,8 @@ class TrainingConfig(Section):
         if critic is not None and 0 < self.steps <= warmup:
             raise ValueError(
                 f"training.steps={self.steps} ends within the "
-                f"training.algorithm.critic.warmup_steps={warmup} in which the critic "
-                "alone is trained, so the policy would never be: raise training.steps above "
+                f"training.algorithm.critic.warmup_steps={warmup} in which only the critic is "
+                "trained, so that the policy would never be: raise training.steps above "
                 f"{warmup}, or leave warmup_steps out (0 trains both from the first step)"
             )
         return self
@@ -265,8 +265,8 @@ class TrainingConfig(Section):
     def _observations_have_no_turn(self) -> Self:
         if self.train_on_observations and "turns_BT" in self.algorithm.needs:
             raise ValueError(
-                f"{self.algorithm.credit_source} gives credit by the turn, and an observation "
-                "is in none; training.train_on_observations goes with credit by the trajectory"
+                f"{self.algorithm.credit_source} gives credit by turn, but an observation belongs "
+                "to none; training.train_on_observations needs credit by trajectory"
             )
         return self
 
@@ -279,8 +279,8 @@ class TrainingConfig(Section):
         stale = ", ".join(f"{key}={count}" for key, count in counts.items() if count)
         if stale and not self.algorithm.corrects_stale_data:
             raise ValueError(
-                f'loss "{self.algorithm.loss.name}" (preset "{self.algorithm.preset}") takes every '
-                f"trajectory for one of today's policy, and {stale} brings older ones; add "
+                f'loss "{self.algorithm.loss.name}" (preset "{self.algorithm.preset}") assumes '
+                f"trajectories of the current policy, but {stale} brings older ones; add "
                 'training.algorithm.off_policy = [{name = "importance_weights"}]'
             )
         return self
@@ -289,12 +289,12 @@ class TrainingConfig(Section):
     def _sharding_has_processes(self) -> Self:
         if self.sharded and self.optimizer.kind == "muon":
             raise ValueError(
-                'training.optimizer.kind = "muon" needs whole matrices, which training.sharded '
-                'splits: set kind = "adamw", or leave training.sharded out'
+                'training.optimizer.kind = "muon" needs whole matrices, but training.sharded '
+                'splits them: set kind = "adamw", or leave training.sharded out'
             )
         if self.sharded and self.processes == 1:
             raise ValueError(
-                "training.sharded splits a model over processes and there is one: set "
+                "training.sharded splits a model over processes, but there is only one: set "
                 "training.processes, or leave training.sharded out"
             )
         return self

@@ -1,12 +1,14 @@
-"""What a policy was trained on, against what it is asked: shared questions, entities, documents.
+"""Contamination: held-out tasks that share a question, entities or documents with training.
 
-Texts are compared by digests of their folded words, so that what a version was trained on can be
-kept with it in the registry without the texts:
+Texts are compared by digests of their folded words, so that the registry can keep what a version
+was trained on without keeping the texts. A held-out task is contaminated by its
 
-    question    equal after folding, or a key of the family's says that one rewords the other
-    entities    a name that the held-out task is about, hubs apart, stood in a training task
-    documents   each document that the task was made from, shared ones apart, was trained on
-    runs        for public files: a share of its runs of 8 words stands in training questions
+    question    equal to a training question after folding, or a rewording by the family's key
+    entities    one of its names, other than hubs, occurs in a training task
+    documents   all documents it was made from, other than shared ones, are in the training data
+    runs        public files only: a share of its 8-word runs occurs in training questions
+
+Hubs are entities that the tasks of all splits share.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ def _folded(texts: Iterable[str]) -> frozenset[str]:
 
 
 def word_runs(text: str, length: int) -> frozenset[str]:
-    """Digests of all runs of `length` folded words; of the whole text if it is shorter."""
+    """Digests of all runs of `length` consecutive folded words; of the whole text if shorter."""
     found = words(text)
     count = max(1, len(found) - length + 1)
     return frozenset(_digest(" ".join(found[i : i + length])) for i in range(count))
 
 
 class Prints(BaseModel):
-    """Digests of what tasks hold."""
+    """Digests of the questions, keys, names, documents and word runs of a set of tasks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,11 +53,11 @@ class Prints(BaseModel):
     names: frozenset[str] = frozenset()
     documents: frozenset[str] = frozenset()
     runs: dict[int, frozenset[str]] = {}
-    """Words in a run -> digests of the runs."""
+    """Number of words in a run -> digests of the runs."""
 
     @classmethod
     def of(cls, family: Family[Any], tasks: Iterable[Task], run_words: int) -> Self:
-        """Return the prints of all these tasks together."""
+        """Return the digests of all these tasks together."""
         found = list(tasks)
         runs = [word_runs(task.question, run_words) for task in found]
         return cls(
@@ -69,7 +71,7 @@ class Prints(BaseModel):
 
     @classmethod
     def of_questions(cls, family: str, questions: Iterable[str], run_words: int) -> Self:
-        """Return the prints of questions alone, as a user's own demonstrations hold them."""
+        """Return the digests of bare questions, such as those of a user's demonstrations."""
         found = list(questions)
         runs = [word_runs(text, run_words) for text in found]
         return cls(
@@ -80,19 +82,19 @@ class Prints(BaseModel):
 
 
 class Training(BaseModel):
-    """What a policy was trained on, as far as it is known."""
+    """Training data of a policy, as digests, as far as it is known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: tuple[str, ...] = ()
-    """Content digests of the accepted tasks, those of the run itself first."""
+    """Content digests of the accepted tasks; the run's own come first."""
     prints: tuple[Prints, ...] = ()
-    """Prints of their training and dev tasks."""
+    """Digests of their training and dev tasks."""
     unknown: tuple[str, ...] = ()
-    """What cannot be said, in words; empty where all is known."""
+    """Gaps in this knowledge, in words; empty if there are none."""
 
     def __add__(self, other: Training) -> Training:
-        """What either was trained on."""
+        """Union of both."""
         return Training(
             data=tuple(dict.fromkeys((*self.data, *other.data))),
             prints=(*self.prints, *other.prints),
@@ -101,12 +103,12 @@ class Training(BaseModel):
 
     @classmethod
     def not_known(cls, because: str) -> Self:
-        """Nothing is known, for this reason."""
+        """Training data that is unknown for the given reason."""
         return cls(unknown=(because,))
 
 
 class SuitePrints(BaseModel):
-    """Digests of each held-out task, hubs and what all splits share apart."""
+    """Digests of each held-out task, without the names and documents that all splits share."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -124,16 +126,16 @@ class SuitePrints(BaseModel):
         *,
         is_public: bool = False,
     ) -> Self:
-        """Return the prints of a suite.
+        """Return the digests of a suite.
 
         Args:
-            family: of the tasks.
-            tasks: held-out.
-            seen: training and dev tasks of the same draw. Their splits share no entity but hubs:
-                whatever stands in both is one.
-            run_words: words in a run.
-            is_public: whether runs of words are compared as well. Questions that a family makes
-                are worded alike in every split.
+            family: the family of the tasks.
+            tasks: the held-out tasks.
+            seen: training and dev tasks of the same draw. Splits share no entity but hubs, so a
+                name that occurs in both is a hub.
+            run_words: number of words in a run.
+            is_public: whether word runs are compared too. They are not for questions that a family
+                makes, which are worded alike in every split.
         """
         hubs = Prints.of(family, seen, run_words)
         found: dict[str, Prints] = {}
@@ -155,24 +157,24 @@ class Contamination:
     tasks: Mapping[str, str]
     """task_id -> `question`, `entities`, `documents` or `runs`."""
     unknown: tuple[str, ...]
-    """Why it cannot be said of the others, in words; empty where it can."""
+    """Reasons why further tasks may be contaminated, in words; empty if all were compared."""
     compared: bool = True
-    """Whether there was anything to compare with."""
+    """Whether any training data was known to compare with."""
 
     @property
     def state(self) -> str:
-        """`checked`; `partly`: there may be more than was found; `unknown`: nothing is known."""
+        """`checked`, `partly` (further tasks may be contaminated) or `unknown` (none compared)."""
         if not self.unknown:
             return "checked"
         return "partly" if self.compared else "unknown"
 
     @property
     def counts(self) -> dict[str, int]:
-        """Tasks by what they share."""
+        """Number of contaminated tasks by kind."""
         return dict(sorted(Counter(self.tasks.values()).items()))
 
     def as_dict(self, num_tasks: int) -> dict[str, object]:
-        """For results, of a suite of so many tasks."""
+        """Entry of results.json for a suite of `num_tasks` tasks."""
         return {
             "state": self.state,
             "contaminated": len(self.tasks),
@@ -182,7 +184,7 @@ class Contamination:
         }
 
     def said(self, num_tasks: int) -> str:
-        """In words, for a terminal and a report."""
+        """One line for a terminal or a report, for a suite of `num_tasks` tasks."""
         kinds = ", ".join(f"{count} by {kind}" for kind, count in self.counts.items())
         unknown = "; ".join(self.unknown)
         if not self.compared:
@@ -196,7 +198,7 @@ class Contamination:
 def contamination(
     training: Training, suite: SuitePrints, config: ContaminationConfig
 ) -> Contamination:
-    """Compare every task of a suite with what a policy was trained on."""
+    """Compare every task of a suite with a policy's training data."""
     families = {task.family for task in suite.tasks.values()}
     own = [prints for prints in training.prints if prints.family in families]
     seen = _Seen(
@@ -212,7 +214,7 @@ def contamination(
     )
     unknown = training.unknown
     if suite.is_public and any(config.run_words not in p.runs for p in training.prints):
-        unknown += (f"runs of {config.run_words} words were not kept with what it trained on",)
+        unknown += (f"runs of {config.run_words} words are not recorded with its training data",)
     found = {task_id: kind for task_id, kind in shared if kind}
     return Contamination(found, unknown, compared=bool(training.prints))
 
@@ -246,10 +248,10 @@ def _shared(task: Prints, seen: _Seen, config: ContaminationConfig, *, is_public
 def require_uncontaminated(
     found: Contamination, config: ContaminationConfig, *, suite: str, model: str, num_tasks: int
 ) -> None:
-    """End here where the profile refuses what was found.
+    """Check that the profile allows this contamination.
 
     Raises:
-        DataError: with what was found, and the key that allows it.
+        DataError: it does not; the message has the counts, and the key that allows it.
     """
     if config.contaminated == "refuse" and found.tasks:
         raise DataError(
@@ -258,7 +260,7 @@ def require_uncontaminated(
         )
     if config.unknown == "refuse" and found.unknown:
         raise DataError(
-            f"{suite}: of {model} it is not known what it was trained on: "
+            f"{suite}: the training data of {model} is not fully known: "
             f"{'; '.join(found.unknown)}. Name the folder of its run, or set "
             'evaluation.contamination.unknown = "allow"'
         )

@@ -1,7 +1,7 @@
 """Estimates over questions: bootstrap intervals of means, pass@k and pass^k.
 
-Percentile intervals (Efron 1979) are drawn by scipy. With one seed it draws the same resamples as
-plain numpy, so the digits are those of numpy. Axes: N questions.
+Percentile intervals (Efron 1979) come from scipy, which for a given seed draws the same resamples
+as plain numpy. Axes: N questions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DRAWS_AT_ONCE = 1 << 21
 
 
 class Interval(NamedTuple):
-    """A mean, and the percentile interval of its bootstrap distribution."""
+    """A mean with the percentile interval of its bootstrap distribution."""
 
     mean: float
     low: float
@@ -30,8 +30,9 @@ def mean_interval(values_N: ArrayLike, *, resamples: int, confidence: float, see
     Args:
         values_N: [N] numbers or booleans, one per question; N at least 1.
         resamples: number of resamples of N questions, with replacement.
-        confidence: share of the resampled means inside the interval, half of the rest on each side.
-        seed: of the resampling.
+        confidence: share of the resampled means inside the interval; the rest is halved between
+            both sides.
+        seed: seed of the resampling.
 
     Raises:
         ValueError: no values, or some that are not finite.
@@ -42,7 +43,9 @@ def mean_interval(values_N: ArrayLike, *, resamples: int, confidence: float, see
     mean = float(values.mean())
     if values.size == 1:  # scipy refuses a single value; every resample of it is that value
         return Interval(mean, mean, mean)
-    from scipy import stats  # takes a second to import, which commands that only read a run save
+    from scipy import (
+        stats,
+    )  # slow to import: commands that only read a run skip it
 
     found = stats.bootstrap(
         (values,),
@@ -62,10 +65,10 @@ def paired_difference(
 ) -> Interval:
     """The mean of a - b over the same questions, with its interval; see `mean_interval`.
 
-    Questions are resampled as pairs, so that how hard each is does not widen the interval.
+    Questions are resampled as pairs, so that differences in difficulty do not widen the interval.
 
     Raises:
-        ValueError: the two do not answer the same number of questions.
+        ValueError: `a_N` and `b_N` differ in length.
     """
     a, b = np.asarray(a_N, dtype=np.float64), np.asarray(b_N, dtype=np.float64)
     if a.shape != b.shape:
@@ -74,19 +77,19 @@ def paired_difference(
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Chance that one of k sampled answers is right; unbiased: 1 - C(n-c, k) / C(n, k).
+    """Chance that at least one of k sampled answers is right; unbiased: 1 - C(n-c, k) / C(n, k).
 
     Chen et al. 2021, arXiv:2107.03374, eq. 1.
 
     Args:
         num_samples: n, answers drawn for the question.
-        num_correct: c, those that were right.
-        k: number of answers of which one must be right.
+        num_correct: c, the right ones among them.
+        k: number of answers of which at least one must be right.
 
     Returns:
-        0-1, computed in integers for n >= k. If fewer than k answers are wrong the estimate is 1;
-        that is so for every c when n < k, as in the reference implementation (openai/human-eval):
-        the caller refuses such a k.
+        0-1, from exact binomials. The estimate is 1 if fewer than k answers are wrong, and so for
+        every c when n < k, as in the reference implementation (openai/human-eval): a caller has to
+        refuse such a k.
 
     Raises:
         ValueError: c is not between 0 and n, or k is not positive.
@@ -101,16 +104,16 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 def pass_hat_k(num_trials: int, num_successes: int, k: int) -> float:
     """Chance that all of k attempts succeed, a measure of reliability; unbiased: C(c, k) / C(n, k).
 
-    Yao et al. 2024, arXiv:2406.12045, sec. 3. tau-bench takes for n the most trials that any task
-    of the set had, so that a task with fewer counts as if the missing ones had failed.
+    Yao et al. 2024, arXiv:2406.12045, sec. 3. tau-bench sets n to the largest number of trials of
+    any task, so that missing trials of a task count as failed.
 
     Args:
         num_trials: n, attempts at the task.
-        num_successes: c, those that succeeded.
-        k: how many attempts must all succeed.
+        num_successes: c, the successful ones.
+        k: number of attempts that must all succeed.
 
     Returns:
-        0-1, exact in the integers.
+        0-1, from exact binomials.
 
     Raises:
         ValueError: c is not between 0 and n, or k is not between 1 and n.

@@ -1,4 +1,4 @@
-"""What a version of the registry says of its training: digests of tasks, no texts."""
+"""Record of a registered version's training data: digests of tasks, no texts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from espalier.records import (
 )
 from espalier.records.task import read_json_values
 
-LINEAGE_NAME = "lineage.packed"  # as *.gz, MLflow sends it to S3 as an encoding that readers undo
-"""File of a version beside its policy."""
+# not *.gz: MLflow would upload that to S3 with a content encoding, which readers then undo
+LINEAGE_NAME = "lineage.packed"
+"""Name of the file, beside the policy of a version."""
 _MAX_BYTES = 1 << 30
-"""Largest size of the decompressed file: some tens of millions of runs."""
+"""Limit of the decompressed file; enough for tens of millions of word runs."""
 
 
 class Lineage(BaseModel):
-    """What one run trained a policy on, and what it started from."""
+    """Training data of one run, and the model it started from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,13 +45,13 @@ class Lineage(BaseModel):
     """The run's own held-out tasks."""
 
     def packed(self) -> bytes:
-        """As the bytes of `LINEAGE_NAME`; equal lineages have equal bytes."""
+        """Content of the file `LINEAGE_NAME`; equal lineages have equal bytes."""
         content = _ordered(self.model_dump(mode="json"))
         return gzip.compress(json.dumps(content, sort_keys=True).encode(), mtime=0)
 
 
 def _ordered(value: JsonValue) -> JsonValue:
-    """The same content, with the members of sets in order."""
+    """The same content with sorted lists of strings: sets have no stable order."""
     if isinstance(value, dict):
         return {key: _ordered(item) for key, item in value.items()}
     if not isinstance(value, list):
@@ -62,26 +63,26 @@ def _ordered(value: JsonValue) -> JsonValue:
 
 
 def read_lineage(path: Path) -> Lineage:
-    """Read what `Lineage.packed` made.
+    """Read a file that `Lineage.packed` made.
 
     Raises:
-        ArtifactError: it is damaged, or no lineage.
+        ArtifactError: the file is damaged, or is not a lineage.
     """
     try:
         with gzip.open(path) as stream:
             content = stream.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise ArtifactError(f"{path}: more than {_MAX_BYTES >> 20} MiB, and so no lineage")
+            raise ArtifactError(f"{path}: over {_MAX_BYTES >> 20} MiB, too large for a lineage")
         return Lineage.model_validate_json(content)
     except (OSError, EOFError, zlib.error, ValidationError) as error:
         raise ArtifactError(
-            f"{path}: does not say what the version was trained on ({_fault(error)}). The artifact "
-            "store was changed or damaged: restore it, or register the policy again"
+            f"{path}: not a readable record of the version's training data ({_fault(error)}). The "
+            "artifact store was changed or damaged: restore it, or register the policy again"
         ) from error
 
 
 def _fault(error: Exception) -> str:
-    """The first fault alone: a damaged file of a million digests may have as many."""
+    """Message of the first fault only: a damaged file may have a million of them."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
         return first["msg"]
@@ -101,17 +102,17 @@ def policy_files_digest(policy_dir: Path) -> str:
 def lineage_of(
     profile: Profile, accepted: Path, policy: Path, data: str, base: Path | None
 ) -> Lineage:
-    """What a policy of a run was trained on.
+    """Lineage of a policy of a run.
 
     Args:
-        profile: of the run.
-        accepted: artifact with its tasks.
-        policy: its own artifact, which has the tasks that came up in training.
+        profile: profile of the run.
+        accepted: artifact with the run's tasks.
+        policy: artifact of the policy, with the tasks that were added during training.
         data: content digest of `accepted`.
         base: the model that the run started from; None for the tiny policy.
 
     Raises:
-        ArtifactError: tasks of `policy` were changed since it was published.
+        ArtifactError: task files of `policy` have changed since it was published.
     """
     base_name = str(base) if base is not None else ""
     digest = policy_files_digest(base) if base is not None and base.is_dir() else ""
@@ -126,12 +127,12 @@ def lineage_of(
         for split in ("train", "dev")
         for task in read_tasks(folder / f"{split}.jsonl")
     ]  # fmt: skip
-    # not among those that say what all splits share: nobody dealt them to a split
+    # kept out of `seen`, which shows what all splits share: these tasks belong to no split
     further = _further_tasks(policy)
     prints = [Prints.of(family, [*seen, *further], run_words)]
     if path := _published(policy, OWN_QUESTIONS):
-        asked = (str(text) for _, text in read_json_values(path))
-        prints.append(Prints.of_questions(family.name, asked, run_words))
+        questions = (str(text) for _, text in read_json_values(path))
+        prints.append(Prints.of_questions(family.name, questions, run_words))
     heldout = read_tasks(folder / "heldout.jsonl")
     return Lineage(
         training=Training(data=(data,), prints=tuple(prints)),
@@ -142,19 +143,19 @@ def lineage_of(
 
 
 def _further_tasks(policy: Path) -> list[Task]:
-    """Relabelled and proposed tasks that a policy was trained on, as they were published."""
+    """Relabelled and proposed tasks that a policy was trained on, from its artifact."""
     paths = [path for name in FURTHER_TASKS if (path := _published(policy, name))]
     return [task for path in paths for task in read_tasks(path)]
 
 
 def _published(policy: Path, name: str) -> Path | None:
-    """A file of a policy's artifact, with the bytes that were published; None if it has none."""
+    """Path of a file of a policy's artifact, after a check of its digest; None if it has none."""
     published, path = read_manifest(policy).files, policy / name
     if name not in published:
         return None
     if not path.is_file() or file_digest(path) != published[name]:
         raise ArtifactError(
-            f"{path}: its bytes are not those that were published, so it cannot be said what the "
-            "policy was trained on. Restore the file, or train it again"
+            f"{path}: its bytes are not those that were published, so the policy's training data "
+            "is unknown. Restore the file, or train the policy again"
         )
     return path

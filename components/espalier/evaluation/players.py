@@ -1,4 +1,4 @@
-"""What plays the tasks of a suite: a policy by its engine, or a model behind an endpoint."""
+"""Players of a suite's tasks: a policy in its engine, or a model behind an endpoint."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Played:
     cost: float = 0.0
     seconds: float = 0.0
     failure: str = ""
-    """What went wrong, where that is more than the finish reason says."""
+    """Kind of failure, if more precise than the finish reason."""
     because: str = ""
-    """Why it was lost, in words."""
+    """Cause of a loss, in words."""
 
 
 Finished = Callable[[Task, int, Played], None]
@@ -56,7 +56,7 @@ class Player(Protocol):
     """Plays attempts at the tasks of one suite."""
 
     def play(self, starts: Sequence[Start], done: Finished) -> None:
-        """Play them, side by side; `done` hears of each as it ends, and may raise to end all.
+        """Play them concurrently; call `done` as each ends, which may raise to stop all.
 
         Raises:
             EngineError: the model cannot be asked at all.
@@ -76,7 +76,7 @@ async def _all(plays: Iterable[Coroutine[object, object, None]]) -> None:
 
 
 class PolicyPlayer:
-    """A model directory, played by the engine that the profile names."""
+    """Plays a model directory in the engine that the profile names."""
 
     def __init__(self, policy_dir: Path, suite: NamedSuite) -> None:
         """Load the policy.
@@ -114,10 +114,10 @@ class PolicyPlayer:
 
 
 class EndpointPlayer:
-    """A model behind an OpenAI-compatible server, with native tool calls.
+    """Plays a model behind an OpenAI-compatible server, with native tool calls.
 
-    Limits of turns and calls are the suite's; a message is as long as `max_tokens` of the endpoint
-    allows, and a conversation as the server takes.
+    The suite limits turns and calls, the endpoint's `max_tokens` the length of a message, and the
+    server the length of a conversation.
     """
 
     def __init__(self, config: EvaluatedEndpointConfig, key: str, suite: NamedSuite) -> None:
@@ -132,7 +132,7 @@ class EndpointPlayer:
     async def _play(self, starts: Sequence[Start], done: Finished) -> None:
         config, rollout = self._config, self._suite.profile.rollout
         slots = asyncio.Semaphore(config.concurrency)
-        # never on the event loop, where a slow call would have no deadline
+        # in threads: on the event loop a slow call would have no deadline
         workers = max(rollout.tool_workers, config.concurrency)
         tools = ToolRunner(workers=workers, timeout_s=rollout.tool_timeout_s)
         async with ChatEndpoint(config, self._key) as chat:
@@ -160,7 +160,7 @@ class EndpointPlayer:
 
 
 class _ChatEpisode:
-    """One attempt by chat completions."""
+    """One attempt, played by chat completions."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class _ChatEpisode:
         self._failure = ""
 
     async def played(self) -> Played:
-        """Play to the end; an environment or a server that is lost ends this attempt alone.
+        """Play to the end; a lost environment or server ends only this attempt.
 
         Raises:
             EngineError: the server refuses every request, or the cost limit is reached.
@@ -257,7 +257,7 @@ class _ChatEpisode:
 
 
 def _opened(messages: Sequence[Message], instructions: str) -> list[JsonObject]:
-    """The first request's messages: the family's instructions stand first, as the system's."""
+    """Messages of the first request; the family's instructions open the system message."""
     sent = [sent_message(message) for message in messages]
     if not instructions:
         return sent
@@ -268,17 +268,17 @@ def _opened(messages: Sequence[Message], instructions: str) -> list[JsonObject]:
 
 
 def judge(player: Player, suite: NamedSuite, kept: AttemptFile) -> list[Attempt]:
-    """Play the attempts that `kept` does not have yet, and keep each as it ends.
+    """Play the attempts that `kept` does not have yet, and add each to it as it ends.
 
-    Lost attempts are not kept: the same command tries them again.
+    Lost attempts are not added, so that the same command tries them again.
 
     Returns:
-        One for each task and number, task by task; the lost are among them.
+        All attempts, task by task, including lost ones.
 
     Raises:
         EnvironmentLostError: more attempts stayed lost than `evaluation.max_lost_share` allows.
         EngineError: the model cannot be asked at all.
-        DataError: a score of the family's is not finite.
+        DataError: an official score is not finite.
     """
     wanted = [(task, number) for task in suite.tasks for number in range(suite.config.attempts)]
     limit = LossLimit(len(wanted), suite.profile.evaluation.max_lost_share, _LOST_REMEDY)
@@ -300,16 +300,16 @@ def judge(player: Player, suite: NamedSuite, kept: AttemptFile) -> list[Attempt]
 
 
 _LOST_REMEDY = (
-    "Mend what was away and run the same command again: finished attempts are kept, and those that "
-    "were lost are played again"
+    "Fix the cause and run the same command again: finished attempts are kept, and lost ones are "
+    "played again"
 )
 
 
 def judged(suite: NamedSuite, task: Task, number: int, played: Played) -> Attempt:
-    """The official scores of a played attempt.
+    """The attempt with its official scores; a lost one has none.
 
     Raises:
-        DataError: a score is not finite, or the headline score is missing: never a 0.
+        DataError: a score is not finite, or the headline score is missing.
     """
     trajectory = played.trajectory
     scores: dict[str, float] = {}
@@ -318,8 +318,9 @@ def judged(suite: NamedSuite, task: Task, number: int, played: Played) -> Attemp
         headline = scores.get(suite.family.headline)
         if headline is None or any(value - value != 0 for value in scores.values()):
             raise DataError(
-                f"{suite.family.name}: official_scores gave {scores} for task {task.task_id}, and "
-                f"the headline score {suite.family.headline!r} has to be a number"
+                f"{suite.family.name}: official_scores returned {scores} for task {task.task_id}, "
+                "but every score has to be finite, and the headline score "
+                f"{suite.family.headline!r} present"
             )
     solved = scores.get(suite.family.headline, 0.0) >= 1
     return Attempt(

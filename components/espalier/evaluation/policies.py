@@ -1,4 +1,4 @@
-"""Evaluating a policy: roll the suite out under it, score the answers, keep the result on disk."""
+"""Evaluate a policy: roll out the suite, score the answers, store the result on disk."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from espalier.rollout.roller import DriftCount, Roller
 
 @dataclass(frozen=True, slots=True)
 class RolloutCost:
-    """Tokens and time of the rollouts, as counted by the roller."""
+    """Tokens and time of the rollouts, from the roller's counters."""
 
     action_tokens: int
     total_tokens: int
     seconds: float
     token_drift: int = 0
-    """Turns whose tokens are not those of the chat template's whole rendering."""
+    """Turns whose tokens differ from the chat template's rendering of the whole conversation."""
     compared_turns: int = 0
-    """Turns that were compared with it; see `rollout.compare_every`."""
+    """Turns that were compared with that rendering; see `rollout.compare_every`."""
     replays: int = 0
-    """Attempts at episodes that had been lost before; see `rollout.max_replays`."""
+    """Repeated attempts at lost episodes; see `rollout.max_replays`."""
 
 
 class PolicyEvaluation(NamedTuple):
-    """One policy's rows in the order of the suite, and some greedy trajectories to keep."""
+    """One policy's rows in the order of the suite, a sample of greedy trajectories, and costs."""
 
     rows: list[QuestionRow]
     kept: list[Trajectory]
@@ -54,15 +54,15 @@ class PolicyEvaluation(NamedTuple):
 
 
 class FinishedEvaluations:
-    """Evaluations on disk, by key, so that a resumed stage skips them; each is saved atomically."""
+    """Finished evaluations on disk, by key, saved atomically; a resumed stage skips them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def get(self, key: str, evaluate: Callable[[], PolicyEvaluation]) -> PolicyEvaluation:
-        """Load the evaluation of `key`, after `evaluate` made it if it is not there yet.
+        """Return the stored evaluation of `key`, calling `evaluate` first if there is none.
 
-        It is read back in either case, so that a resumed run cannot differ from an unbroken one.
+        A new one is read back from disk too, so that a resumed run equals an unbroken one.
         """
         if not (self._directory / key).is_dir():
             self._save(key, evaluate())
@@ -87,9 +87,9 @@ class FinishedEvaluations:
 def choose_examples(
     trajectories: Sequence[Trajectory], is_right: Sequence[bool], count: int
 ) -> list[Trajectory]:
-    """Choose at most `count` trajectories to keep for reading: half right, half wrong.
+    """Choose at most `count` trajectories as examples, half of them right and half wrong.
 
-    Spread over the suite and in its order; if there are too few of one half, the other fills up.
+    They are spread over the suite and keep its order; if one half has too few, the other fills up.
     """
     right = [place for place, correct in enumerate(is_right) if correct]
     wrong = [place for place, correct in enumerate(is_right) if not correct]
@@ -100,12 +100,12 @@ def choose_examples(
 
 
 def _spread(places: Sequence[int], count: int) -> list[int]:
-    """`count` of `places`, evenly spaced: the suite may be sorted by difficulty."""
+    """`count` evenly spaced elements of `places`: the suite may be sorted by difficulty."""
     return [places[number * len(places) // count] for number in range(count)]
 
 
 class CountingRoller(Protocol):
-    """A roller that says at once what is lost, and counts its tokens and time."""
+    """A roller that reports lost episodes at once, and counts its tokens and time."""
 
     def roll_out(
         self,
@@ -125,7 +125,7 @@ class CountingRoller(Protocol):
 
     @property
     def replays(self) -> int:
-        """Attempts so far at episodes that had been lost before."""
+        """Repeated attempts at lost episodes so far."""
         ...
 
     @property
@@ -145,7 +145,7 @@ class CountingRoller(Protocol):
 
     @property
     def drift(self) -> DriftCount:
-        """How the tokens of its episodes compare with the chat template's."""
+        """Turns compared with the chat template's rendering, and how many differed."""
         ...
 
 
@@ -154,7 +154,7 @@ def evaluate_policy(
 ) -> list[QuestionRow]:
     """Evaluate the model directory `policy_dir` on `tasks`, as the `evaluate` stage does.
 
-    With a suite's tasks, knowledge and settings, the rows may be compared with those of the stage.
+    The rows are comparable with the stage's if tasks, knowledge and settings are the suite's.
 
     Raises:
         PolicyError: the directory cannot be loaded, or its tokenizer has no chat template.
@@ -164,19 +164,19 @@ def evaluate_policy(
 
 
 class LossLimit:
-    """Ends an evaluation once more episodes stayed lost than it may have.
+    """Aborts an evaluation once more episodes stayed lost than are allowed.
 
-    A lost question counts as wrong, so that no policy gains by losing it. With many of them the
-    figures would say nothing.
+    A lost question counts as wrong, so that no policy gains by losing one; with too many of them
+    the figures would mean nothing.
     """
 
     def __init__(self, num_episodes: int, share: float, remedy: str = "") -> None:
         """Count from 0.
 
         Args:
-            num_episodes: of the whole evaluation.
-            share: of them that may stay lost.
-            remedy: what the error asks for; by default a repair of the tool.
+            num_episodes: number of episodes of the whole evaluation.
+            share: share of them that may stay lost, 0-1; at least one may.
+            remedy: last sentence of the error; by default to repair the tool.
         """
         self._remedy = remedy or (
             "Repair the tool, or raise rollout.tool_timeout_s, and evaluate again"
@@ -187,10 +187,10 @@ class LossLimit:
         self._lost: Counter[str] = Counter()
 
     def count(self, lost: Trajectory, because: str = "") -> None:
-        """Count an episode that is lost in every attempt, for a reason that the error names.
+        """Count an episode that was lost in every attempt; the error quotes `because`.
 
         Raises:
-            EnvironmentLostError: it is one too many, whatever the others come to.
+            EnvironmentLostError: more episodes are lost than are allowed.
         """
         self._lost[lost.finish_reason.value] += 1
         if self._lost.total() > self._most:
@@ -205,9 +205,9 @@ class LossLimit:
 
 
 def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> PolicyEvaluation:
-    """Roll the suite out greedily, then its first part by sampling, and score both.
+    """Roll the suite out greedily, then its first questions by sampling, and score both.
 
-    Questions whose answers are looked up are also answered from memory.
+    Questions of families whose tools look answers up are also answered from memory.
 
     Raises:
         EnvironmentLostError: more episodes stayed lost than `evaluation.max_lost_share` allows.
@@ -254,16 +254,16 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
 
 
 def _from_memory(roller: CountingRoller, suite: Suite) -> dict[str, FromMemory]:
-    """Task id -> its answer without tools, for the first of the questions that are looked up."""
+    """Task id -> answer without tools, for the suite's `closed_book_tasks`."""
     tasks, family = suite.closed_book_tasks, suite.family
     if not tasks:
         return {}
-    asked = [
+    questions = [
         ClosedBookQuestion(task, own.closed_book)
         for task in tasks
         if isinstance(own := family.of(task), LooksAnswersUp)
     ]
-    answers = zip(tasks, roller.closed_book(asked), strict=True)
+    answers = zip(tasks, roller.closed_book(questions), strict=True)
     return {
         task.task_id: FromMemory(family.of(task).verify(task, answer) > 0, answer)
         for task, answer in answers

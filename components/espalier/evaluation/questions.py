@@ -1,4 +1,4 @@
-"""One policy's result on one question, and the parquet file of them."""
+"""One policy's result on one question, and the parquet file of such results."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from espalier.rewards import occurs_in, token_f1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRow:
-    """One policy's result on one question: one greedy answer, and a few sampled ones."""
+    """One policy's result on one question: a greedy answer and some sampled ones."""
 
     task_id: str
     groups: Mapping[str, str]
-    """Name of a grouping -> the question's group, as the family reports it."""
+    """Name of a grouping -> the question's group, from the family's `report_groups`."""
     em: bool
     """Whether the task's verifier accepts the greedy answer."""
     f1: float
-    """Word overlap of the greedy answer, 0-1."""
+    """Token F1 of the greedy answer and the gold answers, 0-1."""
     answer: str | None
     gold: str
     """The canonical accepted answer."""
@@ -35,23 +35,22 @@ class QuestionRow:
     samples: int
     """Number of answers sampled for pass@k; 0 if the question is not sampled."""
     samples_right: int
-    """Number of right answers among `samples`; a lost one is not right."""
+    """Number of right answers among `samples`; a lost one counts as wrong."""
     lost_episodes: int = 0
-    """Number of its episodes that were lost from outside in every attempt: they count as
-    wrong."""
+    """Number of episodes lost to infrastructure faults in every attempt; they count as wrong."""
     broke_sandbox_episodes: int = 0
-    """Number of its episodes whose own program ended the sandbox: wrong answers."""
+    """Number of episodes whose own program ended the sandbox; they count as wrong."""
     grounded: bool | None = None
-    """Whether a tool had returned the greedy answer before it was given; None where no answer was
-    given, or the family's tools look nothing up."""
+    """Whether a tool result contained the greedy answer; None without an answer, or if the family's
+    tools look nothing up."""
     closed_book_em: bool | None = None
-    """Whether the verifier accepts the answer from memory; None where it was not asked for."""
+    """Whether the verifier accepts the answer from memory; None if none was requested."""
     closed_book_answer: str | None = None
-    """None where it stated none, but called a tool all the same."""
+    """The answer from memory; None if none was requested, or the policy called a tool instead."""
 
 
 class FromMemory(NamedTuple):
-    """An answer that was given without tools."""
+    """An answer given without tools."""
 
     is_right: bool
     answer: str | None
@@ -66,15 +65,15 @@ def score_question(
     grounded: bool | None = None,
     from_memory: FromMemory | None = None,
 ) -> QuestionRow:
-    """Make a row of one greedy trajectory and the sampled ones of the same question.
+    """Make a row from the greedy trajectory and the sampled ones of a question.
 
     Args:
         task: the question.
         groups: see `QuestionRow`.
-        greedy: its one greedy episode.
-        sampled: others of it.
-        grounded: `is_grounded` of the greedy one, where the family's tools look answers up.
-        from_memory: the answer that was given without them, where it was asked for.
+        greedy: the greedy episode.
+        sampled: the sampled episodes.
+        grounded: `is_grounded(greedy)`; None if the family's tools look nothing up.
+        from_memory: the answer without tools; None if none was requested.
     """
     gold = task.verifier.gold
     episodes = (greedy, *sampled)
@@ -98,9 +97,9 @@ def score_question(
 
 
 def is_grounded(trajectory: Trajectory) -> bool | None:
-    """Whether a tool of the episode had returned its answer; None where it gave none, or was lost.
+    """Whether a tool result contains the answer; None without an answer, or for a lost episode.
 
-    The answer's words stand in a row in one result, both in the form in which EM compares answers.
+    One result has to contain the answer's words consecutively, after the normalization of EM.
     """
     if trajectory.answer is None or trajectory.is_lost:
         return None
@@ -109,7 +108,7 @@ def is_grounded(trajectory: Trajectory) -> bool | None:
 
 
 def questions_table(rows_by_policy: Mapping[str, Sequence[QuestionRow]]) -> pa.Table:
-    """One row per question and policy: the columns of `QuestionRow` and `policy`."""
+    """Table with one row per question and policy: the fields of `QuestionRow`, and `policy`."""
     rows = [
         {"policy": policy, **asdict(row), "groups": json.dumps(dict(row.groups))}
         for policy, rows in rows_by_policy.items()
@@ -119,7 +118,7 @@ def questions_table(rows_by_policy: Mapping[str, Sequence[QuestionRow]]) -> pa.T
 
 
 def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
-    """Read the file of a `questions_table`, by policy.
+    """Read a file of `questions_table`: policy -> its rows.
 
     Raises:
         ArtifactError: the file is missing or truncated, or lacks a column.

@@ -1,6 +1,6 @@
-"""From question rows to the figures of results.json, and to the before/after table; rates are 0-1.
+"""Figures of results.json, and the before/after table, from question rows. Rates are 0-1.
 
-The table is plain cells, for a terminal or a README.
+The cells of the table are plain text, for a terminal or a README.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from espalier.evaluation.questions import QuestionRow
 from espalier.records import group_label, group_of, shown_group
 
 _USUAL_K = (1, 4)
-"""k of pass@k and pass^k, besides the number of samples taken; pass^1 is pass@1."""
+"""Values of k for pass@k and pass^k, besides the number of samples; pass^1 is pass@1."""
 _DIGITS = 6
 LOSSES = {"lost_episodes": "lost", "broke_sandbox_episodes": "broke sandbox"}
-"""Counts of episodes that are wrong without a verdict on their answer -> title of their column."""
+"""Field that counts episodes which are wrong without a verdict -> title of its column."""
 KNOWLEDGE = {"closed_book_em": "closed-book %", "grounded": "grounded %"}
-"""Rates that say where right answers come from -> title of their column."""
+"""Rate that tells memory from looking up -> title of its column."""
 
 
 def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
-    """One policy's figures: overall, by each of the family's groupings, and finish reasons.
+    """One policy's figures: overall, by group of questions, and by finish reason.
 
     Returns:
-        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_K` and `pass_hat_K` for each K of 1, 4
-        and the number of samples that is not above that number, `tool_calls` (mean),
-        `lost_episodes` (from outside, in every attempt) and `broke_sandbox_episodes` (by the
-        policy's own program), both of all episodes and all wrong, `by_<grouping>` of each grouping,
-        `finish_reasons`. Where answers are looked up: `closed_book_em` of the answers from memory,
-        `closed_book_answered` (those that stated one) and `closed_book_n`; `grounded` of all
-        `grounded_n` answers given, and `grounded_right` of the right ones. Each of these shares has
-        an interval `<name>_ci95`. The intervals are at `config.confidence`, 0.95 unless the profile
-        says otherwise.
+        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`; `pass_at_K` and `pass_hat_K` for K = 1, 4 and
+        the number of samples, up to that number; `tool_calls` (mean); `lost_episodes` (lost to
+        infrastructure in every attempt) and `broke_sandbox_episodes` (ended by the policy's own
+        program), counts over all episodes, which are all wrong; `by_<grouping>` for each grouping;
+        `finish_reasons`. If the family's tools look answers up, also `closed_book_em` over
+        `closed_book_n` questions from memory, `closed_book_answered` (share with an answer),
+        `grounded` over `grounded_n` answers, and `grounded_right` over the right ones, each with an
+        interval `<name>_ci95`. All intervals are at `config.confidence`, by default 0.95.
 
     Raises:
         ValueError: no rows.
@@ -72,22 +71,22 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
 def compare_answers(
     after: Mapping[str, float], before: Mapping[str, float], config: EvaluationConfig, seed: int
 ) -> Interval:
-    """EM of `after` minus that of `before`, paired by question.
+    """Mean of `after` minus `before`, paired by question, with its interval.
 
-    Both the stage that writes results.json and the promotion gate use this function: the last
+    The stage that writes results.json and the promotion gate share this function, because the last
     digits of the interval depend on the order of the questions.
 
     Args:
         after: task_id -> whether the answer is right, or its score, in the order of the suite.
         before: the same questions, in any order.
         config: resamples and confidence.
-        seed: of the draw.
+        seed: seed of the resampling.
 
     Returns:
-        Mean and ends at six digits, as results.json keeps them.
+        Mean and ends, rounded to six digits as in results.json.
 
     Raises:
-        ValueError: the two did not answer the same questions.
+        ValueError: `after` and `before` are not about the same questions.
     """
     if after.keys() != before.keys():
         raise ValueError("a paired difference needs the same questions")
@@ -104,12 +103,12 @@ def compare_answers(
 def gain(
     after: Sequence[QuestionRow], before: Sequence[QuestionRow], config: EvaluationConfig, seed: int
 ) -> dict[str, Any]:
-    """`compare_answers` of two policies' rows, as results.json holds it: `em` and `ci95`.
+    """Entry `gain` of results.json: difference in EM (`em`) between two policies, with its `ci95`.
 
-    `by_<grouping>` has the same of each group of questions, and their number `n`.
+    `by_<grouping>` has the same for each group of questions, and their number `n`.
 
     Raises:
-        ValueError: the two did not answer the same questions.
+        ValueError: `after` and `before` are not about the same questions.
     """
     by_grouping: dict[str, dict[str, list[QuestionRow]]] = {}
     for row in after:
@@ -140,25 +139,22 @@ def _answers(rows: Sequence[QuestionRow]) -> dict[str, bool]:
 
 
 def _knowledge(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
-    """How much is known without tools, and how many answers came from them.
-
-    What was not asked for is left out.
-    """
-    asked = [row for row in rows if row.closed_book_em is not None]
+    """Shares of answers from memory and of grounded answers; those without rows are left out."""
+    from_memory = [row for row in rows if row.closed_book_em is not None]
     looked_up = [row for row in rows if row.grounded is not None]
     shares = {
-        "closed_book_em": [row.closed_book_em for row in asked],
-        "closed_book_answered": [row.closed_book_answer is not None for row in asked],
+        "closed_book_em": [row.closed_book_em for row in from_memory],
+        "closed_book_answered": [row.closed_book_answer is not None for row in from_memory],
         "grounded": [row.grounded for row in looked_up],
         "grounded_right": [row.grounded for row in looked_up if row.em],
     }
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, values in shares.items():
         if values:
             share = _interval([float(bool(value)) for value in values], config, seed)
-            found |= {name: _rounded(share.mean), f"{name}_ci95": _ends(share)}
-    counts = {"closed_book_n": len(asked), "grounded_n": len(looked_up)}
-    return found | {name: count for name, count in counts.items() if count}
+            figures |= {name: _rounded(share.mean), f"{name}_ci95": _ends(share)}
+    counts = {"closed_book_n": len(from_memory), "grounded_n": len(looked_up)}
+    return figures | {name: count for name, count in counts.items() if count}
 
 
 def _exact_match(
@@ -205,29 +201,29 @@ POLICIES = ("untrained", "warm_start", "trained")
 
 
 def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One row per policy, and one for the gain of training; all rows have the same keys.
+    """Table with a row per policy and one for the gain of training; all rows have the same keys.
 
-    Of the groupings only the one by difficulty is shown; the report has them all. Lost episodes
-    have a column where there are any, and so have answers from memory and grounded ones.
+    Only one grouping is shown (`records.shown_group`); the report has all. Lost episodes, answers
+    from memory and grounded answers have a column if any policy has them.
 
     Args:
-        results: what results.json holds.
+        results: content of results.json.
     """
     figures = results["eval"]
     policies = [figures[policy] for policy in POLICIES]
     confidence = f"{results['bootstrap']['confidence']:.0%} interval"
     rows = []
-    for policy, found in zip(POLICIES, policies, strict=True):
+    for policy, one in zip(POLICIES, policies, strict=True):
         row = {
             "policy": policy.replace("_", " "),
-            "EM %": _percent(found["em"]),
-            confidence: _percents(found["ci95"]),
+            "EM %": _percent(one["em"]),
+            confidence: _percents(one["ci95"]),
         }
-        row |= knowledge_columns(found, policies)
-        row |= {"F1 %": _percent(found["f1"])}
-        row |= {f"pass@{k} %": _percent(found.get(f"pass_at_{k}")) for k in _measured_k(policies)}
-        row |= {"tool calls": f"{found['tool_calls']:.2f}"}
-        rows.append(row | loss_columns(found, policies) | group_columns(found, policies))
+        row |= knowledge_columns(one, policies)
+        row |= {"F1 %": _percent(one["f1"])}
+        row |= {f"pass@{k} %": _percent(one.get(f"pass_at_{k}")) for k in _measured_k(policies)}
+        row |= {"tool calls": f"{one['tool_calls']:.2f}"}
+        rows.append(row | loss_columns(one, policies) | group_columns(one, policies))
     gain = figures["gain"]
     last = dict.fromkeys(rows[0], "")
     last["policy"] = f"trained - {gain['baseline'].replace('_', ' ')}"
@@ -239,7 +235,7 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
 def knowledge_columns(
     figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """One policy's rates of `KNOWLEDGE`: title -> percent, for each that some policy has."""
+    """One policy's rates of `KNOWLEDGE`: column title -> percent, for each that any policy has."""
     return {
         title: _percent(figures.get(name))
         for name, title in KNOWLEDGE.items()
@@ -250,7 +246,7 @@ def knowledge_columns(
 def loss_columns(
     figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """One policy's lost episodes: column title -> count, for each count that some policy has."""
+    """One policy's counts of `LOSSES`: column title -> count, for each that any policy has."""
     return {
         title: str(figures.get(name, 0))
         for name, title in LOSSES.items()
@@ -261,21 +257,21 @@ def loss_columns(
 def group_columns(
     figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """EM of one policy by the grouping that the table shows: column title -> percent."""
+    """One policy's EM in each group of the shown grouping: column title -> percent."""
     group = shown_group(policies)
     if group is None:
         return {}
     name, values = group
-    found = group_of(figures, name)
+    by_group = group_of(figures, name)
     return {
-        f"{group_label(name, value)} %": _percent(found.get(value, {}).get("em"))
+        f"{group_label(name, value)} %": _percent(by_group.get(value, {}).get("em"))
         for value in values
     }
 
 
 def _measured_k(policies: Sequence[Mapping[str, Any]]) -> list[int]:
-    found = {key for policy in policies for key, rate in policy.items() if rate is not None}
-    return sorted(int(key.rpartition("_")[2]) for key in found if key.startswith("pass_at_"))
+    present = {key for policy in policies for key, rate in policy.items() if rate is not None}
+    return sorted(int(key.rpartition("_")[2]) for key in present if key.startswith("pass_at_"))
 
 
 def _percent(rate: float | None) -> str:

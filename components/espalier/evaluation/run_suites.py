@@ -1,4 +1,4 @@
-"""The suites of a profile, asked of policies: what the stage and the promotion gate use."""
+"""Evaluate policies on the suites of a profile, for the evaluate stage and the promotion gate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from espalier.records import json_digest
 
 
 class EvaluatedPolicy(NamedTuple):
-    """A policy by its folder, and what it was trained on."""
+    """A policy's folder, its digest, and its training data."""
 
     directory: Path
     digest: str
@@ -35,11 +35,12 @@ class EvaluatedPolicy(NamedTuple):
 
 
 class SuiteJudgement(NamedTuple):
-    """What came of one suite."""
+    """Result of all policies on one suite."""
 
     figures: dict[str, Any]
-    """The suite, and under `policies` the figures of each."""
+    """Facts of the suite, and the figures of each policy under `policies`."""
     rows: dict[str, list[TaskRow]]
+    """Policy -> one row per task."""
 
 
 def judge_suite(
@@ -49,19 +50,19 @@ def judge_suite(
     artifacts: Mapping[str, Path],
     work: Path,
 ) -> SuiteJudgement:
-    """Ask one suite of the profile of every policy; equal weights are asked once.
+    """Evaluate every policy on one suite of the profile; equal weights are played only once.
 
     Args:
-        name: in [evaluation.suites].
-        profile: of the run.
-        policies: by the name that results use.
+        name: name of the suite in [evaluation.suites].
+        profile: profile of the run.
+        policies: the policies by their name in results.
         artifacts: `knowledge` and `accepted` of the run.
-        work: where finished attempts are kept. A policy that was stopped half-way begins anew, so
-            that a resumed stage publishes what an unbroken one does.
+        work: folder for finished attempts. A policy that was interrupted starts over, so that a
+            resumed stage publishes the same as an unbroken one.
 
     Raises:
-        DataError: the suite's file holds no such tasks, or the profile refuses what a policy was
-            trained on.
+        DataError: the suite's file is not readable as tasks, or the profile refuses the
+            contamination of a policy.
         EnvironmentLostError: too many attempts of a policy stayed lost.
     """
     config = profile.evaluation.suites[name]
@@ -74,10 +75,10 @@ def judge_suite(
 
 
 def _knowledge_of(profile: Profile, knowledge: Path, work: Path) -> KnowledgeOf:
-    def knowledge_of(asked: Profile) -> Path:
-        if asked.environment.name == profile.environment.name:
+    def knowledge_of(suite: Profile) -> Path:
+        if suite.environment.name == profile.environment.name:
             return knowledge
-        return ingested(asked, work)
+        return ingested(suite, work)
 
     return knowledge_of
 
@@ -92,8 +93,8 @@ def _judged(
     )
     rows: dict[str, list[TaskRow]] = {}
     figures: dict[str, Any] = {}
-    for policy, asked in policies.items():
-        found = contamination(asked.training, prints, config.contamination)
+    for policy, evaluated in policies.items():
+        found = contamination(evaluated.training, prints, config.contamination)
         require_uncontaminated(
             found,
             config.contamination,
@@ -101,7 +102,7 @@ def _judged(
             model=policy,
             num_tasks=len(suite.tasks),
         )
-        attempts = _attempts(suite, asked, work / "suites" / suite.name)
+        attempts = _attempts(suite, evaluated, work / "suites" / suite.name)
         rows[policy] = task_rows(suite, policy, attempts, found)
         figures[policy] = {
             **suite_figures(suite, rows[policy], attempts, config, seed),
@@ -116,8 +117,8 @@ def _judged(
     return SuiteJudgement(content, rows)
 
 
-def _attempts(suite: NamedSuite, asked: EvaluatedPolicy, folder: Path) -> list[Attempt]:
-    made_of = {"suite": suite.digest, "model": asked.digest, "seed": str(suite.profile.seed)}
+def _attempts(suite: NamedSuite, policy: EvaluatedPolicy, folder: Path) -> list[Attempt]:
+    made_of = {"suite": suite.digest, "model": policy.digest, "seed": str(suite.profile.seed)}
     path = folder / f"{json_digest(made_of)[:12]}.jsonl"
     wanted = len(suite.tasks) * suite.config.attempts
     with AttemptFile.opened(path, made_of) as kept:
@@ -125,4 +126,4 @@ def _attempts(suite: NamedSuite, asked: EvaluatedPolicy, folder: Path) -> list[A
     if not is_whole:
         path.unlink()
     with AttemptFile.opened(path, made_of) as kept:
-        return judge(PolicyPlayer(asked.directory, suite), suite, kept)
+        return judge(PolicyPlayer(policy.directory, suite), suite, kept)

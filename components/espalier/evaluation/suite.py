@@ -1,7 +1,7 @@
-"""The evaluation suite: the held-out tasks and the settings, under one digest.
+"""The evaluation suite: held-out tasks and settings, under one digest.
 
-Results may be compared if their suite digests are equal: the same questions, over the same
-knowledge, with the same tools, limits and verifier.
+Results with equal suite digests are comparable: the same questions over the same knowledge, with
+the same tools, limits and verifier.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from espalier.environments.mixins import LooksAnswersUp
 from espalier.records import Task, json_digest
 
 VIEW: Literal["full"] = "full"
-"""Held-out questions are answered over all documents, those hidden during training included."""
+"""View of held-out questions: all documents, including those hidden during training."""
 
 _SAMPLING_SETTINGS = {"samples_per_task", "sampled_questions", "temperature"}
-"""Settings that change answers, and so the digest; those of intervals and examples do not."""
+"""Settings that change answers, and so the digest, unlike those of intervals and examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Held-out tasks, in the order of all results, with the settings that answers depend on."""
+    """Held-out tasks in the order of all results, with the settings that answers depend on."""
 
     tasks: Sequence[Task]
     config: EvaluationConfig
@@ -32,13 +32,13 @@ class Suite:
     knowledge: str
     """Content digest of the knowledge artifact."""
     family: Family[Any]
-    """Made the tasks."""
+    """Family that made the tasks."""
     groups: Sequence[Mapping[str, str]] = ()
-    """For each task: name of a grouping -> group, for breakdowns of results; not in the digest."""
+    """Name of a grouping -> group, for each task; for breakdowns of results, not in the digest."""
 
     @property
     def sampled_tasks(self) -> Sequence[Task]:
-        """The first tasks, which are also answered by sampling."""
+        """First tasks of the suite, also answered by sampling."""
         return self.tasks[: self.config.sampled_questions]
 
     @property
@@ -71,7 +71,7 @@ class Suite:
 def make_suite(profile: Profile, heldout: Sequence[Task], knowledge_content: str) -> Suite:
     """Make the suite of `profile` from the held-out tasks and the digest of the knowledge."""
     family = family_of(profile)
-    # an answer depends also on the episode's limits and the tools' settings
+    # answers also depend on the episode's limits and the tools' settings
     environment = {
         "name": family.name,
         "view": VIEW,

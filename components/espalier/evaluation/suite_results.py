@@ -1,4 +1,4 @@
-"""From the attempts at a suite to its figures: official scores, pass@k, pass^k, cost, failures."""
+"""Figures of a suite from its attempts: official scores, pass@k, pass^k, cost, failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from espalier.records import ArtifactError
 
 _DIGITS = 6
 _USUAL_K = (1, 2, 4, 8)
-"""k of pass@k and pass^k, besides the number of attempts."""
+"""Values of k for pass@k and pass^k, besides the number of attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +37,17 @@ class TaskRow:
 
     suite: str
     policy: str
-    """What was judged: a policy of the run, or the name of a model."""
+    """A policy of the run, or the name of a model."""
     task_id: str
     groups: Mapping[str, str]
     attempts: int
     solved: int
     """Attempts whose headline score is 1."""
     score: float
-    """Mean headline score of the attempts, 0-1; a lost one counts as 0."""
+    """Mean headline score of the attempts; a lost one counts as 0."""
     lost: int
     contaminated: str
-    """What it shares with the model's training; empty for nothing that is known."""
+    """What it shares with the model's training data (`Contamination.tasks`); empty if nothing."""
 
 
 def task_rows(
@@ -75,7 +75,7 @@ def task_rows(
 
 
 def counted_rows(rows: Sequence[TaskRow], config: EvaluationConfig) -> list[TaskRow]:
-    """The rows that figures are made of: without the contaminated ones, unless they count."""
+    """Rows that enter the figures: contaminated ones only if the profile counts them."""
     if config.contamination.contaminated == "count":
         return list(rows)
     return [row for row in rows if not row.contaminated]
@@ -91,17 +91,17 @@ def suite_figures(
     """One model's figures on a suite.
 
     Args:
-        suite: what was asked.
-        rows: of all its tasks.
-        attempts: likewise.
-        config: of intervals, and whether contaminated tasks count.
-        seed: of the intervals.
+        suite: the suite.
+        rows: one row for each of its tasks.
+        attempts: all attempts at them.
+        config: settings of intervals, and whether contaminated tasks count.
+        seed: seed of the resampling.
 
     Returns:
         `headline` (name, mean, ci95, n), `scores` (mean of each official score), `pass_at_K`,
         `pass_hat_K`, `n`, `attempts`, `excluded`, `lost`, `finish_reasons`, `failures`,
-        `tool_calls` and `failed_calls` (means), `tokens`, `cost`, `by_<grouping>`. Where every task
-        is contaminated there are only counts.
+        `tool_calls` and `failed_calls` (means), `tokens`, `cost`, `by_<grouping>`. If every task is
+        excluded as contaminated, only the counts, tokens and cost.
     """
     kept = counted_rows(rows, config)
     ids = {row.task_id for row in kept}
@@ -141,7 +141,7 @@ def suite_figures(
 
 
 def _spent(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Tokens, cost and time of all attempts, the excluded ones too: they were paid for."""
+    """Tokens, cost and time of all attempts; excluded ones count too, since they were paid for."""
     seconds = [attempt.seconds for attempt in attempts if attempt.seconds]
     return {
         "tokens": {
@@ -158,13 +158,13 @@ def paired_scores(
 ) -> dict[str, Any]:
     """Headline score of `one` minus that of `other`, paired by task.
 
-    Tasks that either was trained on are left out, unless they count.
+    Tasks that are contaminated for either are left out, unless the profile counts them.
 
     Returns:
-        `mean`, `ci95`, `n`, `excluded`; without the first two where no task is left.
+        `mean`, `ci95`, `n`, `excluded`; only the last two if no task is left.
 
     Raises:
-        ValueError: the two were not asked the same tasks.
+        ValueError: `one` and `other` are not about the same tasks.
     """
     others = {row.task_id: row for row in other}
     if others.keys() != {row.task_id for row in one}:
@@ -205,8 +205,8 @@ def _mean_rate(
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return _rounded(sum(found) / len(found)) if found else 0.0
+    listed = list(values)
+    return _rounded(sum(listed) / len(listed)) if listed else 0.0
 
 
 def _counted(values: Iterable[str]) -> dict[str, int]:
@@ -239,19 +239,19 @@ _SCHEMA = pa.schema(
 
 
 def rows_table(rows: Sequence[TaskRow]) -> pa.Table:
-    """The columns of `TaskRow`, the groups as JSON: a task may have none."""
+    """Table with the fields of `TaskRow` as columns; groups are JSON, as a task may have none."""
     table = [{**asdict(row), "groups": json.dumps(dict(row.groups))} for row in rows]
     return pa.Table.from_pylist(table, schema=_SCHEMA)
 
 
 def write_rows(path: Path, rows: Sequence[TaskRow]) -> int:
-    """Write rows of any suites and models, and return how many there were."""
+    """Write rows of any suites and models, and return their number."""
     pq.write_table(rows_table(rows), path)
     return len(rows)
 
 
 def read_suite_rows(path: Path) -> list[TaskRow]:
-    """Read what `write_rows` wrote.
+    """Read a file that `write_rows` wrote.
 
     Raises:
         ArtifactError: the file is missing or truncated, or lacks a column.

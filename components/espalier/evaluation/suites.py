@@ -1,7 +1,7 @@
-"""Suites by name: their tasks, the environments that these are played in, and their digest.
+"""Suites by name: their tasks, environments and digest.
 
 A suite of [evaluation.suites] is a public file or folder in its family's format, or the family's
-own held-out tasks. The name of a family stands for the latter where the profile has no such suite.
+own held-out tasks. If the profile has no suite of a name, the name of a family means the latter.
 """
 
 from __future__ import annotations
@@ -56,43 +56,43 @@ from espalier.records import (
 )
 
 KnowledgeOf = Callable[[Profile], Path]
-"""Profile of a suite -> the knowledge artifact that its tasks are played over."""
+"""Profile of a suite -> folder of the knowledge artifact that its environments use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSuite:
-    """A suite that is open: its environments may be played in."""
+    """An open suite, whose environments are ready to be played in."""
 
     name: str
     config: SuiteConfig
     profile: Profile
-    """The run's, with the suite's environment and limits."""
+    """Profile of the run, with the suite's environment and limits."""
     family: Family[Any]
     tasks: Sequence[Task]
     available: int
-    """Tasks before the limit."""
+    """Number of tasks before the limit was applied."""
     seen: Sequence[Task]
-    """Training and dev tasks of the same draw: what these share with held-out tasks is shared by
-    all splits, as hubs are."""
+    """Training and dev tasks of the same draw; names that also occur in held-out tasks are hubs,
+    which all splits share."""
     environments: Environments
     knowledge: str
-    """Content digest of what the tasks are played over."""
+    """Content digest of the knowledge artifact."""
     digest: str
 
     @property
     def is_public(self) -> bool:
-        """Whether its tasks are a file of somebody else's."""
+        """Whether its tasks come from a public file or folder."""
         return self.config.tasks is not None
 
     @property
     def source(self) -> str:
-        """Where its tasks come from, in words."""
+        """Origin of its tasks, in words."""
         if self.config.tasks is not None:
             return str(self.config.tasks)
         return f"held-out tasks that {self.family.name} makes"
 
     def facts(self) -> dict[str, Any]:
-        """What results say of it."""
+        """Entry of the suite in results."""
         return {
             "digest": self.digest,
             "family": self.family.name,
@@ -106,10 +106,10 @@ class NamedSuite:
 
 
 def parsed_names(text: str) -> list[str]:
-    """The names of `--suite NAME[,NAME]`.
+    """Parse the value of `--suite NAME[,NAME]`.
 
     Raises:
-        ProfileError: none, or one twice.
+        ProfileError: a name is empty, or occurs twice.
     """
     names = [name.strip() for name in text.split(",")]
     if not all(names):
@@ -122,16 +122,16 @@ def parsed_names(text: str) -> list[str]:
 def suite_config(
     name: str, profile: Profile, profiles: Sequence[Path], *, of_run: bool = False
 ) -> tuple[SuiteConfig, Profile]:
-    """What a name stands for, and the profile that it is judged under.
+    """Settings of a named suite, and the profile it is evaluated under.
 
     Args:
-        name: of [evaluation.suites], of a family, or `heldout` where there is a run.
-        profile: of the run, or the one that was named.
-        profiles: files of the profiles that come with espalier: a family's own limits.
+        name: a key of [evaluation.suites], a family, or `heldout` for a finished run.
+        profile: profile of the run, or the one given by the user.
+        profiles: files of the profiles that ship with espalier, which have a family's own limits.
         of_run: whether the profile is that of a finished run.
 
     Raises:
-        ProfileError: no such suite; the message has the nearest name.
+        ProfileError: there is no such suite; the message suggests the nearest name.
     """
     if name in profile.evaluation.suites:
         found = profile.evaluation.suites[name]
@@ -147,19 +147,19 @@ def suite_config(
         built_in = SuiteConfig.model_validate({"environment": environment})
         merged = base.model_copy(update={"evaluation": profile.evaluation, "seed": profile.seed})
         return built_in, suite_profile(name, built_in, merged)
-    there = {*profile.evaluation.suites, *family_names()}
-    known = sorted(there | {HELDOUT} if of_run else there)
+    names = {*profile.evaluation.suites, *family_names()}
+    known = sorted(names | {HELDOUT} if of_run else names)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)};"
     if name == HELDOUT:
         hint = "it is the suite of a run: name that with --run RUN;"
     raise ProfileError(
-        f"no suite is named {name!r}; {hint} one of your own is a table [evaluation.suites.{name}]"
+        f"no suite is named {name!r}; {hint} define your own as a table [evaluation.suites.{name}]"
     )
 
 
 def _profile_of_family(name: str, profiles: Sequence[Path]) -> Profile | None:
-    """The profile that trains a family: that of its name, or else the first that is no smoke."""
+    """Profile that trains a family: the one of its name, else preferably not a smoke profile."""
     from espalier.config import load_profile
 
     named = sorted(profiles, key=lambda path: (path.stem != name, "smoke" in path.stem, path.stem))
@@ -173,10 +173,11 @@ def _profile_of_family(name: str, profiles: Sequence[Path]) -> Profile | None:
 def suite_profile(name: str, config: SuiteConfig, profile: Profile) -> Profile:
     """`profile` with the suite's environment and limits.
 
-    Another family's rewards are not the suite's: its terms are the defaults then.
+    If the suite is of another family, settings that belong to the profile's own family (rewards,
+    agent texts, self-play, continued pretraining) are the defaults.
 
     Raises:
-        ProfileError: the family refuses the profile.
+        ProfileError: the suite's family refuses the profile.
     """
     own = config.environment.name == profile.environment.name
     fields = {key: getattr(profile, key) for key in Profile.model_fields}
@@ -193,11 +194,11 @@ def suite_profile(name: str, config: SuiteConfig, profile: Profile) -> Profile:
 
 
 def ingested(profile: Profile, folder: Path) -> Path:
-    """The knowledge artifact of a suite's family, made below `folder` where it is not there.
+    """Knowledge artifact of the profile's family, below `folder`; made if missing.
 
     Raises:
         KnowledgeError: the source cannot be read.
-        ArtifactError: what is there was damaged.
+        ArtifactError: an existing artifact is damaged.
     """
     stage = STAGES["ingest"]
     key = json_digest([stage.digest(profile), stage.external_inputs(profile)])
@@ -218,17 +219,17 @@ def opened_suite(
     knowledge_of: KnowledgeOf,
     accepted: Path | None = None,
 ) -> Generator[NamedSuite]:
-    """A suite with its environments; their sandboxes are closed at the end.
+    """Open a suite with its environments; their sandboxes are closed at the end.
 
     Args:
-        name: of the suite.
+        name: name of the suite.
         config: its settings.
-        profile: its own, see `suite_profile`.
-        knowledge_of: finds or makes what its tasks are played over.
-        accepted: tasks of the run that it is the held-out suite of.
+        profile: its own profile, see `suite_profile`.
+        knowledge_of: finds or makes its knowledge artifact.
+        accepted: artifact with the tasks of the run, if it is that run's held-out suite.
 
     Raises:
-        DataError: its file holds no such tasks, naming the row.
+        DataError: its file is not readable as tasks; the message names the row.
         ProfileError: the family refuses the profile.
     """
     family = family_of(profile)
@@ -236,17 +237,17 @@ def opened_suite(
     if config.tasks is not None:
         if not isinstance(family, HasBenchmarks):
             raise DataError(no_public_format(config.tasks, family.name))
-        found: list[Task] = list(family.read_benchmark(config.tasks))
+        available: list[Task] = list(family.read_benchmark(config.tasks))
         seen: list[Task] = []
-        played = family.benchmark_environments(config.tasks, knowledge)
+        opening = family.benchmark_environments(config.tasks, knowledge)
     else:
-        found, seen = (
+        available, seen = (
             _tasks_of_run(accepted) if accepted else _own_tasks(family, knowledge, config.limit)
         )
-        played = _own_environments(family, knowledge)
-    tasks = chosen_tasks(found, config.limit)
+        opening = _own_environments(family, knowledge)
+    tasks = chosen_tasks(available, config.limit)
     content = open_artifact(knowledge).content
-    with played as environments:
+    with opening as environments:
         if config.scaffold == "answer":
             environments = _without_tools(environments)
         yield NamedSuite(
@@ -255,7 +256,7 @@ def opened_suite(
             profile=profile,
             family=family,
             tasks=tasks,
-            available=len(found),
+            available=len(available),
             seen=seen,
             environments=environments,
             knowledge=content,
@@ -264,7 +265,7 @@ def opened_suite(
 
 
 def chosen_tasks(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """`limit` of the tasks in their order; those of a smaller limit are among those of a larger."""
+    """`limit` of the tasks, in their order; a smaller limit chooses a subset of a larger one's."""
     if limit is None or limit >= len(tasks):
         return list(tasks)
     by_digest = sorted(tasks, key=lambda task: hashlib.sha256(task.task_id.encode()).digest())
@@ -300,7 +301,7 @@ def _own_environments(family: Family[Any], knowledge: Path) -> Generator[Environ
 
 
 def settings_of(config: SuiteConfig, profile: Profile, family: Family[Any]) -> dict[str, object]:
-    """What answers depend on beside the tasks."""
+    """Settings that answers depend on, besides the tasks."""
     settings: dict[str, object] = {
         "name": family.name,
         "view": VIEW,
@@ -344,7 +345,7 @@ def _without_tools(environments: Environments) -> Environments:
 
 
 class _ToolFreeEnvironment:
-    """An environment that offers no tool, and takes a call for a malformed answer."""
+    """An environment that offers no tools, and treats a call as a malformed answer."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -365,7 +366,7 @@ class _ToolFreeEnvironment:
 
 
 def bootstrap_settings(config: EvaluationConfig, seed: int) -> Mapping[str, object]:
-    """How intervals are drawn, as results state it."""
+    """Settings of the bootstrap, as results state them."""
     return {
         "resamples": config.bootstrap_resamples,
         "confidence": config.confidence,

@@ -1,17 +1,17 @@
-"""What a run will need, before it runs: memory, time, disk, GPU-hours, money; what does not fit.
+"""Resources of a run, estimated before it runs (memory, time, disk, GPU-hours, money), and limits.
 
-sizes          the policy's parameters and what a token costs it
-figures        what has to be measured (lengths, seconds, memory), what is assumed without
-probe          a run of the whole chain, cut to a minute, and where its figures are kept
-probe_figures  those figures from the folder of that run
+sizes          the policy's parameters and its memory per token
+figures        measurable figures (lengths, seconds, memory), with assumed values
+probe          a run of the whole chain, cut to a minute, and the storage of its figures
+probe_figures  the figures from the folder of a probe's run
 sharing        positions that an update forwards for each token of its trajectories
 work           tokens and episodes of each stage, from the profile
 memory         resident memory by part: trainer, engine, KV cache
 durations      seconds and GPU-hours by stage
 disk           bytes of artifacts and checkpoints
 prices         the price table
-machine        what this machine has
-plan           all of it, and what exceeds a limit
+machine        cores, memory, disk and GPU of this machine
+plan           the whole plan, and exceeded limits
 showing        its text and its JSON
 """
 

@@ -1,4 +1,4 @@
-"""Bytes that a run leaves on disk, and needs beside them while it runs."""
+"""Disk space that a run leaves used, and that it also needs while it runs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from espalier.planning.sizes import PolicySize
 _MIB = 1 << 20
 _F32 = 4
 _TASK_BYTES = 1000
-"""A task as a JSON line; GeoNames' and made families' take 600 to 1,100."""
+"""Size of a task as a JSON line; GeoNames and generated families have 600 to 1,100."""
 _TASK_COPIES = 3  # synthetic, accepted, curriculum
 _TRAJECTORY_BYTES = 12
-"""Size of a token in parquet, with the messages around it."""
+"""Size of a trajectory's token in parquet, including the messages."""
 _POLICY_COPIES = 5  # base, pretrained, warm, trained; MLflow's
-_CHECKPOINTS = 2  # the newest, and the one that is being written
+_CHECKPOINTS = 2  # the newest, and the one being written
 _KNOWLEDGE_MIB = 60.0
-"""Triples, documents and indexes of GeoNames; a folder of one's own takes a few times its size."""
+"""Triples, documents and indexes of GeoNames; an own folder takes a few times its size."""
 _REPORT_MIB = 2.0
 
 
 class Disk(NamedTuple):
-    """MiB."""
+    """Disk space of a run, MiB."""
 
     kept: float
     """Artifacts, report and the registered version."""
@@ -33,12 +33,12 @@ class Disk(NamedTuple):
 
     @property
     def peak(self) -> float:
-        """Both."""
+        """Sum of `kept` and `working`."""
         return self.kept + self.working
 
 
 def disk_of(profile: Profile, size: PolicySize, figures: Figures) -> Disk:
-    """The disk of a run; the logs of MLflow are a few MiB more."""
+    """Disk space of a run; MLflow's logs add a few MiB."""
     weights, trained = _F32 * size.parameters, _F32 * size.trained
     episodes = 2 * profile.synthesis.trajectories * figures.demonstration_tokens
     rows = num_tasks(profile) * _TASK_COPIES * _TASK_BYTES + episodes * _TRAJECTORY_BYTES

@@ -1,4 +1,4 @@
-"""Seconds by stage, and the hours of accelerators in them."""
+"""Seconds by stage, and accelerator-hours."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from espalier.planning.figures import Figures
 from espalier.planning.work import StageWork
 
 _HANDED_ON_S = 0.1
-"""A stage that only hands its input on: reading, checking and writing of files."""
+"""Duration of a stage that only passes its input on: reading, checking and writing files."""
 _POLICY_LOAD_S = 1.0
-"""Loading of a policy and its environment, in a stage that computes on one."""
+"""Time to load a policy and its environment, in a stage that runs one."""
 
 
 def stage_seconds(
     profile: Profile, figures: Figures, work: Mapping[str, StageWork]
 ) -> dict[str, float]:
-    """Seconds of every stage, in the order of the chain."""
+    """Stage -> seconds, in the order of the chain."""
     found = {
         "ingest": figures.ingest_s,
         "synthesize": figures.synthesis_task_s * num_tasks(profile),
@@ -46,28 +46,28 @@ def stage_seconds(
 
 
 def work_seconds(seconds: float) -> float:
-    """What of a stage's seconds went into its work: the inverse of `stage_seconds`."""
+    """Seconds of a stage without loading its policy, as `stage_seconds` adds them."""
     return max(seconds - _POLICY_LOAD_S, 0.0)
 
 
 def num_tasks(profile: Profile) -> int:
-    """Tasks of all splits."""
+    """Number of tasks of all splits."""
     config = profile.synthesis
     return config.train_tasks + config.dev_tasks + config.heldout_tasks
 
 
 def accelerators(profile: Profile, *, here: bool) -> int:
-    """Accelerators of the stages that compute on a policy.
+    """Number of accelerators of the stages that run a policy.
 
     Args:
-        profile: that is planned.
-        here: whether the machine has one, where the profile asks a cluster for none.
+        profile: the planned profile.
+        here: whether this machine has one, which counts if the profile requests none.
     """
     nodes = max(1, profile.kubernetes.ray.workers)
     return profile.kubernetes.gpus.count * nodes or int(here)
 
 
 def accelerator_hours(seconds: Mapping[str, float], count: int) -> float:
-    """Hours of `count` accelerators over the stages that compute on a policy."""
+    """Hours of `count` accelerators, summed over the stages that run a policy."""
     used = sum(taken for stage, taken in seconds.items() if STAGES[stage].uses_policy)
     return count * used / 3600

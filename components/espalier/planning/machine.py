@@ -1,4 +1,4 @@
-"""What this machine has, and the amounts that limits are written in."""
+"""Cores, memory, disk and GPU of this machine, and amounts such as 16GiB."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 class Machine(NamedTuple):
-    """Memory and disk in MiB."""
+    """Cores of a machine, and its memory and disk in MiB."""
 
     cores: int
     memory_mib: float | None
-    """All of it, or of the container; None where that cannot be read (outside Linux)."""
+    """Total memory, or the container's limit; None if it cannot be read (outside Linux)."""
     disk_mib: float
-    """Free, where runs are written."""
+    """Free space in the folder of runs."""
     accelerator_mib: float | None
     """Memory of one NVIDIA GPU; None without one."""
 
 
 def this_machine(runs_dir: Path) -> Machine:
-    """Look at this machine; nothing is changed."""
+    """Measure this machine."""
     folder = runs_dir.resolve()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     memory = machine_memory()
@@ -42,7 +42,7 @@ def this_machine(runs_dir: Path) -> Machine:
 
 
 def _accelerator_mib() -> float | None:
-    # torch takes seconds to import: it is asked only where it can find one
+    # torch takes seconds to import, so it is used only if there is an NVIDIA driver
     if not _DRIVER.is_dir():
         return None
     import torch
@@ -57,15 +57,15 @@ _AMOUNT = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(_UNITS_MIB)})")
 
 
 def mebibytes(text: str) -> float:
-    """An amount such as `16GiB`, in MiB.
+    """Parse an amount such as `16GiB`; in MiB.
 
     Raises:
-        ProfileError: it is not written like that.
+        ProfileError: the text is not an amount, or 0.
     """
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or not float(found[1]):
         raise ProfileError(
-            f"{text!r} is no amount of memory or disk; write it as 16GiB, "
+            f"{text!r} is not an amount of memory or disk; write it as 16GiB, "
             f"with {', '.join(_UNITS_MIB)}"
         )
     return float(found[1]) * _UNITS_MIB[found[2]]

@@ -1,4 +1,4 @@
-"""A plan: what a profile needs by stage, beside the limits."""
+"""A plan: the resources of a profile by stage, compared with limits."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _LOWERED_BY: Mapping[str, tuple[str, ...]] = {
     "hours": _SHORTER,
     "money": _SHORTER,
 }
-"""What is limited -> keys of the profile that it depends on most."""
+"""Limited resource -> keys of the profile that it depends on most."""
 _FREE_SHARE = 0.95
-"""Share of the machine's memory that a run may use: the kernel and others need some."""
+"""Share of the machine's memory that a run may use: the kernel and other programs need some."""
 
 
 class Limits(NamedTuple):
-    """What a plan has to fit into; None sets no limit."""
+    """Limits of a plan; None sets no limit."""
 
     memory_mib: float | None = None
     accelerator_mib: float | None = None
@@ -51,27 +51,27 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOrder:
-    """What is asked."""
+    """Input of a plan."""
 
     profile: Profile
     machine: Machine
     limits: Limits
-    """Those that are set take the place of the machine's own."""
+    """Limits by the user, which replace the machine's own."""
     measured: Measured = field(default_factory=dict[str, float])
-    """By a probe; empty without one."""
+    """Figures from a probe; empty without one."""
     prices: PriceTable | None = None
 
 
 class Needs(NamedTuple):
-    """What one profile needs."""
+    """Resources that a profile needs."""
 
     calibration: Calibration
     size: PolicySize
     work: dict[str, StageWork]
     memory: dict[str, StageMemory]
-    """By stage, in the order of the chain."""
+    """Stage -> memory, in the order of the chain."""
     server: dict[str, float]
-    """Parts of a vLLM server, MiB; empty where the engine is in the process."""
+    """Parts of a vLLM server, MiB; empty if the engine is in the process."""
     seconds: dict[str, float]
     disk: Disk
     accelerators: int
@@ -85,17 +85,17 @@ class Needs(NamedTuple):
 
     @property
     def peak_stage(self) -> str:
-        """The stage with the highest memory on the host."""
+        """Stage with the highest memory on the host."""
         return max(self.memory, key=lambda stage: self.memory[stage].host_mib)
 
     @property
     def peak_mib(self) -> float:
-        """Resident memory of the run at its highest."""
+        """Peak of the run's resident memory."""
         return self.memory[self.peak_stage].host_mib
 
     @property
     def accelerator_mib(self) -> float:
-        """Memory of one accelerator at its highest."""
+        """Peak memory of one accelerator."""
         return max(one.accelerator_mib for one in self.memory.values())
 
     @property
@@ -105,21 +105,21 @@ class Needs(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A limit that is exceeded."""
+    """An exceeded limit."""
 
     what: str
-    """memory, accelerator memory, server memory, disk, hours or money."""
+    """Resource: memory, accelerator memory, server memory, disk, hours or money."""
     needs: float
     limit: float
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of the profile that lower what is needed."""
+        """Keys of the profile that lower the need."""
         return _LOWERED_BY[self.what]
 
 
 class Plan(NamedTuple):
-    """What a profile needs, and what of it does not fit."""
+    """Needs of a profile, and the limits that they exceed."""
 
     order: PlanOrder
     needs: Needs
@@ -128,18 +128,18 @@ class Plan(NamedTuple):
 
 
 def make_plan(order: PlanOrder) -> Plan:
-    """Plan a profile, and compare what it needs with the limits.
+    """Plan a profile, and compare its needs with the limits.
 
     Raises:
         PolicyError: the given model's size cannot be read.
     """
-    machine, asked = order.machine, order.limits
+    machine, given = order.machine, order.limits
     limits = Limits(
-        memory_mib=asked.memory_mib or _usable(machine.memory_mib),
-        accelerator_mib=asked.accelerator_mib or machine.accelerator_mib,
-        disk_mib=asked.disk_mib or machine.disk_mib,
-        hours=asked.hours,
-        money=asked.money,
+        memory_mib=given.memory_mib or _usable(machine.memory_mib),
+        accelerator_mib=given.accelerator_mib or machine.accelerator_mib,
+        disk_mib=given.disk_mib or machine.disk_mib,
+        hours=given.hours,
+        money=given.money,
     )
     needs = _needs(order)
     compared = {

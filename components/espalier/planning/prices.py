@@ -1,10 +1,10 @@
-"""Money from a price table: a TOML file with what an hour costs.
+"""Cost of a run from a price table: a TOML file with prices per hour.
 
 currency = "EUR"
 gpu_hour = 2.40
 cpu_core_hour = 0.035
 memory_gib_hour = 0.004
-machine_hour = 0.0      # what the machine costs as a whole, in the place of its parts
+machine_hour = 0.0      # the whole machine, instead of its parts
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from espalier.records import ProfileError
 
 
 class PriceTable(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """What an hour costs; 0 is free."""
+    """Prices per hour; 0 is free."""
 
     currency: str = Field(default="EUR", min_length=1, max_length=8)
     gpu_hour: float = Field(default=0.0, ge=0)
-    """One accelerator, in the stages that compute on a policy."""
+    """Price of an accelerator, charged for the stages that run a policy."""
     cpu_core_hour: float = Field(default=0.0, ge=0)
-    """One core, as many as the profile's threads and processes."""
+    """Price of a core, charged for threads x processes of the profile."""
     memory_gib_hour: float = Field(default=0.0, ge=0)
-    """One GiB of the host's memory, as much as the run holds at its peak."""
+    """Price of a GiB of the host's memory, charged for the run's peak."""
     machine_hour: float = Field(default=0.0, ge=0)
-    """The whole machine, whatever is used of it."""
+    """Price of the whole machine, charged regardless of use."""
 
     @model_validator(mode="after")
     def _something_has_a_price(self) -> Self:
@@ -43,10 +43,10 @@ class PriceTable(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """Price of a run.
 
         Args:
-            hours: of the whole run.
-            gpu_hours: summed over accelerators.
-            cores: in use.
-            memory_mib: of the host, at the peak.
+            hours: duration of the whole run.
+            gpu_hours: accelerator-hours, summed over accelerators.
+            cores: number of cores in use.
+            memory_mib: peak memory on the host.
         """
         of_hour = (
             cores * self.cpu_core_hour
@@ -57,15 +57,15 @@ class PriceTable(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
 
 def read_prices(path: Path) -> PriceTable:
-    """The price table in a TOML file.
+    """Read a price table from a TOML file.
 
     Raises:
-        ProfileError: no such file, not TOML, an unknown key, or a price below 0.
+        ProfileError: the file is missing or not TOML, has an unknown key, or a price below 0.
     """
     try:
         return PriceTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise ProfileError(f"{path}: cannot be read as prices ({error.strerror})") from error
+        raise ProfileError(f"{path}: not a readable price table ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:

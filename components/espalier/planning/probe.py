@@ -1,13 +1,12 @@
-"""A run of the whole chain, cut to about a minute, of which plans keep what it measured.
+"""Probe: a run of the whole chain, cut to about a minute, whose measurements plans use.
 
-Policy, batches, rows and limits are the profile's, so that memory and time by the token are those
-of the whole run; steps and questions are few. All tasks are made, as some families run programs for
-each. Nothing is registered where the user's models are: the probe has a database of its own. How
-long episodes are once the policy acts it cannot say: they are planned as the teacher's.
+Policy, batches, rows and limits are the profile's, so that memory and time per token equal those of
+the whole run; steps and questions are few. All tasks are made, because some families run programs
+for each. The probe has its own MLflow database, so that nothing is registered among the user's
+models. It cannot measure the length of episodes of a trained policy; plans assume the teacher's.
 
-RUNS/probes/KEY.json has the figures, where KEY is a digest of the policy's model and size, the
-threads and the device. Of another environment they say how fast this machine computes, and nothing
-of its episodes.
+The figures are stored in RUNS/probes/KEY.json, where KEY is a digest of the policy's model and
+size, the threads and the device. For another environment only the figures of speed are used.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from espalier.planning.sizes import policy_size
 from espalier.records import ArtifactError, json_digest, write_whole
 
 _FOLDER = "probes"
-"""Among the runs."""
+"""Name of the folder of probes among the runs."""
 PROBE_STEPS = 2
-"""Steps of reinforcement learning: the first has what is done once."""
+"""Steps of reinforcement learning: the first includes work that is done only once."""
 _PRESTAGE_STEPS = 40
-"""More than elsewhere: it is the longest stage of small runs, and its first steps are slower."""
+"""More steps than elsewhere: the pre-stage is the longest of small runs and starts slowly."""
 _SFT_STEPS = 6
 _HELDOUT_TASKS = 60
 _DEV_QUESTIONS = 24
@@ -49,19 +48,19 @@ _OF_TASKS = (
     "synthesis_task_s",
     "data_mib",
 )
-"""Figures that say nothing of another environment."""
+"""Figures that depend on the environment, and are not used for another one."""
 
 
 class Probe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """What is kept of a probe."""
+    """Stored result of a probe."""
 
     environment: str
     figures: dict[str, float]
-    """Some of `Figures`, by name."""
+    """Measured `Figures`, by name."""
 
 
 def probe_profile(profile: Profile) -> Profile:
-    """The profile of the probe: few steps and tasks, all else as it is."""
+    """Profile of the probe: few steps and tasks, everything else unchanged."""
     tables = profile.model_dump(mode="json")
     settings: dict[str, object] = {
         "synthesis.heldout_tasks": min(profile.synthesis.heldout_tasks, _HELDOUT_TASKS),
@@ -72,12 +71,12 @@ def probe_profile(profile: Profile) -> Profile:
         "warm_start.evaluate_every": _SFT_STEPS,
         "warm_start.dev_questions": min(profile.warm_start.dev_questions, _DEV_QUESTIONS),
         "curriculum.candidates": min(profile.curriculum.candidates, 32),
-        # a policy that never answers has no group of mixed rewards: all are learned from
+        # without screening and filters: a policy that never answers has no group of mixed rewards
         "curriculum.screening_rollouts": 0,
         "training.algorithm.filters": [],
         "training.steps": _probe_steps(profile),
         "training.evaluate_every": PROBE_STEPS,
-        "training.dev_questions": 1,  # the learner's time is to be the update's
+        "training.dev_questions": 1,  # so that the learner's time is that of updates
         "evaluation.sampled_questions": 1,
         "evaluation.bootstrap_resamples": 100,
         "registry.model_name": "espalier-probe",
@@ -98,10 +97,10 @@ def _probe_steps(profile: Profile) -> int:
 def run_probe(
     profile: Profile, machine: Machine, runs_dir: Path, say: Callable[[str], None]
 ) -> None:
-    """Run the probe and keep what it measured, in the place of what an earlier one did.
+    """Run the probe and store its figures, replacing those of an earlier one.
 
     Raises:
-        EspalierError: whatever would stop the run itself, found a minute into it.
+        EspalierError: the probe failed, as the run itself would.
     """
     from espalier.orchestration.runs import run_in_process
 
@@ -119,7 +118,7 @@ def run_probe(
 
 
 def read_probe(profile: Profile, machine: Machine, runs_dir: Path) -> Measured:
-    """What a probe of this model measured on this machine; {} where there was none.
+    """Figures from a probe of this model on this machine; {} without one.
 
     Raises:
         ArtifactError: the file is damaged.
@@ -132,7 +131,7 @@ def read_probe(profile: Profile, machine: Machine, runs_dir: Path) -> Measured:
         probe = Probe.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise ArtifactError(
-            f"{path}: not what a probe measured. Delete it; --probe measures again."
+            f"{path}: not a readable result of a probe. Delete it; --probe measures again."
         ) from error
     known = set(Figures.__annotations__)
     if probe.environment != profile.environment.name:
@@ -141,7 +140,7 @@ def read_probe(profile: Profile, machine: Machine, runs_dir: Path) -> Measured:
 
 
 def _path(profile: Profile, machine: Machine, runs_dir: Path) -> Path:
-    """Where the probe of a profile is kept."""
+    """File of a profile's probe."""
     key = {
         "model": profile.policy.model_dump(mode="json", exclude={"prestage", "start"}),
         "size": asdict(policy_size(profile.policy)),
@@ -161,7 +160,7 @@ def _device(profile: Profile, machine: Machine) -> str:
 
 @contextmanager
 def _without_tracking_server() -> Iterator[None]:
-    """Without the variable MLflow's database lies beside the run, among the probes."""
+    """Unset MLflow's address within the block, so that its database lies beside the probe's run."""
     address: Any = os.environ.pop(_TRACKING, None)
     try:
         yield

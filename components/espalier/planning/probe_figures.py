@@ -1,8 +1,8 @@
-"""What a probe measured, from the folder of its run.
+"""Figures measured by a probe, from the folder of its run.
 
-Every figure is the inverse of the formula that it is put into. Times by the token and memory follow
-from the lengths that the probe's own episodes had. Its policy hardly trained, so the lengths that
-it gives for a whole run are the teacher's.
+Every figure inverts the formula that uses it. Times per token and memory are derived with the
+lengths of the probe's own episodes. Its policy is hardly trained, so the lengths for a whole run
+are those of the teacher's demonstrations.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from espalier.reporting.run_directory import RunDirectory, open_run
 
 _DATA_STAGES = ("ingest", "synthesize", "validate")
 _LEAST_LIVE_MIB = 100.0
-"""Working memory from which on a probe says something of the allocator."""
+"""Least working memory from which a probe can fit the allocator's rule."""
 
 
 def probe_figures(profile: Profile, run_dir: Path) -> dict[str, float]:
-    """Everything that a probe measured, by the names of `Figures`.
+    """All `Figures` that a probe measured, by name.
 
     Args:
-        profile: that the probe was run with.
-        run_dir: its folder.
+        profile: profile of the probe.
+        run_dir: folder of its run.
 
     Raises:
-        ArtifactError: no run, or a file that was damaged after publishing.
+        ArtifactError: there is no run, or a file was damaged after publishing.
     """
     run = open_run(run_dir)
     return {
@@ -54,25 +54,25 @@ def probe_figures(profile: Profile, run_dir: Path) -> dict[str, float]:
 
 
 def _history(run: RunDirectory, stage: str) -> pd.DataFrame | None:
-    """A stage's history; None where it did no step."""
+    """History of a stage; None if it made no step."""
     found = run.table(stage, "history.parquet")
     return found if found is not None and len(found) else None
 
 
 def _total(history: pd.DataFrame, column: str) -> float:
-    """The sum of a column; a step that has no such figure counts as 0."""
+    """Sum of a column; a missing value counts as 0."""
     return sum(value for value in history[column].tolist() if not math.isnan(value))
 
 
 def _last_step(run: RunDirectory) -> list[Trajectory]:
-    """The trajectories of the last step of reinforcement learning."""
+    """Trajectories of the last step of reinforcement learning."""
     artifact = run.artifacts.get("train")
     path = artifact.file("trajectories.parquet") if artifact else None
     return read_trajectories(path) if path is not None else []
 
 
 def _lengths(run: RunDirectory, profile: Profile) -> dict[str, float]:
-    """Lengths that a whole run will have."""
+    """Expected lengths of the whole run's episodes."""
     imitated = _history(run, "warm_start")
     if imitated is None:
         return {}
@@ -90,26 +90,26 @@ def _lengths(run: RunDirectory, profile: Profile) -> dict[str, float]:
 
 
 def _own_lengths(run: RunDirectory, profile: Profile) -> dict[str, float]:
-    """Lengths that the probe's own episodes had."""
+    """Lengths of the probe's own episodes."""
     history, last = _history(run, "train"), _last_step(run)
     if history is None or not last:
         return {}
     action_tokens = _written_tokens(history) / history["rollouts"].tolist()[-1]
-    # the last step's episodes are shorter or longer than the first one's: in proportion
+    # episodes of the last step may differ in length: scale by their ratio to the action tokens
     written = sum(sum(one.action_mask) for one in last) or 1
     ratio = sum(len(one.token_ids) for one in last) / written
     tokens, positions = (_total(history, name) for name in ("update_tokens", "update_positions"))
     return {
         "action_tokens": action_tokens,
         "episode_tokens": min(ratio * action_tokens, float(profile.episode.max_tokens)),
-        # all that was forwarded once counts as the preamble, wherever it stood
+        # all shared positions count as the preamble, wherever they are
         "preamble_share": 1 - positions / tokens if tokens else 0.0,
         "common_share": 0.0,
     }
 
 
 def _written_tokens(history: pd.DataFrame) -> float:
-    """Action tokens that reinforcement learning sampled."""
+    """Number of action tokens that reinforcement learning sampled."""
     counts = pairwise([0.0, *history["rollouts"].tolist()])
     sampled = [after - before for before, after in counts]
     means = history["action_tokens"].tolist()
@@ -132,7 +132,7 @@ def _token_seconds(run: RunDirectory, profile: Profile) -> dict[str, float]:
     found: dict[str, float] = {}
     prepared, prestage = run.measured("prepare_policy"), profile.policy.prestage
     if rate := prepared.get("prestage_tokens_per_s"):
-        # logs are written and the tokenizer is trained beside it
+        # the rest of the stage writes logs and trains the tokenizer
         read_s = prestage.steps * prestage.tokens_per_step / float(rate)
         found["prestage_token_s"] = 1 / float(rate)
         found["tokenizer_s"] = max(work_seconds(prepared["seconds"]) - read_s, 0.0)
@@ -155,10 +155,10 @@ def _token_seconds(run: RunDirectory, profile: Profile) -> dict[str, float]:
 
 
 def _memory(run: RunDirectory, profile: Profile) -> dict[str, float]:
-    """Resident memory, and what the allocator keeps, from the peaks of two stages.
+    """Resident memory, and the allocator's figure, from the peaks of two stages.
 
-    The stage in which least lives says what is resident. The highest peak counts as that of the
-    stage in which most lives: what was kept there is still held in the stages after it.
+    Resident memory follows from the stage with the least live memory. The highest peak is assigned
+    to the stage with the most, since the memory kept there is still held in later stages.
     """
     peaks = {
         stage: float(value)

@@ -1,17 +1,17 @@
-"""How many positions an update forwards for each token, where trajectories begin alike.
+"""Positions that an update forwards per token, if trajectories share their beginnings.
 
-All prompts of a family begin with the same preamble, its instructions and tools: the share p of a
-trajectory. Of what follows, the share c is also in others of its group: the question, and turns
-that the policy often takes. A minibatch forwards the preamble once and what is common of a group
-once, so for each token about
+All prompts of a family begin with the same preamble (instructions and tools), a share p of a
+trajectory. Of the rest, a share c also occurs in other trajectories of the group: the question, and
+turns that the policy often takes. A minibatch forwards the preamble once, and the common part of
+each group once, so that a token costs about
 
     (1 - p) (1 - c + c m (1 - (1 - 1/m)^n) / n)    positions
 
-where n trajectories of a group are learned from and each falls into one of m minibatches.
+with n trajectories per group, each in one of m minibatches.
 
-In 17 runs of code, customer_service, function_calling, tiny, mixture, shop and sql, c of the last
-step's groups was 0.53 to 0.95 (median 0.87), and within 0.05 the same for halves of the groups. The
-policy made from scratch has no preamble.
+In 17 runs of code, customer_service, function_calling, tiny, mixture, shop and sql, c was 0.53 to
+0.95 (median 0.87) in the groups of the last step, and the same within 0.05 for halves of the
+groups. A policy trained from scratch has no preamble.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from espalier.config import Profile, named_reference
 from espalier.records.trajectory import Trajectory
 
 COMMON_SHARE = 0.8
-"""The share c where no probe has measured it: a quarter of those runs had less."""
+"""Share c without a probe: a quarter of those runs had less."""
 PREAMBLE_SHARE = 0.4
-"""The share p assumed for a given model until a probe measures it. SmolLM2 has about as much on
-GeoNames questions."""
+"""Share p of a given model without a probe; about that of SmolLM2 on GeoNames questions."""
 _COMMON_BEHIND_PROMPT = 0.7
-"""Assumed share of c behind the prompt; c was then within 0.13 of those runs' median."""
+"""Assumed common share after the prompt; it gives c within 0.13 of those runs' median."""
 
 
 _TREES = frozenset({"lfm2", "llama", "mistral", "qwen2", "qwen3"})
-"""Kinds of models that `training.tree_forward` takes, by the name in their config.json."""
+"""`model_type` of models that `training.tree_forward` supports."""
 
 
 def forwards_trees(profile: Profile) -> bool:
-    """Whether the update forwards what several trajectories begin with once.
+    """Whether the update forwards shared beginnings of trajectories only once.
 
-    A given model counts by the kind that its config.json names; of other kinds some do, too.
+    A given model is judged by the `model_type` of its config.json; some others are supported too.
     """
     config = profile.training
     if config.layout != "prefix_tree" or config.processes > 1:
@@ -57,13 +56,13 @@ def forwards_trees(profile: Profile) -> bool:
 
 
 class Sharing(NamedTuple):
-    """What trajectories have in common, as shares 0-1."""
+    """Shares of tokens (0-1) that trajectories have in common."""
 
     preamble: float
-    """The share p of the module's formula: tokens that every prompt begins with."""
+    """Share p of the module's formula: tokens that every prompt begins with."""
     group: float
-    """The share c of the module's formula: of the other tokens, those that further trajectories of
-    the same group have too."""
+    """Share c of the module's formula: of the other tokens, those in other trajectories of the same
+    group too."""
 
 
 def positions_per_token(profile: Profile, sharing: Sharing) -> float:
@@ -74,7 +73,7 @@ def positions_per_token(profile: Profile, sharing: Sharing) -> float:
 
 
 def preamble_tokens(trajectories: Sequence[Trajectory]) -> int:
-    """How many tokens the prompts of all tasks begin with alike; 0 of a single task."""
+    """Number of tokens that the prompts of all tasks begin with; 0 for a single task."""
     of_task = {one.group_id: tuple(one.token_ids) for one in trajectories}
     if len(of_task) == 1:
         return 0
@@ -84,11 +83,14 @@ def preamble_tokens(trajectories: Sequence[Trajectory]) -> int:
 def sharing_behind_prompts(
     trajectories: Sequence[Trajectory], episode_tokens: float
 ) -> Sharing | None:
-    """What a policy that acts will have in common, from the prompts of one that does not yet.
+    """Expected sharing of a trained policy's trajectories, from an untrained policy's prompts.
 
     Args:
-        trajectories: with prompts as they will be.
-        episode_tokens: a trajectory as it is planned.
+        trajectories: trajectories with the same prompts.
+        episode_tokens: planned length of a trajectory.
+
+    Returns:
+        None without a prompt or a length.
     """
     prompts = [one.turns[0].action_start for one in trajectories if one.turns]
     if not prompts or not episode_tokens:
@@ -101,7 +103,7 @@ def sharing_behind_prompts(
 
 
 def _shared_among(profile: Profile) -> float:
-    """Share of what is common to a group that is not forwarded again."""
+    """Share of a group's common tokens that need not be forwarded again."""
     count, learned = profile.training.minibatches, profile.training.group_size
     with_some = count * (1 - (1 - 1 / count) ** learned)
     return 1 - with_some / learned

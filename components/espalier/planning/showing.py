@@ -27,16 +27,16 @@ _IN_WORDS: Mapping[str, Sequence[str]] = {
     "memory of libraries and data": ("data_mib", "policy_mib"),
     "what the allocator keeps": ("unfragmented_mib",),
 }  # fmt: skip
-"""What figures of a calibration say; `--json` has each by its name."""
+"""Description of figures -> their names, which `--json` prints."""
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan for a terminal."""
+    """Text of a plan, for a terminal."""
     profile, needs = plan.order.profile, plan.needs
     parts = [
         f"plan of profile {profile.name}: {needs.size.parameters / 1e6:,.2f} M parameters, "
         f"{profile.threads} threads",
-        *_said_of_calibration(plan),
+        *_estimated_line(plan),
         "",
         aligned(list(_stage_rows(needs))),
         "",
@@ -49,7 +49,7 @@ def plan_text(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def _said_of_calibration(plan: Plan) -> Iterator[str]:
+def _estimated_line(plan: Plan) -> Iterator[str]:
     assumed = set(plan.needs.calibration.assumed)
     if named := [what for what, figures in _IN_WORDS.items() if assumed & set(figures)]:
         remedy = "" if plan.order.measured else "; --probe measures most of it in about a minute"
@@ -105,13 +105,13 @@ def _totals(plan: Plan) -> Iterator[str]:
 
 
 def _unpriced(profile: Profile) -> str:
-    """What the price table says nothing of."""
-    asked = {
+    """Suffix that names servers without a price."""
+    used = {
         "the teacher": profile.teacher.kind == "endpoint",
         "the judges": profile.reward.judges is not None,
         "the vLLM server": profile.rollout.engine == "vllm",
     }
-    names = [name for name, is_asked in asked.items() if is_asked]
+    names = [name for name, is_used in used.items() if is_used]
     return f", without {' and '.join(names)}" if names else ""
 
 
@@ -156,7 +156,7 @@ def _count(number: float) -> str:
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """A plan for scripts: seconds, MiB, hours; keys do not depend on what was measured."""
+    """JSON of a plan, for scripts: seconds, MiB, hours; always with the same keys."""
     needs, profile = plan.needs, plan.order.profile
     return {
         "profile": profile.name,

@@ -1,4 +1,4 @@
-"""Size of the policy that a profile trains: its parameters, and what it keeps of each token."""
+"""Size of the policy that a profile trains: its parameters, and its memory per token."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class PolicySize:
     feed_forward: int
     attention_layers: int
     other_layers: int
-    """Short convolutions, which keep a few values of a context and no cache."""
+    """Number of short convolutions, which keep a few values per context and no cache."""
     key_value_width: int
-    """Key heads x head width: what a cached token has of keys, and as much of values, a layer."""
+    """Key heads x head width: numbers per cached token and layer, for keys and again for values."""
 
     @property
     def layers(self) -> int:
-        """Blocks of the model."""
+        """Number of blocks."""
         return self.attention_layers + self.other_layers
 
     @property
     def cache_floats_per_token(self) -> int:
-        """Keys and values of one token, all layers."""
+        """Numbers of a token's keys and values in all layers."""
         return 2 * self.attention_layers * self.key_value_width
 
     @property
     def state_floats_per_row(self) -> int:
-        """What the convolutions keep of a context, all layers."""
+        """Numbers that the convolutions keep of a context, in all layers."""
         return self.other_layers * self.hidden * (_CONVOLUTION_TAPS - 1)
 
 
@@ -71,7 +71,7 @@ def policy_size(config: PolicyConfig) -> PolicySize:
 
 
 def _adapter_parameters(size: PolicySize, config: LoraConfig) -> int:
-    """Two factors for each targeted layer; of names that are not known here, none."""
+    """Parameters of two factors for each targeted layer; unknown names count 0."""
     width, forward, cached = size.hidden, size.feed_forward, size.key_value_width
     both = {
         "q_proj": 2 * width,
@@ -127,7 +127,7 @@ def _given(directory: Path) -> PolicySize:
 
 
 def _shaped(parameters: int, config: Mapping[str, Any]) -> PolicySize:
-    """Return the size of a model with these keys in its config.json."""
+    """Return the size of a model with this config.json."""
     hidden, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
     heads = int(config["num_attention_heads"])
     key_heads = int(config.get("num_key_value_heads") or heads)

@@ -1,4 +1,4 @@
-"""What each stage has to do: tokens that are trained on, tokens that are written, episodes."""
+"""Work of each stage: trained tokens, sampled tokens, episodes."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from espalier.planning.figures import Figures
 from espalier.planning.sharing import Sharing, positions_per_token
 
 POLICIES = 3
-"""Untrained, warm-started and trained are judged on the same questions."""
+"""Number of evaluated policies: untrained, warm-started and trained."""
 _FORWARD = 1 / 3
-"""Share of the forward pass: 2 of 6 operations a parameter and token (arXiv:2001.08361)."""
+"""Share of the forward pass: 2 of 6 operations per parameter and token (arXiv:2001.08361)."""
 _READ_AGAIN = 4  # most tokens of a micro-batch for each of its positions: training.rl.rows
-_NAME_TOKENS = 10  # of an answer from memory, a short one as its examples are
-_CHUNK_TASKS = 64  # the curriculum filter judges so many tasks at one time
+_NAME_TOKENS = 10  # tokens of an answer from memory, which is short like its examples
+_CHUNK_TASKS = 64  # tasks that the curriculum filter plays at one time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWork:
-    """Work of one stage; tokens are means, so that products are not whole numbers."""
+    """Work of one stage; token counts are expected values, and so not integers."""
 
     trained_tokens: float = 0.0
-    """Forwards and backwards; a token counts once for each such pass."""
+    """Tokens of forward and backward passes; a token counts once per pass."""
     rollout_tokens: float = 0.0
-    """Action tokens, in training."""
+    """Action tokens sampled in training."""
     judged_tokens: float = 0.0
-    """Action tokens, where scores are compared."""
+    """Action tokens sampled for evaluations."""
     micro_batch_tokens: float = 0.0
-    """Positions that are trained on at one time."""
+    """Positions of one micro-batch."""
     tokens_per_position: float = 1.0
-    """Trained tokens for each position; above 1 where trajectories share their beginnings."""
+    """Trained tokens per position; above 1 if trajectories share their beginnings."""
     rows: int = 0
-    """Episodes that are played side by side."""
+    """Episodes that are played at the same time."""
     kept_episodes: float = 0.0
-    """Trajectories that are in memory at one time."""
+    """Trajectories in memory at the same time."""
 
     @property
     def trained_positions(self) -> float:
@@ -47,7 +47,7 @@ class StageWork:
 
 
 def work_of(profile: Profile, figures: Figures) -> dict[str, StageWork]:
-    """Work by stage, for the stages that compute on a policy."""
+    """Stage -> work, for the stages that run a policy."""
     return {
         "prepare_policy": _prestage(profile),
         "continue_pretraining": _pretraining(profile, figures),
@@ -59,7 +59,7 @@ def work_of(profile: Profile, figures: Figures) -> dict[str, StageWork]:
 
 
 def passes(algorithm: Algorithm) -> float:
-    """Forwards and backwards of an update's tokens, where one of both together counts 1."""
+    """Passes over an update's tokens, where a forward with its backward pass counts as 1."""
     scored = _FORWARD * (algorithm.scores_before_update + algorithm.needs_reference)
     return 1.0 + scored + (1.0 + _FORWARD if algorithm.critic else 0.0)
 

@@ -1,6 +1,6 @@
-"""MLflow: runs, model versions with their digests, the promotion gate, and the way back.
+"""MLflow: runs, model versions with their digests, the promotion gate, rollback.
 
-espalier promote espalier-search-agent        compares, and moves @champion if it passes
+espalier promote espalier-search-agent        runs the gate, and moves @champion if it passes
 espalier load espalier-search-agent@champion --out DIR
 """
 

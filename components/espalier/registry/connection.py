@@ -1,7 +1,7 @@
 """Connection to MLflow: client settings, a quick probe of the server, the sqlite database, errors.
 
 MLflow takes three seconds to import and reads its environment variables during the import, so it
-is imported inside functions, after they were set.
+is imported inside functions, after they are set.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-"""Environment variables of MLflow's client; what the user has set stays."""
+"""Defaults for environment variables of MLflow's client; the user's own values win."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackingTarget:
-    """Server or database, and experiment, of runs and model versions."""
+    """Address of the MLflow server or database, and name of the experiment."""
 
     uri: str
     experiment: str
 
     @property
     def artifact_location(self) -> str | None:
-        """A folder beside a sqlite database; None if the server chooses."""
+        """Artifact folder beside a sqlite database; None if the server chooses."""
         if not self.uri.startswith(SQLITE):
             return None
         return str(database_path(self.uri).resolve().parent / "mlartifacts")
 
     @property
     def missing_database(self) -> Path | None:
-        """The sqlite database if it does not exist yet, else None."""
+        """Path of the sqlite database if it does not exist yet, else None."""
         if not self.uri.startswith(SQLITE):
             return None
         path = database_path(self.uri)
@@ -74,7 +74,7 @@ class TrackingTarget:
 
 
 def tracking_target(default_database: Path, experiment: str) -> TrackingTarget:
-    """`MLFLOW_TRACKING_URI` if set, else the sqlite database `default_database`."""
+    """Target at `MLFLOW_TRACKING_URI` if set, else the sqlite database `default_database`."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{default_database.resolve()}"
     return TrackingTarget(uri, experiment)
 
@@ -86,7 +86,7 @@ def connect(uri: str) -> MlflowClient:
 
     Raises:
         RegistryAwayError: the server does not answer in 5 s.
-        RegistryError: its address is none, or the database cannot be written.
+        RegistryError: the address is invalid, or the database cannot be written.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -110,7 +110,7 @@ def reaching(uri: str, purpose: str) -> Iterator[None]:
     """Turn exceptions of MLflow into a RegistryError that names the server and `purpose`.
 
     Raises:
-        RegistryAwayError: the server did not answer, or with an error of its own (5xx, 429).
+        RegistryAwayError: the server did not answer, or answered with status 429 or 5xx.
         RegistryError: MLflow refused, or its database or files could not be written.
     """
     from mlflow.exceptions import MlflowException
@@ -135,7 +135,7 @@ def reaching(uri: str, purpose: str) -> Iterator[None]:
 
 
 _UNANSWERED = "API request to "
-"""So begins what MLflow's client says of a failed connection (mlflow/utils/rest_utils.py)."""
+"""Start of the message of MLflow's client for a failed connection (mlflow/utils/rest_utils.py)."""
 _BAD_CERTIFICATE = "SSLError"
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERRORS = 500
@@ -147,12 +147,12 @@ def _is_away(error: MlflowException) -> bool:
     if isinstance(error, RestException):
         status = error.get_http_status_code()
         return status == _TOO_MANY_REQUESTS or status >= _SERVER_ERRORS
-    said = error.message or ""
-    return said.startswith(_UNANSWERED) and _BAD_CERTIFICATE not in said
+    message = error.message or ""
+    return message.startswith(_UNANSWERED) and _BAD_CERTIFICATE not in message
 
 
 def _is_connection_lost(error: OSError) -> bool:
-    """Whether a transfer of files was broken off; a full disk is an OSError as well."""
+    """Whether the network broke a file transfer; other OSErrors are local, such as a full disk."""
     from requests import RequestException
     from requests.exceptions import SSLError
 
@@ -179,7 +179,7 @@ def experiment_id(client: MlflowClient, target: TrackingTarget) -> str:
             found = client.get_experiment_by_name(target.experiment)
     if found is None or found.lifecycle_stage != "active":
         raise RegistryError(
-            f"MLflow at {shown(target.uri)}: the experiment {target.experiment} was deleted. "
+            f"MLflow at {shown(target.uri)}: the experiment {target.experiment} has been deleted. "
             "Restore it, or name another with --set registry.experiment=NAME."
         )
     return found.experiment_id
@@ -198,14 +198,14 @@ def _check_server(uri: str) -> None:
         with urllib.request.urlopen(uri, timeout=_PROBE_TIMEOUT_S):
             return
     except urllib.error.HTTPError as answer:
-        answer.close()  # any status means that it is up; permissions show at the first request
+        answer.close()  # any status means it is up; the first real request shows permissions
     except (OSError, ValueError) as error:
         is_refused = isinstance(error, ValueError) or isinstance(
             getattr(error, "reason", None), ssl.SSLError
         )
         kind = RegistryError if is_refused else RegistryAwayError
         raise kind(
-            f"MLflow at {shown(uri)} does not answer ({error}). Start the server, mend "
+            f"MLflow at {shown(uri)} does not answer ({error}). Start the server, correct "
             "MLFLOW_TRACKING_URI, or unset it to track in a local sqlite database."
         ) from error
 
@@ -220,10 +220,10 @@ def database_path(uri: str) -> Path:
 
 
 def ensure_database(path: Path) -> None:
-    """Check that the database can be written; create it if missing.
+    """Check that the database is writable; create it if missing.
 
-    MLflow retries a database that it cannot open for most of an hour, and cannot open one whose
-    creation was killed: so it is created under another name and renamed.
+    MLflow retries a database that it cannot open for most of an hour, and one whose creation was
+    killed can never be opened; so it is created under another name and renamed.
 
     Raises:
         RegistryError: the folder cannot be written, or the file is not a sqlite database.

@@ -1,4 +1,4 @@
-"""A registered model, its versions (tags, aliases, files), and downloading one, checked."""
+"""A registered model, its versions (tags, aliases, files), and their verified download."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
-"""Aliases: the version registered last, the one in use, the one that `rollback` returns to."""
+"""Aliases of the latest registered version, the one in use, and the target of `rollback`."""
 
 POLICY_DIGEST = "espalier.policy_digest"
 SUITE_DIGEST = "espalier.suite_digest"
@@ -31,12 +31,12 @@ PENDING, PASSED, FORCED, REFUSED = "pending", "passed", "forced", "refused"
 
 _MAX_VERSIONS = 10_000
 _MAX_MODELS = 1000
-"""MLflow's page limits."""
+"""Most results that MLflow returns in one page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
-    """Snapshot of one version of a registered model."""
+    """Snapshot of a version of a registered model."""
 
     model: str
     version: str
@@ -46,7 +46,7 @@ class ModelVersion:
     created: str
     """UTC, ISO 8601."""
     location: str = ""
-    """Address of its files, as MLflow lists it."""
+    """URI of its files in MLflow's artifact store."""
 
     @property
     def gate(self) -> str:
@@ -55,14 +55,14 @@ class ModelVersion:
 
     @property
     def may_lead(self) -> bool:
-        """Whether it may be champion: it has a gate pass, or a forced promotion's reason."""
+        """Whether it may be champion: it passed the gate, or was forced with a reason."""
         return self.gate == PASSED or (
             self.gate == FORCED and bool(self.tags.get(GATE_REASON, "").strip())
         )
 
     @property
     def policy_digest(self) -> str:
-        """Digest over the policy's files."""
+        """Digest of the policy's files."""
         return self.tags.get(POLICY_DIGEST, "")
 
     @property
@@ -77,7 +77,7 @@ class ModelVersion:
 
 
 def version_folder(policy_digest: str) -> str:
-    """Folder named by content, so that two policies of one run never share files."""
+    """Folder of a policy in its run's artifacts, named by content: policies never share files."""
     return f"models/{policy_digest[:16]}"
 
 
@@ -95,7 +95,7 @@ class RegisteredModel:
         return cls(connect(uri), uri, name)
 
     def versions(self) -> list[ModelVersion]:
-        """Every version, newest first; none if the model does not exist."""
+        """Every version, newest first; empty if the model does not exist."""
         aliases = self._aliases()
         with reaching(self.uri, f"list the versions of {self.name}"):
             found = self.client.search_model_versions(
@@ -126,11 +126,11 @@ class RegisteredModel:
         there = ", ".join(name for name in model_names(self.client, self.uri) if name != self.name)
         raise RegistryError(
             f"{self.name}: no such model at {shown(self.uri)}. "
-            + (f"There are {there}." if there else "No version was registered yet.")
+            + (f"There are {there}." if there else "No version has been registered yet.")
         )
 
     def version(self, reference: str) -> ModelVersion:
-        """The version that an alias or a number names.
+        """The version with this alias or number.
 
         Raises:
             RegistryError: there is none; the message lists the versions.
@@ -148,7 +148,7 @@ class RegisteredModel:
         )
 
     def find(self, reference: str) -> ModelVersion | None:
-        """The version that an alias or a number names, or None."""
+        """The version with this alias or number, or None."""
         for version in self.versions():
             if reference == version.version or reference in version.aliases:
                 return version
@@ -161,7 +161,7 @@ class RegisteredModel:
                 self.client.set_model_version_tag(self.name, version.version, key, str(value))
 
     def point(self, alias: str, version: ModelVersion | None) -> None:
-        """Move an alias to a version, or remove it."""
+        """Move an alias to a version; None removes the alias."""
         with reaching(self.uri, f"move {self.name}@{alias}"):
             if version is not None:
                 self.client.set_registered_model_alias(self.name, alias, version.version)
@@ -203,7 +203,7 @@ class RegisteredModel:
 
 
 def model_names(client: MlflowClient, uri: str) -> list[str]:
-    """Names of the registered models, in alphabetical order."""
+    """Names of the registered models, sorted."""
     with reaching(uri, "list the models"):
         return sorted(
             model.name for model in client.search_registered_models(max_results=_MAX_MODELS)
@@ -225,7 +225,7 @@ def _utc(timestamp_ms: int) -> str:
 
 POLICY_FOLDER = "policy"
 FILES_NAME = "files.json"
-"""File with path -> SHA-256 of every policy file; its digest is the version's policy digest."""
+"""JSON file with path -> SHA-256 of every policy file; its digest is the policy digest."""
 
 
 def load_version(tracking_uri: str, reference: str, destination: Path) -> Path:
@@ -234,16 +234,16 @@ def load_version(tracking_uri: str, reference: str, destination: Path) -> Path:
     Every file is checked against the digests recorded at registration.
 
     Raises:
-        RegistryError: there is no such version, the champion passed no gate, the destination is not
-            empty, or the files are not those registered; `destination` is untouched then.
+        RegistryError: there is no such version, the champion did not pass the gate, `destination`
+            is not empty, or a file differs from the registered one. `destination` is untouched.
     """
     name, alias, version = parsed_reference(reference)
     model = RegisteredModel.open(tracking_uri, name)
     found = model.version(alias or version)
     if alias == CHAMPION and not found.may_lead:
         raise RegistryError(
-            f"{name}@{CHAMPION} points at version {found.version}, which carries neither a gate "
-            f"pass nor a forced promotion's reason (gate: {found.gate}). Promote it: "
+            f"{name}@{CHAMPION} points at version {found.version}, which neither passed the gate "
+            f"nor was forced with a reason (gate: {found.gate}). Promote it: "
             f"espalier promote {name} --version {found.version}, or roll back."
         )
     return fetch_policy(model, found, destination)
@@ -253,7 +253,7 @@ def champion_policy(tracking_uri: str, model_name: str, destination: Path) -> Pa
     """Download the champion's policy for a run that starts from it.
 
     Raises:
-        RegistryError: the model has no champion; also what `load_version` raises.
+        RegistryError: the model has no champion, or `load_version` fails.
     """
     model = RegisteredModel.open(tracking_uri, model_name)
     if model.find(CHAMPION) is None:
@@ -266,7 +266,7 @@ def champion_policy(tracking_uri: str, model_name: str, destination: Path) -> Pa
 
 
 def fetch_policy(model: RegisteredModel, version: ModelVersion, destination: Path) -> Path:
-    """Download a version's policy, check it, then move it to `destination`."""
+    """Download a version's policy, verify its digests, then move it to `destination`."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise RegistryError(f"{destination} exists and is not empty; choose another folder.")
     try:
@@ -289,17 +289,17 @@ def fetch_policy(model: RegisteredModel, version: ModelVersion, destination: Pat
 def _recorded_files(model: RegisteredModel, version: ModelVersion, scratch: Path) -> dict[str, str]:
     if not version.policy_digest or not model.has_file(version, FILES_NAME):
         raise RegistryError(
-            f"{version.label} carries no file digests, so it was not registered by espalier and "
-            "cannot be checked. Register the policy through the pipeline."
+            f"{version.label} has no file digests, so it was not registered by espalier and cannot "
+            "be verified. Register the policy through the pipeline."
         )
     path = model.fetch(version, FILES_NAME, scratch)
     try:
         files: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        files = {}  # differs from every recorded digest, so it is refused below
+        files = {}  # matches no recorded digest, so it is refused below
     if json_digest(files) != version.policy_digest:
         raise RegistryError(
-            f"{version.label}: {FILES_NAME} is not the one that was registered. {_MEND}"
+            f"{version.label}: {FILES_NAME} differs from the registered file. {_REMEDY}"
         )
     return files
 
@@ -309,23 +309,23 @@ def _check_files(version: ModelVersion, policy: Path, files: dict[str, str]) -> 
     present = {path.relative_to(policy).as_posix(): path for path in paths}
     for name, digest in files.items():
         if name not in present:
-            raise RegistryError(f"{version.label}: {name} is missing. {_MEND}")
+            raise RegistryError(f"{version.label}: {name} is missing. {_REMEDY}")
         if file_digest(present[name]) != digest:
             raise RegistryError(
-                f"{version.label}: {name} has other bytes than were registered. {_MEND}"
+                f"{version.label}: {name} differs from the registered file. {_REMEDY}"
             )
     if extra := sorted(present.keys() - files.keys()):
-        raise RegistryError(f"{version.label}: {extra[0]} was added later. {_MEND}")
+        raise RegistryError(f"{version.label}: {extra[0]} was added later. {_REMEDY}")
 
 
-_MEND = (
+_REMEDY = (
     "The artifact store was changed or damaged: restore it, or register the policy again by "
     "running the register stage anew."
 )
 
 
 class Reference(NamedTuple):
-    """A parsed `MODEL@alias` or `MODEL/version`; the other of the two fields is empty."""
+    """A parsed `MODEL@alias` or `MODEL/version`; either `alias` or `version` is empty."""
 
     model: str
     alias: str
@@ -336,7 +336,7 @@ def parsed_reference(reference: str) -> Reference:
     """Parse `MODEL@alias` or `MODEL/version`, with or without a `models:/` prefix.
 
     Raises:
-        RegistryError: it is neither.
+        RegistryError: the text has neither form.
     """
     text = reference.removeprefix("models:/")
     name, separator, alias = text.rpartition("@")

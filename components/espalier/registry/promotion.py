@@ -1,4 +1,4 @@
-"""The promotion gate, and moving `@champion`: by the gate, forced with a reason, or rolled back."""
+"""Promotion gate, and the ways to move `@champion`: by the gate, forced with a reason, rollback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from espalier.registry.registration import (
 from espalier.registry.tracking import operator
 
 Answers = Mapping[str, float]
-"""task_id -> whether the answer is right, or its score."""
+"""task_id -> score of the answer, or whether it is right."""
 Compare = Callable[[Answers, Answers], tuple[float, float, float]]
 """(challenger's answers in the order of the suite, baseline's answers to the same questions) ->
 mean difference and both ends of its interval."""
@@ -58,24 +58,25 @@ one row per question, with at least task_id and em."""
 
 EvaluateSuite = Callable[[Path, str, str], pd.DataFrame]
 """(policy directory, name of a suite of the challenger's profile, its digest when the challenger
-was asked) -> one row per task, with at least task_id, score and contaminated. A suite that has
-another digest by now is a RegistryError."""
+was evaluated) -> one row per task, with at least task_id, score and contaminated. Raises a
+RegistryError if the suite's digest has changed since."""
 
 
 class Contaminated(NamedTuple):
     """Questions of a suite that a version was trained on."""
 
     tasks: frozenset[str]
+    """Ids of these questions."""
     unknown: str = ""
-    """Why it cannot be said of all, in words; empty where it can."""
+    """Reason why there may be more, in words; empty if all were compared."""
 
 
 FindContaminated = Callable[[ModelVersion, ModelVersion], Contaminated]
-"""(version, the one whose held-out suite it is) -> what the first was trained on of it."""
+"""(version, version whose held-out suite is used) -> questions of it the first was trained on."""
 
 
 class SuiteComparison(NamedTuple):
-    """Headline score (0-1) of a challenger and of its baseline on a suite of the profile."""
+    """Headline scores (0-1) of a challenger and its baseline on a suite of the profile."""
 
     suite: str
     digest: str
@@ -97,7 +98,7 @@ class SuiteComparison(NamedTuple):
 
 
 class GateComparison(NamedTuple):
-    """EM (0-1) of a challenger and of its baseline on the same questions."""
+    """EM (0-1) of a challenger and its baseline on the same questions."""
 
     baseline: str
     suite_digest: str
@@ -108,24 +109,24 @@ class GateComparison(NamedTuple):
     low: float
     high: float
     excluded: int = 0
-    """Questions that one of the two was trained on: not among `questions`."""
+    """Number of questions left out because either was trained on them."""
     unknown: str = ""
-    """What it is not known of that they were trained on, in words."""
+    """Gaps in what is known of their training data, in words."""
     suites: tuple[SuiteComparison, ...] = ()
     """Comparisons on the suites of `registry.must_not_fall`."""
     fallen: tuple[GroupChange, ...] = ()
-    """Groups of questions whose whole interval lies below 0; they refuse nothing."""
+    """Groups of questions whose whole interval lies below 0; a warning, not a refusal."""
 
     def __str__(self) -> str:
         """One line with every figure, in percent."""
-        said = [self._main()]
+        parts = [self._main()]
         if self.excluded:
-            said.append(f"{self.excluded} questions that one was trained on left out")
+            parts.append(f"left out {self.excluded} questions that either was trained on")
         if self.unknown:
-            said.append(f"not known: {self.unknown}")
+            parts.append(f"not known: {self.unknown}")
         if self.fallen:
-            said.append(f"warning: fell in {', '.join(map(str, self.fallen))}")
-        return "; ".join([*said, *map(str, self.suites)])
+            parts.append(f"warning: fell in {', '.join(map(str, self.fallen))}")
+        return "; ".join([*parts, *map(str, self.suites)])
 
     def _main(self) -> str:
         return (
@@ -144,15 +145,15 @@ class PromotionGate:
     evaluate_champion: EvaluateChampion
     evaluate_suite: EvaluateSuite | None = None
     contaminated: FindContaminated | None = None
-    """None compares on all questions."""
+    """Finds questions to leave out; None compares on all."""
 
     def judge(
         self, model: RegisteredModel, challenger: ModelVersion, champion: ModelVersion | None
     ) -> GateComparison:
-        """Compare with the champion on the challenger's suite; without one, with its warm start.
+        """Compare the challenger with the champion, or with its own warm start if there is none.
 
-        A champion without a result on this suite is evaluated now, and the result is stored with
-        its version.
+        Both are compared on the challenger's suite. A champion without a result on it is evaluated
+        now, and the result is stored with its version.
         """
         with TemporaryDirectory() as scratch:
             result = _own_result(model, challenger, Path(scratch))
@@ -175,8 +176,8 @@ class PromotionGate:
         others = {task: baseline[task] for task in own}
         if not own:
             raise RegistryError(
-                f"{challenger.label} is not promoted: of its {len(answers)} held-out questions "
-                "there is none that neither version was trained on. Judge both on another suite."
+                f"{challenger.label} is not promoted: one of the two versions was trained on every "
+                f"one of its {len(answers)} held-out questions. Judge both on another suite."
             )
         gain, low, high = self.compare(own, others)
         return GateComparison(
@@ -197,31 +198,33 @@ class PromotionGate:
     def _fallen(
         self, result: EvaluationResult, own: Answers, others: Answers
     ) -> tuple[GroupChange, ...]:
-        """Groups of the result's questions in which the challenger is worse than its baseline."""
+        """Groups of questions in which the challenger is worse than its baseline."""
         gain: dict[str, Any] = {}
         for name, groups in result.groups(TRAINED).items():
             for group, tasks in groups.items():
-                asked = [task for task in tasks if task in own]
-                if not asked:
+                compared = [task for task in tasks if task in own]
+                if not compared:
                     continue
                 mean, low, high = self.compare(
-                    {task: own[task] for task in asked}, {task: others[task] for task in asked}
+                    {task: own[task] for task in compared},
+                    {task: others[task] for task in compared},
                 )
-                found = {"em": float(mean), "ci95": [float(low), float(high)], "n": len(asked)}
-                gain.setdefault(f"by_{name}", {})[group] = found
+                change = {"em": float(mean), "ci95": [float(low), float(high)], "n": len(compared)}
+                gain.setdefault(f"by_{name}", {})[group] = change
         return tuple(one for one in group_changes(gain).values() if one.has_fallen)
 
-    def _contaminated(self, version: ModelVersion, asked: ModelVersion) -> Contaminated:
-        return self.contaminated(version, asked) if self.contaminated else Contaminated(frozenset())
+    def _contaminated(self, version: ModelVersion, owner: ModelVersion) -> Contaminated:
+        return self.contaminated(version, owner) if self.contaminated else Contaminated(frozenset())
 
     def _require_known(
         self, challenger: ModelVersion, seen: Collection[str], unknown: Sequence[str]
     ) -> None:
         if seen and self.config.contaminated == "refuse":
             raise RegistryError(
-                f"{challenger.label} is not promoted: {len(seen)} of its held-out questions were "
-                'trained on by one of the two versions. Set registry.contaminated = "exclude" to '
-                "compare on the others, or judge both on another suite."
+                f"{challenger.label} is not promoted: one of the two versions was trained on "
+                f"{len(seen)} of its held-out questions. Set "
+                'registry.contaminated = "exclude" to compare on the others, or judge both on '
+                "another suite."
             )
         if unknown and self.config.unknown_training == "refuse":
             raise RegistryError(
@@ -237,7 +240,7 @@ class PromotionGate:
         result: EvaluationResult,
         suite: str,
     ) -> SuiteComparison:
-        """Compare on a suite of the profile; a champion that was not asked it yet is asked now."""
+        """Compare on a suite of the profile; a champion without a result on it is evaluated."""
         digest = suite_digests(result).get(suite)
         with TemporaryDirectory() as scratch:
             own = fetch_scores(model, challenger, digest or "", Path(scratch) / "own")
@@ -266,9 +269,9 @@ class PromotionGate:
         excluded = len(challenging) - len(clean)
         if not clean or (self.config.contaminated == "refuse" and excluded):
             raise RegistryError(
-                f"{challenger.label} is not promoted: {excluded} of {len(challenging)} tasks of "
-                f"the suite {suite} were trained on by one of the two versions. Take another "
-                "suite into registry.must_not_fall."
+                f"{challenger.label} is not promoted: one of the two versions was trained on "
+                f"{excluded} of {len(challenging)} tasks of the suite {suite}. Name another suite "
+                "in registry.must_not_fall."
             )
         first = {task: challenging[task].score for task in clean}
         second = {task: baseline[task].score for task in clean}
@@ -290,15 +293,17 @@ class PromotionGate:
         model: RegisteredModel,
         champion: ModelVersion,
         challenging: Mapping[str, _TaskScore],
-        asked: tuple[str, str],
+        named: tuple[str, str],
         scratch: Path,
     ) -> dict[str, _TaskScore]:
-        suite, digest = asked
+        suite, digest = named
         stored = fetch_scores(model, champion, digest, scratch / "champion")
         if stored is not None:
             return _of_policy(stored, TRAINED)
         if self.evaluate_suite is None:
-            raise RegistryError(f"{champion.label} was not asked the suite {suite}, and cannot be")
+            raise RegistryError(
+                f"{champion.label} has no result on the suite {suite}, and cannot be evaluated here"
+            )
         policy = fetch_policy(model, champion, scratch / "policy")
         found = self.evaluate_suite(policy, suite, digest).assign(suite=suite, policy=TRAINED)
         scores = _of_policy(found, TRAINED)
@@ -307,7 +312,12 @@ class PromotionGate:
         return scores
 
     def objection(self, comparison: GateComparison, *, first: bool) -> str | None:
-        """The reason why the comparison does not pass, or None."""
+        """Reason why the comparison does not pass, or None if it passes.
+
+        Args:
+            comparison: the figures.
+            first: whether there is no champion yet, so that any gain over the warm start counts.
+        """
         if comparison.questions < self.config.min_questions:
             return f"at least {self.config.min_questions} questions (registry.min_questions) needed"
         least = 0.0 if first else self.config.min_gain
@@ -344,18 +354,18 @@ class _TaskScore(NamedTuple):
 
 
 def _of_policy(scores: pd.DataFrame, policy: str) -> dict[str, _TaskScore]:
-    """One policy's scores by task_id, in their order.
+    """task_id -> score of one policy, in the order of the table.
 
     Raises:
-        RegistryError: the policy has none, or two for one task.
+        RegistryError: the policy has no score, or two for one task.
     """
     columns = (scores[name] for name in ("policy", "task_id", "score", "contaminated"))
     rows = [row for row in zip(*columns, strict=True) if row[0] == policy]
     found = {str(task): _TaskScore(float(score), str(seen or "")) for _, task, score, seen in rows}
     if not found or len(found) < len(rows):
         raise RegistryError(
-            f"scores on a suite have none, or two for one task, of the policy {policy}. Run the "
-            "evaluation again."
+            f"the scores on a suite have no row of the policy {policy}, or two for one task. Run "
+            "the evaluation again."
         )
     return found
 
@@ -372,7 +382,7 @@ def _own_result(
     if result is None:
         raise RegistryError(
             f"{challenger.label} was registered without an evaluation "
-            f"({result_folder(digest)} is not there). Register it through the pipeline, or promote "
+            f"({result_folder(digest)} is missing). Register it through the pipeline, or promote "
             "it with --force REASON."
         )
     return result
@@ -399,12 +409,12 @@ def promote(
 
     Raises:
         RegistryError: the gate refuses (the message has the figures), there is no such version, or
-            it is the champion already. No alias was moved then.
+            it is already the champion. No alias is moved.
     """
     challenger = model.version(version or CHALLENGER)
     holder = model.find(CHAMPION)
     if holder and holder.version == challenger.version and holder.may_lead:
-        raise RegistryError(f"{challenger.label} is the champion already.")
+        raise RegistryError(f"{challenger.label} is already the champion.")
     champion = _current_champion(model, holder, challenger)
     if force_reason is not None:
         comparison, record = None, _forced(force_reason)
@@ -420,11 +430,11 @@ def promote(
 
 
 def rollback(model: RegisteredModel) -> Promotion:
-    """Move `champion` back to the previous champion.
+    """Move `@champion` back to the previous champion.
 
     Raises:
-        RegistryError: there is no champion, no previous one, or the previous one carries neither a
-            gate pass nor a forced promotion's reason.
+        RegistryError: there is no champion, no previous one, or the previous one neither passed the
+            gate nor was forced with a reason.
     """
     holder = model.find(CHAMPION)
     if holder is None:
@@ -432,7 +442,7 @@ def rollback(model: RegisteredModel) -> Promotion:
     if holder.may_lead:
         number = holder.tags.get(PREVIOUS_CHAMPION)
         target = model.find(number) if number else None
-    else:  # the alias was moved by hand, past the gate: return to the last promoted version
+    else:  # the alias was moved by hand, bypassing the gate: return to the last promoted version
         target = _current_champion(model, holder, holder)
     if target is None:
         raise RegistryError(
@@ -441,8 +451,8 @@ def rollback(model: RegisteredModel) -> Promotion:
         )
     if not target.may_lead:
         raise RegistryError(
-            f"{target.label} was champion before {holder.label}, but carries neither a gate pass "
-            f"nor a forced promotion's reason (gate: {target.gate}). Promote it: --version "
+            f"{target.label} was champion before {holder.label}, but neither passed the gate nor "
+            f"was forced with a reason (gate: {target.gate}). Promote it: --version "
             f"{target.version}, with --force REASON if need be."
         )
     before = target.tags.get(PREVIOUS_CHAMPION)
@@ -455,7 +465,7 @@ def rollback(model: RegisteredModel) -> Promotion:
 def _current_champion(
     model: RegisteredModel, holder: ModelVersion | None, other_than: ModelVersion
 ) -> ModelVersion | None:
-    """The champion to compare with: the alias's version, or the last one that was promoted."""
+    """Champion to compare with: the alias's version, or else the last promoted one."""
     if holder and holder.may_lead and holder.version != other_than.version:
         return holder
     led = [
@@ -474,7 +484,7 @@ def _move_champion(
     champion: ModelVersion | None,
     record: Mapping[str, str],
 ) -> None:
-    """Write the record before moving the alias: no champion ever lacks a recorded pass."""
+    """Record the gate's verdict, then move the alias: no champion ever lacks a recorded pass."""
     before = {PREVIOUS_CHAMPION: champion.version} if champion else {}
     model.tag(challenger, {**record, **before})
     if champion:
@@ -486,11 +496,11 @@ def _move_champion(
 def _refuse(
     model: RegisteredModel, challenger: ModelVersion, comparison: GateComparison, objection: str
 ) -> None:
-    if challenger.gate in (PENDING, REFUSED):  # an earlier pass stays, so that rollback can use it
+    if challenger.gate in (PENDING, REFUSED):  # keep an earlier pass: rollback needs it
         record = {GATE: REFUSED, GATE_REASON: f"{objection}: {comparison}"}
         model.tag(challenger, {**record, **_figures(comparison)})
     raise RegistryError(
-        f"{challenger.label} is not promoted: {objection}; found {comparison}. Nothing was moved. "
+        f"{challenger.label} is not promoted: {objection}; found {comparison}. No alias was moved. "
         "Train further, or promote it with --force REASON."
     )
 
@@ -509,8 +519,8 @@ def _forced(reason: str) -> dict[str, str]:
 def _figures(comparison: GateComparison) -> dict[str, str]:
     figures = comparison._asdict() | {"fallen": ", ".join(map(str, comparison.fallen))}
     del figures["suites"]
-    told = {f"espalier.gate.{key}": f"{value}" for key, value in figures.items() if value != ""}
-    return told | {f"espalier.gate.suite.{one.suite}": f"{one}" for one in comparison.suites}
+    tags = {f"espalier.gate.{key}": f"{value}" for key, value in figures.items() if value != ""}
+    return tags | {f"espalier.gate.suite.{one.suite}": f"{one}" for one in comparison.suites}
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""Registers a policy with its evaluation as a model version, and reads stored evaluations."""
+"""Register a policy with its evaluation as a model version; read stored evaluations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from espalier.registry.tracker import RunHandle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Digests that identify a version."""
+    """Model name and digests that identify a version."""
 
     model_name: str
     policy_digest: str
@@ -41,7 +41,7 @@ class Identity:
 
 
 PROFILE_NAME = "profile.json"
-"""File with the settings of the run that made the version; promotion reads its gate from it."""
+"""File with the profile of the run that made the version; it configures the promotion gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +55,15 @@ class Payload:
     result: EvaluationResult
     profile_json: str
     records: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Further files of the version by name, such as what it was trained on."""
+    """Further files of the version by name, such as its lineage."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Model, source and licence of the weights that training began with, where they are known."""
+    """`model`, `from` and `licence` of the weights that training began with, if known."""
 
 
 def find_or_register(target: RunHandle, identity: Identity, payload: Payload) -> ModelVersion:
-    """The version of this policy, suite and pipeline run; registered if there is none.
+    """The version of this policy, suite and pipeline run; registered now if there is none.
 
-    A version whose run has asked other suites since gets their scores, for the gate to find.
+    If its run has evaluated other suites since, their scores are added to the version for the gate.
 
     Raises:
         RegistryError: MLflow cannot be reached, or refuses.
@@ -90,7 +90,7 @@ def _register(
 ) -> ModelVersion:
     """Upload the files, then create the version, so that no version lacks files.
 
-    Both belong to the pipeline's run (the stage's own, if it runs alone): MLflow links them there.
+    Both belong to the pipeline's run, or to the stage's own if it runs alone, which MLflow links.
     """
     run_id = _parent(target)
     folder = version_folder(identity.policy_digest)
@@ -159,7 +159,7 @@ def _tags(target: RunHandle, identity: Identity, payload: Payload) -> dict[str, 
 
 
 def _adapter_tags(policy: Path) -> dict[str, str]:
-    """What the adapter beside the merged weights is an adapter of; {} where there is none."""
+    """Tags that name the base of the adapter beside the merged weights; {} without an adapter."""
     base = read_base(policy)
     if base is None:
         return {}
@@ -176,10 +176,10 @@ def _description(payload: Payload) -> str:
     em, questions = result.figure(TRAINED, "em"), result.figure(TRAINED, "n")
     lines: list[str] = []
     if isinstance(em, float):
-        said = f"EM {100 * em:.1f} % of {questions} held-out questions"
+        line = f"EM {100 * em:.1f} % of {questions} held-out questions"
         gain = result.figure("gain", "em")
         has_gain = isinstance(gain, float)
-        lines.append(f"{said}, {100 * gain:+.1f} points by training" if has_gain else said)
+        lines.append(f"{line}, {100 * gain:+.1f} points by training" if has_gain else line)
     if payload.origin:
         base = payload.origin
         lines.append(f"Trained from {base['model']} ({base['from']}), licence {base['licence']}.")
@@ -201,24 +201,24 @@ def _ensure_model(target: RunHandle, name: str) -> None:
 
 
 RESULT_FILES = ("results.json", "questions.parquet", "suite.json")
-"""Files of an evaluation that are stored with the version; suite.json may be missing."""
+"""Files of an evaluation that are stored with a version; suite.json is optional."""
 
 TRAINED, WARM_START = "trained", "warm_start"
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """One evaluation, question by question."""
+    """One evaluation: its figures, and a row for each question."""
 
     directory: Path
     figures: Mapping[str, object]
-    """results.json."""
+    """Content of results.json."""
     questions: pd.DataFrame
     """Columns task_id, policy, em and others."""
 
     @property
     def suite_digest(self) -> str:
-        """Digest of the questions; only results of equal digests are comparable."""
+        """Digest of the suite; only results with equal digests are comparable."""
         return str(_at(self.figures, "suite", "digest"))
 
     def figure(self, *path: str) -> object:
@@ -226,7 +226,7 @@ class EvaluationResult:
         return _at(self.figures, "eval", *path)
 
     def exact(self, policy: str) -> dict[str, bool]:
-        """Whether each question's answer is exact, by task_id, in the order of the suite.
+        """task_id -> whether the answer is an exact match, in the order of the suite.
 
         Raises:
             RegistryError: the policy has no answers, or two for one question.
@@ -244,7 +244,7 @@ class EvaluationResult:
         return answers
 
     def groups(self, policy: str) -> dict[str, dict[str, list[str]]]:
-        """Name of a grouping -> group -> ids of its questions; empty in results without groups."""
+        """Name of a grouping -> group -> ids of its questions; empty without groups."""
         found: dict[str, dict[str, list[str]]] = {}
         if "groups" not in self.questions:
             return found
@@ -259,7 +259,7 @@ def require_same_questions(challenger: Mapping[str, bool], baseline: Mapping[str
     """Check that two policies of one suite answered the same questions.
 
     Raises:
-        RegistryError: a question has an answer of only one of them.
+        RegistryError: only one of them answered some question.
     """
     if differing := challenger.keys() ^ baseline.keys():
         raise RegistryError(
@@ -305,8 +305,8 @@ def fetch_result(
     result = read_result(model.fetch(version, folder, destination))
     if result.suite_digest != suite_digest:
         raise RegistryError(
-            f"{version.label}: its stored result is on suite {result.suite_digest[:12]}, not on "
-            f"{suite_digest[:12]} under which it is filed. Run the evaluation again."
+            f"{version.label}: the result stored for suite {suite_digest[:12]} is on suite "
+            f"{result.suite_digest[:12]}. Run the evaluation again."
         )
     return result
 
@@ -326,17 +326,17 @@ def write_answers(
 
 
 def store_result(model: RegisteredModel, version: ModelVersion, result: EvaluationResult) -> None:
-    """Store a result with a version; results.json comes last and marks it as complete."""
+    """Store a result with a version; results.json is uploaded last and marks it complete."""
     for name in reversed(RESULT_FILES):
         if (result.directory / name).is_file():
             model.store(version, result.directory / name, result_folder(result.suite_digest))
 
 
 SCORES_NAME = "scores.parquet"
-"""File of a version's scores on a suite of [evaluation.suites]: columns policy, task_id, score,
+"""File with a version's scores on a suite of [evaluation.suites]: columns policy, task_id, score,
 contaminated."""
 SUITES_NAME = "suites.parquet"
-"""File of an evaluation with the scores on all its suites."""
+"""File of an evaluation with its scores on all suites of [evaluation.suites]."""
 
 
 def suite_folder(suite_digest: str) -> str:
@@ -345,7 +345,7 @@ def suite_folder(suite_digest: str) -> str:
 
 
 def suite_digests(result: EvaluationResult) -> dict[str, str]:
-    """Name -> digest of the suites that an evaluation asked beside the held-out one."""
+    """Name -> digest of an evaluation's suites besides the held-out one."""
     suites = result.figures.get("suites")
     if not isinstance(suites, Mapping):
         return {}
@@ -353,7 +353,7 @@ def suite_digests(result: EvaluationResult) -> dict[str, str]:
 
 
 def suite_scores(result: EvaluationResult) -> dict[str, pd.DataFrame]:
-    """Digest of each suite of an evaluation -> its scores.
+    """Digest of a suite -> its scores, for each suite of an evaluation.
 
     Raises:
         RegistryError: their file is missing or does not parse.
@@ -368,7 +368,7 @@ def suite_scores(result: EvaluationResult) -> dict[str, pd.DataFrame]:
 
 
 def read_scores(path: Path) -> pd.DataFrame:
-    """Scores on suites.
+    """Read a table of scores on suites.
 
     Raises:
         RegistryError: the file is missing, does not parse, or lacks a column.
@@ -378,7 +378,7 @@ def read_scores(path: Path) -> pd.DataFrame:
         missing = {"suite", "policy", "task_id", "score", "contaminated"} - set(scores.columns)
     except (OSError, ValueError) as error:
         raise RegistryError(
-            f"{path}: not readable scores on suites ({error}). Run the evaluation again."
+            f"{path}: not a readable table of scores ({error}). Run the evaluation again."
         ) from error
     if missing:
         raise RegistryError(f"{path}: lacks {sorted(missing)}. Run the evaluation again.")
@@ -396,7 +396,7 @@ def write_scores(directory: Path, scores: pd.DataFrame) -> Path:
 def fetch_scores(
     model: RegisteredModel, version: ModelVersion, suite_digest: str, destination: Path
 ) -> pd.DataFrame | None:
-    """The version's scores on a suite; None if it has none."""
+    """Download the version's scores on a suite; None if it has none."""
     file = f"{suite_folder(suite_digest)}/{SCORES_NAME}"
     if not model.has_file(version, file):
         return None

@@ -1,4 +1,4 @@
-"""Tracker that writes parameters, figures, files and trajectories of a stage to one MLflow run.
+"""Tracker that writes a stage's parameters, figures, files and trajectories to one MLflow run.
 
 A trajectory becomes a trace, with a child span for each turn and tool call:
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Span
 
 MAX_TRACES = 20
-"""Traces per run; the stage's artifact has all trajectories."""
+"""Most traces per run; the stage's artifact has all trajectories."""
 
 _OK_REASON = "answered"
 _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
@@ -100,7 +100,7 @@ def _log_spans(
             parent_id=root.span_id,
             span_type=span_type,
             inputs=inputs,
-            # tells MLflow's page how to show the messages
+            # MLflow's page renders the messages by this format
             attributes={"mlflow.message.format": "openai"} if span_type == "CHAT_MODEL" else None,
         )
         run.client.end_span(root.trace_id, span.span_id, outputs=outputs)
@@ -155,10 +155,10 @@ NOTE_TAG = "mlflow.note.content"
 _BATCH = 200
 """Figures per request; MLflow accepts at most 1000."""
 _FLUSH_SECONDS = 5.0
-"""A batch into sqlite takes 5-20 ms: at this interval well under 1 % of a training run."""
+"""Interval between batches: one takes 5-20 ms with sqlite, well under 1 % of a training run."""
 _RETRY_SECONDS = 30.0
 _RETRY_PER_SECOND = 10.0
-"""Wait ten times as long as a failed request took: training must not wait for a slow server."""
+"""Pause per second that a failed request took: training must not wait for a slow server."""
 _MAX_PARAMS = 100
 _MAX_VALUE_CHARS = 6000
 _MAX_NOTE_CHARS = 4000
@@ -176,10 +176,10 @@ class RunHandle:
     experiment_id: str
     parent_run_id: str | None = None
     pipeline_run_id: str | None = None
-    """The run of the whole pipeline: the parent, or its parent where Kubeflow's MLflow plugin has
-    made a run for each task."""
+    """Run of the whole pipeline: the parent, or the parent's parent if Kubeflow's MLflow plugin
+    makes a run for each task."""
     ends_parent: bool = False
-    """The parent has no process of its own: the stages that run below it end it."""
+    """Whether the stages have to end the parent, because no process of its own does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class DatasetUse:
 
     name: str
     digest: str
-    """Content digest, SHA-256, hexadecimal; MLflow stores the first half."""
+    """Content digest: hexadecimal SHA-256, of which MLflow stores the first half."""
     source: str
     """A folder, or another dataset's name."""
     rows: Mapping[str, int]
@@ -200,7 +200,7 @@ _MAX_DATASET_DIGEST = 32
 
 
 def log_datasets(run: RunHandle, datasets: Sequence[DatasetUse]) -> None:
-    """Record datasets as inputs of the run and of its pipeline's run."""
+    """Record datasets as inputs of the run and of the pipeline's run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     inputs = [
@@ -225,7 +225,7 @@ class MlflowTracker:
     """Writes parameters, figures, files and some trajectories to one run.
 
     While the server is unreachable, figures are kept and sent later, at the latest by `finish`;
-    every other call is made patiently (`espalier.records.patience`).
+    every other call is retried (`espalier.records.patience`).
     """
 
     def __init__(self, run: RunHandle, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -234,15 +234,15 @@ class MlflowTracker:
         self._pending: list[Metric] = []
         self._description = ""
         self._notes: list[str] = []
-        self._next_flush = clock()  # the first figure shows at once
+        self._next_flush = clock()  # the first figure is sent at once
         self._traces: int | None = None
 
     def params(self, values: Mapping[str, object]) -> None:
-        """Record settings; keys of nested ones are joined by dots.
+        """Record settings; keys of nested settings are joined by dots.
 
         Parameters in MLflow are immutable. A stage that runs again with other settings gets a new
-        run, and the former run a tag with its id; a parent run keeps its first settings as
-        parameters and gets later ones as tags `espalier.param.NAME`.
+        run, whose id the former run carries in a tag. A parent run keeps its first settings as
+        parameters, and gets later ones as tags `espalier.param.NAME`.
         """
         params = {key: str(value)[:_MAX_VALUE_CHARS] for key, value in _flat(values)}
         patiently(lambda: self._record_params(params))
@@ -259,7 +259,7 @@ class MlflowTracker:
             self._log_params([(key, params[key]) for key in params.keys() - known.keys()])
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """Record figures, sent every few seconds."""
+        """Record figures; they are sent every few seconds."""
         from mlflow.entities import Metric
 
         now_ms = time.time_ns() // 1_000_000
@@ -281,7 +281,7 @@ class MlflowTracker:
                 self.run.client.log_artifact(self.run.run_id, str(path))
 
     def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
-        """Record trajectories as traces, at most twenty per run over all its attempts."""
+        """Record trajectories as traces, at most `MAX_TRACES` per run over all its attempts."""
         if self._traces is not None and self._traces >= MAX_TRACES:
             return
         if self._traces is None:
@@ -313,7 +313,7 @@ class MlflowTracker:
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Progress]:
-        """Do nothing: another tracker writes to the terminal."""
+        """Show nothing: another tracker writes to the terminal."""
         with NullTracker().progress(description, total) as progress:
             yield progress
 
@@ -332,8 +332,8 @@ class MlflowTracker:
         """Send pending figures and end the run.
 
         Raises:
-            RegistryError: the server is unreachable. If the stage has failed itself, this is only
-                logged, so that the stage's own error is the one shown.
+            RegistryError: the server is unreachable. After a failed stage this is only logged, so
+                that the stage's own error is the one shown.
         """
         if status == "FINISHED":
             patiently(lambda: self._end(status))

@@ -1,13 +1,13 @@
-"""MLflow runs: one parent per pipeline run and one nested run per stage, reopened on resuming.
+"""MLflow runs: one parent per pipeline run, one nested run per stage, reopened when resumed.
 
-The parent of a stage that runs in a process of its own is, in this order:
+A stage in a process of its own finds its parent by the first of these that is set:
 
     ESPALIER_PARENT_RUN   set by `espalier run`, whose process ends the parent
-    MLFLOW_RUN_ID         of a Job, set by who made it; of a step, set by Kubeflow's MLflow plugin,
-                          which has a run for each task below one for the run, and ends both
-    ESPALIER_RUN_ID       the id of Kubeflow's run: the parent has the tag `kubeflow.run_id`, and is
-                          made by the first stage. It has no process of its own: a stage that
-                          begins sets it to RUNNING, one that fails ends it, and so does the last
+    MLFLOW_RUN_ID         set by whoever created the Job; in a Kubeflow step by its MLflow plugin,
+                          which nests a run for each task below one for the pipeline, and ends both
+    ESPALIER_RUN_ID       id of the Kubeflow run: the first stage makes the parent, with the tag
+                          `kubeflow.run_id`. No process holds it open: each stage sets it to RUNNING
+                          when it begins; a failed stage or the last one ends it
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RUN_VARIABLE = "MLFLOW_RUN_ID"
 _EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
 _EXPERIMENT_ID_VARIABLE = "MLFLOW_EXPERIMENT_ID"
 _SETTLE_S = 2.0
-"""Longer than a request takes: of two steps that make a parent at once, both then see both."""
+"""Longer than a request takes: if two steps make a parent at once, each then sees both."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ class ParentRun:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment from which `tracker_from_environment` finds this run in another process."""
+        """Environment variables by which `tracker_from_environment` finds this run elsewhere."""
         return {_URI_VARIABLE: self._handle.uri, PARENT_VARIABLE: self.run_id}
 
     @contextmanager
     def stage(self, stage: str) -> Iterator[MlflowTracker]:
-        """The stage's tracker; the end of the block ends its run as finished, failed or killed."""
+        """Open the stage's tracker; its run ends with the block as finished, failed or killed."""
         tracker = MlflowTracker(_stage_handle(self._handle, stage))
         with ending(tracker.finish):
             yield tracker
@@ -82,8 +82,8 @@ class ParentRun:
     def finish(self, status: str = "FINISHED") -> None:
         """Send pending figures and end the parent run as FINISHED, FAILED or KILLED.
 
-        Unless it finished, running nested runs end with the same status: the process of a stage
-        may have died before it could end its own.
+        Unless FINISHED, nested runs that are still running get the same status, since the process
+        of a stage may have died before it ended its own.
         """
         if status != "FINISHED":
             self._end_nested(status)
@@ -114,9 +114,9 @@ def open_parent_run(
         target: from `tracking_target`.
         name: shown in the UI.
         tags: set on the run.
-        run_id: the run of an earlier attempt; if the server no longer has it, a new run is created
-            with this id in a tag. None takes the run of `MLFLOW_RUN_ID`, which Kubeflow Pipelines
-            may have set, or else creates one.
+        run_id: run of an earlier attempt; if the server no longer has it, a new run is created with
+            this id in a tag. None takes the run of `MLFLOW_RUN_ID`, which Kubeflow Pipelines may
+            have set, or else creates one.
 
     Raises:
         RegistryError: the server is unreachable, or does not have the run of `MLFLOW_RUN_ID`.
@@ -135,15 +135,15 @@ def open_parent_run(
 
 
 def tracker_from_environment(stage: str, profile: Profile) -> MlflowTracker | NullTracker:
-    """The tracker of a stage that runs in its own process.
+    """Tracker of a stage that runs in its own process.
 
-    Without MLFLOW_TRACKING_URI it records nothing; without a parent (see above) the stage's run
-    stands alone. Runs that are made belong to the experiment of MLFLOW_EXPERIMENT_ID or
-    MLFLOW_EXPERIMENT_NAME, or else of the profile.
+    Without MLFLOW_TRACKING_URI it records nothing; without a parent (see the module) the stage's
+    run stands alone. New runs belong to the experiment of MLFLOW_EXPERIMENT_ID or
+    MLFLOW_EXPERIMENT_NAME, or else to the profile's.
 
     Raises:
         RegistryAwayError: the server is unreachable.
-        RegistryError: it does not have the parent run, or the experiment.
+        RegistryError: the server does not have the parent run, or the experiment.
     """
     uri = os.environ.get(_URI_VARIABLE)
     if not uri:
@@ -158,7 +158,7 @@ def _opened_stage(uri: str, stage: str, profile: Profile) -> RunHandle:
         parent = _find_run(client, uri, parent_id)
         if parent is None:
             raise RegistryError(
-                f"{stage}: its parent run {parent_id} is not known at {shown(uri)}. Point "
+                f"{stage}: its parent run {parent_id} does not exist at {shown(uri)}. Point "
                 f"{_URI_VARIABLE} at the server that has it, or unset "
                 f"{PARENT_VARIABLE} and {_RUN_VARIABLE}."
             )
@@ -197,11 +197,10 @@ def _experiment(client: MlflowClient, uri: str, profile: Profile) -> str:
 def _run_of_kubeflow(
     client: MlflowClient, uri: str, experiment: str, kubeflow_run: str, profile: Profile
 ) -> Run:
-    """The parent of the stages of a run of Kubeflow, set to RUNNING.
+    """Parent run of a Kubeflow run's stages, set to RUNNING.
 
-    MLflow has no way to make a run only if there is none. Who makes one therefore looks again after
-    a moment: of several the oldest stays, by the same rule for everybody, and who made another one
-    deletes it.
+    MLflow cannot create a run only if there is none. A stage that creates one therefore looks again
+    after a moment: the oldest stays, by the same rule for all, and whoever made another deletes it.
     """
     with reaching(uri, f"open the run of Kubeflow's run {kubeflow_run}"):
         found = _oldest(client, experiment, kubeflow_run)
@@ -233,10 +232,10 @@ def _oldest(client: MlflowClient, experiment: str, kubeflow_run: str) -> Run | N
 
 @contextmanager
 def stage_tracking(stage: str, profile: Profile) -> Iterator[Tracker]:
-    """`tracker_from_environment`, whose run ends with the block as finished, failed or killed.
+    """Open `tracker_from_environment`; its run ends with the block as finished, failed or killed.
 
-    A parent that no process holds open ends with a stage that fails or is killed, and with the last
-    stage of the chain.
+    A parent that no process holds open ends with the last stage of the chain, or with a stage that
+    fails or is killed.
     """
     tracker = tracker_from_environment(stage, profile)
     if isinstance(tracker, NullTracker):
@@ -252,7 +251,7 @@ def stage_tracking(stage: str, profile: Profile) -> Iterator[Tracker]:
 
 
 def mlflow_run(tracker: Tracker) -> RunHandle | None:
-    """The run that the tracker, or the first of several, writes to; None if it is not MLflow's."""
+    """Run that the tracker, or the first of several, writes to; None if none is MLflow's."""
     if isinstance(tracker, MlflowTracker):
         return tracker.run
     parts = tracker.trackers if isinstance(tracker, CompositeTracker) else ()
@@ -261,10 +260,10 @@ def mlflow_run(tracker: Tracker) -> RunHandle | None:
 
 @contextmanager
 def ending(finish: Callable[[str], None]) -> Iterator[None]:
-    """Call `finish` when the block ends, with FINISHED, FAILED or KILLED as it ended.
+    """Call `finish` with FINISHED, FAILED or KILLED when the block ends.
 
-    A library that is interrupted may raise an error of its own in the place of KeyboardInterrupt.
-    That run was killed as well.
+    An interrupted library may raise an error of its own in place of KeyboardInterrupt, which counts
+    as KILLED too.
     """
     status = "FINISHED"
     try:
@@ -304,8 +303,7 @@ def _end_parent(run: RunHandle, status: str) -> None:
     """End a parent that no process holds open.
 
     Raises:
-        RegistryAwayError: the server is away; where the stage itself has ended otherwise than well,
-            that is only logged.
+        RegistryAwayError: the server is away. If the stage did not finish, this is only logged.
     """
     if not run.ends_parent or run.parent_run_id is None:
         return
@@ -341,7 +339,7 @@ def _opened(
 
 
 def _stage_handle(parent: RunHandle, stage: str) -> RunHandle:
-    """The stage's nested run: that of an earlier attempt, or a new one."""
+    """Handle of the stage's nested run: that of an earlier attempt, or a new one."""
     query = f"tags.`{STAGE_TAG}` = '{stage}' and tags.`{PARENT_TAG}` = '{parent.run_id}'"
     with reaching(parent.uri, f"open the run of stage {stage}"):
         found = parent.client.search_runs(
@@ -405,15 +403,15 @@ def source_tags() -> dict[str, str]:
 
 def commit_of(package: Path) -> str | None:
     """The commit of the checkout that tracks `package`; None if it is installed."""
-    # an installed package may lie inside the checkout of another project, whose commit would be
-    # wrong: so git has to track the package's own files
+    # git has to track the package's own files: an installed package may lie inside the checkout of
+    # another project, whose commit would be wrong
     if _git(package, "ls-files", "__init__.py") != "__init__.py":
         return None
     return _git(package, "rev-parse", "HEAD")
 
 
 def operator() -> str:
-    """The user's name, or "unknown"."""
+    """Name of the user, or "unknown"."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's numeric user has no name

@@ -225,7 +225,7 @@ def test_files_that_no_client_would_trust_are_refused(tmp_path, fault):
 def test_a_certificate_without_its_key_is_refused_in_the_profile(tmp_path):
     done = espalier_here("serve", "x", "--set", "serving.tls_certificate_file=c.pem", cwd=tmp_path)
     assert done.exit_code == 1
-    assert "serving.tls_key_file come together" in done.stderr
+    assert "serving.tls_key_file belong together" in done.stderr
 
 
 def test_connections_are_as_many_as_open_files_allow():

@@ -203,7 +203,7 @@ def test_ctrl_c_leaves_the_run_going(kubeflow, monkeypatch):
     monkeypatch.setattr("time.sleep", interrupted)
     result = espalier("runs", "show", run_id, "--follow", "--profile", "smoke")
     assert result.exit_code == 130
-    assert "the run goes on" in result.stderr
+    assert "the run continues" in result.stderr
     assert f"espalier runs show {run_id} --follow --profile smoke" in result.stderr
     assert kubeflow.sent("POST") == []
 

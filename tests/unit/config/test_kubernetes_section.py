@@ -118,5 +118,5 @@ def test_amounts_are_read_as_kubernetes_does(quantity, expected):
 
 @pytest.mark.parametrize("quantity", ["", "-1", "1 Gi", "1gb", "Gi", "1e3", "1Gi\n"])
 def test_what_is_no_amount_is_refused(quantity):
-    with pytest.raises(ValueError, match="amount"):
+    with pytest.raises(ValueError, match="quantity"):
         amount(quantity)

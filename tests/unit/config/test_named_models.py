@@ -72,7 +72,7 @@ def test_a_changed_file_is_refused_by_name(tmp_path, monkeypatch):
     reference = added_model(monkeypatch, tmp_path)
     save_policy(tiny_policy(seed=1), reference.directory)
     with pytest.raises(
-        PolicyError, match=r"damaged \(.*model\.safetensors.*models add small` makes"
+        PolicyError, match=r"damaged \(.*model\.safetensors.*models add small` repairs"
     ):
         open_named_model(reference)
 

@@ -30,5 +30,5 @@ def test_a_faulty_table_names_file_and_key(tmp_path, text, message):
 
 
 def test_a_missing_table_is_one_message(tmp_path):
-    with pytest.raises(ProfileError, match="cannot be read as prices"):
+    with pytest.raises(ProfileError, match="not a readable price table"):
         read_prices(tmp_path / "none.toml")

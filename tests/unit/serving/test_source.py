@@ -60,7 +60,7 @@ def test_files_that_were_changed_in_the_store_are_not_served(bench):
     version = bench.model.version("1")
     stored = next((bench.model_root() / version.run_id).rglob("model.safetensors"))
     stored.write_bytes(b"others")
-    with pytest.raises(RegistryError, match="other bytes"):
+    with pytest.raises(RegistryError, match="differs from the registered file"):
         fetch(bench, f"models:/{bench.name}/1")
 
 
