@@ -85,7 +85,8 @@ def test_promotion_rolls_out_and_a_failing_version_rolls_back(bench, deployment)
     force(bench, second)
     wait_for(lambda found: note(found, "failed") is not None, deployment)
     wait_for(lambda found: version(found) == first, deployment)
-    assert "differs from the registered file" in bench.model.version(second).tags["espalier.serving_reason"]
+    reason = bench.model.version(second).tags["espalier.serving_reason"]
+    assert "differs from the registered file" in reason
 
 
 def _other_config(bench):
