@@ -392,7 +392,7 @@ class KubernetesConfig(Section):
     endpoints: DnsLabel = "espalier-endpoints"
     """ConfigMap with the addresses of S3 and MLflow; its keys become environment variables."""
     retries: int = Field(default=3, ge=0)
-    """How often a stage is restarted after its pod died; a stage that refused its input is not.
+    """Restarts of a stage whose pod died; a stage that refused its input is not restarted.
     Under Kubeflow this needs the settings of k8s/kubeflow/controller."""
     deadline_s: int = Field(default=24 * 3600, ge=60)
     """Seconds after which a stage is ended: a Job together with its retries, under Kubeflow each
@@ -400,7 +400,7 @@ class KubernetesConfig(Section):
     keep_s: int = Field(default=24 * 3600, ge=0)
     """Seconds that a finished Job stays, for its log."""
     trainer: Literal["job", "trainjob", "rayjob"] = "job"
-    """Where the training stages run. "job": in their own pods. "trainjob": continue_pretraining,
+    """Pods of the training stages. "job": their own. "trainjob": continue_pretraining,
     warm_start and train each as a TrainJob of Kubeflow Trainer, on one node; needs k8s/trainer.
     "rayjob": train as a RayJob of KubeRay, on the nodes of kubernetes.ray.workers. The pod of a
     stage that runs elsewhere needs no GPU: it launches the object and watches it."""

@@ -77,8 +77,8 @@ class RolloutConfig(Section):
     """Seconds without any tool result or message of the policy, beyond the limits of a tool call
     and an agent, after which the run ends with an error that names what it waits for."""
     max_replays: int = Field(default=2, ge=0)
-    """How often an episode lost to infrastructure (a drained node, a server that hangs) is played
-    again where scores are compared: held-out and dev questions, pass rates. Training drops it."""
+    """Further attempts at an episode lost to infrastructure (a drained node, a server that hangs),
+    where scores are compared: held-out and dev questions, pass rates. Training drops it."""
     token_drift: Literal["count", "fail"] = "count"
     """Treatment of turns whose tokens differ from the chat template's rendering of the whole
     conversation: count them, or fail the run."""

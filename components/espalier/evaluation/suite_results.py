@@ -47,7 +47,7 @@ class TaskRow:
     """Mean headline score of the attempts; a lost one counts as 0."""
     lost: int
     contaminated: str
-    """What it shares with the model's training data (`Contamination.tasks`); empty if nothing."""
+    """Kind of overlap with the model's training data (`Contamination.tasks`); empty if none."""
 
 
 def task_rows(
