@@ -216,7 +216,10 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig], HasBenchmarks):
             yield FinalAnswer(DONE)
 
     def demonstrate(self, task: Task) -> Script:
-        """Show the function in the issue and the one it calls, and correct the line."""
+        """Show the reported function, and the faulty one if it is another; correct the line.
+
+        Without a known fault, or with another form of answer than a tree, it plays `gold_script`.
+        """
         fault = cast("dict[str, Any] | None", task.arguments.get("fault"))
         if fault is None or self.settings.answer != "tree":
             yield from self.gold_script(task)

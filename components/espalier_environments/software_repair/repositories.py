@@ -148,7 +148,7 @@ def repository_split(number: int, config: RepositoriesConfig, splits: SplitsConf
 
 
 def split_names(words: Words, splits: SplitsConfig, split: Split) -> list[str]:
-    """Return the two-word function names that belong to a split only."""
+    """Return the function names THING_ASPECT of a split; no other split has them."""
     names = [f"{thing}_{aspect}" for thing in words.things for aspect in words.aspects]
     return [name for name in names if dealt_split(f"function {name}", splits) == split]
 

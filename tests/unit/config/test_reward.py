@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from espalier.algorithms.shaping import Span, TermContext, require_outcome_dominates
 from espalier.config import Profile, outcome_scale, term_context
 
 
@@ -33,6 +34,11 @@ def test_weights_of_unpaid_terms_are_refused_by_name():
     weighted(outcome=1.0, format=0.5)
     with pytest.raises(ValidationError, match="names form"):
         weighted(outcome=1.0, form=0.5)
+
+
+def test_a_range_that_ends_below_its_start_is_refused():
+    with pytest.raises(ValueError, match="range of price"):
+        require_outcome_dominates({"price": Span(0.2, 0.0)}, TermContext(max_tokens=1))
 
 
 def test_terms_that_outweigh_the_outcome_are_refused_by_name():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OutcomeRule(CreditRule):
-    """Base of rules that read only the outcome, one number per trajectory.
+    """Base of rules that read only the total reward, one number per trajectory.
 
     A trajectory without an outcome (NaN) gets 0 and is left out of the statistics of its group and
     of the batch (as TRL does with a reward that is None).

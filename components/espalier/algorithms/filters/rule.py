@@ -74,7 +74,10 @@ class RankedGroups(GroupFilter):
         """
 
     def select(self, groups: Sequence[Sequence[float]]) -> Selection:
-        """Return the groups that train."""
+        """Return the numbers of the groups that train, in the order of `ranked`.
+
+        Groups without a scored attempt are left out, and those of score 0 unless `include_zero`.
+        """
         scores = {p: self.score_of(group) for p, group in enumerate(groups) if group}
         if not self.include_zero:
             scores = {p: score for p, score in scores.items() if abs(score) > ZERO}

@@ -19,8 +19,15 @@ def require_outcome_dominates(terms: Mapping[str, Span], context: TermContext) -
         context: gives the outcome's range.
 
     Raises:
-        ValueError: the outcome is smaller; the message names each term and its range.
+        ValueError: the outcome is smaller; the message names each term and its range. Or a range
+            ends below its start, as that of a negative price does.
     """
+    for name, span in terms.items():
+        if span.width < 0:
+            raise ValueError(
+                f"reward: the range of {name} is {span.low:.3g} to {span.high:.3g}; its low end "
+                "is above its high end: is one of its keys negative?"
+            )
     others = sum(span.width for span in terms.values())
     if others <= context.outcome_width + _ROUNDING:
         return

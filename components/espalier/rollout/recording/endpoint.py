@@ -68,7 +68,7 @@ class _Route(NamedTuple):
 
     @property
     def format(self) -> WireFormat | None:
-        """Return the wire format; None if the request is no call."""
+        """Return the wire format of a model call, by its path; None for other paths."""
         return FORMATS.get(self.rest.removeprefix("v1/"))
 
 

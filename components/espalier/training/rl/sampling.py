@@ -157,7 +157,7 @@ class GroupAdmission:
 
 
 def draws_of(groups: Sequence[Group]) -> list[int]:
-    """Return the draws of `groups`, without groups that have none."""
+    """Return the groups' draw numbers in the prompt ledger; replayed groups have none."""
     return [group.draw for group in groups if group.draw is not None]
 
 
