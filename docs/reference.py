@@ -256,7 +256,7 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[str]:  # noqa: AN
     if subcommands:
         if len(path) > 1:
             yield f"## {' '.join(path)}\n\n{escaped(inspect.cleandoc(command.help or ''))}"
-        for name, one in subcommands.items():
+        for name, one in sorted(subcommands.items()):
             yield from _commands(one, (*path, name))
         return
     usage = " ".join(p.metavar or p.name.upper() for p in command.params if _is_argument(p))

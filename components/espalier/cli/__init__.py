@@ -40,7 +40,7 @@ def command_line() -> typer.Typer:
     )
     from espalier.cli.app import app
 
-    for point in metadata.entry_points(group=_ENTRY_POINTS):
+    for point in sorted(metadata.entry_points(group=_ENTRY_POINTS), key=lambda one: one.name):
         point.load()
     return app
 
