@@ -81,7 +81,7 @@ def check(
         for key, value in found.items():
             if key != "faults":
                 shown = ", ".join(value) or "none" if isinstance(value, list) else value
-                typer.echo(f"{_LABELS.get(key, key):26} {shown}")
+                typer.echo(f"{_LABELS.get(key, key):27} {shown}")
     for fault in found["faults"]:
         typer.echo(f"fault: {fault}", err=True)
     if found["faults"]:

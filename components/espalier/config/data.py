@@ -82,8 +82,8 @@ class InvertedConfig(Section):
     max_clues: int = Field(default=4, ge=2, le=6)
     """Most facts of a question; it has at least two, and each is needed."""
     min_holders: int = Field(default=3, ge=2)
-    """Least number of entities that each fact by itself is true of, so that none gives the answer
-    away."""
+    """Entities for which a fact of the question must be true, at least, so that no fact alone gives
+    the answer away."""
     max_lines: int = Field(default=5, ge=2)
     """Most lines of documents that prove the answer."""
 

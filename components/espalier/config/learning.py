@@ -319,8 +319,9 @@ class CurriculumConfig(Section):
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
     """Interval of pass rates of the kept tasks; a group at 0 or 1 gives no gradient."""
     screening_rollouts: int = Field(default=4, ge=0)
-    """Rollouts of a task in training before the rest of its group: if all or none of them solve it,
-    the group is dropped (SPEED-RL, arXiv:2506.09016). 0 samples whole groups at once."""
+    """Rollouts of a task that are sampled first: if all or none of them solve it, the rest of its
+    group is not sampled and the group is dropped (SPEED-RL, arXiv:2506.09016). 0 samples whole
+    groups at once."""
     refresh_every: int = Field(default=20, ge=1)
     """Optimizer steps between updates of the band from training's own rollouts."""
     explore_share: float = Field(default=0.15, ge=0, le=1)

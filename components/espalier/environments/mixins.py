@@ -75,6 +75,11 @@ class Teacher(ABC):
         """Return a context whose function demonstrates questions."""
 
 
+def has_demonstrations(family: type[object], profile: Profile) -> bool:
+    """Return whether a teacher demonstrates, or the user does (`warm_start.demonstrations`)."""
+    return issubclass(family, Teacher) or profile.warm_start.demonstrations is not None
+
+
 class TeachesReading(ABC):
     """Gives the tiny policy something to learn to read from, before it sees a question."""
 
@@ -262,6 +267,15 @@ class HasBenchmarks(ABC):
             ...
 
 
+class InstallsPackages(ABC):
+    """Needs packages in a virtual environment of their own: `espalier environments add`."""
+
+    @classmethod
+    @abstractmethod
+    def install_packages(cls) -> str:
+        """Install them, and return what was done, in a sentence."""
+
+
 def no_public_format(path: Path, family: str) -> str:
     """Return the message for a public file that a family without `HasBenchmarks` is to read."""
     return (
@@ -296,7 +310,7 @@ def require_mixins(family: type[object], profile: Profile) -> None:
             'another, or "off"'
         )
     require_reading(family, profile)
-    if issubclass(family, Teacher) or warm_start.demonstrations is not None:
+    if has_demonstrations(family, profile):
         return
     learned = {
         "warm_start.hindsight": warm_start.hindsight,

@@ -1,13 +1,15 @@
 """Families whose tools change something: one object for each episode holds what they change.
 
-class Account(Episode):
-def deposit(self, amount: int) -> str: ...      a tool: a method with typed parameters
-def score(self, answer): ...                    what the episode is worth, by its state
+    class Account(Episode):
+        def deposit(self, amount: int) -> str: ...      a tool: a method with typed parameters
+        def score(self, answer): ...                    what the episode is worth, by its state
 
-class Bank(StatefulFamily[BankConfig]):
-def tools(self): return (Account.deposit,)
-def episode(self, task): return Account(task)
-def tasks(self, split, count): ...
+    class Bank(StatefulFamily[BankConfig]):
+        def tools(self): return (Account.deposit,)
+        def episode(self, task): return Account(task)
+        def tasks(self, split, count): ...
+
+Nothing of an episode survives it: the next one begins with an object of its own.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -14,7 +14,7 @@ from espalier.config import Profile
 from espalier.config.environment import FamilyClass, family_class, family_names
 from espalier.environments import family_of
 from espalier.environments.checking import check_family
-from espalier.environments.mixins import TeachesReading
+from espalier.environments.mixins import InstallsPackages, TeachesReading
 from espalier.records import NullTracker, ProfileError
 from espalier.stages import ingest
 from espalier.steps.profiles import named_profile, profile_names
@@ -22,15 +22,6 @@ from espalier.steps.profiles import named_profile, profile_names
 _LEAST_TASKS = 20
 _GIVEN_MODEL = "smollm2"
 """What a family without a teacher is trained from, unless its profile names another model."""
-
-
-@runtime_checkable
-class InstallsPackages(Protocol):
-    """A family whose packages are installed into an environment of their own."""
-
-    def install_packages(self) -> str:
-        """Install them, and return what was done, in a sentence."""
-        ...
 
 
 def check_environment(
@@ -105,14 +96,15 @@ def add_environment(name: str, out: Path | None) -> str:
         found = family_class(name)
     except ValueError as error:
         raise ProfileError(str(error)) from error
-    if isinstance(found, InstallsPackages):
-        return found.install_packages()
+    own = cast("type[object]", found)
+    if issubclass(own, InstallsPackages):
+        return own.install_packages()
     if name in family_names():
         raise ProfileError(f"{name} is installed, and needs nothing of its own")
     path = out or Path(f"{found.name}.toml")
     text = f'name = "{found.name}"\n\n[environment]\nname = "{name}"\n'
     text += "".join(f"# {key} = ...  (required)\n" for key in _required_keys(found))
-    for key, value in _policy_of(cast("type[object]", found)).items():
+    for key, value in _policy_of(own).items():
         text += f'\n[policy]\n{key} = "{value}"\n'
     try:
         with path.open("x", encoding="utf-8") as file:

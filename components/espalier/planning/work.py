@@ -8,7 +8,7 @@ from typing import cast
 
 from espalier.algorithms import Algorithm
 from espalier.config import Profile, family_class
-from espalier.environments.mixins import LooksAnswersUp, Teacher
+from espalier.environments.mixins import LooksAnswersUp, has_demonstrations
 from espalier.planning.figures import Figures
 from espalier.planning.sharing import Sharing, positions_per_token
 
@@ -95,7 +95,7 @@ def _pretraining(profile: Profile, figures: Figures) -> StageWork:
 def _warm_start(profile: Profile, figures: Figures) -> StageWork:
     config = profile.warm_start
     family = cast("type[object]", family_class(profile.environment.name))
-    if config.demonstrations is None and not issubclass(family, Teacher):
+    if not has_demonstrations(family, profile):
         return StageWork()  # the stage publishes the given model as it is
     of_step = config.trajectories_per_step * figures.demonstration_tokens
     looks = math.ceil(config.steps / config.evaluate_every)

@@ -48,7 +48,7 @@ class ServingLlmService(Workload):
         self._config = config
 
     def read(self) -> RolloutState:
-        """Read its state; empty before `roll` has created it."""
+        """Return the state of the KServe object; without fields until `roll` has created it."""
         pods = object_path("apps/v1", "deployments", self._namespace, WORKLOAD_DEPLOYMENT)
         with serving_errors():
             found = self._api.find(self._path, f"read the {KIND} {NAME}")

@@ -30,8 +30,8 @@ from espalier.environments.memory import recalled_prompt, remembering
 from espalier.environments.mixins import (
     RelabelsFailures,
     Renames,
-    Teacher,
     entity_splits_of,
+    has_demonstrations,
 )
 from espalier.environments.teaching import ScriptTeacher
 from espalier.policy.hardware import Hardware
@@ -99,7 +99,7 @@ def run(
         digest=policy_digest(manifests["pretrained_policy"]),
     )
     material = _Material(profile, inputs, policy)
-    if not material.has_demonstrations:
+    if not has_demonstrations(type(material.family), profile):
         return _unchanged(policy, material.family.name, origin, output_dir, tracker)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
     config, found = profile.warm_start.hindsight, None
@@ -177,13 +177,6 @@ class _Material:
     @cached_property
     def family(self) -> Family[Any]:
         return remembering(self.profile, self.inputs["accepted"])
-
-    @property
-    def has_demonstrations(self) -> bool:
-        """Whether a teacher demonstrates, or the user has."""
-        return (
-            isinstance(self.family, Teacher) or self.profile.warm_start.demonstrations is not None
-        )
 
     @property
     def hindsight(self) -> Hindsight:

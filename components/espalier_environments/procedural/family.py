@@ -17,6 +17,7 @@ from typing import cast
 
 from espalier.environments.episode import EpisodeRules
 from espalier.environments.family import SimpleFamily
+from espalier.environments.mixins import InstallsPackages
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
@@ -34,7 +35,7 @@ INSTRUCTIONS = (
 )
 
 
-class Procedural(SimpleFamily[ProceduralConfig]):
+class Procedural(SimpleFamily[ProceduralConfig], InstallsPackages):
     """The family of reasoning-gym's questions."""
 
     name = "procedural"
