@@ -217,7 +217,6 @@ def house() -> str:
             ("reach, modules", *reach("modules")),
             ("a training process, modules", *of("process", "modules")),
             ("a training process, lines of code", *of("process", "code")),
-            ("files from task to gradient", *of("files_to_gradient")),
             ("mean body of a function, lines", *of("mean_body")),
             ("private helpers used once", *of("single_caller_helpers")),
             ("keys of the profile", *of("keys")),

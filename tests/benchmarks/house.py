@@ -1,8 +1,8 @@
 """How large the house is: lines by room, what each room reaches, and the shape of its functions.
 
 Counts this checkout, one of its commits (--commit), or another project's tree (--tree, or --commit
-of --repository), all by the same rules. Nothing is imported for it; --keys, --process and --trace
-start processes that import the library which is counted.
+of --repository), all by the same rules. Nothing is imported for it; --keys and --process start
+processes that import the library which is counted.
 
 package       a folder below components/ with Python files, or what --package names; its modules are
               found wherever the tree has a folder of that name that no other package holds.
@@ -20,11 +20,6 @@ keys          of the profile (--keys): dotted paths of what is no section, those
               all members of unions; shipped are those that a TOML file of pipelines/profiles sets.
 process       (--process) modules of the package that sys.modules has after the training stage and
               the default family are imported.
-trace         (--trace) runs the profile smoke with two steps of training, each stage in a process
-              of its own, as pods do. `files from task to gradient` are the modules on the call
-              stacks, below the loop's step, when tasks are drawn, an environment is reset, steps
-              or scores, advantages or a loss are computed and a gradient flows back; `process` is
-              then what sys.modules of that process has at its end. Takes minutes.
 minutes       of the tests: the sum over pytest's last lines in each --test-log.
 
 --keep NAME keeps the figures in tests/benchmarks/baselines/house.json; CONTRIBUTING.md prints its
@@ -110,7 +105,7 @@ def main() -> int:
                 **counted(tree, entries),
                 "tests": tests_of(folder, options.test_log),
             }
-            for asked in ("keys", "process", "trace"):
+            for asked in ("keys", "process"):
                 if getattr(options, asked):
                     figures |= _from_process(asked, tree)
         except (ValueError, SyntaxError, OSError) as error:
@@ -119,7 +114,7 @@ def main() -> int:
     _print_tables(figures)
     if options.keep:
         _keep(options.keep, figures)
-    headline = {k: v for k, v in figures.items() if k not in ("rooms", "traced_files")}
+    headline = {k: v for k, v in figures.items() if k != "rooms"}
     print(json.dumps(headline))
     return 0
 
@@ -394,7 +389,7 @@ def _from_process(asked: str, tree: Tree) -> dict[str, Any]:
     path = os.pathsep.join([str(tree.folder / "components"), str(tree.folder)])
     with tempfile.TemporaryDirectory() as work:
         ran = subprocess.run(
-            [sys.executable, str(PROCESSES), asked, str(tree.folder), ",".join(tree.packages)],
+            [sys.executable, str(PROCESSES), asked, str(tree.folder)],
             cwd=work,
             env={**os.environ, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
@@ -467,9 +462,6 @@ def _print_tables(figures: Mapping[str, Any]) -> None:
     if "process" in figures:
         found = figures["process"]
         print(f"a training process holds {found['modules']:,} of them, {found['code']:,} of code")
-    if "traced_files" in figures:
-        print(f"from task to gradient: {figures['files_to_gradient']} files")
-        print("  " + "\n  ".join(figures["traced_files"]))
     print()
 
 
@@ -507,7 +499,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--keys", action="store_true", help="count the keys of the profile")
     parser.add_argument("--process", action="store_true", help="what a training process imports")
-    parser.add_argument("--trace", action="store_true", help="run two steps of training (minutes)")
     parser.add_argument(
         "--test-log", type=Path, action="append", default=[], metavar="FILE",
         help="output of pytest, for the tests' minutes",

@@ -1,6 +1,6 @@
 """The processes that `tests.benchmarks.house` starts: keys of a profile, a training's modules.
 
-    python tests/benchmarks/house_processes.py keys|process|trace TREE PACKAGE[,PACKAGE]
+    python tests/benchmarks/house_processes.py keys|process TREE
 
 Imports the library of TREE, which PYTHONPATH names, and nothing of the benchmarks, so that earlier
 commits are counted too. The last line is one JSON object.
@@ -10,43 +10,18 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import re
-import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import CodeType, FrameType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
-
-LOOP_STEP = "RlLoop._step"
-STAGES = (
-    "ingest", "synthesize", "validate", "prepare_policy", "continue_pretraining", "warm_start",
-    "filter_curriculum",
-)  # fmt: skip
-"""Those before `train`."""
-LANDMARKS = (
-    ("curriculum", {"draw"}),
-    ("environment", {"reset", "step", "score"}),
-    ("algorithms", {"advantages_BT", "loss"}),
-)
-"""Part of a module's name -> functions at whose calls the stack is looked at."""
 
 
 def main() -> None:
-    """Print what is asked; `step` is what `trace` starts for each stage."""
-    asked, folder, packages = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(",")
-    if asked == "keys":
-        found = keys(folder)
-    elif asked == "process":
-        found = {"loaded": loaded_by_import()}
-    elif asked == "step":
-        found = traced_step(folder, packages, sys.argv[4], sys.argv[5])
-    else:
-        found = trace(folder, packages)
-    print(json.dumps(found))
+    """Print the figures that the first argument names."""
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    print(json.dumps(keys(folder) if name == "keys" else {"loaded": loaded_by_import()}))
 
 
 def keys(folder: Path) -> dict[str, int]:
@@ -112,102 +87,6 @@ def loaded_by_import() -> list[str]:
 
     family_class(Profile().environment.name)
     return sorted(sys.modules)
-
-
-def trace(folder: Path, packages: Sequence[str]) -> dict[str, Any]:
-    """Run the profile smoke up to two steps of training, each stage in a process of its own."""
-    text = (folder / "pipelines" / "profiles" / "smoke.toml").read_text(encoding="utf-8")
-    profile, run = Path("smoke.toml"), Path("run")
-    profile.write_text(re.sub(r"(\[training\]\n)steps = \d+", r"\1steps = 2", text))
-    for stage in (*STAGES, "train"):
-        command = [sys.executable, __file__, "step", str(folder), ",".join(packages), stage]
-        ran = subprocess.run(
-            [*command, str(profile)], stdout=subprocess.PIPE, text=True, check=False
-        )
-        if ran.returncode:
-            sys.exit(f"the stage {stage} ended with {ran.returncode}; its lines are above")
-        print(f"{stage}: done in {run}", file=sys.stderr)
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
-
-
-def traced_step(folder: Path, packages: Sequence[str], stage: str, profile: str) -> dict[str, Any]:
-    """Run one stage as a pod does; of `train`, the modules between a task and a gradient."""
-    stacks = _Stacks(folder, packages)
-    if stage == "train":
-        threading.setprofile(stacks)
-        sys.setprofile(stacks)
-    from espalier.cli import main as command
-
-    sys.argv = [
-        "espalier",
-        "step",
-        stage,
-        "--profile",
-        profile,
-        "--run",
-        str(Path("run").resolve()),
-    ]
-    try:
-        command()
-    except SystemExit as end:
-        if end.code:
-            raise
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    if stage != "train":
-        return {}
-    if not stacks.steps:
-        sys.exit(f"{LOOP_STEP} was not called: say in {__file__} what the loop's step is named")
-    files = sorted(stacks.modules)
-    return {"files_to_gradient": len(files), "traced_files": files, "loaded": sorted(sys.modules)}
-
-
-class _Stacks:
-    """A profile function that collects the modules on the stacks at the landmarks."""
-
-    def __init__(self, folder: Path, packages: Sequence[str]) -> None:
-        self._roots = [(os.path.join(folder, "components", ""), p) for p in packages]
-        self._known: dict[CodeType, str] = {}
-        self._is_landmark: dict[CodeType, bool] = {}
-        self.modules: set[str] = set()
-        self.steps = 0
-        self._is_stepping = False
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event in ("call", "return") and code.co_qualname == LOOP_STEP:
-            self._is_stepping = event == "call"
-            self.steps += event == "call"
-        elif event == "call" and self._is_stepping and self._looks_at(code):
-            above: FrameType | None = frame
-            while above is not None:
-                if module := self._module(above.f_code):
-                    self.modules.add(module)
-                if above.f_code.co_qualname == LOOP_STEP:
-                    break
-                above = above.f_back
-
-    def _looks_at(self, code: CodeType) -> bool:
-        if code not in self._is_landmark:
-            module = self._module(code)
-            is_gradient = code.co_name == "backward" and code.co_filename.endswith("_tensor.py")
-            self._is_landmark[code] = is_gradient or any(
-                part in module and code.co_name in names for part, names in LANDMARKS
-            )
-        return self._is_landmark[code]
-
-    def _module(self, code: CodeType) -> str:
-        """Dotted name of a module of the packages; else empty."""
-        if code not in self._known:
-            found = ""
-            for root, package in self._roots:
-                path = code.co_filename
-                if path.startswith(os.path.join(root, package)):
-                    found = path.removeprefix(root).removesuffix(".py").replace(os.sep, ".")
-            self._known[code] = found
-        return self._known[code]
 
 
 if __name__ == "__main__":
