@@ -1,7 +1,6 @@
 import asyncio
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -152,8 +151,8 @@ def test_questions_are_demonstrated_and_judged(tmp_path):
         shown = [demonstrate(PlainQuestion(task), "") for task in tasks]
     assert {one.answer for one in shown} == {task.verifier.gold[0] for task in tasks}
     assert all(one.messages[-1].thought != PLAIN for one in shown)
-    with played.benchmark_environments(Path("unused"), tmp_path) as environments:
-        found = check_golds(played, tasks, environments)
+    with played.environments(tmp_path) as environments_over:
+        found = check_golds(played, tasks, environments_over("full"))
     assert (found.accepted, found.refused, found.faults) == (40, 40, ())
 
 
@@ -165,8 +164,8 @@ def test_a_partial_score_is_reported_and_not_rewarded(tmp_path):
     def script():
         yield FinalAnswer(str(task.verifier.gold[0].split()))
 
-    with played.benchmark_environments(Path("unused"), tmp_path) as environments:
-        attempt = asyncio.run(play_script(environments, task, script()))
+    with played.environments(tmp_path) as environments_over:
+        attempt = asyncio.run(play_script(environments_over("full"), task, script()))
     assert attempt.reward["outcome"] == 0
     assert played.official_scores(task, attempt) == {"accuracy": 0.0, "score": 0.1}
     assert played.report_groups(task) == {"generator": "spiral_matrix", "level": "spiral_matrix 1"}
