@@ -1,4 +1,4 @@
-"""Our own modules joined into one program, for a sandbox that has only the standard library."""
+"""Modules joined into one program, for a sandbox that has only the standard library."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import re
 from functools import cache
 from pathlib import Path
 
-_OWN_IMPORT = re.compile(
-    r"^from (?:espalier\.[\w.]+ import (?:\([^)]*\)|[^(\n]*)|__future__[^\n]*)\n", re.MULTILINE
-)
-
 
 @cache
 def joined_source(*modules: Path) -> str:
-    """Return modules joined in order, so that each comes after the modules it imports."""
+    """Return modules joined in order, so that each comes after the modules it imports.
+
+    Their imports of each other are left out, whatever package they are in.
+    """
+    joined = "|".join(re.escape(module.stem) for module in modules)
+    left_out = re.compile(
+        rf"^from (?:(?:\w+\.)+(?:{joined}) import (?:\([^)]*\)|[^(\n]*)|__future__[^\n]*)\n",
+        re.MULTILINE,
+    )
     texts = [module.read_text(encoding="utf-8") for module in modules]
-    return "from __future__ import annotations\n" + _OWN_IMPORT.sub("", "\n".join(texts))
+    return "from __future__ import annotations\n" + left_out.sub("", "\n".join(texts))

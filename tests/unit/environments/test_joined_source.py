@@ -1,4 +1,4 @@
-"""Modules of ours as one program for a sandbox."""
+"""Modules as one program for a sandbox."""
 
 from pathlib import Path
 
@@ -22,9 +22,9 @@ def test_what_runs_beside_servers_needs_nothing_of_ours(family, own):
     assert names.keys() >= own | {"told", "started", "read_object"}
 
 
-def test_imports_of_ours_are_left_out(tmp_path):
+def test_imports_of_each_other_are_left_out(tmp_path):
     (tmp_path / "one.py").write_text("from __future__ import annotations\nimport json\nA = 1\n")
-    imports = "from espalier.one import (\n    A,\n    B,\n)\nfrom espalier.one import A as B\n"
+    imports = "from espalier.one import (\n    A,\n    B,\n)\nfrom own.folder.one import A as B\n"
     (tmp_path / "two.py").write_text(f"{imports}C = A + 1\n")
     source = joined_source(tmp_path / "one.py", tmp_path / "two.py")
     assert source == "from __future__ import annotations\nimport json\nA = 1\n\nC = A + 1\n"
