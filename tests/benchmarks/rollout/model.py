@@ -56,12 +56,16 @@ CHAT_TEMPLATE = (
 
 
 class Shape(NamedTuple):
-    """Width and depth of a policy; heads are 32 or 64 wide, which vLLM's CPU kernels know."""
+    """Size of a policy; heads are 32 or 64 wide, which vLLM's CPU kernels know."""
 
     hidden: int
     feed_forward: int
     layers: int
     heads: int
+    key_value_heads: int | None = None
+    """None: as many as heads."""
+    vocabulary: int = VOCABULARY
+    """Tokens that the tokenizer does not have are as rare as control tokens."""
 
 
 SHAPES = {
@@ -70,6 +74,7 @@ SHAPES = {
     "3m": Shape(192, 512, 6, 6),
     "8m": Shape(320, 768, 7, 5),
     "25m": Shape(512, 1408, 8, 8),
+    "smollm2": Shape(576, 1536, 30, 9, key_value_heads=3, vocabulary=49_152),
 }
 
 
@@ -104,12 +109,12 @@ def build_model(
     torch.manual_seed(seed)
     shape = SHAPES[size]
     common = {
-        "vocab_size": VOCABULARY,
+        "vocab_size": shape.vocabulary,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.feed_forward,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.heads,
+        "num_key_value_heads": shape.key_value_heads or shape.heads,
         "max_position_embeddings": MAX_TOKENS,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
         "pad_token_id": tokenizer.pad_token_id,
@@ -143,6 +148,7 @@ def _teach_the_format(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     head = model.get_output_embeddings().weight
     head[:, channels] = 0
     head[control, _FORBIDDING] = -_PUSH
+    head[len(tokenizer) :, _FORBIDDING] = -_PUSH
     head[call, _STARTING] = 3 * _PUSH
 
 
