@@ -45,7 +45,8 @@ def one_thread_again():
 @pytest.fixture(scope="session")
 def local_sandboxes():
     """For tests that need them: skips where this machine has none."""
-    from espalier.sandbox import LocalBackend, SandboxUnavailable
+    from espalier.sandbox import SandboxUnavailable
+    from espalier.sandbox.local import LocalBackend
 
     async def tried():
         await (await LocalBackend(packages=(), preimport=()).create()).close()

@@ -1,4 +1,4 @@
-"""data export, environments serve."""
+"""data export, record, environments serve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from espalier.cli.app import ProfileOption, SetOption, data, environments, examples
+from espalier.cli.app import (
+    JsonOption,
+    ProfileOption,
+    SetOption,
+    app,
+    data,
+    environments,
+    examples,
+    print_json,
+)
 
 
 @data.command(
@@ -50,6 +59,55 @@ def export(
         f"wrote {done.rows} rows of {done.trajectories} trajectories to {out}"
         + (f"; {done.skipped} left out" if done.skipped else "")
     )
+
+
+@app.command(
+    epilog=examples(
+        "espalier record runs/demo/trained_policy/policy --out recorded",
+        "espalier record runs/demo/warm_policy/policy --out recorded --attempts 200 --json",
+        "espalier record Qwen3-0.6B --out recorded --set 'rollout.engine=\"vllm\"' "
+        "--set 'rollout.vllm.url=\"http://127.0.0.1:8001\"'",
+        "curl -s -X POST localhost:8000/attempts -H 'content-type: application/json' "
+        '-d \'{"task_id": "t1"}\'',
+    )
+)
+def record(  # noqa: PLR0913 (the options of a command)
+    *,
+    policy: Annotated[
+        Path, typer.Argument(metavar="POLICY", help="A policy directory; its answers are recorded.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for trajectory files; must not exist yet.")
+    ],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes any free one.")] = 8000,
+    attempts: Annotated[
+        int | None, typer.Option("--attempts", min=1, help="Number of attempts to end after.")
+    ] = None,
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Record agents' requests to a policy as trajectories, until interrupted.
+
+    POST /attempts begins an attempt and returns the address for its agent's requests. The agent
+    posts the reward there; POST to its `end_url` ends it. [agent] and [episode] of the profile have
+    the limits.
+    """
+    from espalier.determinism import prepare_environment
+    from espalier.steps.profiles import named_profile
+
+    prepare_environment()  # before anything imports torch
+    from espalier_interop.agents.session import Recording
+    from espalier_interop.agents.session import record as record_until_interrupted
+
+    recording = Recording(policy_dir=policy, out=out, host=host, port=port, attempts=attempts)
+    chosen = named_profile(profile, set_ or ())
+    figures = record_until_interrupted(recording, chosen, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(figures)
+    else:
+        typer.echo(f"wrote {figures['recorded']} trajectories to {figures['trajectories']}")
 
 
 @environments.command(

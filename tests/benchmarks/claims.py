@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 
 from espalier.cluster.kubernetes_api import object_path, read
 from espalier.cluster.objects.names import run_object_name
-from espalier.sandbox import KubernetesBackend, PoolSettings, Sandbox, SandboxLost, SandboxPool
+from espalier.sandbox import Sandbox, SandboxLost
+from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.pod import AGENT_SANDBOX_API, POOL_PART
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.sandboxes_at_once import quantiles_ms
 from tests.integration.sandbox.backends import claims, pods

@@ -24,8 +24,9 @@ from pathlib import Path
 
 import espalier.sandbox.kubernetes as kubernetes_backend
 from espalier.config import SandboxPodsConfig
-from espalier.sandbox import KubernetesBackend, PoolSettings, SandboxPool
+from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.pod import SandboxPodSettings
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from tests.benchmarks.keeping import provenance
 from tests.fakes.cluster_stand_in import write_kubeconfig
 

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 from espalier.config import ServingConfig
 from espalier.records import Malformed, action_of
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
-from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
-from espalier.rollout.recording.attempt_manager import AttemptManager
-from espalier.rollout.recording.call_request import Answer, CallRequest
-from espalier.rollout.recording.dialects import RequestDialects
-from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
-from espalier.rollout.recording.recorder import Recorder
+from espalier_interop.recording.attempt import Attempt, CallLimits, Policy
+from espalier_interop.recording.attempt_manager import AttemptManager
+from espalier_interop.recording.call_request import Answer, CallRequest
+from espalier_interop.recording.dialects import RequestDialects
+from espalier_interop.recording.endpoint import RecordingEndpoint, recording
+from espalier_interop.recording.recorder import Recorder
 
 ANSWER_S = 0.05
 ROWS = 64

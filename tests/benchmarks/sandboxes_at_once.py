@@ -5,7 +5,8 @@ import statistics
 import time
 from pathlib import Path
 
-from espalier.sandbox import Backend, PoolSettings, Sandbox, SandboxPool
+from espalier.sandbox import Backend, Sandbox
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 
 PROGRAM = ["/bin/true"]
 AT_ONCE = 20

@@ -148,7 +148,8 @@ def test_an_unprivileged_user_has_no_rights(administrator):
 NEEDS_TOKEN = """
 import asyncio
 from espalier.config import SandboxPodsConfig
-from espalier.sandbox import KubernetesBackend, SandboxUnavailable
+from espalier.sandbox import SandboxUnavailable
+from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.pod import SandboxPodSettings
 settings = SandboxPodSettings(image="python:1", namespace="espalier-sandboxes",
                               pods=SandboxPodsConfig())

@@ -11,7 +11,8 @@ from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
 from espalier.judging import judgement_type
 from espalier.records import DataError, FinalAnswer, Malformed, Message, ToolCalls
-from espalier.rewards import answer_line, dapo_reward, search_r1_with_form, transcript_form
+from espalier.rewards.final_lines import answer_line, dapo_reward
+from espalier.rewards.search_r1 import search_r1_with_form, transcript_form
 from espalier.training.own_traces import encode_trace, read_demonstrations, read_pairs
 from sandboxd.wire import Limits, RequestError, RunRequest, parse_run
 from tests.factories.byte_tokenizer import byte_tokenizer

@@ -1,6 +1,6 @@
 """Patches that policies write: unified diffs, and SWE-RL's blocks of search and replace."""
 
-from espalier.rewards import BAD_FORMAT, swe_rl_reward
+from espalier.rewards.swe_rl import BAD_FORMAT, swe_rl_reward
 from espalier_environments.software_repair.diffs import DiffError, checked_path, parsed_diff
 from espalier_environments.software_repair.worktree import Worktree
 from tests.fuzz.campaign import Violation

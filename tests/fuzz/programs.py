@@ -11,7 +11,7 @@ from pathlib import Path
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.records import DataError
-from espalier.rewards import OUTCOME_SPANS, compile_term, unit_test_reward
+from espalier.rewards.unit_tests import OUTCOME_SPANS, compile_term, unit_test_reward
 from espalier.sandbox import ExecResult
 from espalier_environments.code.family import program_in
 from espalier_environments.code.inside.program import composed

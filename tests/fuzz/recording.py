@@ -6,10 +6,10 @@ import json
 
 from espalier.config import ServingConfig
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.recording.attempt import CallLimits, Policy
-from espalier.rollout.recording.dialects import RequestDialects
-from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
-from espalier.rollout.recording.recorder import Recorder
+from espalier_interop.recording.attempt import CallLimits, Policy
+from espalier_interop.recording.dialects import RequestDialects
+from espalier_interop.recording.endpoint import RecordingEndpoint, recording
+from espalier_interop.recording.recorder import Recorder
 from tests.factories.tiny import tiny_dialect
 from tests.fakes.scripted_engine import ScriptedEngine, ScriptedSession
 from tests.fuzz.campaign import Target, Violation

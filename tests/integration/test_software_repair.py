@@ -10,7 +10,7 @@ from espalier.environments import check_golds
 from espalier.environments.teaching import ScriptTeacher
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
 from espalier.records.trajectory import Trajectory
-from espalier.sandbox import LocalBackend
+from espalier.sandbox.local import LocalBackend
 from espalier_environments.software_repair import leaks
 from espalier_environments.software_repair.leaks import LeakError, refuse_leaks_of_sandbox
 from tests.unit.environments.software_repair.test_instances import (

@@ -9,9 +9,9 @@ import pytest
 from espalier.config import AgentConfig, EpisodeConfig
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Environments
-from espalier.rollout.agent import agent_player
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import ToolRunner
+from espalier_interop.agents.player import agent_player
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.records import make_task
 from tests.interop.venvs import python_of

@@ -12,9 +12,9 @@ from espalier.environments import Environments, family_of
 from espalier.environments.teaching import play_script
 from espalier.records import ProfileError
 from espalier.records.trajectory import FinishReason
-from espalier.rollout.agent import agent_player
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import ToolRunner
+from espalier_interop.agents.player import agent_player
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.records import make_task
 from tests.interop.openenv.servers import running

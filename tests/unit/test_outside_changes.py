@@ -139,7 +139,7 @@ class Nameless(CreditRule):
 """,
     "boxes.py": """
 from espalier.config import OwnSandboxConfig
-from espalier.sandbox import LocalBackend
+from espalier.sandbox.local import LocalBackend
 
 
 class Boxes(OwnSandboxConfig):

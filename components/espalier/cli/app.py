@@ -39,6 +39,7 @@ class _Commands(TyperGroup):
             rows = [
                 (name.ljust(width), self.commands[name].get_short_help_str(_HELP_WIDTH))
                 for name in names
+                if name in self.commands  # some are of packages that may be missing
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)

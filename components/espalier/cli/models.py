@@ -1,4 +1,4 @@
-"""promote, rollback, load, versions, serve, record, api-key: registered models.
+"""promote, rollback, load, versions, serve, api-key: registered models.
 
 Base models, which a run may start from, are in `named_models`.
 """
@@ -175,55 +175,6 @@ def serve(
     serving = Serving(model=model, host=host, port=port, runs_dir=runs)
     chosen = named_profile(profile, set_ or ())
     serve_until_interrupted(serving, chosen, lambda line: typer.echo(line, err=True))
-
-
-@app.command(
-    epilog=examples(
-        "espalier record runs/demo/trained_policy/policy --out recorded",
-        "espalier record runs/demo/warm_policy/policy --out recorded --attempts 200 --json",
-        "espalier record Qwen3-0.6B --out recorded --set 'rollout.engine=\"vllm\"' "
-        "--set 'rollout.vllm.url=\"http://127.0.0.1:8001\"'",
-        "curl -s -X POST localhost:8000/attempts -H 'content-type: application/json' "
-        '-d \'{"task_id": "t1"}\'',
-    )
-)
-def record(  # noqa: PLR0913 (the options of a command)
-    *,
-    policy: Annotated[
-        Path, typer.Argument(metavar="POLICY", help="A policy directory; its answers are recorded.")
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for trajectory files; must not exist yet.")
-    ],
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port; 0 takes any free one.")] = 8000,
-    attempts: Annotated[
-        int | None, typer.Option("--attempts", min=1, help="Number of attempts to end after.")
-    ] = None,
-    profile: ProfileOption = "laptop",
-    set_: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Record agents' requests to a policy as trajectories, until interrupted.
-
-    POST /attempts begins an attempt and returns the address for its agent's requests. The agent
-    posts the reward there; POST to its `end_url` ends it. [agent] and [episode] of the profile have
-    the limits.
-    """
-    from espalier.determinism import prepare_environment
-    from espalier.steps.profiles import named_profile
-
-    prepare_environment()  # before anything imports torch
-    from espalier.rollout.recording.session import Recording
-    from espalier.rollout.recording.session import record as record_until_interrupted
-
-    recording = Recording(policy_dir=policy, out=out, host=host, port=port, attempts=attempts)
-    chosen = named_profile(profile, set_ or ())
-    figures = record_until_interrupted(recording, chosen, lambda line: typer.echo(line, err=True))
-    if as_json:
-        print_json(figures)
-    else:
-        typer.echo(f"wrote {figures['recorded']} trajectories to {figures['trajectories']}")
 
 
 @app.command(

@@ -17,7 +17,7 @@ from espalier.environments.funnel import Funnel, apportion
 from espalier.records import Progress, Task
 from espalier.records.folding import folded_name
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 
 WRONG = "wrong_answer"
 UNANSWERED = "unanswered"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from espalier.records import ArtifactError, Task
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import occurs_in, token_f1
+from espalier.rewards.answers import occurs_in, token_f1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from espalier.dialects import DialectName
 from espalier.dialects.dialect import Dialect
 from espalier.dialects.syntax import split_thought
 from espalier.records import FinalAnswer, Message, Task, ToolCalls
-from espalier.rewards import transcript_answer
+from espalier.rewards.search_r1 import transcript_answer
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext
 from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE

@@ -33,7 +33,7 @@ from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE, EpisodeWaits, Na
 from espalier.sandbox.call_time import CallTime
 
 if TYPE_CHECKING:
-    from espalier.rollout.agent import AgentPlayer
+    from espalier.rollout.player import Player
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class EpisodeContext:
     environments: Environments
     tools: ToolRunner
     limits: EpisodeConfig
-    agent: AgentPlayer | None = None
+    agent: Player | None = None
     """Plays the episodes instead of the built-in loop."""
     waits: EpisodeWaits = field(default_factory=EpisodeWaits)
     """Records what each episode waits for."""

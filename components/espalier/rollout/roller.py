@@ -21,13 +21,13 @@ from espalier.environments.losses import Attempts
 from espalier.policy.loading import Policy, load_policy_for_sampling, load_tokenizer
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.agent import AgentPlayer, agent_player
 from espalier.rollout.closed_book import ClosedBookQuestion, closed_book_answer
 from espalier.rollout.context import EpisodeTranscript
 from espalier.rollout.engines.engine import Completion, Engine, KindChoice, Sampling
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner, run_episode
+from espalier.rollout.player import Player, installed_player
 from espalier.rollout.stragglers import Stragglers, all_ended
 from espalier.rollout.waits import EpisodeWaits, exit_if_hung, hangs_after_s
 
@@ -416,12 +416,13 @@ class Roller:
             )
 
     @asynccontextmanager
-    async def _agent(self, tools: ToolRunner) -> AsyncGenerator[AgentPlayer | None]:
+    async def _agent(self, tools: ToolRunner) -> AsyncGenerator[Player | None]:
         """Yield the player that replaces the built-in loop, where the profile names an agent."""
         if not self._profile.agent.plays:
             yield None
             return
-        async with agent_player(
+        open_player = installed_player(self._profile.agent)
+        async with open_player(
             self._profile.agent,
             self._engine,
             self.dialect,

@@ -1,9 +1,8 @@
-"""Sandboxes: where an agent's programs run, behind one protocol and several backends."""
+"""Sandboxes: where an agent's programs run, behind one protocol and several backends.
 
-from espalier.sandbox.kubernetes import KubernetesBackend
-from espalier.sandbox.local import LocalBackend
-from espalier.sandbox.podman import PodmanBackend
-from espalier.sandbox.pool import PoolSettings, SandboxPool
+The protocol is here; `choice` opens the pool that a profile asks for.
+"""
+
 from espalier.sandbox.protocol import (
     Backend,
     ExecResult,
@@ -20,15 +19,10 @@ from espalier.sandbox.protocol import (
 __all__ = [
     "Backend",
     "ExecResult",
-    "KubernetesBackend",
     "Limits",
-    "LocalBackend",
-    "PodmanBackend",
-    "PoolSettings",
     "Sandbox",
     "SandboxError",
     "SandboxLost",
-    "SandboxPool",
     "SandboxQuota",
     "SandboxRefused",
     "SandboxTimeout",

@@ -17,7 +17,7 @@ from espalier.records import Action, AgentText, ArtifactError, Malformed, Messag
 from espalier.records.folding import NameIndex, folded_name, words
 from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import normalize_answer
+from espalier.rewards.answers import normalize_answer
 
 
 class SplitTask(NamedTuple):

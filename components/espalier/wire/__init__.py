@@ -1,5 +1,5 @@
-"""HTTP and WebSocket server parts shared by `serving`, `rollout.recording` and `interchange`.
+"""HTTP and WebSocket server parts, for `serving` and for packages with servers of their own.
 
-`serving` answers requests with a policy, `rollout.recording` records the requests of agents. Both
+`serving` answers requests with a policy, `espalier_interop.recording` records those of agents. Both
 listen with `listening`, read with `exchange`, and refuse with `requests.Refusal`.
 """

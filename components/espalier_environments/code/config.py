@@ -13,7 +13,7 @@ from espalier.config import (
     SandboxConfig,
 )
 from espalier.config.data import EachOnce
-from espalier.rewards import UnitTestRule
+from espalier.rewards.unit_tests import UnitTestRule
 from espalier_environments.code.grammar import Kind
 
 GRACE_S = 5.0

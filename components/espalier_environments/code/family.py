@@ -27,7 +27,7 @@ from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.records import FinalAnswer, Split, Task, ToolCall, ToolCalls
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import OUTCOME_SPANS, compile_term, unit_test_reward
+from espalier.rewards.unit_tests import OUTCOME_SPANS, compile_term, unit_test_reward
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier_environments.code.benchmarks import read_programming_tasks
 from espalier_environments.code.config import CodeConfig

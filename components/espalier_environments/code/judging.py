@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from espalier.environments.interpreter import shortened
 from espalier.environments.joined_source import joined_source
-from espalier.rewards import TestReport, Verdict
+from espalier.rewards.unit_tests import TestReport, Verdict
 from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 from espalier_environments.code.config import GRACE_S
 from espalier_environments.code.inside.values import Unreadable, decode

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from espalier.records import DataError, Task
-from espalier.rewards import CodeMatch, CodeParts, code_parts, data_flow_match, syntax_match
+from espalier.rewards.code_match import (
+    CodeMatch,
+    CodeParts,
+    code_parts,
+    data_flow_match,
+    syntax_match,
+)
 from espalier_environments.code.inside.program import completed
 from espalier_environments.code.syntax import bounded_tree
 from espalier_environments.code.unit_tests import UnitTests, unit_tests_of

@@ -16,7 +16,8 @@ from typing import Any, Literal, cast
 from pydantic import TypeAdapter, ValidationError
 
 from espalier.records import Task, ToolCall
-from espalier.rewards import GoldCall, calls_correctness, calls_fault
+from espalier.rewards.bfcl import GoldCall, calls_fault
+from espalier.rewards.toolrl import calls_correctness
 from espalier_environments.function_calling.conversations import (
     conversation_fault,
     played_turns,

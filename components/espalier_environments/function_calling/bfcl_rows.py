@@ -27,7 +27,7 @@ from espalier.records import (
     Verifier,
     task_id_of,
 )
-from espalier.rewards import PYTHON_TYPES
+from espalier.rewards.bfcl import PYTHON_TYPES
 from espalier_environments.function_calling.conversations import begun_services
 from espalier_environments.function_calling.functions import FUNCTIONS
 from espalier_environments.function_calling.made_up import NONE_FITS

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from espalier.records import JsonObject, Task, ToolCall
 from espalier.records.message import ToolSpec
-from espalier.rewards import WrittenCall
+from espalier.rewards.bfcl import WrittenCall
 
 FUNCTIONS = "functions"
 """Argument of a task that holds the documents of its functions."""

@@ -27,7 +27,7 @@ from espalier.records import (
     Verifier,
     task_id_of,
 )
-from espalier.rewards import called_in
+from espalier.rewards.toolrl import called_in
 from espalier_environments.function_calling.functions import FUNCTIONS
 from espalier_environments.function_calling.made_up import NONE_FITS
 

@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field, JsonValue, StringConstraints
 from espalier.environments.benchmarks import BenchmarkRow, benchmark_tasks, read_rows
 from espalier.environments.family import make_task
 from espalier.records import DataError, Task
-from espalier.rewards import last_boxed
+from espalier.rewards.math_equivalence import last_boxed
 from espalier_environments.python_math.problems import extract_final_answer
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]

@@ -40,7 +40,8 @@ from espalier.environments.teaching import ScriptTeacher
 from espalier.environments.tools import Tool
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import final_answer, is_right, retool_reward
+from espalier.rewards.math_equivalence import final_answer
+from espalier.rewards.verdicts import is_right, retool_reward
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier_environments.python_math.benchmarks import read_problems
 from espalier_environments.python_math.calculating import CalculatingRuns, Calculations

@@ -10,7 +10,7 @@ from functools import lru_cache
 from espalier.environments.text_index import TextIndex
 from espalier.records.folding import words
 from espalier.records.knowledge import Document
-from espalier.rewards import ShopProduct
+from espalier.rewards.webshop import ShopProduct
 
 FILLER = "DUMMY_ATTR"
 """Upstream's attribute for a product without attributes."""

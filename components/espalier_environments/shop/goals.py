@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from espalier.environments.family import make_task
 from espalier.records import DataError, Split, Task
-from espalier.rewards import ShopGoal, ShopScore, webshop_score
+from espalier.rewards.webshop import ShopGoal, ShopScore, webshop_score
 from espalier_environments.shop.catalogue import Catalogue
 from espalier_environments.shop.visit import Purchase
 

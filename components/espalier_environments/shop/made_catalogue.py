@@ -15,7 +15,7 @@ from typing import NamedTuple
 from espalier.config import SplitsConfig
 from espalier.environments.family import dealt_split
 from espalier.records import Split
-from espalier.rewards import CATEGORY_SEPARATOR, ShopGoal, ShopProduct
+from espalier.rewards.webshop import CATEGORY_SEPARATOR, ShopGoal, ShopProduct
 from espalier_environments.shop.catalogue import Product, drawn_price_limit
 from espalier_environments.shop.config import MadeCatalogueConfig
 from espalier_environments.shop.goals import WordedGoal

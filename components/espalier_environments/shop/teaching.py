@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from espalier.environments.teaching import GaveUp, Observed, Script
 from espalier.records import Task, ToolCalls
-from espalier.rewards import ShopGoal
+from espalier.rewards.webshop import ShopGoal
 from espalier_environments.shop.catalogue import Catalogue, Product
 from espalier_environments.shop.goals import goal_of, gold_purchase, score_of
 from espalier_environments.shop.visit import Purchase

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from espalier.environments.tools import Tool, ToolError
-from espalier.rewards import ShopGoal
+from espalier.rewards.webshop import ShopGoal
 from espalier_environments.shop.catalogue import Catalogue
 from espalier_environments.shop.goals import score_of, written_purchase
 from espalier_environments.shop.visit import Visit

@@ -34,7 +34,7 @@ from espalier.environments.benchmarks import (
 )
 from espalier.environments.family import dealt_split
 from espalier.records import DataError, Split
-from espalier.rewards import ShopGoal, ShopProduct, first_color, token_set_ratio
+from espalier.rewards.webshop import ShopGoal, ShopProduct, first_color, token_set_ratio
 from espalier_environments.shop.catalogue import Catalogue, Product, drawn_price_limit
 from espalier_environments.shop.goals import WordedGoal
 

@@ -24,7 +24,7 @@ from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
 from espalier.records import DataError, FinalAnswer, Split, Task, ToolCall, ToolCalls
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import BAD_FORMAT
+from espalier.rewards.swe_rl import BAD_FORMAT
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier_environments.software_repair.config import SoftwareRepairConfig
 from espalier_environments.software_repair.diffs import parsed_diff

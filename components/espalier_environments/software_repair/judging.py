@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from espalier.records import DataError, Task
-from espalier.rewards import (
+from espalier.rewards.swe_rl import (
     BAD_FORMAT,
     BlockError,
     changed_files,

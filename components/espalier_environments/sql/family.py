@@ -37,8 +37,7 @@ from espalier.records import (
     write_tasks,
 )
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import intercode_sql_reward, rows_match
-from espalier.rewards.result_rows import Row
+from espalier.rewards.result_rows import Row, intercode_sql_reward, rows_match
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier_environments.sql.config import SqlConfig
 from espalier_environments.sql.databases import Database

@@ -40,7 +40,7 @@ from espalier.records import (
     ToolCalls,
 )
 from espalier.records.message import ToolSpec
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier_interop.mcp.config import McpConfig
 from espalier_interop.mcp.session import McpSession

@@ -21,7 +21,7 @@ from espalier.records import (
     Task,
 )
 from espalier.records.message import JsonObject
-from espalier.rollout.verifiers.process import bridge_command, bridge_variables, last_line
+from espalier_interop.verifiers.process import bridge_command, bridge_variables, last_line
 
 _SPARE = 1.2
 """Factor on the number of tasks to read, as shares of splits are only met on average."""

@@ -27,7 +27,7 @@ from espalier.environments.benchmarks import BenchmarkRow, benchmark_tasks, read
 from espalier.environments.family import make_task
 from espalier.records import DataError, Task
 from espalier.records.knowledge import Document
-from espalier.rewards import hotpot_scores
+from espalier.rewards.hotpot import hotpot_scores
 from espalier_search.knowledge.sources import lines_of
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]

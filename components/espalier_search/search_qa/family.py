@@ -52,7 +52,7 @@ from espalier.environments.tools import Tool, ToolOutput
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.knowledge import EntitySplits, KnowledgeGraph, load_documents
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier_search.knowledge.search import NO_RESULTS, SearchTool, documents_path
 from espalier_search.search_qa.benchmarks import (
     answer_scores,

@@ -14,7 +14,7 @@ from espalier.records import ArtifactError, Split, Task
 from espalier.records.folding import folded_name, words
 from espalier.records.knowledge import Document
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier_search.knowledge.search import SearchTool
 from espalier_search.synthesis.search_wording import LOOK_UP
 from espalier_search.synthesis.teacher import BAD_QUERY, TeacherEpisode

@@ -18,7 +18,7 @@ from espalier.records import Task
 from espalier.records.folding import folded_name
 from espalier.records.knowledge import Document, KnowledgeGraph
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier_search.knowledge.search import SearchTool
 from espalier_search.synthesis.agent_texts.calls import Plan, QuestionInput, plan_request
 from espalier_search.synthesis.agent_texts.embedded import EmbeddedTeacher

@@ -18,7 +18,7 @@ from espalier.records import FinalAnswer, Message, Task, ToolCalls
 from espalier.records.folding import folded_name
 from espalier.records.knowledge import KnowledgeGraph
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier_search.knowledge.search import NO_RESULTS, SearchTool
 from espalier_search.synthesis.search_wording import (
     READY_TO_ANSWER,

@@ -5,14 +5,9 @@ import time
 
 import httpx2
 
-from espalier.sandbox import (
-    LocalBackend,
-    SandboxError,
-    SandboxLost,
-    SandboxQuota,
-    SandboxTimeout,
-)
+from espalier.sandbox import SandboxError, SandboxLost, SandboxQuota, SandboxTimeout
 from espalier.sandbox.client import SandboxClient, Token
+from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.starting import PROBE
 from tests.benchmarks.chaos.proxy import Proxy
 

@@ -12,8 +12,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from espalier.sandbox import Limits, PoolSettings, SandboxError, SandboxPool
+from espalier.sandbox import Limits, SandboxError
 from espalier.sandbox.choice import PoolThread
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from sandboxd.kernel import adopt_orphans
 from tests.benchmarks.chaos import processes
 from tests.benchmarks.chaos.backend import ChaosBackend

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from espalier.records import Action, DataError, FinalAnswer, Task, ToolCalls
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import ShopGoal
+from espalier.rewards.webshop import ShopGoal
 from espalier_environments.shop.goals import goal_of
 from tests.benchmarks.hacks.hack import Hack
 from tests.unit.environments.shop.shops import (

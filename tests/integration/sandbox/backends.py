@@ -17,15 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from espalier.config import SandboxPodsConfig
-from espalier.sandbox import (
-    Backend,
-    KubernetesBackend,
-    Limits,
-    LocalBackend,
-    PodmanBackend,
-    SandboxUnavailable,
-)
+from espalier.sandbox import Backend, Limits, SandboxUnavailable
+from espalier.sandbox.kubernetes import KubernetesBackend
+from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.pod import SandboxPodSettings
+from espalier.sandbox.podman import PodmanBackend
 from tests.integration.sandbox.image import image_name, import_image
 
 LIMITS = Limits(

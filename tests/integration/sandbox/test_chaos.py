@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from espalier.sandbox import LocalBackend, SandboxLost, SandboxTimeout, SandboxUnavailable
+from espalier.sandbox import SandboxLost, SandboxTimeout, SandboxUnavailable
+from espalier.sandbox.local import LocalBackend
 from tests.benchmarks.chaos import processes
 
 _STARTS_WITHIN_S = 4.0

@@ -73,7 +73,7 @@ def test_a_sandbox_whose_server_died_is_lost_and_never_hangs(run, backend):
 def test_sandboxes_end_with_the_process_that_made_them(backend):
     script = f"""
 import asyncio
-from espalier.sandbox import *
+from tests.integration.sandbox.backends import *
 from tests.integration.sandbox.host import something_running
 async def main():
     sandbox = await {backend!r}.create()

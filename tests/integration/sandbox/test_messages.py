@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from espalier.sandbox import LocalBackend, PoolSettings
 from espalier.sandbox.choice import PoolThread
+from espalier.sandbox.local import LocalBackend
+from espalier.sandbox.pool import PoolSettings
 from espalier.sandbox.starting import make_warm
 from tests.integration.sandbox.backends import is_on_gvisor
 

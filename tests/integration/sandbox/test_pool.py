@@ -2,7 +2,8 @@
 
 import pytest
 
-from espalier.sandbox import PoolSettings, SandboxLost, SandboxPool
+from espalier.sandbox import SandboxLost
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from espalier.sandbox.starting import differences, probe
 from tests.integration.sandbox.host import something_running
 

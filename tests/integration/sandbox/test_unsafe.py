@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from espalier.sandbox import LocalBackend, PodmanBackend, SandboxUnavailable
+from espalier.sandbox import SandboxUnavailable
+from espalier.sandbox.local import LocalBackend
+from espalier.sandbox.podman import PodmanBackend
 
 _NOBODY = "65534"
 _USE = """
 import asyncio, json
-from espalier.sandbox import LocalBackend, SandboxUnavailable
+from espalier.sandbox import SandboxUnavailable
+from espalier.sandbox.local import LocalBackend
 async def main():
     try:
         sandbox = await LocalBackend().create()

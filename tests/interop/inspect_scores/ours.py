@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from espalier.environments.teaching import play_script
 from espalier.records import FinalAnswer
-from espalier.rewards import final_answer
+from espalier.rewards.math_equivalence import final_answer
 from espalier_environments.function_calling.answers import answer_fault
 from espalier_environments.function_calling.conversations import conversation_fault, played_turns
 from espalier_search.search_qa.benchmarks import answer_scores

@@ -11,7 +11,7 @@ from espalier.environments import check_golds, family_of
 from espalier.environments.checking import check_family
 from espalier.environments.teaching import GaveUp, play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
-from espalier.rewards import hotpot_scores
+from espalier.rewards.hotpot import hotpot_scores
 from espalier_search.search_qa.benchmarks import read_paragraphs
 from espalier_search.search_qa.family import search_environments
 

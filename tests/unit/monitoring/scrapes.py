@@ -7,7 +7,8 @@ import urllib.request
 
 from espalier.config import ControllerConfig
 from espalier.monitoring import PORT_VARIABLE, exported_tracker
-from espalier.sandbox import SandboxLost, SandboxPool
+from espalier.sandbox import SandboxLost
+from espalier.sandbox.pool import SandboxPool
 from espalier.serving.controller import Heartbeat
 from espalier.serving.controller_metrics import ControllerMetrics
 from tests.benchmarks.minio_server import free_port

@@ -1,6 +1,6 @@
 import pytest
 
-from espalier.rewards import exact_match, normalize_answer, token_f1
+from espalier.rewards.answers import exact_match, normalize_answer, token_f1
 from tests.golden_cases import golden_family
 
 HOTPOT = golden_family("hotpot_answer", topic="rewards")

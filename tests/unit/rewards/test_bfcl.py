@@ -3,7 +3,7 @@
 
 import pytest
 
-from espalier.rewards import WrittenCall, calls_fault
+from espalier.rewards.bfcl import WrittenCall, calls_fault
 
 OBJECT = {"type": "dict", "properties": {}}
 PAY = {

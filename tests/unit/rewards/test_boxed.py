@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.rewards import final_answer, last_boxed
+from espalier.rewards.math_equivalence import final_answer, last_boxed
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.rewards import code_parts, data_flow_match, syntax_match
+from espalier.rewards.code_match import code_parts, data_flow_match, syntax_match
 from espalier_environments.code.grammar import draw_chain
 
 GOLD = "def f(x):\n    y = x + 1\n    return y\n"

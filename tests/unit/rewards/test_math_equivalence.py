@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from espalier.records import Verifier
-from espalier.rewards import MathJudge, MathJudgeError, is_right, math_equivalent
+from espalier.rewards.math_equivalence import MathJudge, MathJudgeError, math_equivalent
+from espalier.rewards.verdicts import is_right
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "data" / "math_equivalence"
 NEEDS_CASES = pytest.mark.skipif(not CASES.is_dir(), reason=f"{CASES} is not here")

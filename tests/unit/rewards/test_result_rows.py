@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.rewards import intercode_sql_reward, rows_match
-from espalier.rewards.result_rows import kendall_tau
+from espalier.rewards.result_rows import intercode_sql_reward, kendall_tau, rows_match
 from tests.golden_cases import golden_family
 
 REWARDS = golden_family("reward", topic="intercode_sql")

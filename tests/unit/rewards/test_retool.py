@@ -1,6 +1,7 @@
 import pytest
 
-from espalier.rewards import last_boxed, math_equivalent, retool_reward
+from espalier.rewards.math_equivalence import last_boxed, math_equivalent
+from espalier.rewards.verdicts import retool_reward
 from tests.golden_cases import golden_family
 
 RETOOL = golden_family("retool", topic="rewards")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.rewards import BAD_FORMAT, patch_likeness, swe_rl_reward
+from espalier.rewards.swe_rl import BAD_FORMAT, patch_likeness, swe_rl_reward
 from espalier_environments.software_repair.diffs import parsed_diff
 from tests.golden_cases import golden_cases
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.rewards import calls_correctness, toolrl_score
+from espalier.rewards.toolrl import calls_correctness, toolrl_score
 from tests.golden_cases import golden_family
 
 PARIS = {"name": "weather", "parameters": {"city": "Paris", "days": 3}}

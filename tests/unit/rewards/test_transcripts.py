@@ -6,15 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.rewards import (
-    after_thinking,
-    dapo_reward,
-    hotpot_scores,
-    math_equivalent,
+from espalier.rewards.final_lines import after_thinking, dapo_reward, thinks_once
+from espalier.rewards.hotpot import hotpot_scores, supporting_facts
+from espalier.rewards.math_equivalence import math_equivalent
+from espalier.rewards.search_r1 import (
     search_r1_em,
     search_r1_with_form,
-    supporting_facts,
-    thinks_once,
     transcript_answer,
     transcript_form,
 )

@@ -1,6 +1,6 @@
 import pytest
 
-from espalier.rewards import OUTCOME_SPANS, TestReport, compile_term, unit_test_reward
+from espalier.rewards.unit_tests import OUTCOME_SPANS, TestReport, compile_term, unit_test_reward
 
 CASES = [
     # compiled, verdicts, all, share, coderl

@@ -2,14 +2,16 @@
 
 import pytest
 
-from espalier.rewards import (
+from espalier.rewards.webshop import (
     CATEGORY_SEPARATOR,
     ShopGoal,
     ShopProduct,
+    matched_attributes,
+    matched_options,
+    title_nouns,
     token_set_ratio,
     webshop_score,
 )
-from espalier.rewards.webshop import matched_attributes, matched_options, title_nouns
 from tests.golden_cases import golden_cases, golden_family
 
 CATEGORY = f"a {CATEGORY_SEPARATOR} b {CATEGORY_SEPARATOR} c"

@@ -8,9 +8,10 @@ import pytest
 
 from espalier.environments.losses import CallTimeoutError
 from espalier.rollout.episode import ToolRunner
-from espalier.sandbox import ExecResult, PoolSettings, SandboxTimeout
+from espalier.sandbox import ExecResult, SandboxTimeout
 from espalier.sandbox.call_time import CallTime, current_call
 from espalier.sandbox.choice import PoolThread
+from espalier.sandbox.pool import PoolSettings
 from tests.fakes.scripted_sandbox import ENDED, ScriptedBackend, ScriptedSandbox
 
 LIMIT_S = 1.0

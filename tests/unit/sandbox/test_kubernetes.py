@@ -13,17 +13,10 @@ import pytest
 from espalier.cluster.kubernetes_api import ApiRetries
 from espalier.cluster.watches import WatchSettings
 from espalier.config import SandboxPodsConfig
-from espalier.sandbox import (
-    KubernetesBackend,
-    Limits,
-    PoolSettings,
-    SandboxLost,
-    SandboxPool,
-    SandboxQuota,
-    SandboxTimeout,
-    SandboxUnavailable,
-)
+from espalier.sandbox import Limits, SandboxLost, SandboxQuota, SandboxTimeout, SandboxUnavailable
+from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.pod import SandboxPodSettings
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from tests.fakes.cluster_stand_in import StandIn, serving, write_kubeconfig
 
 QUICK = WatchSettings(retries=ApiRetries(first_pause_s=0.01))

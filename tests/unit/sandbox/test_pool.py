@@ -6,14 +6,13 @@ import pytest
 from pydantic import ValidationError
 
 from espalier.sandbox import (
-    PoolSettings,
     SandboxLost,
-    SandboxPool,
     SandboxQuota,
     SandboxRefused,
     SandboxTimeout,
     SandboxUnavailable,
 )
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from tests.fakes.scripted_sandbox import ScriptedBackend
 
 QUICK = PoolSettings(

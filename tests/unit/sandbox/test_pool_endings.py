@@ -5,14 +5,9 @@ import threading
 
 import pytest
 
-from espalier.sandbox import (
-    PoolSettings,
-    SandboxError,
-    SandboxLost,
-    SandboxPool,
-    SandboxUnavailable,
-)
+from espalier.sandbox import SandboxError, SandboxLost, SandboxUnavailable
 from espalier.sandbox.choice import PoolThread
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from espalier.sandbox.starting import probe
 from tests.fakes.scripted_sandbox import ENDED, ScriptedBackend, ScriptedSandbox
 

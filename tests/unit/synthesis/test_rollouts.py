@@ -10,7 +10,7 @@ from espalier.environments.funnel import Funnel
 from espalier.records import Message, NullTracker
 from espalier.records.knowledge import load_documents
 from espalier.records.trajectory import FinishReason, read_trajectories
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier.stages import synthesize as stage
 from espalier_search.knowledge.search import SearchTool, documents_path
 from espalier_search.synthesis.rollouts import Move, Rollouts, rollout_teacher

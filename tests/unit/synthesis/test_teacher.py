@@ -6,7 +6,7 @@ import pytest
 from espalier.environments.demonstrations import Rejected
 from espalier.records import action_of, read_tasks
 from espalier.records.trajectory import FinishReason, read_trajectories
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier_search.knowledge.search import NO_RESULTS, SearchTool
 from espalier_search.search_qa import SearchQA, search_environments
 from espalier_search.synthesis.search_wording import listed_values

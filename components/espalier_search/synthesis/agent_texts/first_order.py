@@ -23,7 +23,7 @@ from espalier.environments.funnel import Funnel
 from espalier.records import AgentText, FinalAnswer, Message, Task
 from espalier.records.folding import folded_name
 from espalier.records.knowledge import Document
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier_search.synthesis.agent_texts.calls import (
     STYLES,
     Claim,

@@ -13,7 +13,7 @@ from espalier.environments.demonstrations import Rejected
 from espalier.records import Task
 from espalier.records.folding import folded_name
 from espalier.records.trajectory import Trajectory
-from espalier.rewards import exact_match
+from espalier.rewards.answers import exact_match
 from espalier_search.knowledge.search import SearchTool
 from espalier_search.synthesis.inverted.clues import Span
 from espalier_search.synthesis.search_wording import (

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.records import DataError, FinalAnswer
-from espalier.rewards import TestReport
+from espalier.rewards.unit_tests import TestReport
 from espalier_environments.code.family import ProgramJudge
 from espalier_environments.code.judging import Judgement
 from espalier_environments.code.matching import gold_matches

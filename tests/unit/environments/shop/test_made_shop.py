@@ -11,8 +11,7 @@ from espalier.environments import check_golds
 from espalier.environments.teaching import ScriptTeacher
 from espalier.records import FinalAnswer
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rewards import first_color, token_set_ratio
-from espalier.rewards.webshop import title_nouns
+from espalier.rewards.webshop import first_color, title_nouns, token_set_ratio
 from espalier_environments.shop.config import MadeCatalogueConfig
 from espalier_environments.shop.made_catalogue import (
     COLORS,

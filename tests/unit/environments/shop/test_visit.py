@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.environments.tools import ToolError
-from espalier.rewards import ShopProduct
+from espalier.rewards.webshop import ShopProduct
 from espalier_environments.shop.catalogue import Catalogue, Product
 from espalier_environments.shop.visit import Visit
 

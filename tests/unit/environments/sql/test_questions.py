@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from espalier.config import SplitsConfig
 from espalier.environments.reading import Log
-from espalier.rewards import rows_match
+from espalier.rewards.result_rows import rows_match
 from espalier_environments.sql.config import KINDS, MadeDatabasesConfig
 from espalier_environments.sql.questions import made_questions
 from espalier_environments.sql.reading import QueryLogWriter

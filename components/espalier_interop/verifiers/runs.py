@@ -1,6 +1,6 @@
 """Attempts that an EnvServer of `verifiers` plays and scores, in a process with its own packages.
 
-That process runs `environments.verifiers.bridge`. One process serves all concurrent attempts of
+That process runs `verifiers.bridge`. One process serves all concurrent attempts of
 this one; each attempt is a connection, so that closing it ends the attempt's run.
 """
 
@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from espalier.config import AgentConfig
 from espalier.records import DataError, ProfileError, Task
 from espalier.records.message import JsonObject
-from espalier.rollout.agent_process import AgentExit
-from espalier.rollout.verifiers.process import (
+from espalier_interop.agents.process import AgentExit
+from espalier_interop.verifiers.process import (
     MAX_LINE_BYTES,
     bridge_command,
     bridge_variables,

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from espalier.dialects.dialect import Dialect
 from espalier.records import Message, PolicyError, action_of
-from espalier.rollout.recording.graph import PrefixGraph, RecordedCall, id_bytes
 from espalier.wire.requests import Refusal
+from espalier_interop.recording.graph import PrefixGraph, RecordedCall, id_bytes
 
 
 class DriftedError(Exception):

@@ -5,7 +5,7 @@ import asyncio
 from espalier.config import VllmConfig
 from espalier.rollout.engines.vllm import VllmServerEngine
 from tests.fakes.vllm_double import running
-from tests.unit.rollout.recording.recorded import QUESTION, Recorded, chat, said
+from tests.unit.interop.recording.recorded import QUESTION, Recorded, chat, said
 from tests.unit.rollout.vllm_play import policy_at
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from espalier.records import Message
 from espalier.records.trajectory import FinishReason
-from espalier.rollout.recording.graph import (
+from espalier_interop.recording.graph import (
     AttemptOutcome,
     PrefixGraph,
     RecordedCall,

@@ -17,18 +17,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from espalier.config import ServingConfig
 from espalier.records import EngineError
-from espalier.rollout.recording.attempt import Attempt
-from espalier.rollout.recording.attempt_manager import AttemptManager, BeginRequest
-from espalier.rollout.recording.call_request import WireFormat
-from espalier.rollout.recording.formats.chat import ChatFormat
-from espalier.rollout.recording.formats.messages import MessagesFormat
-from espalier.rollout.recording.formats.responses import ResponsesFormat
-from espalier.rollout.recording.recorder import Recorder
 from espalier.wire.connections import Places, is_crowded
 from espalier.wire.exchange import read_body, while_connected
 from espalier.wire.keys import ApiKeys, expect_key
 from espalier.wire.listening import BoundedServer, listening
 from espalier.wire.requests import Refusal, RequestPart, parse
+from espalier_interop.recording.attempt import Attempt
+from espalier_interop.recording.attempt_manager import AttemptManager, BeginRequest
+from espalier_interop.recording.call_request import WireFormat
+from espalier_interop.recording.formats.chat import ChatFormat
+from espalier_interop.recording.formats.messages import MessagesFormat
+from espalier_interop.recording.formats.responses import ResponsesFormat
+from espalier_interop.recording.recorder import Recorder
 
 FORMATS: Mapping[str, WireFormat] = {
     "chat/completions": ChatFormat(),

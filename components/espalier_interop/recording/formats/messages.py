@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from espalier.records.message import JsonObject, Message, ToolCall, ToolSpec
-from espalier.rollout.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
-from espalier.rollout.recording.formats.events import event
 from espalier.wire.requests import MAX_TOOLS, OfferedFunction, Refusal, RequestPart, parse
+from espalier_interop.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
+from espalier_interop.recording.formats.events import event
 
 _ERROR_TYPES = {
     400: "invalid_request_error",

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.engines.engine import Engine, Sampling
-from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
-from espalier.rollout.recording.graph import AttemptOutcome, trajectory_of
 from espalier.wire.requests import Refusal
+from espalier_interop.recording.attempt import Attempt, CallLimits, Policy
+from espalier_interop.recording.graph import AttemptOutcome, trajectory_of
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from espalier.config import AgentConfig
 from espalier.records import ProfileError
 from espalier.records.message import JsonObject
-from espalier.rollout.verifiers import bridge
+from espalier_interop.verifiers import bridge
 
 MAX_LINE_BYTES = bridge.MAX_LINE_BYTES
 _KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")

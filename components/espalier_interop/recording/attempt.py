@@ -26,14 +26,14 @@ from espalier.records import (
 )
 from espalier.records.trajectory import TURNS_TERM, FinishReason, RewardBreakdown
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
-from espalier.rollout.recording.call_request import Answer, CallRequest
-from espalier.rollout.recording.conversation import Conversation, DriftedError, read_conversation
-from espalier.rollout.recording.graph import PrefixGraph, RecordedCall
 from espalier.wire.requests import Refusal
+from espalier_interop.recording.call_request import Answer, CallRequest
+from espalier_interop.recording.conversation import Conversation, DriftedError, read_conversation
+from espalier_interop.recording.graph import PrefixGraph, RecordedCall
 
 if TYPE_CHECKING:
     from espalier.dialects.dialect import Dialect
-    from espalier.rollout.recording.dialects import RequestDialects
+    from espalier_interop.recording.dialects import RequestDialects
 
 _MAX_TERMS = 32
 _MAX_CALL_ID = 64

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from espalier.config import AgentConfig
 from espalier.records import Message, ProfileError
-from espalier.rollout.verifiers import bridge
-from espalier.rollout.verifiers.runs import EnvServerRuns, read_answer, task_data
+from espalier_interop.verifiers import bridge
+from espalier_interop.verifiers.runs import EnvServerRuns, read_answer, task_data
 from tests.factories.records import make_task
 
 VARIABLES = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "ESPALIER_MODEL": "policy"}

@@ -13,8 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from espalier.records.message import Message, ToolCall, ToolSpec
-from espalier.rollout.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
-from espalier.rollout.recording.formats.events import event
 from espalier.wire.requests import (
     MAX_TOOLS,
     CalledFunction,
@@ -23,6 +21,8 @@ from espalier.wire.requests import (
     RequestPart,
     parse,
 )
+from espalier_interop.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
+from espalier_interop.recording.formats.events import event
 
 
 class _Part(RequestPart):

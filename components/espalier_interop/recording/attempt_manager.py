@@ -10,10 +10,10 @@ from typing import Annotated
 from pydantic import Field
 
 from espalier.records.trajectory import Trajectory
-from espalier.rollout.recording.attempt import Attempt
-from espalier.rollout.recording.call_request import Json
-from espalier.rollout.recording.recorder import Recorder
 from espalier.wire.requests import Refusal, RequestPart
+from espalier_interop.recording.attempt import Attempt
+from espalier_interop.recording.call_request import Json
+from espalier_interop.recording.recorder import Recorder
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 

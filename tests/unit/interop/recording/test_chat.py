@@ -7,7 +7,7 @@ import pytest
 
 from espalier.records import Message
 from espalier.records.trajectory import FinishReason
-from tests.unit.rollout.recording.recorded import (
+from tests.unit.interop.recording.recorded import (
     ANSWER,
     CALL,
     LIMITS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from espalier.rollout.recording.call_request import Json
+from espalier_interop.recording.call_request import Json
 
 
 def event(content: Json, *, named: str = "") -> bytes:

@@ -15,17 +15,17 @@ from espalier.environments import family_of, policy_dialect
 from espalier.policy.loading import load_policy_for_sampling, load_tokenizer
 from espalier.records import ArtifactError, whole_file
 from espalier.records.trajectory import Trajectory, write_trajectories
-from espalier.rollout.agent import call_limits, own_dialect
 from espalier.rollout.engines.engine import Engine
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.engines.vllm import VllmServerEngine
-from espalier.rollout.recording.attempt import Policy
-from espalier.rollout.recording.attempt_manager import AttemptManager
-from espalier.rollout.recording.dialects import RequestDialects
-from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
-from espalier.rollout.recording.recorder import Recorder
 from espalier.wire.keys import ApiKeys
 from espalier.wire.listening import is_loopback, within_open_files
+from espalier_interop.agents.player import call_limits, own_dialect
+from espalier_interop.recording.attempt import Policy
+from espalier_interop.recording.attempt_manager import AttemptManager
+from espalier_interop.recording.dialects import RequestDialects
+from espalier_interop.recording.endpoint import RecordingEndpoint, recording
+from espalier_interop.recording.recorder import Recorder
 
 _ROWS_A_FILE = 64
 _PROGRESS_S = 5.0

@@ -16,15 +16,15 @@ from espalier.environments.losses import environment_losses, policy_losses, rele
 from espalier.records import EngineError, FinalAnswer, Malformed, PolicyError, Task
 from espalier.records.message import JsonObject, ToolSpec
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.agent_process import AgentExit, agent_programs
 from espalier.rollout.engines.engine import Engine, Sampling
 from espalier.rollout.episode import ToolRunner
-from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
-from espalier.rollout.recording.dialects import RequestDialects
-from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
-from espalier.rollout.recording.graph import AttemptOutcome, RecordedCall
-from espalier.rollout.recording.recorder import Recorder
-from espalier.rollout.verifiers.runs import env_server_runs
+from espalier_interop.agents.process import AgentExit, agent_programs
+from espalier_interop.recording.attempt import Attempt, CallLimits, Policy
+from espalier_interop.recording.dialects import RequestDialects
+from espalier_interop.recording.endpoint import RecordingEndpoint, recording
+from espalier_interop.recording.graph import AttemptOutcome, RecordedCall
+from espalier_interop.recording.recorder import Recorder
+from espalier_interop.verifiers.runs import env_server_runs
 
 if TYPE_CHECKING:
     from espalier.dialects import DialectName

@@ -10,9 +10,9 @@ import pytest
 from espalier.config import AgentConfig, Profile
 from espalier.records import PolicyError, ProfileError
 from espalier.records.trajectory import FinishReason
-from espalier.rollout.agent import agent_player
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import ToolRunner
+from espalier_interop.agents.player import agent_player
 from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect
 from tests.fakes.scripted_engine import ScriptedEngine

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.rollout.recording.recorded import (
+from tests.unit.interop.recording.recorded import (
     ANSWER,
     CALL,
     QUESTION,

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import httpx2
 
 from espalier.config import ServingConfig
-from espalier.rollout.recording.attempt import CallLimits, Policy
-from espalier.rollout.recording.dialects import RequestDialects
-from espalier.rollout.recording.endpoint import RecordingEndpoint
-from espalier.rollout.recording.recorder import Recorder
+from espalier_interop.recording.attempt import CallLimits, Policy
+from espalier_interop.recording.dialects import RequestDialects
+from espalier_interop.recording.endpoint import RecordingEndpoint
+from espalier_interop.recording.recorder import Recorder
 from tests.factories.tiny import tiny_dialect
 from tests.fakes.scripted_engine import ScriptedEngine
 

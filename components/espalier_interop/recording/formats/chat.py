@@ -9,8 +9,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from espalier.records.message import Message
-from espalier.rollout.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
-from espalier.rollout.recording.formats.events import event
 from espalier.wire.requests import (
     MAX_TOOLS,
     ChatRequest,
@@ -19,6 +17,8 @@ from espalier.wire.requests import (
     RequestedTool,
     parse,
 )
+from espalier_interop.recording.call_request import Answer, CallRequest, Json, Remembered, WireName
+from espalier_interop.recording.formats.events import event
 
 
 class _Function(OfferedFunction):

@@ -10,8 +10,8 @@ import pytest
 from espalier.config import ServingConfig
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.recording.endpoint import recording
-from tests.unit.rollout.recording.recorded import (
+from espalier_interop.recording.endpoint import recording
+from tests.unit.interop.recording.recorded import (
     ANSWER,
     CALL,
     LIMITS,
@@ -173,7 +173,7 @@ def test_a_client_that_leaves_loses_the_attempt():
 async def _asked():
     import json
 
-    from espalier.rollout.recording.endpoint import FORMATS
+    from espalier_interop.recording.endpoint import FORMATS
 
     return FORMATS["chat/completions"].read(json.dumps(chat(QUESTION)).encode(), lambda _: ())
 

@@ -1,1 +1,0 @@
-"""Attempts that an EnvServer of `verifiers` plays and scores, by an interpreter of its own."""
