@@ -113,7 +113,7 @@ def promote_and_serve(places, run, say):
     Raises:
         ClusterError: the gate refuses, or the roll-out does not end.
     """
-    model = run.settings.registry.model_name
+    model = run.settings.model_name
     with awake(places):
         began = run.now()
         version = _promoted(model)

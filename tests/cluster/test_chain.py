@@ -33,7 +33,7 @@ def test_every_stage_runs_as_a_job_writing_to_s3(own_cluster, tmp_path):
 
 def _assert_loads_outside(run, folder):
     """Who reaches MLflow, and no S3, loads what training published there."""
-    outside("load", f"{run.settings.registry.model_name}@challenger", "--out", str(folder / "it"))
+    outside("load", f"{run.settings.model_name}@challenger", "--out", str(folder / "it"))
     open_location(f"{run.uri}/trained_policy", os.environ).fetch(folder / "trained")
     (trained,) = (folder / "trained").rglob(WEIGHTS)
     assert (folder / "it" / WEIGHTS).read_bytes() == trained.read_bytes()

@@ -84,6 +84,7 @@ from espalier.config.named_models import (
     weights_origin,
 )
 from espalier.config.profile import (
+    DEFAULT_MODEL_NAME,
     Profile,
     load_profile,
     override_tables,
@@ -128,6 +129,7 @@ from espalier.config.training import (
 )
 
 __all__ = [
+    "DEFAULT_MODEL_NAME",
     "HELDOUT",
     "MOST_PROGRAM_S",
     "NAMED_MODELS",

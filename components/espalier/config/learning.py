@@ -194,10 +194,6 @@ class OptimizerConfig(Section):
     means that the next will fail too. 1 stops at the first."""
 
 
-EMBEDDED_WARM_START = OptimizerConfig(kind="muon", learning_rate=1.5e-3)
-"""Optimizer of a policy trained from scratch, unless the profile has [warm_start.optimizer]."""
-
-
 class PolicyOptimizerConfig(OptimizerConfig):
     """The same, with reinforcement learning's defaults for the keys that a profile leaves out."""
 
@@ -261,7 +257,6 @@ class WarmStartConfig(Section):
     trajectories_per_step: int = Field(default=16, ge=1)
     """Demonstrations in a batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Without this table the tiny policy gets Muon, at a rate of 1.5e-3."""
     evaluate_every: int = Field(default=50, ge=1)
     """Steps between two evaluations on dev questions, each with a checkpoint."""
     dev_questions: int = Field(default=200, ge=1)
@@ -372,9 +367,9 @@ class CurriculumConfig(Section):
 class RegistryConfig(Section):
     """Name of the registered model, and conditions for a version to become champion."""
 
-    model_name: str = Field(default="espalier-search-agent", min_length=1)
-    """Name of the registered model. Unset, a profile with own knowledge names it after the folder,
-    dump, database or problem file."""
+    model_name: str | None = Field(default=None, min_length=1)
+    """Name of the registered model. Unset, it is espalier-NAME after the folder, dump, database or
+    problem file that the agent is about, and espalier-search-agent for GeoNames."""
     experiment: str = Field(default="espalier", min_length=1)
     """MLflow experiment of the tracked run."""
     min_gain: float = Field(default=0.0, ge=-1, le=1)
@@ -395,9 +390,3 @@ class RegistryConfig(Section):
         default="allow", exclude_if=lambda it: it == "allow"
     )
     """Whether to promote a version if the training data of either is not fully known."""
-
-    def named_after(self, own: Path | str) -> Self:
-        """The same settings, the model named after a folder, file, database or environment."""
-        words = re.findall("[a-z0-9]+", Path(own).absolute().name.partition(".")[0].lower())
-        name = "-".join(["espalier", *(words or ["agent"])])
-        return self.model_copy(update={"model_name": name})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -45,7 +46,6 @@ from espalier.config.faults import explained
 from espalier.config.inference import RolloutConfig, ServingConfig
 from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
-    EMBEDDED_WARM_START,
     CurriculumConfig,
     EpisodeConfig,
     PolicyConfig,
@@ -65,6 +65,9 @@ from espalier.dialects import syntax_of
 from espalier.named_classes import is_class_path, package_digest
 from espalier.records.artifact import json_digest
 from espalier.records.errors import ProfileError
+
+DEFAULT_MODEL_NAME = "espalier-search-agent"
+"""The registered model of an agent that searches GeoNames."""
 
 
 def _environment(content: object, info: ValidationInfo) -> EnvironmentConfig:
@@ -101,14 +104,14 @@ class Profile(Section):
     hardware: HardwareConfig = HardwareConfig()
     rollout: RolloutConfig = RolloutConfig()
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
-    warm_start: WarmStartConfig = Field(default=WarmStartConfig(), validate_default=True)
+    warm_start: WarmStartConfig = WarmStartConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     endpoints: dict[str, EvaluatedEndpointConfig] = Field(default={}, exclude_if=lambda it: not it)
     """Models behind servers that `espalier evaluate` may judge, by name: [endpoints.NAME]."""
-    registry: RegistryConfig = Field(default=RegistryConfig(), validate_default=True)
+    registry: RegistryConfig = RegistryConfig()
     kubernetes: KubernetesConfig = Field(default=KubernetesConfig(), validate_default=True)
     serving: ServingConfig = ServingConfig()
 
@@ -116,6 +119,21 @@ class Profile(Section):
     def asks_own_knowledge(self) -> bool:
         """Whether tasks are about the user's own documents, of which there may be few."""
         return reads_knowledge(self.environment) and self.knowledge.is_own
+
+    @property
+    def model_name(self) -> str:
+        """Name of the registered model: `registry.model_name`, or one after what it is about."""
+        if self.registry.model_name is not None:
+            return self.registry.model_name
+        own = self.knowledge.path or self.knowledge.database
+        if not reads_knowledge(self.environment):
+            files = [path for path in self.environment.external_files().values() if path]
+            own = files[0] if files else self.environment.name
+        if not own:
+            return DEFAULT_MODEL_NAME
+        # different agents share no name
+        words = re.findall("[a-z0-9]+", Path(own).absolute().name.partition(".")[0].lower())
+        return "-".join(["espalier", *(words or ["agent"])])
 
     @property
     def renamed_training_share(self) -> float:
@@ -132,38 +150,11 @@ class Profile(Section):
             return values
         return fill_elsewhere(cast("dict[str, Any]", values))
 
-    @field_validator("warm_start")
-    @classmethod
-    def _teach_by_muon(cls, warm_start: WarmStartConfig, info: ValidationInfo) -> WarmStartConfig:
-        """The tiny policy is young: Muon teaches it more in as many steps."""
-        policy = info.data.get("policy")
-        if (
-            policy is None
-            or policy.model
-            or policy.lora
-            or "optimizer" in warm_start.model_fields_set
-        ):
-            return warm_start
-        return warm_start.model_copy(update={"optimizer": EMBEDDED_WARM_START})
-
     @field_validator("kubernetes")
     @classmethod
     def _label_the_run(cls, kubernetes: KubernetesConfig, info: ValidationInfo) -> KubernetesConfig:
         """Label objects with the profile's name, by which cost tools group them."""
         return kubernetes.named(info.data["name"]) if "name" in info.data else kubernetes
-
-    @field_validator("registry")
-    @classmethod
-    def _name_the_model(cls, registry: RegistryConfig, info: ValidationInfo) -> RegistryConfig:
-        """Default the model's name to the knowledge's, so that different agents share none."""
-        if "model_name" in registry.model_fields_set or "knowledge" not in info.data:
-            return registry
-        knowledge, environment = info.data["knowledge"], info.data.get("environment")
-        own = knowledge.path or knowledge.database
-        if environment and not reads_knowledge(environment):
-            files = [path for path in environment.external_files().values() if path]
-            own = files[0] if files else environment.name
-        return registry.named_after(own) if own else registry
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

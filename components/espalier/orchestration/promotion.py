@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from espalier.config import Profile, RegistryConfig
+from espalier.config import DEFAULT_MODEL_NAME, Profile, RegistryConfig
 from espalier.orchestration.finished_run import (
     FinishedRun,
     judge_of,
@@ -148,9 +148,7 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
             f"{missing}: no such registry, because no run has registered anything. Run the "
             "command next to runs/, give that directory with --runs, or set MLFLOW_TRACKING_URI"
         )
-    return RegistrySession(
-        target.uri, model_name or (run.profile.registry.model_name if run else None), run
-    )
+    return RegistrySession(target.uri, model_name or (run.profile.model_name if run else None), run)
 
 
 def chosen_model(names: Sequence[str], where: str) -> str:
@@ -159,9 +157,8 @@ def chosen_model(names: Sequence[str], where: str) -> str:
     Raises:
         RegistryError: there are several, and none is the default.
     """
-    default = RegistryConfig().model_name
-    if default in names or not names:
-        return default
+    if DEFAULT_MODEL_NAME in names or not names:
+        return DEFAULT_MODEL_NAME
     if len(names) > 1:
         raise RegistryError(
             f"{where}: several models are registered; give one of {', '.join(names)}"

@@ -64,7 +64,7 @@ def run(
     manifests = opened(inputs)
     payload = _payload(profile, inputs, manifests)
     identity = Identity(
-        model_name=profile.registry.model_name,
+        model_name=profile.model_name,
         policy_digest=json_digest(payload.files),
         suite_digest=payload.result.suite_digest,
         data_digest=manifests["accepted"].content,

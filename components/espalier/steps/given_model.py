@@ -231,7 +231,7 @@ def with_starting_policy(profile: Profile, folder: Path) -> Profile:
             raise RegistryError(
                 'policy.start = "champion" needs the registry: set MLFLOW_TRACKING_URI'
             )
-        champion_policy(tracking_uri, profile.registry.model_name, destination)
+        champion_policy(tracking_uri, profile.model_name, destination)
     policy = profile.policy.model_copy(update={"start": "base", "model": destination})
     return profile.model_copy(update={"policy": policy})
 

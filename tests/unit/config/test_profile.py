@@ -321,11 +321,11 @@ PROBLEMS = {"name": "python_math", "problems": "data/gsm8k.train.jsonl"}
 )
 def test_a_model_is_named_after_what_it_knows(tables, name):
     profile = Profile.model_validate(tables)
-    assert profile.registry.model_name == name
+    assert profile.model_name == name
     assert Profile.model_validate_json(profile.model_dump_json()) == profile
 
 
 def test_a_stored_profile_keeps_the_model_name_that_it_says():
     stored = Profile.model_validate({"knowledge": FOLDER}).model_dump(mode="json")
     stored["registry"]["model_name"] = "espalier-search-agent"
-    assert Profile.model_validate(stored).registry.model_name == "espalier-search-agent"
+    assert Profile.model_validate(stored).model_name == "espalier-search-agent"

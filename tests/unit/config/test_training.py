@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.config import (
-    OptimizerConfig,
     Profile,
     SynthesisConfig,
     TemperatureSchedule,
@@ -55,21 +54,6 @@ def test_a_group_of_one_is_enough_with_some_baseline(preset):
         {"group_size": 1, "minibatches": 1, "algorithm": {"preset": preset}}
     )
     assert config.group_size == 1
-
-
-@pytest.mark.parametrize(
-    ("policy", "warm_start", "kind", "rate"),
-    [
-        ({}, {}, "muon", 1.5e-3),
-        ({}, {"steps": 9}, "muon", 1.5e-3),
-        ({}, {"optimizer": {}}, "adamw", 1e-3),
-        ({}, {"optimizer": {"learning_rate": 2e-3}}, "adamw", 2e-3),
-        ({"model": "/models/small"}, {}, "adamw", 1e-3),
-    ],
-)
-def test_muon_teaches_the_embedded_policy_by_default(policy, warm_start, kind, rate):
-    found = Profile.model_validate({"policy": policy, "warm_start": warm_start}).warm_start
-    assert found.optimizer == OptimizerConfig(kind=kind, learning_rate=rate)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def example(path, monkeypatch):
 def test_there_is_an_example_of_each_kind():
     assert {path.relative_to(EXAMPLES).as_posix() for path in PROFILES} == {
         "aks-spot.toml",
+        "asynchronous.toml",
+        "data-synthesis.toml",
         "eks-spot.toml",
         "gke-spot.toml",
         "kind.toml",
