@@ -1,7 +1,9 @@
-"""SFT and GRPO-update throughput beside plain transformers and TRL, same model, same data.
+r"""SFT and GRPO-update throughput beside plain transformers and TRL, same model, same data.
 
     python -m tests.benchmarks.training --repeats 3 --threads 2
     python -m tests.benchmarks.training --run runs/demo --batches 2 4 8
+    python -m tests.benchmarks.training --run runs/demo --activation-checkpointing \
+        --trainers espalier-grpo --out runs/benchmarks/checkpointed
 
     espalier-sft   this project's supervised loop     trainer-sft   transformers' Trainer
                                                       trl-sft       TRL's SFTTrainer
@@ -56,6 +58,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--run", type=Path, help="a finished run of a given model")
     parser.add_argument("--groups", type=int, default=4, help="of the run's last step")
+    parser.add_argument(
+        "--activation-checkpointing", action="store_true", help="in this project's policy update"
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[16], help="rows, of others")
     parser.add_argument("--size", choices=SHAPES, default="1m")
     parser.add_argument("--architecture", choices=("qwen3", "lfm2"), default="qwen3")
@@ -130,6 +135,7 @@ def recorded(options: argparse.Namespace) -> Callable[[str, int, int], Material]
             steps=options.updates,
             lora=lora.model_dump(mode="json") if lora is not None else None,
             micro_batch_tokens=profile.hardware.micro_batch_tokens,
+            activation_checkpointing=options.activation_checkpointing,
         )
 
     return make

@@ -89,13 +89,18 @@ def updates(material: Material) -> Throughput:
                 "tasks_per_step": len(material.attempts) // material.group_size,
                 "group_size": material.group_size,
             },
-            "hardware": {"micro_batch_tokens": material.micro_batch_tokens, "device": "cpu"},
+            "hardware": {
+                "micro_batch_tokens": material.micro_batch_tokens,
+                "activation_checkpointing": material.activation_checkpointing,
+                "device": "cpu",
+            },
         }
     )
     model = load_policy(Path(material.policy_dir)).model
     if material.lora is not None:
         add_adapter(model, LoraConfig.model_validate(material.lora), seed=0)
-    meter = timed_updates(model, profile, CPU, material)
+    hardware = CPU._replace(checkpoints_activations=material.activation_checkpointing)
+    meter = timed_updates(model, profile, hardware, material)
     tokens = material.steps * sum(len(attempt.token_ids) for attempt in material.attempts)
     return meter.throughput("espalier-grpo", tokens)
 

@@ -47,6 +47,8 @@ class Material:
     """`policy.lora` of the run that recorded the trajectories; without, all weights are trained."""
     micro_batch_tokens: int = 8192
     """Of this project's trainers; the default of a profile."""
+    activation_checkpointing: bool = False
+    """Of this project's policy update."""
 
 
 def attempts(groups: int, group_size: int, seed: int) -> tuple[Attempt, ...]:
