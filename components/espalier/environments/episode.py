@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 from espalier.config import RewardConfig
 from espalier.environments.contract import (
@@ -28,6 +29,8 @@ from espalier.records import (
     ToolCalls,
 )
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
+
+T = TypeVar("T")
 
 TurnResults = Sequence[Sequence[ToolResult]]
 """One sequence of results for each message of the policy that called a tool."""
@@ -107,7 +110,7 @@ def _waits(function: Callable[..., object]) -> bool:
 
 
 class _Episode:
-    """State and rules shared by synchronous and asynchronous episodes."""
+    """What an episode does, whether its tools are waited for or not."""
 
     def __init__(self, rules: EpisodeRules) -> None:
         self._rules = rules
@@ -136,6 +139,32 @@ class _Episode:
         """The task of this episode."""
         assert self._task is not None, "the episode was reset"
         return self._task
+
+    async def _step(self, action: Action) -> Step:
+        match action:
+            case ToolCalls(calls) if self._rules.calls_are_answer:
+                return self._answered_by_calls(calls)
+            case ToolCalls(calls):
+                results: list[ToolResult] = []
+                for place, call in enumerate(calls):
+                    try:
+                        results.append(await waited(self._call(place, call)))
+                    except ProgramBrokeSandboxError as error:
+                        return self._broke(call, results, error)
+                    if self._ends(results[-1]):
+                        break
+                return self._called(results)
+            case FinalAnswer(text) if self._rules.reply is not None and text.strip():
+                return self._replied(text, await waited(self._rules.reply(text)))
+            case FinalAnswer(text):
+                return self._answered(text)
+            case Malformed():
+                return self._finish(FinishReason.PARSE_ERROR)
+
+    async def _score(self) -> RewardBreakdown:
+        with sandbox_losses():
+            outcome = await waited(self._rules.verify(self.task, self.answer, self._turns))
+        return self._terms(outcome)
 
     def _answered(self, text: str) -> Step:
         answer = self._rules.read_answer(text)
@@ -227,76 +256,34 @@ class _Episode:
 
 
 class ToolEnvironment(_Episode):
-    """An episode with synchronous tools and verifier."""
+    """An episode whose tools, user and verifier are synchronous."""
 
     def step(self, action: Action) -> Step:
         """Execute the calls of one message, or take it as the final answer."""
-        match action:
-            case ToolCalls(calls) if self._rules.calls_are_answer:
-                return self._answered_by_calls(calls)
-            case ToolCalls(calls):
-                results: list[ToolResult] = []
-                for place, call in enumerate(calls):
-                    try:
-                        result = self._call(place, call)
-                    except ProgramBrokeSandboxError as error:
-                        return self._broke(call, results, error)
-                    assert isinstance(result, ToolResult), (
-                        "an asynchronous tool needs AsyncToolEnvironment"
-                    )
-                    results.append(result)
-                    if self._ends(result):
-                        break
-                return self._called(results)
-            case FinalAnswer(text) if self._rules.reply is not None and text.strip():
-                said = self._rules.reply(text)
-                assert said is None or isinstance(said, str), (
-                    "an asynchronous user needs AsyncToolEnvironment"
-                )
-                return self._replied(text, said)
-            case FinalAnswer(text):
-                return self._answered(text)
-            case Malformed():
-                return self._finish(FinishReason.PARSE_ERROR)
+        return _at_once(self._step(action))
 
     def score(self) -> RewardBreakdown:
-        """Return the reward terms from the synchronous verifier."""
-        with sandbox_losses():
-            outcome = self._rules.verify(self.task, self.answer, self._turns)
-        assert not isinstance(outcome, Awaitable), (
-            "an asynchronous verifier needs AsyncToolEnvironment"
-        )
-        return self._terms(outcome)
+        """Return the reward terms from the verifier."""
+        return _at_once(self._score())
 
 
 class AsyncToolEnvironment(_Episode):
-    """An episode with an asynchronous tool or verifier."""
+    """An episode in which a tool, the user or the verifier is asynchronous."""
 
     async def step(self, action: Action) -> Step:
         """Execute the calls of one message, or take it as the final answer."""
-        match action:
-            case ToolCalls(calls) if self._rules.calls_are_answer:
-                return self._answered_by_calls(calls)
-            case ToolCalls(calls):
-                results: list[ToolResult] = []
-                for place, call in enumerate(calls):
-                    try:
-                        results.append(await waited(self._call(place, call)))
-                    except ProgramBrokeSandboxError as error:
-                        return self._broke(call, results, error)
-                    if self._ends(results[-1]):
-                        break
-                return self._called(results)
-            case FinalAnswer(text) if self._rules.reply is not None and text.strip():
-                return self._replied(text, await waited(self._rules.reply(text)))
-            case FinalAnswer(text):
-                return self._answered(text)
-            case Malformed():
-                return self._finish(FinishReason.PARSE_ERROR)
+        return await self._step(action)
 
     async def score(self) -> RewardBreakdown:
         """Return the reward terms from the verifier, awaiting it if needed."""
-        with sandbox_losses():
-            outcome = self._rules.verify(self.task, self.answer, self._turns)
-            judged = await outcome if isinstance(outcome, Awaitable) else outcome
-        return self._terms(judged)
+        return await self._score()
+
+
+def _at_once(work: Coroutine[object, None, T]) -> T:
+    """Run a coroutine that never waits to its end, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return cast("T", done.value)
+    work.close()
+    raise AssertionError("what is asynchronous needs AsyncToolEnvironment")
