@@ -349,6 +349,8 @@ class Profile(Section):
             if section == "agent" and not self.agent.plays:
                 continue  # the built-in loop plays, and ignores the section
             content[name] = tables[section][key] if key else tables[section]
+            if name == "registry":
+                content[name] = tables[name] | {"model_name": self.model_name}
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
             if name == "warm_start" and self.warm_start.hindsight is not None:

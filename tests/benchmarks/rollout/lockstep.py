@@ -24,7 +24,7 @@ def main() -> None:
     options = options_of(argparse.ArgumentParser(description=__doc__))
     first = read_work(options.works[0])
     torch.set_num_threads(first.threads)
-    model, tokenizer = load_policy(Path(first.policy_dir))
+    model, tokenizer, _ = load_policy(Path(first.policy_dir))
     engine = lockstep_engine(model, LengthAlone(), max_rows=len(first.episodes))
 
     def roll_out(work: Work) -> Measurement:
