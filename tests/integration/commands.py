@@ -10,23 +10,32 @@ from typer.testing import CliRunner
 
 from espalier.cli import command_line
 
+SCRIPT = "from espalier.cli import main; main()"
+
 
 def settings(*changes):
     """`--set` arguments for changes written as section.key=value."""
     return [part for change in changes for part in ("--set", change)]
 
 
-def espalier(*arguments, cwd):
-    script = "from espalier.cli import main; main()"
+def started(*arguments, cwd=None, script=SCRIPT, **variables):
+    """A process of the command line; or of another script."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
         cwd=cwd,
-        env=environment,
-        capture_output=True,
+        env=environment | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
+
+
+def espalier(*arguments, cwd=None, script=SCRIPT, **variables):
+    """What a command comes to: `returncode`, `stdout`, `stderr`."""
+    process = started(*arguments, cwd=cwd, script=script, **variables)
+    printed, said = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, printed, said)
 
 
 def espalier_here(*arguments, cwd):

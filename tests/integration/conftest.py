@@ -2,6 +2,15 @@ import shutil
 
 import pytest
 
+from tests.fakes.s3_stand_in import s3_stand_in
+
+
+@pytest.fixture
+def s3():
+    """An S3 of one's own, on loopback."""
+    with s3_stand_in() as stand_in:
+        yield stand_in
+
 
 @pytest.fixture(scope="module")
 def browser():

@@ -61,13 +61,9 @@ def test_each_test_has_a_verdict_of_its_own(tests):
     broken = judged(tests, "def f(x:").report
     assert not broken.compiled
     assert set(broken.verdicts) == {"error"}
-
-
-@pytest.mark.parametrize("tests", hacks.TASKS, ids=["cases", "checks"])
-def test_a_program_that_never_ends_fails_in_time(tests):
-    found = judged(tests, "def f(x):\n    while True: pass", timeout_s=1.0)
-    assert found.timed_out
-    assert found.report.num_passed == 0
+    endless = judged(tests, "def f(x):\n    while True: pass", timeout_s=1.0)
+    assert endless.timed_out
+    assert endless.report.num_passed == 0
 
 
 def test_objects_of_the_program_stay_in_its_process():

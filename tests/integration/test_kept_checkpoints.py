@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,9 @@ from espalier.orchestration.step_runner import container_command
 from espalier.records import read_manifest
 from espalier.steps.profiles import named_profile
 from espalier.storage import open_location
-from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
+from tests.fakes.s3_stand_in import BUCKET
+from tests.integration.commands import started
+from tests.integration.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 RUNS = f"s3://{BUCKET}/runs"
@@ -96,24 +97,6 @@ def unbroken(tmp_path_factory, profile):
     return run
 
 
-@pytest.fixture
-def s3():
-    with s3_stand_in() as stand_in:
-        stand_in.page = 1000
-        yield stand_in
-
-
-def started(s3, *command, **variables):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    return subprocess.Popen(
-        [sys.executable, *command],
-        env={**environment, **s3.environment, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def tree(pid):
     """The process and its descendants, whichever sessions they are in."""
     found = [pid]
@@ -124,11 +107,10 @@ def tree(pid):
 
 
 def wait_for_a_checkpoint(process, s3, below):
-    deadline = time.monotonic() + 120
-    while not any(key.startswith(below) and "manifest" in key for key in list(s3.objects)):
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < deadline, "no checkpoint was copied"
-        time.sleep(0.01)
+    wait_until(
+        lambda: any(key.startswith(below) and "manifest" in key for key in list(s3.objects)),
+        process=process,
+    )
 
 
 def kill_after_a_checkpoint(process, s3, below):
@@ -143,19 +125,15 @@ def suspend_after_a_checkpoint(process, s3, below):
     """End it as the kubelet does where its Job is suspended: by SIGTERM to the first process."""
     wait_for_a_checkpoint(process, s3, below)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM, said
     rules = stage_job("train", (), run_id="r1", settings=KubernetesConfig(), environment={})
-    codes = [
-        rule["onExitCodes"]["values"]
-        for rule in rules["spec"]["podFailurePolicy"]["rules"]
-        if "onExitCodes" in rule
-    ]
-    assert not any(process.returncode in values for values in codes)
+    for rule in rules["spec"]["podFailurePolicy"]["rules"]:
+        assert process.returncode not in rule.get("onExitCodes", {}).get("values", ())
 
 
 def finished(process):
-    said, _ = process.communicate(timeout=120)
+    said = "".join(process.communicate(timeout=120))
     assert process.returncode == 0, said
     return said
 
@@ -164,11 +142,13 @@ def finished(process):
 def test_a_killed_kubeflow_step_ends_like_an_unbroken_one(s3, tmp_path, profile, unbroken):
     inputs = {name: str(path) for name, path in read_by("train", unbroken).items()}
 
+    s3.page = 1000
+
     def step(pod):
         (tmp_path / pod).mkdir()
         output = str(tmp_path / pod / "trained_policy")
         given = json.dumps(["train", profile.model_dump_json(), inputs, output])
-        return started(s3, "-c", UNDER_KUBEFLOW, given, ESPALIER_ARTIFACTS=RUNS)
+        return started(given, script=UNDER_KUBEFLOW, ESPALIER_ARTIFACTS=RUNS, **s3.environment)
 
     kill_after_a_checkpoint(step("one"), s3, "runs/checkpoints/train/")
     assert not (tmp_path / "one" / "trained_policy").exists()
@@ -185,14 +165,14 @@ def test_a_killed_kubeflow_step_ends_like_an_unbroken_one(s3, tmp_path, profile,
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [kill_after_a_checkpoint, suspend_after_a_checkpoint])
 def test_an_ended_job_goes_on_like_an_unbroken_one(s3, tmp_path, profile, unbroken, end):
+    s3.page = 1000
     run = f"{RUNS}/r17"
     for name, path in read_by("warm_start", unbroken).items():
         open_location(f"{run}/{name}", s3.environment).publish(path)
 
     def step(pod):
         command = container_command("warm_start", profile.model_dump_json(), run)
-        script = "from espalier.cli import main; main()"
-        return started(s3, "-c", script, *command[1:], "--workspace", str(tmp_path / pod))
+        return started(*command[1:], "--workspace", tmp_path / pod, **s3.environment)
 
     end(step("one"), s3, "runs/r17/steps/warm_start/checkpoint/")
     assert "runs/r17/warm_policy/manifest.json" not in s3.objects

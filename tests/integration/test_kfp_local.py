@@ -1,11 +1,10 @@
-"""Kubeflow's pipeline run by kfp local: what its form changes, and a step that fails."""
+"""Kubeflow's pipeline run by kfp local: what its form changes."""
 
 import json
 import subprocess
 import sys
 
 from espalier.config import Profile
-from tests.integration.commands import espalier, settings
 
 FILLED_FORM = """
 import sys
@@ -31,7 +30,7 @@ def test_fields_of_the_form_reach_the_stages(tmp_path):
     )
     assert "error: ingest: absent: " in done.stdout + done.stderr
     (settings,) = (tmp_path / "root").glob("*/resolve-profile/settings")
-    assert "    training.steps = 6\n" in settings.read_text()
+    assert "training.steps = 6" in settings.read_text()
     (noted,) = (tmp_path / "root").glob("*/resolve-profile/executor_output.json")
     resolved = json.loads(json.loads(noted.read_text())["parameterValues"]["Output"])
     expected = Profile(
@@ -40,31 +39,3 @@ def test_fields_of_the_form_reach_the_stages(tmp_path):
         training={"steps": 6, "optimizer": {"learning_rate": 2e-4}},
     )
     assert Profile.model_validate(resolved) == expected
-
-
-def test_a_failing_step_speaks_for_itself(tmp_path):
-    (tmp_path / "questions.jsonl").write_text('{"question": "q", "answer": "a"}\n')
-    changes = [
-        'knowledge.source="folder"',
-        f'knowledge.path="{tmp_path}/absent"',
-        f'knowledge.questions="{tmp_path}/questions.jsonl"',
-        "knowledge.max_cities=0",
-    ]
-    done = espalier(
-        "run",
-        "--profile",
-        "smoke",
-        "--runner",
-        "kfp-local",
-        "--out",
-        "runs/a",
-        *settings(*changes),
-        cwd=tmp_path,
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "error: ingest:" in done.stderr
-    assert f"{tmp_path}/absent" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (tmp_path / "runs" / "a" / "kfp.log").stat().st_size > 0
-    assert not (tmp_path / "runs" / "a" / "knowledge").exists()

@@ -1,11 +1,8 @@
 """`espalier step` where a profile asks for Ray or Trainer: the command that its Job's pod runs."""
 
 import json
-import os
+import re
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -13,18 +10,14 @@ from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.steps.profiles import named_profile
 from tests.factories.storage import artifact, s3_place
 from tests.fakes.launched_stand_in import launched_stand_in, state, trained
-from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
-from tests.unit.cluster.objects.samples import LAPTOP_TRAINER, NODES
+from tests.fakes.s3_stand_in import BUCKET
+from tests.integration.commands import started
+from tests.integration.waiting import wait_until
+from tests.unit.cluster.objects.samples import LAPTOP_TRAINER, NODES, job
 
 RUN = f"s3://{BUCKET}/runs/r17"
 OWNER = ("batch/v1", "Job", "r17-train", "6c8f2b1e")
 DEADLINE_S = 120
-
-
-@pytest.fixture
-def s3():
-    with s3_stand_in() as stand_in:
-        yield stand_in
 
 
 @pytest.fixture
@@ -33,34 +26,21 @@ def cluster(tmp_path):
         yield stand_in
 
 
-def started(s3, cluster, folder, stage="train", settings=NODES):
+def step(s3, cluster, folder, stage="train", settings=NODES):
     smoke = named_profile("smoke")
     changes = {"kubernetes": settings}
     if settings is NODES:
         changes["training"] = smoke.training.model_copy(update={"processes": 16})
     profile = smoke.model_copy(update=changes).model_dump_json()
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    environment |= s3.environment | {"KUBECONFIG": str(cluster.kubeconfig), RUN_ID_VARIABLE: "r17"}
-    environment |= dict(zip(OWNER_VARIABLES, OWNER, strict=True))
-    return subprocess.Popen(
-        [
-            sys.executable, "-c", "from espalier.cli import main; main()", "step", stage,
-            "--profile", profile, "--run", RUN, "--workspace", str(folder / "s3"),
-        ],
-        env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.05)
+    variables = s3.environment | {"KUBECONFIG": str(cluster.kubeconfig), RUN_ID_VARIABLE: "r17"}
+    variables |= dict(zip(OWNER_VARIABLES, OWNER, strict=True))
+    options = ("--profile", profile, "--run", RUN, "--workspace", folder / "s3")
+    return started("step", stage, *options, cwd=folder, **variables)
 
 
 def test_a_deleted_pod_takes_its_ray_job_with_it(s3, cluster, tmp_path):
     cluster.script = [state("Running", "RUNNING")]
-    with started(s3, cluster, tmp_path) as process:
+    with step(s3, cluster, tmp_path) as process:
         wait_until(lambda: cluster.objects)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=DEADLINE_S)
@@ -69,50 +49,40 @@ def test_a_deleted_pod_takes_its_ray_job_with_it(s3, cluster, tmp_path):
     assert "deleting RayJob r17-train-ray: signal 15" in said
 
 
-def test_what_the_driver_published_is_the_steps_output(s3, cluster, tmp_path):
-    cluster.script = [state("Running", "RUNNING")]
+@pytest.mark.parametrize(
+    ("stage", "settings", "running", "done", "name", "output"),
+    [
+        ("train", NODES, state("Running", "RUNNING"), state("Complete", "SUCCEEDED"),
+         "r17-train-ray", "trained_policy"),
+        ("warm_start", LAPTOP_TRAINER, trained(active=1), trained(Complete="True"),
+         "tj-r17-warm", "warm_policy"),
+    ],
+    ids=["RayJob", "TrainJob"],
+)  # fmt: skip
+def test_what_was_published_is_the_steps_output(
+    s3, cluster, tmp_path, stage, settings, running, done, name, output
+):
+    cluster.script = [running]
     made = artifact(tmp_path / "made")
-    with started(s3, cluster, tmp_path) as process:
+    with step(s3, cluster, tmp_path, stage, settings) as process:
         wait_until(lambda: cluster.objects)
-        s3_place(s3, "runs/r17/trained_policy").publish(tmp_path / "made")
-        cluster.script = [state("Complete", "SUCCEEDED")]
+        s3_place(s3, f"runs/r17/{output}").publish(tmp_path / "made")
+        cluster.script = [done]
         printed, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
     assert printed.strip() == made.content
     assert cluster.deleted == []
-    entrypoint = cluster.objects["r17-train-ray"]["spec"]["entrypoint"]
-    assert entrypoint.startswith("espalier step train --profile ")
-    assert entrypoint.endswith(f"--run {RUN}")
-
-
-def test_what_a_train_job_published_is_the_steps_output(s3, cluster, tmp_path):
-    cluster.script = [trained(active=1)]
-    made = artifact(tmp_path / "made")
-    with started(s3, cluster, tmp_path, "warm_start", LAPTOP_TRAINER) as process:
-        wait_until(lambda: cluster.objects)
-        s3_place(s3, "runs/r17/warm_policy").publish(tmp_path / "made")
-        cluster.script = [trained(Complete="True")]
-        printed, said = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, said
-    assert printed.strip() == made.content
-    spec = cluster.objects["tj-r17-warm"]["spec"]
-    assert spec["runtimeRef"]["name"] == "espalier-sft"
-    assert spec["trainer"]["command"][:4] == ["espalier", "step", "warm_start", "--profile"]
-    assert spec["trainer"]["command"][-2:] == ["--run", RUN]
+    spec = json.dumps(cluster.objects[name]["spec"])
+    assert re.search(rf"espalier\W+step\W+{stage}\W+--profile", spec)
+    assert RUN in spec
 
 
 def test_a_driver_that_fails_lets_the_job_try_again(s3, cluster, tmp_path):
     cluster.script = [state("Failed", "FAILED", "driver exited with 1")]
-    with started(s3, cluster, tmp_path) as process:
+    with step(s3, cluster, tmp_path) as process:
         _, said = process.communicate(timeout=DEADLINE_S)
-    rules = json.dumps(_exit_codes_that_end_a_job())
-    assert str(process.returncode) not in rules
-    assert process.returncode > 0
-    assert "driver exited with 1" in said
-
-
-def _exit_codes_that_end_a_job():
-    from tests.unit.cluster.objects.samples import job
-
     rules = job("train", NODES)["spec"]["podFailurePolicy"]["rules"]
-    return [rule["onExitCodes"]["values"] for rule in rules if "onExitCodes" in rule]
+    ending = [rule["onExitCodes"]["values"] for rule in rules if "onExitCodes" in rule]
+    assert process.returncode > 0
+    assert not any(process.returncode in values for values in ending)
+    assert "driver exited with 1" in said

@@ -2,26 +2,22 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
+
+from tests.integration.commands import started
+from tests.integration.waiting import wait_until
 
 DEADLINE_S = 300
 
 
-def started(case, folder):
+def training(case, folder):
     code = "import sys; from tests.integration.lost_processes import main; main(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, case, str(folder)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    return started(case, folder, script=code)
 
 
 def pid_of(folder, rank):
     noted = folder / f"pid-{rank}"
-    deadline = time.monotonic() + DEADLINE_S
-    while not noted.exists():
-        assert time.monotonic() < deadline, f"rank {rank} did not come"
-        time.sleep(0.05)
+    wait_until(noted.exists, within_s=DEADLINE_S)
     return int(noted.read_text())
 
 
@@ -32,7 +28,7 @@ def errors_of(process):
 
 
 def test_a_killed_worker_ends_training_with_one_error(tmp_path):
-    with started("talking", tmp_path) as process:
+    with training("talking", tmp_path) as process:
         worker = pid_of(tmp_path, 1)
         os.kill(worker, signal.SIGKILL)
         (error,) = errors_of(process)
@@ -41,6 +37,6 @@ def test_a_killed_worker_ends_training_with_one_error(tmp_path):
 
 
 def test_a_process_stuck_after_a_lost_worker_is_ended(tmp_path):
-    with started("silent", tmp_path) as process:
+    with training("silent", tmp_path) as process:
         (error,) = errors_of(process)
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: exit code")

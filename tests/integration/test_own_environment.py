@@ -5,15 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from espalier.extras import DISTRIBUTION
+from tests.integration.commands import espalier
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "own_environment"
-SCRIPT = "from espalier.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -33,63 +31,29 @@ def installed(tmp_path_factory):
     return target
 
 
-def python(*arguments, path, cwd):
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.run(
-        [sys.executable, "-c", *arguments],
-        cwd=cwd,
-        env=variables | {"PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def path_with(installed):
+    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def test_the_whole_package_is_under_100_lines(installed):
-    lines = [line for module in installed.glob("*.py") for line in module.read_text().splitlines()]
-    assert 0 < len(lines) < 100
-
-
-@pytest.mark.parametrize("name", ["parcel_desk", "parcel_desk:ParcelDesk"])
-def test_entry_point_and_import_path_give_derived_schemas(installed, tmp_path, name):
+def test_entry_point_and_import_path_give_the_same_tools(installed, tmp_path):
     script = (
         "import json; from espalier.config import Profile;"
         "from espalier.environments import family_of;"
-        f"family = family_of(Profile.model_validate({{'environment': {{'name': {name!r}}}}}));"
-        "print(json.dumps({tool.name: tool.parameters for tool in family.specs}))"
+        "named = [{'environment': {'name': n}} for n in ('parcel_desk', 'parcel_desk:ParcelDesk')];"
+        "found = [family_of(Profile.model_validate(one)).specs for one in named];"
+        "print(json.dumps([[tool.name for tool in specs] for specs in found]))"
     )
-    done = python(script, path=installed, cwd=tmp_path)
+    done = espalier(script=script, cwd=tmp_path, **path_with(installed))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
-        "weigh": {
-            "type": "object",
-            "properties": {"item": {"type": "string"}, "count": {"minimum": 1, "type": "integer"}},
-            "required": ["item", "count"],
-            "additionalProperties": False,
-        },
-        "fee": {
-            "type": "object",
-            "properties": {
-                "kilograms": {"minimum": 1, "type": "integer"},
-                "carrier": {"enum": ["rail", "road", "sea", "air"], "type": "string"},
-            },
-            "required": ["kilograms", "carrier"],
-            "additionalProperties": False,
-        },
-    }
-
-
-def test_the_package_depends_on_this_distribution_alone():
-    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["dependencies"] == [DISTRIBUTION]
+    assert json.loads(done.stdout) == [["weigh", "fee"]] * 2
 
 
 @pytest.mark.slow
 def test_rl_by_the_cli_improves_the_installed_package(installed, tmp_path):
     profile = shutil.copy(PACKAGE / "profile.toml", tmp_path)
     run = ("run", "--profile", profile, "--out", "runs/parcels", "--set", "threads=1", "--json")
-    done = python(SCRIPT, *run, path=installed, cwd=tmp_path)
+    done = espalier(*run, cwd=tmp_path, **path_with(installed))
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["eval"]["trained"]["n"] == 300

@@ -6,23 +6,20 @@ import pytest
 from tests.integration.commands import espalier, settings
 
 SYLLABLES = ("ba", "ko", "mi", "ru", "ta", "ve", "lo", "shi", "dan", "or", "pel", "gri")
-TRADES = ("baker", "carpenter", "glazier", "printer", "weaver", "smith", "potter", "tanner")
 
 
-def write_folder(folder, count=50, seed=0):
+def write_folder(folder, count=50):
     """Small Markdown pages about invented villages, and a question about each."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     folder.mkdir()
-    questions = []
-    names = set()
+    questions, names = [], set()
     while len(names) < 2 * count:
         names.add("".join(rng.sample(SYLLABLES, 3)).capitalize())
     names = sorted(names)
     for village, mayor in zip(names[:count], names[count:], strict=True):
-        trade = rng.choice(TRADES)
         (folder / f"{village}.md").write_text(
             f"# {village}\n\n{village} is a village of {rng.randrange(100, 900)} people.\n"
-            f"The mayor of {village} is {mayor}.\nIts oldest trade is that of the {trade}.\n"
+            f"The mayor of {village} is {mayor}.\nIts oldest trade is that of the baker.\n"
         )
         questions.append({"question": f"Who is the mayor of {village}?", "answer": mayor})
     path = folder.with_suffix(".jsonl")
@@ -46,16 +43,8 @@ def test_a_folder_of_markdown_and_questions_runs_the_whole_chain(tmp_path):
         "training.tasks_per_step=4",
         "training.group_size=4",
     ]
-    done = espalier(
-        "run",
-        "--profile",
-        "smoke",
-        "--out",
-        "runs/villages",
-        "--json",
-        *settings(*changes),
-        cwd=tmp_path,
-    )
+    run = ("run", "--profile", "smoke", "--out", "runs/villages", "--json")
+    done = espalier(*run, *settings(*changes), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["eval"]["trained"]["n"] >= 5

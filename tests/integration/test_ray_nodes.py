@@ -4,10 +4,7 @@ import fcntl
 import os
 import secrets
 import signal
-import subprocess
-import sys
-import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -23,16 +20,17 @@ from ray.util.placement_group import (
 )
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.records import EngineError, NullTracker, open_artifact
+from espalier.records import NullTracker, open_artifact
 from espalier.records.artifact import work_dir
 from espalier.stages import ingest
 from espalier.training.parallel import Processes
 from espalier_search.synthesis.bulk_drawing import BulkOrder, draw_questions
-from espalier_search.synthesis.bulk_ray_workers import _make_on_node
+from tests.integration.commands import espalier, started
 from tests.integration.ray_drawing import ORDER
 from tests.integration.ray_driver import CASES
 from tests.integration.test_lost_processes import errors_of, pid_of
 from tests.integration.two_processes import two_steps
+from tests.integration.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ROOT / "tests" / "fakes" / "absent"
@@ -109,13 +107,7 @@ print("nodes:", len(GcsClient(address=sys.argv[1]).get_all_node_info()))
     ],
 )
 def test_only_who_has_the_token_joins_the_cluster(nodes, credentials, is_let_in):
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECTS, nodes.address],
-        env={**os.environ, **credentials},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = espalier(nodes.address, script=CONNECTS, **credentials)
     assert ("nodes: 2" in done.stdout) is is_let_in, done.stderr[-500:]
     assert ("AuthenticationError" in done.stderr) is not is_let_in, done.stderr[-500:]
 
@@ -148,20 +140,11 @@ def drawn_here(knowledge, tmp_path_factory):
 def driver(cluster, call):
     module = call.partition(".")[0]
     code = f"from tests.integration import {module}; {call}"
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, "RAY_ADDRESS": cluster.address},
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return started(script=code, cwd=ROOT, RAY_ADDRESS=cluster.address)
 
 
 def assert_free(cpus):
-    deadline = time.monotonic() + DEADLINE_S
-    while ray.available_resources().get("CPU", 0) < cpus:
-        assert time.monotonic() < deadline, "a CPU is still held"
-        time.sleep(0.1)
+    wait_until(lambda: ray.available_resources().get("CPU", 0) >= cpus, within_s=DEADLINE_S)
 
 
 def assert_given_back():
@@ -172,10 +155,7 @@ def assert_given_back():
 
 
 def assert_ended(pid):
-    deadline = time.monotonic() + DEADLINE_S
-    while Path("/proc", str(pid)).exists():
-        assert time.monotonic() < deadline, f"process {pid} is left"
-        time.sleep(0.1)
+    wait_until(lambda: not Path("/proc", str(pid)).exists(), within_s=DEADLINE_S)
 
 
 def test_two_nodes_give_loss_and_weights_of_one_process(cluster, tmp_path):
@@ -199,8 +179,8 @@ def test_two_nodes_give_loss_and_weights_of_one_process(cluster, tmp_path):
 def test_more_processes_than_places_are_refused(cluster):
     with driver(cluster, "ray_driver.too_many()") as process:
         (error,) = errors_of(process)
-    assert "training.processes=16 asks for 16 CPUs, one each" in error
-    assert "the Ray cluster has 2 on 2 nodes" in error
+    assert "training.processes=16" in error
+    assert "2 nodes" in error
 
 
 def test_a_killed_worker_ends_training_and_frees_its_cpu(cluster, tmp_path):
@@ -242,25 +222,17 @@ def rows_of(part):
     return rows.read_bytes().count(b"\n") if rows.exists() else 0
 
 
-@contextmanager
-def parts_held(parts):
-    """Their locks, as another command has them; the finished ones among them nobody asks for."""
-    with ExitStack() as held:
-        for part in parts:
-            lock = held.enter_context((part / "lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def two_that_write(out):
     """The writers of two parts, once they have written some rows."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        writers = part_writers(out)
-        if len(writers) == 2 and min(map(rows_of, writers)) >= KILLED_AT_ROWS:
-            return set(writers.values())
-        time.sleep(0.02)
-    raise AssertionError("no two parts were written at once")
+    found = {}
+
+    def both_write():
+        found.clear()
+        found.update(part_writers(out))
+        return len(found) == 2 and min(map(rows_of, found)) >= KILLED_AT_ROWS
+
+    wait_until(both_write, within_s=DEADLINE_S)
+    return set(found.values())
 
 
 def test_two_nodes_draw_the_questions_of_one_process(nodes, knowledge, drawn_here, tmp_path):
@@ -286,16 +258,14 @@ def test_a_killed_command_leaves_no_worker_and_is_continued(nodes, knowledge, dr
         assert_ended(pid)
     parts = list(work_dir(out).glob("*/*"))
     assert sum(map(rows_of, parts)) >= 2 * KILLED_AT_ROWS
-    with parts_held(parts), driver(nodes, call) as process:
-        (error,) = errors_of(process)
-    assert "another process writes this part" in error
+    with ExitStack() as held:  # by another command, as it seems
+        for part in parts:
+            lock = held.enter_context((part / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with driver(nodes, call) as process:
+            (error,) = errors_of(process)
+    assert "another process" in error
     with driver(nodes, call) as process:
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
     assert open_artifact(out).content == drawn_here
-
-
-def test_a_node_without_the_shared_folder_says_so(nodes, knowledge, tmp_path):
-    order = BulkOrder(knowledge=knowledge, **ORDER)
-    with pytest.raises(EngineError, match=r"node 127\.0\.0\.1 .* has no .*not mounted"):
-        _make_on_node("", order, None, 1, tmp_path / "not mounted")

@@ -2,9 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
-import time
 
 import httpx2
 import pytest
@@ -12,9 +9,8 @@ import pytest
 from espalier.policy.loading import save_policy
 from espalier.records.trajectory import read_trajectories
 from tests.factories.tiny import tiny_policy
-from tests.integration.commands import espalier_here
+from tests.integration.commands import espalier_here, started
 
-SCRIPT = "from espalier.cli import main; main()"
 QUESTION = {"role": "user", "content": "currency of France"}
 
 
@@ -24,14 +20,8 @@ def policy_dir(tmp_path):
     return tmp_path / "policy"
 
 
-def started(policy_dir, out, *options):
-    command = [sys.executable, "-c", SCRIPT, "record", policy_dir, "--out", out, "--port", "0"]
-    return subprocess.Popen(
-        [*map(str, command), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def recording(policy_dir, out, *options):
+    return started("record", policy_dir, "--out", out, "--port", "0", *options)
 
 
 def address_of(process):
@@ -53,7 +43,7 @@ def ask(client, attempt, **fields):
 
 
 def test_the_command_records_attempts_as_trajectories(policy_dir, tmp_path):
-    process = started(policy_dir, tmp_path / "out", "--attempts", "3", "--json")
+    process = recording(policy_dir, tmp_path / "out", "--attempts", "3", "--json")
     try:
         with httpx2.Client(base_url=address_of(process), timeout=60) as client:
             whole, unpaid, idle = (begun(client, f"t{n}") for n in range(3))
@@ -77,7 +67,7 @@ def test_the_command_records_attempts_as_trajectories(policy_dir, tmp_path):
 
 
 def test_a_signal_ends_it_with_what_was_recorded(policy_dir, tmp_path):
-    process = started(policy_dir, tmp_path / "out")
+    process = recording(policy_dir, tmp_path / "out")
     try:
         with httpx2.Client(base_url=address_of(process), timeout=60) as client:
             attempt = begun(client)
@@ -86,13 +76,10 @@ def test_a_signal_ends_it_with_what_was_recorded(policy_dir, tmp_path):
             client.post(attempt["end_url"])
             begun(client)  # and never ended
         process.send_signal(signal.SIGTERM)
-        began_s = time.monotonic()
-        told = process.communicate(timeout=60)[0]
+        process.communicate(timeout=10)
     finally:
         process.kill()
-    assert time.monotonic() - began_s < 10
     assert process.returncode == 0
-    assert "wrote 1 trajectories" in told
     assert len(read_trajectories(tmp_path / "out")) == 1
 
 

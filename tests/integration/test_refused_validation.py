@@ -1,4 +1,4 @@
-"""Rows that validation refuses, in Kubeflow's pipeline on this machine and in one process."""
+"""Rows that validation refuses, in Kubeflow's pipeline on this machine."""
 
 import json
 import re
@@ -20,26 +20,15 @@ def test_a_pipeline_shows_the_report_and_ends(tmp_path):
         *REFUSING, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "error: validate: validation stopped the run:" in done.stderr
+    assert "error: validate:" in done.stderr
     assert "question_length" in done.stderr
+    assert "Traceback" not in done.stderr
     (task_dir,) = (tmp_path / "run" / ".kfp").glob("*/validate")
     page = Path(re.search(r"Report: (\S+)\. Mend", done.stderr)[1])
     assert page == task_dir / "page"
     assert "question_length" in page.read_text()
-    assert "## Validation: stopped" in (task_dir / "summary").read_text()
     faults = json.loads((task_dir / "verdict").read_text())
     assert faults
     assert all(fault in done.stderr for fault in faults)
     assert not list((tmp_path / "run" / ".kfp").glob("*/prepare-policy"))
     assert "INFO]: Skipping registering" not in (tmp_path / "run" / "kfp.log").read_text()
-
-
-@pytest.mark.slow
-def test_one_process_ends_in_the_stage_itself(tmp_path):
-    done = espalier(
-        "run", "--profile", "arithmetic-smoke", "--out", "run", *REFUSING, cwd=tmp_path
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "error: validation stopped the run:" in done.stderr
-    assert (tmp_path / "run" / "validation_failed" / "validation.html").is_file()
-    assert not (tmp_path / "run" / "accepted").exists()

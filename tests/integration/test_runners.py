@@ -2,19 +2,16 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
 from espalier.chain import CHAIN
 from espalier.cli import command_line
-from espalier.config import Profile
 from espalier.orchestration.step_runner import container_command
 from espalier.records import open_artifact
 from espalier.registry.connection import TrackingTarget, connect
 from espalier.registry.tracking import open_parent_run
 from espalier.steps.profiles import named_profile
-from tests.benchmarks.sft_control import control_of
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 from tests.integration.commands import espalier, espalier_here, settings
 
@@ -39,18 +36,8 @@ TINY = [
 
 
 def run(runner, out, cwd):
-    done = espalier(
-        "run",
-        "--profile",
-        "smoke",
-        "--runner",
-        runner,
-        "--out",
-        out,
-        "--json",
-        *settings(*TINY),
-        cwd=cwd,
-    )
+    options = ("--profile", "smoke", "--runner", runner, "--out", out, "--json")
+    done = espalier("run", *options, *settings(*TINY), cwd=cwd)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -104,26 +91,9 @@ def through_s3(folder):
 
 
 @pytest.mark.slow
-def test_both_runners_make_the_same_artifacts(in_process, kfp_local):
+def test_both_runners_make_the_same_artifacts(folder, in_process, kfp_local):
     assert kfp_local["digests"] == in_process["digests"]
     assert set(kfp_local["digests"]) == {stage.output for stage in CHAIN}
-
-
-@pytest.mark.slow
-def test_a_run_has_a_control_that_imitates_alone(folder, in_process, tmp_path):
-    run_dir = folder / "runs" / "one"
-    profile = Profile.model_validate_json((run_dir / "profile.json").read_text(encoding="utf-8"))
-    found = control_of(run_dir, profile, tmp_path, minutes=0.02)
-    assert list(found["policies"]) == ["untrained", "warm_start", "control", "trained"]
-    assert found["n"] == found["policies"]["control"]["closed_book_n"] == 60
-    assert found["steps"] >= found["best_step"] > 0
-    assert found["trained_minus_control"].keys() == {"em", "ci95", "by_kind", "by_hops"}
-    shutil.rmtree(tmp_path / "control_policy")
-    assert control_of(run_dir, profile, tmp_path, minutes=0.02) == found, "it is finished"
-
-
-@pytest.mark.slow
-def test_a_pipeline_run_fills_the_folder_like_any_other_run(folder, in_process, kfp_local):
     assert set(kfp_local["stages"]) == set(in_process["stages"])
     assert all(figures["seconds"] > 0 for figures in kfp_local["stages"].values())
     for stage in CHAIN:
@@ -133,18 +103,13 @@ def test_a_pipeline_run_fills_the_folder_like_any_other_run(folder, in_process, 
 
 
 @pytest.mark.slow
-def test_steps_over_s3_make_the_artifacts_of_one_process(in_process, through_s3):
-    objects, _, _ = through_s3
+def test_tracked_steps_over_s3_make_the_artifacts_of_one_process(in_process, through_s3):
+    objects, client, run_id = through_s3
     made = {
         stage.output: json.loads(objects[f"runs/r17/{stage.output}/manifest.json"][0])["content"]
         for stage in CHAIN
     }
     assert made == in_process["digests"]
-
-
-@pytest.mark.slow
-def test_every_step_is_tracked_below_its_run(through_s3):
-    _, client, run_id = through_s3
     experiment = client.get_run(run_id).info.experiment_id
     found = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{run_id}'")
     assert {run.info.run_name for run in found} == {stage.name for stage in CHAIN}

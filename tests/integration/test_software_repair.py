@@ -32,7 +32,6 @@ EQUAL = (
 FORGED = {
     "equals everything": f"{EQUAL}def area(r):\n    return E(6)\n",
     "exits": "import sys\ndef area(r):\n    sys.exit(0)\n",
-    "ends at once": "import os\nos._exit(0)\n",
     "ends in a call": "import os\ndef area(r):\n    os._exit(0)\n",
     "prints success": "print('OK')\ndef area(r):\n    print('passed')\n    return 3 * r\n",
     "at exit": "import atexit, os\natexit.register(os._exit, 0)\ndef area(r):\n    return 3 * r\n",
@@ -40,6 +39,7 @@ FORGED = {
         "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\n"
         "def area(r):\n    return 3 * r\n"
     ),
+    "ends at once": "import os\nos._exit(0)\n",
     "patches results": (
         "import unittest\nunittest.TestResult.wasSuccessful = lambda self: True\n"
         "def area(r):\n    return 3 * r\n"
@@ -185,20 +185,3 @@ def test_the_scan_of_a_sandbox_names_what_was_planted(monkeypatch):
     known = [f"a/.cache/pip/{number}" for number in range(60)]
     with pytest.raises(LeakError, match=r"away: \S+/packed-refs \(\S"):
         asyncio.run(scanned(*known, "b/packed-refs", ignored=["*/.cache/pip*"]))
-
-
-@pytest.mark.slow
-def test_a_long_scan_goes_on_in_further_runs(monkeypatch):
-    monkeypatch.setattr(leaks, "_SKIPPED", ("/proc", "/sys", "/dev", "/usr", "/root", "/etc"))
-    monkeypatch.setattr(leaks, "_RUN_S", 0.0)
-    began, scan_from = [], leaks._scan_from
-    monkeypatch.setattr(
-        leaks,
-        "_scan_from",
-        lambda position, *how: began.append(position) or scan_from(position, *how),
-    )
-    asyncio.run(scanned("a.py"))
-    assert len(began) > 5
-    assert began == sorted(set(began), key=lambda path: path.split("/"))
-    with pytest.raises(LeakError, match="deep/packed-refs"):
-        asyncio.run(scanned("b/deep/packed-refs"))

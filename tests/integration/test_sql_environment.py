@@ -8,12 +8,10 @@ import pytest
 from espalier.environments.teaching import play_script
 from espalier.sandbox.choice import sandbox_pool
 from espalier_environments.sql.runs import QueryRuns
-from tests.factories.sql import PETS, SUBMIT, query, sql_family
+from tests.factories.sql import PETS, sql_family
 
 PUBLIC = Path(__file__).resolve().parents[3] / "shared" / "data" / "intercode_sql"
 WIKISQL = PUBLIC / "ic_wikisql_dev.json"
-RUN_AS_WRITTEN = {43, 66, 72, 74, 78, 79}
-"""Rows of the public file whose gold is a query as it stands, counted from 1."""
 pytestmark = pytest.mark.usefixtures("local_sandboxes")
 
 
@@ -22,17 +20,10 @@ def family_with(**settings):
 
 
 @pytest.mark.skipif(not WIKISQL.is_file(), reason=f"{WIKISQL} is not here")
-@pytest.mark.parametrize("golds", ["as_written", "quoted"])
-def test_every_public_gold_that_runs_scores_one(golds):
-    family = family_with(golds=golds)
+def test_every_public_gold_that_runs_scores_one():
+    family = family_with(golds="quoted")
     tasks, broken, _ = family.read_golds(WIKISQL)
-    if golds == "quoted":
-        assert (len(tasks), broken) == (95, [])
-    else:
-        rows = {int(task.metadata.source.rpartition(" ")[2]) for task in tasks}
-        assert rows == RUN_AS_WRITTEN
-        assert len(broken) == 89
-        assert all(one.reason for one in broken)
+    assert (len(tasks), broken) == (95, [])
     with family.benchmark_environments(WIKISQL, Path("none")) as environments:
         own, others = asyncio.run(played(family, environments, tasks))
     for task, attempt in zip(tasks, own, strict=True):
@@ -76,7 +67,6 @@ CHEATS = (
 
 def test_attempts_to_cheat_fail_beside_honest_queries():
     family = family_with(query_timeout_s=0.3)
-    runs_of = family.settings
 
     async def all_asked(runs):
         honest = [runs.ask(PETS, "query", f"SELECT age + {n} FROM dogs") for n in range(4)]
@@ -84,42 +74,21 @@ def test_attempts_to_cheat_fail_beside_honest_queries():
         mixed = [one for pair in zip(honest, cheats[:4], strict=True) for one in pair]
         return await asyncio.gather(*mixed, *cheats[4:])
 
+    async def counted(runs):
+        return await runs.ask(PETS, "query", "SELECT count(*) FROM dogs")
+
+    async def emptied(sandboxes):
+        async with sandboxes.claim() as sandbox:
+            return await sandbox.exec(["ls", "-A"])
+
     with sandbox_pool(family.settings.sandbox, family.profile.kubernetes) as sandboxes:
-        runs = QueryRuns(sandboxes, runs_of)
+        runs = QueryRuns(sandboxes, family.settings)
         found = asyncio.run(all_asked(runs))
         honest, cheats = found[0:8:2], [*found[1:8:2], *found[8:]]
         for number, one in enumerate(honest):
             assert one.rows[0] == (3 + number,), one
         for text, one in zip(CHEATS, cheats, strict=True):
             assert one.error, text
-        (after,) = asyncio.run(_gathered(runs.ask(PETS, "query", "SELECT count(*) FROM dogs")))
-        assert after.rows == ((4,),)
-
-        async def left():
-            async with sandboxes.claim() as sandbox:
-                return await sandbox.exec(["ls", "-A"])
-
-        assert asyncio.run(sandboxes.run(left())).stdout == b"", "a reset leaves nothing"
-
-
-async def _gathered(*asked):
-    return await asyncio.gather(*asked)
-
-
-def test_returning_everything_is_no_right_answer():
-    family = family_with(made={"databases": 20})
-    with family.environments(Path("none")) as over:
-        environments = over("train")
-        for task in family.tasks("heldout", 4):
-            table = task.verifier.gold[0].partition(" from ")[2].split()[0]
-
-            async def scored(task=task, table=table):
-                everything = (one for one in (query(f"SELECT * FROM {table}"), SUBMIT))
-                right = family.gold_script(task)
-                return [
-                    await play_script(environments, task, script) for script in (everything, right)
-                ]
-
-            cheated, honest = asyncio.run(scored())
-            assert cheated.reward["outcome"] == 0
-            assert honest.reward["outcome"] == 1
+        assert asyncio.run(counted(runs)).rows == ((4,),)
+        left = asyncio.run(sandboxes.run(emptied(sandboxes)))
+        assert left.stdout == b"", "a reset leaves nothing"

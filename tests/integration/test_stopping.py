@@ -1,7 +1,6 @@
 """Runs that are told to stop: how long it takes, what they say, and what MLflow keeps of them."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,9 @@ import time
 
 import pytest
 from mlflow import MlflowClient
+
+from tests.integration.commands import started
+from tests.integration.waiting import wait_until
 
 LIMIT_S = 5.0
 """From the signal to the end of the process."""
@@ -88,13 +90,8 @@ def test_a_forked_child_that_is_ended_stops_nobody_else():
         assert process.stdout.read().splitlines() == ["child", "child 15"]
 
 
-def started(run_dir, *arguments):
-    script = "from espalier.cli import main; main()"
-    command = [sys.executable, "-c", script, "run", "--profile", "smoke", "--out", str(run_dir)]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    return subprocess.Popen(
-        [*command, *arguments], env=environment, stderr=subprocess.PIPE, text=True
-    )
+def run(run_dir, *arguments):
+    return started("run", "--profile", "smoke", "--out", run_dir, *arguments)
 
 
 def statuses(run_dir):
@@ -107,16 +104,13 @@ def statuses(run_dir):
 
 def wait_for_stage(run_dir, stage, process):
     """Return when the stage has begun, and computes."""
-    deadline = time.monotonic() + 300
-    while not (run_dir / "run.json").exists() or stage not in _attempts(run_dir):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, f"{stage} did not begin"
-        time.sleep(0.1)
+    notes = run_dir / "run.json"
+    wait_until(
+        lambda: notes.exists() and stage in json.loads(notes.read_text())["attempts"],
+        within_s=300,
+        process=process,
+    )
     time.sleep(1.0)
-
-
-def _attempts(run_dir):
-    return json.loads((run_dir / "run.json").read_text())["attempts"]
 
 
 def stop_within_limit(process, number):
@@ -124,7 +118,6 @@ def stop_within_limit(process, number):
     began = time.monotonic()
     _, said = process.communicate(timeout=60)
     took_s = time.monotonic() - began
-    print(f"{number.name}: {took_s:.2f} s")
     assert process.returncode == 128 + number, said
     assert took_s < LIMIT_S, said
     assert "Traceback" not in said
@@ -135,7 +128,7 @@ def stop_within_limit(process, number):
 @pytest.mark.slow
 def test_a_stopped_run_is_killed_in_mlflow_and_goes_on(tmp_path):
     run_dir = tmp_path / "runs" / "one"
-    process = started(run_dir)
+    process = run(run_dir)
     wait_for_stage(run_dir, "validate", process)
     stop_within_limit(process, signal.SIGTERM)
     assert statuses(run_dir) == {
@@ -144,7 +137,7 @@ def test_a_stopped_run_is_killed_in_mlflow_and_goes_on(tmp_path):
         "synthesize": "FINISHED",
         "validate": "KILLED",
     }
-    process = started(run_dir)
+    process = run(run_dir)
     wait_for_stage(run_dir, "prepare_policy", process)
     said = stop_within_limit(process, signal.SIGINT)
     assert next(line for line in said.splitlines() if "kept" in line).startswith("ingest: kept")
@@ -158,11 +151,10 @@ def test_a_stopped_run_is_killed_in_mlflow_and_goes_on(tmp_path):
 @pytest.mark.slow
 def test_a_pipeline_of_step_processes_stops_with_its_step(tmp_path):
     run_dir = tmp_path / "runs" / "two"
-    process = started(run_dir, "--runner", "kfp-local")
-    deadline = time.monotonic() + 300
-    while not (run_dir.parent / "mlflow.db").exists() or "ingest" not in statuses(run_dir):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    process = run(run_dir, "--runner", "kfp-local")
+    database = run_dir.parent / "mlflow.db"
+    wait_until(
+        lambda: database.exists() and "ingest" in statuses(run_dir), within_s=300, process=process
+    )
     stop_within_limit(process, signal.SIGTERM)
     assert statuses(run_dir) == {"two": "KILLED", "ingest": "KILLED"}

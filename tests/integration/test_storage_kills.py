@@ -1,25 +1,16 @@
 """A transfer whose process is killed in the middle, and the next one, which goes on."""
 
 import os
-import subprocess
-import sys
-import time
-
-import pytest
 
 from espalier.storage import open_location
 from tests.factories.storage import artifact, files, key_of
-from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
+from tests.fakes.s3_stand_in import BUCKET
+from tests.integration.commands import started
+from tests.integration.waiting import wait_until
 
 URI = f"s3://{BUCKET}/runs/r17/trained_policy"
 PARTS = 3
 SIZE = (PARTS - 1) * (16 << 20) + 5
-
-
-@pytest.fixture
-def s3():
-    with s3_stand_in() as stand_in:
-        yield stand_in
 
 
 def transfer(s3, verb, folder):
@@ -28,18 +19,13 @@ def transfer(s3, verb, folder):
         "import os, sys; from pathlib import Path; from espalier.storage import open_location\n"
         f"open_location({URI!r}, os.environ).{verb}(Path(sys.argv[1]))"
     )
-    return subprocess.Popen(
-        [sys.executable, "-c", script, str(folder)], env={**os.environ, **s3.environment}
-    )
+    return started(folder, script=script, **s3.environment)
 
 
 def kill_when(process, condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came that far"
-        time.sleep(0.01)
+    wait_until(condition)
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 def test_a_killed_publication_sends_the_missing_parts_alone(s3, tmp_path):

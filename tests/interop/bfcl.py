@@ -12,6 +12,7 @@ call that is dropped, altered, moved or added, and single messages with spoilt c
 import argparse
 import copy
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -58,9 +59,6 @@ def conversations():
 
 def as_call(call):
     return {"name": call.name, "arguments": call.arguments}
-
-
-# ------------------------------------------------------------------------------ jobs
 
 
 def play_job(task, turns):
@@ -191,15 +189,15 @@ def message_job(task, calls):
     }
 
 
-# ------------------------------------------------------------------------------ both sides
-
-
 def played_upstream(jobs, checkout):
+    """What BFCL makes of the jobs of each name."""
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder, "jobs.json")
-        asked.write_text(json.dumps(jobs))
+        asked.write_text(json.dumps([*itertools.chain(*jobs.values())]))
         argv = [sys.executable, str(PLAYER), str(checkout), str(asked)]
-        return json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)
+        told = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)
+    answers = iter(told)
+    return {name: [*itertools.islice(answers, len(of))] for name, of in jobs.items()}
 
 
 def played_here(task, turns):
@@ -331,7 +329,7 @@ def main():
     parser.add_argument("--spoilt", type=int, default=300, help="jobs of each kind")
     options = parser.parse_args()
 
-    talks = conversations()
+    talks, texts = conversations(), gold_texts()
     golds = [(task, gold_turns(task)) for task in talks]
     spoilt = [*spoilt_plays(talks, options.seed, options.spoilt)]
     changed = [*spoilt_conversations(talks, options.seed, 2 * options.spoilt)]
@@ -340,41 +338,31 @@ def main():
         for category in CALLED
         for task in family().read_benchmark(SHARED / f"BFCL_v4_{category}.json")
     ]
-    messages = [
-        *(
-            (task, [ToolCall(name=n, arguments=it) for n, it in gold_calls(task)])
-            for task in single
-        ),
-        *spoilt_messages(single, options.seed, 10 * options.spoilt),
-    ]
-    texts = gold_texts()
-    jobs = [
-        *(play_job(*pair) for pair in (*golds, *spoilt)),
-        *(
-            {**play_job(task, turns), "kind": "conversation", "gold": texts[task.arguments["id"]]}
+    messages = [(task, [ToolCall(name=n, arguments=it) for n, it in gold_calls(task)])
+                for task in single]  # fmt: skip
+    messages += spoilt_messages(single, options.seed, 10 * options.spoilt)
+    conversation = {"kind": "conversation"}
+    jobs = {
+        "gold calls": [play_job(*pair) for pair in golds],
+        "spoilt calls": [play_job(*pair) for pair in spoilt],
+        "changed conversations": [
+            play_job(task, turns) | conversation | {"gold": texts[task.arguments["id"]]}
             for task, turns in changed
-        ),
-        *(message_job(*pair) for pair in messages),
-    ]
+        ],
+        "messages": [message_job(*pair) for pair in messages],
+    }
     theirs = played_upstream(jobs, options.checkout)
-    ends = [len(golds), len(golds) + len(spoilt), len(golds) + len(spoilt) + len(changed)]
-    parts = [theirs[: ends[0]], theirs[ends[0] : ends[1]], theirs[ends[1] : ends[2]]]
-    same = [
-        compare_plays("gold calls", golds, parts[0]),
-        compare_plays("spoilt calls", spoilt, parts[1]),
-        compare_verdicts(
-            "changed conversations",
-            [not conversation_fault(task, played_turns(task, turns)) for task, turns in changed],
-            parts[2],
-        ),
-        compare_verdicts(
-            "messages",
-            [not answer_fault(task, calls) for task, calls in messages],
-            theirs[ends[2] :],
-        ),
-    ]
+    plays = {"gold calls": golds, "spoilt calls": spoilt}
+    verdicts = {
+        "changed conversations": [
+            not conversation_fault(task, played_turns(task, turns)) for task, turns in changed
+        ],
+        "messages": [not answer_fault(task, calls) for task, calls in messages],
+    }
+    same = [compare_plays(name, pairs, theirs[name]) for name, pairs in plays.items()]
+    same += [compare_verdicts(name, ours, theirs[name]) for name, ours in verdicts.items()]
     if options.write:
-        write_golden(talks, parts[0])
+        write_golden(talks, theirs["gold calls"])
     return 0 if all(same) else 1
 
 

@@ -13,8 +13,6 @@ import sys
 import types
 from pathlib import Path
 
-ENDING = "transfer_to_human_agents"
-
 
 def written(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

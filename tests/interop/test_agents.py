@@ -1,37 +1,22 @@
 """Agents written with real packages, in venvs of their own: recorded as the engine answered."""
 
-import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from espalier.config import AgentConfig, EpisodeConfig
-from espalier.dialects.dialect import Dialect
-from espalier.environments import Environments
-from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.episode import ToolRunner
-from espalier_interop.agents.player import agent_player
-from espalier_interop.recording.recorder import Recorder
-from tests.factories.byte_tokenizer import byte_tokenizer
+from espalier.config import AgentConfig
 from tests.factories.records import make_task
 from tests.interop.venvs import python_of
-from tests.interop.witness import Witness
-from tests.unit.dialects.test_drift import STEADY
+from tests.interop.witness import call, played
 
 AGENTS = Path(__file__).parent / "agents"
-END = "<|im_end|>"
+ASKED = "send {} of the article lamp to oslo on a ship , what is the fee ?"
 MADE = {
     "openai-agents by responses": ("openai_agents", "openai_agents_busy.py", {"BY": "responses"}),
     "openai-agents by chat": ("openai_agents", "openai_agents_busy.py", {"BY": "chat"}),
     "langgraph by chat": ("langgraph", "langgraph_busy.py", {}),
     "anthropic by messages": ("anthropic", "anthropic_busy.py", {}),
 }
-
-
-def call(name, **arguments):
-    told = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{told}\n</tool_call>"
 
 
 def rule(text, dice):
@@ -49,32 +34,14 @@ def rule(text, dice):
 
 
 @pytest.mark.parametrize("made", MADE)
-def test_recorded_tokens_equal_the_engines_in_every_call(made, monkeypatch):
+def test_recorded_tokens_equal_the_engines_in_every_call(made):
     venv, program, variables = MADE[made]
-    tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", END, "<tool_call>", "</tool_call>"))
-    dialect = Dialect(tokenizer, (), name="hermes")
-    witness = Witness(dialect, rule)
     config = AgentConfig(
         command=(str(python_of(venv)), str(AGENTS / program)), variables=variables,
         score="posted", deadline_s=200.0,
     )  # fmt: skip
-    graphs = []
-    close = Recorder.close
-    monkeypatch.setattr(
-        Recorder, "close", lambda self, one: (graphs.append(one), close(self, one))[1]
-    )
-
-    async def play():
-        nothing = Environments(family="none", tools=(), instructions="", make=None)
-        limits = EpisodeConfig(max_tokens=20_000, max_turn_tokens=400)
-        tools = ToolRunner(workers=0, timeout_s=5.0)
-        async with agent_player(config, witness, dialect, nothing, tools, limits) as player:
-            task = make_task("t", "hello", gold=("x",))
-            sampling = Sampling(temperature=1.0, seed=3)
-            return await player.play(task, sampling)
-
-    trajectory = asyncio.run(play())
-    (attempt,) = graphs
+    task = make_task("t", "hello", gold=("x",))
+    (trajectory,), (attempt,), witness = played(config, rule, task)
     assert attempt.lost == "no_reward", f"nothing else was wrong: {attempt.lost_because}"
     recorded = [(c.prompt_ids, c.answer_ids, c.logprobs) for c in attempt.graph.calls]
     assert sorted(recorded) == sorted(witness.answered)
@@ -85,3 +52,28 @@ def test_recorded_tokens_equal_the_engines_in_every_call(made, monkeypatch):
     trained = sum(trajectory.action_mask)
     assert trained == sum(len(answer) for _, answer, _ in witness.answered)
     assert len(trajectory.windows) == 5
+
+
+def sells_lamps(text, _dice):
+    """Weigh, ask for the fee, answer with it, and with too much for seven lamps."""
+    asked = text.rpartition("<|im_start|>assistant")[0]
+    count = int(asked.partition("send ")[2].partition(" ")[0])
+    last = asked.rpartition("<|im_start|>")[2]
+    if "what is the fee" in last:
+        return call("weigh", item="lamp", count=count)
+    if str(10 * count) in last:
+        return str(10 * count + (count == 7))
+    return call("fee", kilograms=5 * count, carrier="sea")
+
+
+def test_the_scorer_of_a_task_of_inspect_rewards_the_attempt():
+    config = AgentConfig(
+        command=(str(python_of("inspect")), str(AGENTS / "inspect_player.py")), score="posted",
+        deadline_s=120.0, tasks_per_process=2, processes=1,
+    )  # fmt: skip
+    tasks = [make_task(f"t{n}", ASKED.format(n), gold=(str(10 * n),)) for n in (3, 7)]
+    found, _, witness = played(config, sells_lamps, *tasks)
+    assert [one.reward["outcome"] for one in found] == [1.0, 0.0]
+    assert len(witness.answered) == 2 * 3
+    trained = sum(sum(one.action_mask) for one in found)
+    assert trained == sum(len(answer) for _, answer, _ in witness.answered)

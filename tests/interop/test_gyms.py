@@ -1,46 +1,19 @@
 """An environment of GEM and one of SkyRL-gym, played by the episode loop."""
 
 import asyncio
-import random
 import re
 
 import pytest
 
 from espalier.config import EpisodeConfig
-from espalier.dialects.dialect import Dialect
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
-from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.records import make_task
 from tests.interop.gyms.bridge import environments_of, gym
 from tests.interop.venvs import python_of
-from tests.interop.witness import Witness
-from tests.unit.dialects.test_drift import STEADY
+from tests.interop.witness import Witness, hermes
 
 COUNT = 20
-
-
-class TalkingWitness(Witness):
-    """A witness whose sessions go on after what is observed, as the episode loop has them."""
-
-    async def open(self, prompt_ids, sampling):
-        return _Session(self, prompt_ids, random.Random(sampling.seed))
-
-
-class _Session:
-    def __init__(self, witness, prompt_ids, dice):
-        self._witness, self._context, self._dice = witness, tuple(prompt_ids), dice
-
-    async def sample(self, *, max_tokens):
-        said = self._witness.answer(self._context, self._dice, max_tokens)
-        self._context += said.token_ids
-        return said
-
-    def observe(self, token_ids):
-        self._context += tuple(token_ids)
-
-    def close(self):
-        pass
 
 
 def guesses(text, _dice):
@@ -67,11 +40,10 @@ def sums(text, _dice):
 )
 def test_an_environment_is_played_and_rewards(package, kind, name, rule, right):
     python_of(package)
-    tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>"))
-    dialect = Dialect(tokenizer, (), name="hermes")
+    dialect = hermes()
     limits = EpisodeConfig(max_tokens=8000, max_turn_tokens=200)
     with gym(package, kind, name) as playing, gym(package, kind, name) as beside:
-        witness = TalkingWitness(dialect, rule)
+        witness = Witness(dialect, rule)
         context = EpisodeContext(
             engine=witness, dialect=dialect, environments=environments_of(playing),
             tools=ToolRunner(workers=0, timeout_s=30.0), limits=limits,

@@ -3,10 +3,6 @@
 import asyncio
 import json
 import shutil
-import socket
-import subprocess
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,7 @@ from espalier.environments import family_of
 from espalier.environments.teaching import play_script
 from espalier.records import FinalAnswer, ToolCalls
 from tests.factories.scripts import played
+from tests.interop.openenv.servers import running
 from tests.interop.venvs import python_of
 
 SERVER = Path(__file__).parent / "mcp_servers" / "stock_server.py"
@@ -44,51 +41,20 @@ def files(tmp_path_factory):
     return folder
 
 
-@contextmanager
-def over_http():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [python_of("mcp"), SERVER, "streamable-http", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(600):
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def stock(folder, **server):
-    return family_of(
-        Profile.model_validate(
-            {
-                "environment": {
-                    "name": "mcp",
-                    "tasks": folder.parent / "tasks.jsonl",
-                    "servers": {"stock": server},
-                    "sandbox": {"packages": [], "size": 2},
-                    "disk_mb": 128,
-                }
-            }
-        )
-    )
-
-
-def first_played(found, *actions):
-    (task, *_) = found.read_benchmark(found.settings.tasks)
-    return played(found, task, *actions)
+    environment = {
+        "name": "mcp", "tasks": folder.parent / "tasks.jsonl", "servers": {"stock": server},
+        "sandbox": {"packages": [], "size": 2}, "disk_mb": 128,
+    }  # fmt: skip
+    return family_of(Profile.model_validate({"environment": environment}))
 
 
 def check_what_is_read(found):
     assert [spec.name for spec in found.specs] == ["count", "take", "add_up", "report"]
     assert found.specs[1].parameters["required"] == ["item"]
-    read = first_played(
-        found,
+    (task, *_) = found.read_benchmark(found.settings.tasks)
+    read = played(
+        found, task,
         ToolCalls.one("count", {"item": "rope"}), ToolCalls.one("count", {"item": "moon"}),
         ToolCalls.one("add_up", {"numbers": [1, 2, 3]}), ToolCalls.one("add_up", {"numbers": "x"}),
         ToolCalls.one("report", {}), FinalAnswer("x"),
@@ -120,8 +86,8 @@ def test_each_episode_has_the_real_server_in_its_sandbox(files):
 
 
 def test_the_real_server_is_played_over_http(files):
-    with over_http() as url:
-        found = stock(files, url=url)
+    with running([python_of("mcp"), SERVER, "streamable-http"]) as url:
+        found = stock(files, url=f"{url}/mcp")
         check_what_is_read(found)
         task = found.read_benchmark(found.settings.tasks)[2]
         with found.environments(None) as over:

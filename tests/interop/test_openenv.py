@@ -23,29 +23,23 @@ def parcels():
         yield family_of(load_profile(HERE / "profile.toml", [f'environment.url="{url}"']))
 
 
-def test_demonstrations_on_a_real_server_are_all_rewarded(parcels):
+def test_answers_on_a_real_server_are_rewarded_where_they_are_right(parcels):
     tasks = parcels.tasks("train", COUNT)
-    with parcels.environments(None) as over:
 
-        async def play_all():
-            played = (play_script(over("train"), one, parcels.demonstrate(one)) for one in tasks)
-            return await asyncio.gather(*played)
-
-        found = asyncio.run(play_all())
-    assert len(found) == COUNT
-    assert [one.reward["outcome"] for one in found] == [1.0] * COUNT
-
-
-def test_a_wrong_answer_on_a_real_server_earns_nothing(parcels):
     def wrong():
         yield ToolCalls.one("act", {"do": "fly", "what": "moon"})
         yield ToolCalls.one("act", {"do": "answer", "what": "-1"})
 
-    task = parcels.tasks("train", 1)[0]
     with parcels.environments(None) as over:
-        found = asyncio.run(play_script(over("train"), task, wrong()))
-    assert found.reward["outcome"] == 0.0
-    assert not found.tool_results[0].succeeded, "its schema has no such action"
+
+        async def play_all():
+            scripts = [(one, parcels.demonstrate(one)) for one in tasks] + [(tasks[0], wrong())]
+            return await asyncio.gather(*(play_script(over("train"), *one) for one in scripts))
+
+        *right, lost = asyncio.run(play_all())
+    assert [one.reward["outcome"] for one in right] == [1.0] * COUNT
+    assert lost.reward["outcome"] == 0.0
+    assert not lost.tool_results[0].succeeded, "its schema has no such action"
 
 
 def test_prompts_of_a_real_server_are_in_one_split_alone(parcels):
@@ -54,7 +48,7 @@ def test_prompts_of_a_real_server_are_in_one_split_alone(parcels):
         for split in ("train", "dev", "heldout")
     ]
     assert [len(one) for one in prompts[1:]] == [260, 500]
-    assert not prompts[0] & prompts[1] | prompts[0] & prompts[2] | prompts[1] & prompts[2]
+    assert len(set.union(*prompts)) == sum(map(len, prompts))
 
 
 def test_real_clients_play_a_family_of_ours():

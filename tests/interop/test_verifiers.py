@@ -1,35 +1,23 @@
 """A taskset of verifiers is played by a policy through its EnvServer, which rewards it."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from espalier.config import AgentConfig, EpisodeConfig, load_profile
-from espalier.dialects.dialect import Dialect
-from espalier.environments import Environments, family_of
+from espalier.config import AgentConfig, load_profile
+from espalier.environments import family_of
 from espalier.environments.teaching import play_script
 from espalier.records import ProfileError
 from espalier.records.trajectory import FinishReason
-from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.episode import ToolRunner
-from espalier_interop.agents.player import agent_player
-from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.records import make_task
 from tests.interop.openenv.servers import running
 from tests.interop.venvs import python_of
-from tests.interop.witness import Witness
-from tests.unit.dialects.test_drift import STEADY
+from tests.interop.witness import call, played
 
 HERE = Path(__file__).parent
 MODULES = {"PYTHONPATH": f"{HERE / 'verifiers'}:{HERE / 'agents'}"}
 ASKED = "send {count} of the article lamp to oslo on a ship , what is the fee ?"
-
-
-def call(name, **arguments):
-    told = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{told}\n</tool_call>"
 
 
 def rule(text, _dice):
@@ -45,29 +33,11 @@ def rule(text, _dice):
 
 
 def play(*tasks, deadline_s=120.0, **server):
-    """The attempts at tasks, side by side, the recorded ones, and the engine."""
-    tokenizer = byte_tokenizer(
-        STEADY, ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
-    )
-    dialect = Dialect(tokenizer, (), name="hermes")
-    witness = Witness(dialect, rule)
     config = AgentConfig(
         verifiers={"python": python_of("verifiers"), "taskset": "parcels-v1", **server},
         variables=MODULES, score="posted", deadline_s=deadline_s, call_timeout_s=5.0,
     )  # fmt: skip
-    closed = []
-
-    async def run():
-        nothing = Environments(family="none", tools=(), instructions="", make=None)
-        limits = EpisodeConfig(max_tokens=20_000, max_turn_tokens=400)
-        tools = ToolRunner(workers=0, timeout_s=5.0)
-        async with agent_player(config, witness, dialect, nothing, tools, limits) as player:
-            close = player.recorder.close
-            player.recorder.close = lambda one: (closed.append(one), close(one))[1]
-            sampling = Sampling(temperature=1.0, seed=3)
-            return await asyncio.gather(*(player.play(task, sampling) for task in tasks))
-
-    return asyncio.run(run()), closed, witness
+    return played(config, rule, *tasks)
 
 
 def order(count, answer=None):
@@ -79,13 +49,10 @@ def order(count, answer=None):
     return task.model_copy(update={"arguments": {"task_data": data}})
 
 
-def without_data(count):
-    """A task of another family: its prompt alone is no TaskData of this taskset."""
-    return make_task(f"t{count}", ASKED.format(count=count), gold=("70",))
-
-
 def test_rewards_of_the_server_reach_its_attempts():
-    tasks = [order(3), order(5), order(7), order(4, answer="unknown"), without_data(8)]
+    # of another family: its prompt alone is no TaskData of this taskset
+    foreign = make_task("t8", ASKED.format(count=8), gold=("70",))
+    tasks = [order(3), order(5), order(7), order(4, answer="unknown"), foreign]
     found, attempts, witness = play(*tasks)
     assert [one.reward for one in found] == [
         {"outcome": 1.0}, {"outcome": 1.0}, {"outcome": 0.0}, {}, {},
@@ -157,9 +124,7 @@ def test_tasks_of_a_taskset_are_dealt_to_splits():
         split: {family.split_key(task.arguments["task_data"], "") for task in found}
         for split, found in tasks.items()
     }
-    assert not orders["train"] & (orders["dev"] | orders["heldout"]) | (
-        orders["dev"] & orders["heldout"]
-    )
+    assert len(set.union(*orders.values())) == sum(map(len, orders.values()))
     with family.environments(None) as over:
         task = tasks["train"][0]
         found = asyncio.run(play_script(over("train"), task, family.demonstrate(task)))

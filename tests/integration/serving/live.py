@@ -1,8 +1,8 @@
 """Endpoints that really listen on loopback, over the lock-step engine or one whose pace is set."""
 
 import asyncio
+import json
 import threading
-import time
 from contextlib import asynccontextmanager, contextmanager
 
 import httpx2
@@ -17,6 +17,7 @@ from espalier.serving.server import Door, DrainingServer
 from espalier.serving.source import Source
 from espalier.wire.listening import listening
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
+from tests.integration.waiting import wait_until
 
 CONTEXT = 128
 SEED = 11
@@ -128,17 +129,8 @@ def listening_endpoint(
             writer.stop()
 
 
-def wait_until(holds, *, within_s=30.0):
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-
-
 def events(answer):
     """What a stream says, without its end mark; the mark must be there."""
-    import json
-
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]

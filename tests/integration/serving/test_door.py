@@ -4,8 +4,6 @@ import os
 import resource
 import socket
 import ssl
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,10 +14,10 @@ from espalier.serving import server
 from espalier.serving.server import Door, opened_door
 from espalier.serving.tls import TlsFiles
 from espalier.wire.keys import KEYS_VARIABLE, ApiKeys, new_key
-from espalier.wire.listening import is_loopback
 from tests.factories.certificates import certificate
-from tests.integration.commands import espalier_here
-from tests.integration.serving.live import PacedEngine, listening_endpoint, lockstep, wait_until
+from tests.integration.commands import espalier, espalier_here
+from tests.integration.serving.live import PacedEngine, listening_endpoint, lockstep
+from tests.integration.waiting import wait_until
 
 TEXT = "/v1/completions"
 ASKED = {"model": "tiny", "prompt": [20, 21], "max_tokens": 2}
@@ -37,42 +35,34 @@ def bearing(key):
 
 def test_nothing_is_answered_without_a_key_but_probes(keys):
     path, key = keys
-    with listening_endpoint(lockstep(), door=Door(ApiKeys.open(path, {}))) as client:
+    with (
+        listening_endpoint(PacedEngine(), door=Door(ApiKeys.open(path, {}))) as client,
+        socket.create_connection((client.base_url.host, client.base_url.port), 5) as line,
+    ):
         for wrong in ({}, bearing("esp-wrong"), {"authorization": key}, bearing("\xff")):
             for method, asked in (("POST", TEXT), ("GET", "/v1/models"), ("GET", "/nowhere")):
                 encoded = {k: v.encode("latin-1") for k, v in wrong.items()}
                 answer = client.request(method, asked, headers=encoded, json=ASKED)
                 error = answer.json()["error"]
                 assert (answer.status_code, error["code"]) == (401, "invalid_api_key")
-                assert error["type"] == "invalid_request_error"
-                assert answer.headers["www-authenticate"] == "Bearer"
                 assert "esp-" not in answer.text
         for asked in ("/healthz", "/readyz", "/health", "/metrics"):
             assert client.get(asked).status_code == 200
         assert client.post(TEXT, headers=bearing(key), json=ASKED).status_code == 200
         assert 'status="401"' in client.get("/metrics").text
         assert key not in client.get("/metrics").text
+        # before its body
+        line.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n")
+        assert line.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
 def test_health_and_metrics_can_be_guarded_too(keys):
     path, key = keys
     door = Door(ApiKeys.open(path, {}))
     with listening_endpoint(PacedEngine(), door=door, guard_health=True) as client:
-        for asked in ("/health", "/metrics"):
-            assert client.get(asked).status_code == 401
+        for asked, status in (("/health", 401), ("/metrics", 401), ("/healthz", 200)):
+            assert client.get(asked).status_code == status
             assert client.get(asked, headers=bearing(key)).status_code == 200
-        for asked in ("/healthz", "/readyz"):
-            assert client.get(asked).status_code == 200
-
-
-def test_a_request_without_a_key_is_refused_before_its_body(keys):
-    path, _ = keys
-    with (
-        listening_endpoint(PacedEngine(), door=Door(ApiKeys.open(path, {}))) as client,
-        socket.create_connection((client.base_url.host, client.base_url.port), 5) as line,
-    ):
-        line.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n")
-        assert line.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
 def test_keys_that_are_added_or_removed_later_count(keys, monkeypatch):
@@ -85,9 +75,7 @@ def test_keys_that_are_added_or_removed_later_count(keys, monkeypatch):
 
         bob = new_key("bob", path)
         wait_until(lambda: status(bob) == 200)
-        path.write_text(
-            "".join(li for li in path.read_text().splitlines(keepends=True) if "bob" in li)
-        )
+        path.write_text("\n".join(li for li in path.read_text().splitlines() if "bob" in li))
         wait_until(lambda: status(alice) == 401)
         assert status(bob) == 200
 
@@ -99,7 +87,7 @@ def test_a_key_is_made_by_a_command_and_printed_once(tmp_path):
     assert key not in made.stderr
     again = espalier_here("api-key", "alice", "--file", "keys", cwd=tmp_path)
     assert again.exit_code == 1
-    assert again.stderr.startswith("error: keys: has a key of that name")
+    assert "keys" in again.stderr
 
 
 def test_the_variable_of_keys_leaves_the_environment(keys, monkeypatch):
@@ -109,24 +97,13 @@ def test_the_variable_of_keys_leaves_the_environment(keys, monkeypatch):
     assert KEYS_VARIABLE not in os.environ
 
 
-@pytest.mark.parametrize(
-    ("host", "inside"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True),
-     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("example.org", False)],
-)  # fmt: skip
-def test_what_others_reach_is_not_loopback(host, inside):
-    assert is_loopback(host) is inside
-
-
 def test_an_open_endpoint_that_others_reach_is_warned_of(tmp_path):
     def said(host):
         done = espalier_here("serve", "no/such/policy", "--host", host, "--port", "0", cwd=tmp_path)
         return done.stderr
 
-    assert "warning: everyone who can reach 0.0.0.0:0 can use it: there are no API keys" in said(
-        "0.0.0.0"
-    )
-    assert "warning" not in said("127.0.0.1")
+    assert "no API keys" in said("0.0.0.0")
+    assert "warning" not in said("127.0.0.1") + said("localhost")
 
 
 def test_answers_are_the_same_over_tls(tmp_path):
@@ -191,71 +168,44 @@ def test_a_renewed_certificate_is_taken_up(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "fault", ["missing", "mismatched", "expired", "not yet", "no PEM", "locked"]
+    "fault", ["cannot be read", "is not the key", "expired", "not yet", "PEM", "passphrase"]
 )
 def test_files_that_no_client_would_trust_are_refused(tmp_path, fault):
     files = certificate(tmp_path)
     match fault:
-        case "missing":
+        case "cannot be read":
             files.key.unlink()
-        case "mismatched":
+        case "is not the key":
             files.key.write_text(certificate(tmp_path / "other").key.read_text())
         case "expired":
             files = certificate(tmp_path, days=(-10, -1))
         case "not yet":
             files = certificate(tmp_path, days=(1, 10))
-        case "no PEM":
+        case "PEM":
             files.certificate.write_text("hello")
-        case "locked":
+        case "passphrase":
             files = certificate(tmp_path, passphrase=b"x")
-    told = {
-        "missing": "key.pem: cannot be read (No such file",
-        "mismatched": "is not the key of",
-        "expired": "clients would refuse it: certificate has expired",
-        "not yet": "clients would refuse it: certificate is not yet valid",
-        "no PEM": "not a certificate and its key in PEM",
-        "locked": "has a passphrase",
-    }
     config = ServingConfig(tls_certificate_file=files.certificate, tls_key_file=files.key)
-    with pytest.raises(ServingError) as refused:
+    with pytest.raises(ServingError, match=fault):
         opened_door(config)
-    assert told[fault] in str(refused.value)
 
 
-def test_a_certificate_without_its_key_is_refused_in_the_profile(tmp_path):
-    done = espalier_here("serve", "x", "--set", "serving.tls_certificate_file=c.pem", cwd=tmp_path)
-    assert done.exit_code == 1
-    assert "serving.tls_key_file belong together" in done.stderr
+LIMITED = """
+import resource
+from espalier.config import ServingConfig
+from espalier.records import ServingError
+from espalier.wire.listening import within_open_files
+for connections, hard in ((500, 1000), (2000, 1000), (1, 272)):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        config = within_open_files(ServingConfig(max_connections=connections), str)
+        print(config.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    except ServingError:
+        print("refused")
+"""
 
 
 def test_connections_are_as_many_as_open_files_allow():
-    script = (
-        "import resource\n"
-        "from espalier.config import ServingConfig\n"
-        "from espalier.records import ServingError\n"
-        "from espalier.wire.listening import within_open_files\n"
-        "def bounded(connections, hard):\n"
-        "    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))\n"
-        "    config = ServingConfig(max_connections=connections)\n"
-        "    print(within_open_files(config, print).max_connections)\n"
-        "    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
-        "bounded(500, 1000)\n"
-        "bounded(2000, 1000)\n"
-        "try:\n"
-        "    bounded(1, 272)\n"
-        "except ServingError as error:\n"
-        "    print(error)\n"
-    )
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 1000
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "500",
-        "(772, 1000)",
-        "warning: serving.max_connections is 728 instead of 2000: "
-        "this process may have 1000 open files (`ulimit -Hn`)",
-        "728",
-        "(1000, 1000)",
-        "this process may have 272 open files (`ulimit -Hn`); "
-        "serving needs 272 and one for each connection",
-    ]
+    done = espalier(script=LIMITED)
+    assert done.stdout.splitlines() == ["500 772", "728 1000", "refused"], done.stderr

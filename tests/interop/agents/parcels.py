@@ -1,4 +1,4 @@
-"""What the agents of the interop tests share: the parcel desk's tools, and tasks from the input.
+"""What agents and servers of the interop tests share: the parcel desk, and tasks from the input.
 
 Nothing here or beside it knows espalier: each agent runs in a venv with its own library alone.
 """
@@ -10,6 +10,13 @@ import sys
 WEIGHTS = {"lamp": 5, "chair": 7, "desk": 9, "rug": 6, "clock": 2, "mirror": 8, "vase": 4}
 WEIGHTS |= {"bench": 9, "stool": 6, "kettle": 3, "globe": 5, "shelf": 7, "drum": 4, "tent": 8}
 PRICES = {"rail": 3, "road": 4, "sea": 2, "air": 6}
+WORDS = {
+    "rail": ("by train", "on rails", "by railway"),
+    "road": ("by truck", "on the motorway", "by van"),
+    "sea": ("on a ship", "by boat", "across the ocean"),
+    "air": ("by plane", "through the air", "on a flight"),
+}
+TOWNS = ("oslo", "turin", "lyon", "cork", "graz", "porto", "malmo", "bern", "ghent", "split")
 MOST_TURNS = 4
 
 

@@ -96,7 +96,6 @@ def main():
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=TASKS)
     parser.add_argument("--rows", type=int, default=0, help="at most so many of each task")
     parser.add_argument("--only", nargs="*", default=(), help="ids of rows, as they are printed")
-    parser.add_argument("--show", type=int, default=0, help="so many examples of each cause")
     options = parser.parse_args()
     if not SHARED.is_dir():
         sys.exit(f"{SHARED} is not here")
@@ -118,7 +117,7 @@ def main():
     for key, count in sorted(causes.items(), key=str):
         name, scorer, who, cause = key
         print(f"{name:24}{scorer:30}{who:8}{count:>6}  {cause or 'NO CAUSE IS NAMED'}")
-        for one in examples[key][: options.show or (0 if cause else MOST_UNNAMED)]:
+        for one in examples[key][: 0 if cause else MOST_UNNAMED]:
             told = {name: str(value)[-300:] for name, value in one.items() if name != "cause"}
             print("    " + json.dumps(told, ensure_ascii=False))
     unnamed = sum(count for key, count in causes.items() if not key[3])

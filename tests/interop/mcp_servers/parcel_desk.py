@@ -6,7 +6,7 @@ python parcel_desk.py PORT
 import sys
 
 from mcp.server import MCPServer
-from parcel_words import PRICES, WEIGHTS
+from parcels import PRICES, WEIGHTS
 
 server = MCPServer("parcels", log_level="ERROR")
 

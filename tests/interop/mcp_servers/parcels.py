@@ -5,7 +5,7 @@ import random
 from espalier.environments import dealt_split, make_task
 from espalier.records import FinalAnswer, ToolCalls
 from espalier_interop.mcp import Mcp
-from tests.interop.mcp_servers.parcel_words import PRICES, TOWNS, WEIGHTS, WORDS
+from tests.interop.agents.parcels import PRICES, TOWNS, WEIGHTS, WORDS
 
 
 class ParcelsOnMcp(Mcp):

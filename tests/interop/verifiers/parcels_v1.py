@@ -9,22 +9,15 @@ import random
 
 import httpx
 import verifiers.v1 as vf
-from parcels import MOST_TURNS, PRICES, WEIGHTS, paid, weighed
+from parcels import MOST_TURNS, PRICES, TOWNS, WEIGHTS, WORDS, paid, weighed
 
 UNKNOWN = "unknown"
 """An answer that nobody can reward."""
-_HOW = {
-    "rail": ("by train", "on rails", "by railway"),
-    "road": ("by truck", "on the motorway", "by van"),
-    "sea": ("on a ship", "by boat", "across the ocean"),
-    "air": ("by plane", "through the air", "on a flight"),
-}
 _ASKED = (
     "send {count} of the article {item} to {town} {how} , what is the fee ?",
     "what does it cost {how} to bring {count} of {item} to {town} ?",
     "{town} wants {item} , {count} of them , {how} . how much is that ?",
 )
-_TOWNS = ("oslo", "turin", "lyon", "cork", "graz", "porto", "malmo", "bern", "ghent", "split")
 _TOOLS = {"weigh": (weighed, ("item", "count")), "fee": (paid, ("kilograms", "carrier"))}
 _OFFERED = [
     {
@@ -64,9 +57,9 @@ class Parcels(vf.Taskset[ParcelTask, vf.TasksetConfig]):
         rng = random.Random(0)
         while True:
             item, carrier = rng.choice(list(WEIGHTS)), rng.choice(list(PRICES))
-            count, how = rng.randint(2, 12), rng.choice(_HOW[carrier])
+            count, how = rng.randint(2, 12), rng.choice(WORDS[carrier])
             asked = rng.choice(_ASKED)
-            prompt = asked.format(item=item, count=count, how=how, town=rng.choice(_TOWNS))
+            prompt = asked.format(item=item, count=count, how=how, town=rng.choice(TOWNS))
             fee = str(WEIGHTS[item] * count * PRICES[carrier])
             told = Parcel(prompt=prompt, item=item, count=count, carrier=carrier, answer=fee)
             yield ParcelTask(told, self.config.task)

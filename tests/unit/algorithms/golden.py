@@ -1,8 +1,8 @@
 """Golden vectors: numbers of public RL code that the rules must reproduce, none left out silently.
 
-A module `test_golden_<topic>.py` makes one `Topic` of two tables: family -> how to run a case of
-it, and case -> why it is not run. A case that stands in neither, or in both, fails the accounting.
-The vectors live in tests/golden; a file that is missing fails the modules that read it.
+A module `test_golden_<topic>.py` makes one test of two tables: family -> how to run a case of it,
+and case -> why it is not run. A case that stands in neither fails the collection, and so does a
+file of tests/golden that is missing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -66,57 +66,43 @@ class Case:
         torch.testing.assert_close(actual, wanted, rtol=self.rtol, atol=self.atol, equal_nan=True)
 
 
-@dataclass(frozen=True)
-class Topic:
-    """One golden file and the two tables that account for all of its cases."""
+def cases_of(topic: str) -> list[Case]:
+    """All cases of a golden file."""
+    return [_case(record) for record in golden_cases(topic)]
 
-    name: str
-    runners: Mapping[str, Callable[[Case], None]]
-    """Family, or a pattern of families (`verl_rs_*`; the longest that matches counts)."""
-    excluded: Mapping[str, str]
-    """Case name, or a pattern of names (`azr_learnability/*`), and the reason."""
 
-    @cached_property
-    def cases(self) -> list[Case]:
-        """All cases of the file."""
-        return [_case(record) for record in golden_cases(self.name)]
+def golden_test(
+    topic: str,
+    runners: Mapping[str, Callable[[Case], None]],
+    excluded: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[Case], None]:
+    """Return a test that runs every case of a topic by its family's runner.
 
-    def each_case(self) -> pytest.MarkDecorator:
-        """Parametrises a test over `case`; excluded and advisory ones are skipped by reason."""
-        params = []
-        for case in self.cases:
-            reason = self.reason_against(case)
-            marks = [pytest.mark.skip(reason=f"{case.name}: {reason}")] if reason else []
-            params.append(pytest.param(case, id=case.name, marks=marks))
-        return pytest.mark.parametrize("case", params)
+    Args:
+        topic: of a golden file.
+        runners: by family, or a pattern of families (`verl_rs_*`); the longest that matches counts.
+        excluded: the reason by case, or by a pattern of cases (`azr_learnability/*`).
+    """
+    params, used = [], set()
+    for case in cases_of(topic):
+        reasons = {p: why for p, why in excluded.items() if fnmatchcase(case.name, p)}
+        used |= reasons.keys()
+        if case.advisory or reasons:
+            why = "advisory" if case.advisory else next(iter(reasons.values()))
+            params.append(pytest.param(case, id=case.name, marks=pytest.mark.skip(reason=why)))
+            continue
+        patterns = [pattern for pattern in runners if fnmatchcase(case.family, pattern)]
+        assert patterns, f"{case.name} is neither run nor excluded"
+        used.add(max(patterns, key=len))
+        params.append(pytest.param(case, id=case.name))
+    assert used == {*runners, *excluded}, "an entry without a case"
 
-    def reason_against(self, case: Case) -> str | None:
-        """Why `case` is not run."""
-        if case.advisory:
-            return "advisory"
-        return next(
-            (why for name, why in self.excluded.items() if fnmatchcase(case.name, name)), None
-        )
+    @pytest.mark.parametrize("case", params)
+    def run(case: Case) -> None:
+        patterns = [pattern for pattern in runners if fnmatchcase(case.family, pattern)]
+        runners[max(patterns, key=len)](case)
 
-    def run(self, case: Case) -> None:
-        """Run one case by its family's runner."""
-        self.runners[max(self._patterns(case), key=len)](case)
-
-    def check_accounts(self) -> None:
-        """Every case is run or excluded, and no entry of the tables stands for nothing."""
-        excluded = [case for case in self.cases if self.reason_against(case)]
-        run = [case for case in self.cases if case not in excluded]
-        assert not [case.name for case in run if not self._patterns(case)], (
-            "neither run nor excluded"
-        )
-        used = {max(self._patterns(case), key=len) for case in run}
-        assert not set(self.runners) - used, "runners without a case"
-        names = [case.name for case in self.cases]
-        idle = [p for p in self.excluded if not any(fnmatchcase(name, p) for name in names)]
-        assert not idle, "exclusions without a case"
-
-    def _patterns(self, case: Case) -> list[str]:
-        return [pattern for pattern in self.runners if fnmatchcase(case.family, pattern)]
+    return run
 
 
 def numbers(value: Any) -> Any:

@@ -11,9 +11,11 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from espalier.algorithms.advantages import Gae, LengthAdaptiveGae, TurnGae
+from espalier.algorithms.advantages import Gae, LengthAdaptiveGae, TurnDiscounted, TurnGae
 from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.off_policy import VTrace
 from tests.factories.credit_batches import credit_batches
 
 BATCH = CreditBatch(
@@ -85,9 +87,78 @@ def test_length_adaptive_lambda_grows_with_the_trajectory():
     assert (credit.returns_BT == mask_BT).all(), "the critic's lambda is 1"
 
 
-def test_whitening_leaves_the_returns_alone():
-    plain, whitened = (Gae(whitened=on).credit(BATCH) for on in (False, True))
-    assert torch.equal(plain.returns_BT, whitened.returns_BT)
-    advantages_N = whitened.advantages_BT[BATCH.action_mask_BT]
-    assert advantages_N.mean() == pytest.approx(0.0, abs=1e-9)
-    assert advantages_N.std() == pytest.approx(1.0, abs=1e-6)
+TURNS = CreditBatch(
+    rewards_BT=torch.tensor([[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 5.0, 9.0]]),
+    action_mask_BT=torch.tensor([[True, True, False, True], [True, True, True, False]]),
+    groups_B=torch.tensor([3, 3]),
+    turns_BT=torch.tensor([[0, 0, -1, 1], [0, 0, 0, -1]]),
+)
+
+
+def test_returns_are_discounted_by_turn_and_compared_with_other_turns():
+    by_deviation = TurnDiscounted(gamma=0.5).credit(TURNS)
+    assert by_deviation.returns_BT.tolist() == [[2.0, 2.0, 0.0, 2.0], [5.0, 5.0, 5.0, 0.0]]
+    # returns 2, 2 and 5: mean 3, deviation sqrt(3)
+    assert by_deviation.advantages_BT[1, 0].item() == pytest.approx(2 / 3**0.5, abs=1e-5)
+    assert by_deviation.advantages_BT[0, 0].item() == pytest.approx(-1 / 3**0.5, abs=1e-5)
+    with_all = TurnDiscounted(gamma=0.5, scale="none").credit(TURNS).advantages_BT
+    assert with_all.tolist() == [[-1.0, -1.0, 0.0, -1.0], [2.0, 2.0, 2.0, 0]]
+    same = TurnDiscounted(gamma=0.5, scale="none", compared="same_turn").credit(TURNS)
+    expected = [[-1.5, -1.5, 0.0, 0.0], [1.5, 1.5, 1.5, 0.0]]
+    assert same.advantages_BT.tolist() == expected, "the second turn stands alone"
+
+
+def some_batch(seed):
+    generator = torch.Generator().manual_seed(seed)
+    shape = tuple(torch.randint(1, 8, (2,), generator=generator).tolist())
+    rewards, values, log_ratios = torch.randn(3, *shape, generator=generator).double()
+    return CreditBatch(
+        rewards_BT=rewards,
+        action_mask_BT=torch.rand(shape, generator=generator) < 0.7,
+        groups_B=torch.arange(len(rewards)),
+        values_BT=values,
+        behavior_logprobs_BT=torch.full_like(rewards, -2),
+        proximal_logprobs_BT=log_ratios - 2,
+    )
+
+
+def defined(rule, rewards, values, ratios):
+    """Espeholt et al. 2018, eq. 1, for one trajectory without holes: sums of products, no loop
+    carried backwards. Returns targets and advantages."""
+    steps, targets = len(rewards), []
+    rho = [min(rule.rho_bound, ratio) for ratio in ratios]
+    c = [rule.trace_lambda * min(rule.c_bound, ratio) for ratio in ratios]
+    ahead = [*values[1:], 0.0]
+    for s in range(steps):
+        target = values[s]
+        for t in range(s, steps):
+            product = 1.0
+            for i in range(s, t):
+                product *= c[i]
+            delta = rho[t] * (rewards[t] + rule.gamma * ahead[t] - values[t])
+            target += rule.gamma ** (t - s) * product * delta
+        targets.append(target)
+    after = [*targets[1:], 0.0]
+    advantages = [rho[s] * (rewards[s] + rule.gamma * after[s] - values[s]) for s in range(steps)]
+    return targets, advantages
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    gamma=st.floats(0.5, 1),
+    bounds=st.tuples(st.floats(0.3, 3), st.floats(0.3, 3)),
+    trace_lambda=st.floats(0, 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_v_trace_is_the_sum_that_defines_it(seed, gamma, bounds, trace_lambda):
+    rule = VTrace(gamma=gamma, rho_bound=bounds[0], c_bound=bounds[1], trace_lambda=trace_lambda)
+    batch = some_batch(seed)
+    credit = rule.credit(batch)
+    ratios_BT = (batch.proximal_logprobs_BT - batch.behavior_logprobs_BT).exp()
+    for row, here in enumerate(batch.action_mask_BT):
+        tokens = (batch.rewards_BT[row], batch.values_BT[row], ratios_BT[row])
+        targets, advantages = defined(rule, *(x[here].tolist() for x in tokens))
+        assert credit.returns_BT[row][here].tolist() == pytest.approx(targets)
+        assert credit.advantages_BT[row][here].tolist() == pytest.approx(advantages)
+        assert not credit.returns_BT[row][~here].any()
+        assert not credit.advantages_BT[row][~here].any()

@@ -4,25 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from espalier.algorithms.advantages import (
-    DrGrpo,
-    Gae,
-    Gdpo,
-    Gpg,
-    Grpo,
-    GrpoLengthPenalty,
-    GrpoPassK,
-    MaxRl,
-    Opo,
-    OptimalTokenBaseline,
-    ReinforcePlusPlus,
-    ReinforcePlusPlusBaseline,
-    ReMax,
-    Rloo,
-)
+from espalier.algorithms import advantages as ways
 from espalier.algorithms.batch import CreditBatch
 from espalier.algorithms.regularizers import KlPenalty
-from tests.unit.algorithms.golden import Topic
+from tests.unit.algorithms.golden import golden_test
 
 
 def _numbered(index):
@@ -49,43 +34,33 @@ def _check_verl(case, rule, batch):
     )
 
 
-def _verl(rule):
-    return lambda case: _check_verl(case, rule, _verl_batch(case))
+def _verl(rule_of):
+    """Runs a case on the rule that its parameters make."""
+    return lambda case: _check_verl(case, rule_of(case.params), _verl_batch(case))
 
 
-def _grpo(case, **options):
-    by_std = case.params["norm_adv_by_std_in_grpo"]
+def _grpo(params, **options):
     options["rewards_counted"] = "all_tokens"
-    rule = Grpo(std_eps=case.params["epsilon"], **options) if by_std else DrGrpo(**options)
-    _check_verl(case, rule, _verl_batch(case))
-
-
-def _gpg(case):
-    rule = Gpg(normalizer=case.params["f_norm"], rewards_counted="all_tokens")
-    _check_verl(case, rule, _verl_batch(case))
-
-
-def _reinforce_plus_plus(case):
-    rule = ReinforcePlusPlus(gamma=case.params["gamma"], at_observations="reset")
-    _check_verl(case, rule, _verl_batch(case))
+    if params["norm_adv_by_std_in_grpo"]:
+        return ways.Grpo(std_eps=params["epsilon"], **options)
+    return ways.DrGrpo(**options)
 
 
 def _remax(case):
     batch = _verl_batch(case, baseline_rewards_B=case.tensor("reward_baselines"))
-    _check_verl(case, ReMax(), batch)
+    _check_verl(case, ways.ReMax(), batch)
 
 
-def _pass_k(case):
-    scale = "group" if case.params["norm_adv_by_std_in_grpo"] else "none"
-    rule = GrpoPassK(scale=scale, std_eps=case.params["epsilon"], rewards_counted="all_tokens")
-    _check_verl(case, rule, _verl_batch(case))
+def _pass_k(params):
+    scale = "group" if params["norm_adv_by_std_in_grpo"] else "none"
+    return ways.GrpoPassK(scale=scale, std_eps=params["epsilon"], rewards_counted="all_tokens")
 
 
 def _gae(case):
     batch = _verl_batch(case, values_BT=case.tensor("values"))
     discounts = {"gamma": case.params["gamma"], "gae_lambda": case.params["lam"]}
-    _check_verl(case, Gae(**discounts), batch)
-    raw = Gae(**discounts, whitened=False).credit(batch)
+    _check_verl(case, ways.Gae(**discounts), batch)
+    raw = ways.Gae(**discounts, whitened=False).credit(batch)
     case.check(raw.advantages_BT, "raw_advantages", mask=batch.action_mask_BT)
 
 
@@ -96,7 +71,7 @@ def _token_baseline(case, **options):
         sum_pi_squared_BT=case.tensor("sum_pi_squared"),
     )
     alone = "no_baseline" if case.params["handle_zero_tail"] else "own_return"
-    _check_verl(case, OptimalTokenBaseline(alone=alone, **options), batch)
+    _check_verl(case, ways.OptimalTokenBaseline(alone=alone, **options), batch)
 
 
 def _one_token_batch(outcomes_B, groups_B, **fields):
@@ -123,11 +98,11 @@ def _trl_batch(case):
 def _trl_grpo(case):
     if case.params["multi_objective_aggregation"] == "normalize_then_sum":
         weights = enumerate(case.params["reward_weights"])
-        rule = Gdpo(weights={str(place): weight for place, weight in weights})
+        rule = ways.Gdpo(weights={str(place): weight for place, weight in weights})
     elif case.params["scale_rewards"] == "none":
-        rule = DrGrpo(group_of_one="zero")
+        rule = ways.DrGrpo(group_of_one="zero")
     else:
-        rule = Grpo(scale=case.params["scale_rewards"], std_eps=1e-4, group_of_one="zero")
+        rule = ways.Grpo(scale=case.params["scale_rewards"], std_eps=1e-4, group_of_one="zero")
     case.check(rule.credit(_trl_batch(case)).advantages_BT[:, 0], "advantages")
 
 
@@ -146,7 +121,7 @@ def _with_k1_in_reward(case, batch):
 
 def _trl_rloo(case):
     batch = _with_k1_in_reward(case, _trl_batch(case))
-    rule = Rloo(
+    rule = ways.Rloo(
         reward_clip=case.params["reward_clip_range"],
         normalize=case.params["normalize_advantages"],
         group_of_one="zero",
@@ -157,7 +132,7 @@ def _trl_rloo(case):
 def _max_rl(case):
     outcomes_B = case.tensor("rewards")
     batch = _one_token_batch(outcomes_B, torch.zeros(len(outcomes_B), dtype=torch.int64))
-    case.check(MaxRl().credit(batch).advantages_BT[:, 0], "advantages")
+    case.check(ways.MaxRl().credit(batch).advantages_BT[:, 0], "advantages")
 
 
 def _length_penalty(case):
@@ -176,7 +151,7 @@ def _length_penalty(case):
         turns_BT=turns_BT,
         total_tokens_B=torch.tensor(case.inputs["num_total_tokens"]),
     )
-    rule = GrpoLengthPenalty(
+    rule = ways.GrpoLengthPenalty(
         output_weight=case.params["num_output_tokens_weight"],
         input_weight=case.params["num_input_tokens_weight"],
         turns_weight=case.params["num_turns_weight"],
@@ -184,19 +159,27 @@ def _length_penalty(case):
     case.check(rule.credit(batch).advantages_BT[:, 0], "advantages")
 
 
-ADVANTAGES = Topic(
+test_a_rule_reproduces_its_upstream = golden_test(
     "advantages",
-    runners={
-        "verl_grpo_std": _grpo,
-        "verl_grpo_nostd": _grpo,
-        "verl_grpo_vectorized_std": lambda case: _grpo(case, std_floor=1e-3),
-        "verl_grpo_passk_*": _pass_k,
-        "verl_rloo": _verl(Rloo(rewards_counted="all_tokens")),
-        "verl_rloo_vectorized": _verl(Rloo(rewards_counted="all_tokens", group_of_one="zero")),
-        "verl_opo": _verl(Opo(rewards_counted="all_tokens")),
-        "verl_gpg": _gpg,
-        "verl_rfpp_gamma*": _reinforce_plus_plus,
-        "verl_rfpp_baseline": _verl(ReinforcePlusPlusBaseline(rewards_counted="all_tokens")),
+    {
+        "verl_grpo_std": _verl(_grpo),
+        "verl_grpo_nostd": _verl(_grpo),
+        "verl_grpo_vectorized_std": _verl(lambda params: _grpo(params, std_floor=1e-3)),
+        "verl_grpo_passk_*": _verl(_pass_k),
+        "verl_rloo": _verl(lambda _: ways.Rloo(rewards_counted="all_tokens")),
+        "verl_rloo_vectorized": _verl(
+            lambda _: ways.Rloo(rewards_counted="all_tokens", group_of_one="zero")
+        ),
+        "verl_opo": _verl(lambda _: ways.Opo(rewards_counted="all_tokens")),
+        "verl_gpg": _verl(
+            lambda params: ways.Gpg(normalizer=params["f_norm"], rewards_counted="all_tokens")
+        ),
+        "verl_rfpp_gamma*": _verl(
+            lambda params: ways.ReinforcePlusPlus(gamma=params["gamma"], at_observations="reset")
+        ),
+        "verl_rfpp_baseline": _verl(
+            lambda _: ways.ReinforcePlusPlusBaseline(rewards_counted="all_tokens")
+        ),
         "verl_remax": _remax,
         "verl_gae_*": _gae,
         "verl_otb": lambda case: _token_baseline(case, align="columns"),
@@ -206,14 +189,4 @@ ADVANTAGES = Topic(
         "prime_rl_maxrl": _max_rl,
         "prime_rl_grpo_length_penalty": _length_penalty,
     },
-    excluded={},
 )
-
-
-def test_every_case_is_run_or_excluded_by_name():
-    ADVANTAGES.check_accounts()
-
-
-@ADVANTAGES.each_case()
-def test_a_rule_reproduces_its_upstream(case):
-    ADVANTAGES.run(case)

@@ -4,16 +4,8 @@ from statistics import fmean
 
 import torch
 
-from espalier.algorithms.filters import (
-    AdvantageGate,
-    GroupMinP,
-    GroupTopK,
-    GroupTopKAbs,
-    GroupTopP,
-    HighEntropyTokens,
-    ZeroVariance,
-)
-from tests.unit.algorithms.golden import Topic
+from espalier.algorithms import filters
+from tests.unit.algorithms.golden import golden_test
 
 SELF_PLAY = "no filter of groups: tests/unit/curriculum/test_learnability.py runs it"
 
@@ -39,13 +31,13 @@ def _ragen_rule(params):
     match params["strategy"]:
         case "top_p":
             mode, slack = params["top_p_prob_mode"], params["selection_eps"]
-            return GroupTopP(share=value, weights=mode, slack=slack, **ranking)
+            return filters.GroupTopP(share=value, weights=mode, slack=slack, **ranking)
         case "top_k":
-            return GroupTopK(fraction=value, **ranking)
+            return filters.GroupTopK(fraction=value, **ranking)
         case "top_k_abs":
-            return GroupTopKAbs(count=value, **ranking)
+            return filters.GroupTopKAbs(count=value, **ranking)
         case "min_p":
-            return GroupMinP(ratio=value, **ranking)
+            return filters.GroupMinP(ratio=value, **ranking)
 
 
 def _ragen(case):
@@ -61,7 +53,7 @@ def _ragen(case):
 
 def _ragen_v1(case):
     keep = {"std": "largest", "std_rev": "smallest"}[case.params["rollout_filter_type"]]
-    rule = GroupTopK(fraction=case.params["rollout_filter_ratio"], keep=keep, at_least=0)
+    rule = filters.GroupTopK(fraction=case.params["rollout_filter_ratio"], keep=keep, at_least=0)
     groups = _groups(case)
     kept = rule.select(groups).kept
     assert _responses(groups, kept) == case.expected["kept_responses"]
@@ -73,7 +65,7 @@ def _ragen_v1(case):
 def _dapo(case):
     uids = list(dict.fromkeys(case.inputs["uid"]))
     rewards = list(zip(case.inputs["uid"], case.inputs["metric"], strict=True))
-    kept = ZeroVariance(action="regenerate").select(
+    kept = filters.ZeroVariance(action="regenerate").select(
         [[reward for owner, reward in rewards if owner == uid] for uid in uids]
     )
     assert [uids[p] for p in kept.kept] == case.expected["kept_uids"]
@@ -81,7 +73,7 @@ def _dapo(case):
 
 
 def _advantage_gate(case):
-    rule = AdvantageGate(
+    rule = filters.AdvantageGate(
         reject_low=case.params["reject_min"], reject_high=case.params["reject_max"]
     )
     groups = case.inputs["group_advantages"]
@@ -90,14 +82,14 @@ def _advantage_gate(case):
 
 
 def _high_entropy(case):
-    rule = HighEntropyTokens(share=1 - case.params["threshold"])
+    rule = filters.HighEntropyTokens(share=1 - case.params["threshold"])
     mask_BT = rule.masked(case.mask("mask"), case.tensor("entropies"))
     assert mask_BT.int().tolist() == case.expected["entropy_mask"]
 
 
-FILTERS = Topic(
+test_a_filter_selects_what_its_upstream_does = golden_test(
     "filters",
-    runners={
+    {
         "ragen": _ragen,
         "ragen_v1": _ragen_v1,
         "dapo_filter_groups": _dapo,
@@ -112,12 +104,3 @@ FILTERS = Topic(
         "azr_valid_program_filter/*": f"Absolute Zero's filter of programs is {SELF_PLAY}",
     },
 )
-
-
-def test_every_case_is_run_or_excluded_by_name():
-    FILTERS.check_accounts()
-
-
-@FILTERS.each_case()
-def test_a_filter_selects_what_its_upstream_does(case):
-    FILTERS.run(case)

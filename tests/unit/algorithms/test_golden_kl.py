@@ -2,18 +2,10 @@
 
 import torch
 
+from espalier.algorithms import regularizers
 from espalier.algorithms.masking import kept, masked_mean, whiten
-from espalier.algorithms.regularizers import (
-    AdaptiveKl,
-    KlPenalty,
-    entropy_bonus,
-    mismatch_kl,
-    token_entropy,
-    token_kl,
-    token_logprobs,
-)
 from tests.factories.loss_batches import differentiate, loss_batch
-from tests.unit.algorithms.golden import Topic
+from tests.unit.algorithms.golden import golden_test
 
 VERL_ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 
@@ -22,7 +14,7 @@ def verl_kl(case):
     mask, reference = case.mask("response_mask"), case.tensor("ref_log_prob")
     policy = case.tensor("log_prob").requires_grad_()
     estimator = VERL_ESTIMATORS[case.params["kl_penalty"]]
-    kl = token_kl(policy - reference, estimator=estimator, convention="verl")
+    kl = regularizers.token_kl(policy - reference, estimator=estimator, convention="verl")
     (gradient,) = torch.autograd.grad(kept(kl, mask).sum(), policy)
     case.check(kl, "kl")
     case.check(gradient, "grad_masked_sum")
@@ -40,7 +32,9 @@ def trl_k3(case):
     )
     mode = {"bnpo": "token_mean", "grpo": "row_mean_token_mean"}[case.params["loss_type"]]
     beta = case.params["beta"]
-    result, gradient = differentiate(lambda b: KlPenalty().loss(b, mode, coefficient=beta), batch)
+    result, gradient = differentiate(
+        lambda b: regularizers.KlPenalty().loss(b, mode, coefficient=beta), batch
+    )
     case.check(result.loss, "loss")
     case.check(gradient, "grad")
     case.check(result.metrics["kl"], "kl_metric")
@@ -50,20 +44,22 @@ def prime_rl_mismatch(case):
     trainer, inference = case.tensor("trainer_logprobs"), case.tensor("inference_logprobs")
     case.check(trainer - inference, "log_importance_ratio")
     case.check((trainer - inference).exp(), "importance_ratio")
-    case.check(mismatch_kl(trainer, inference), "mismatch_kl")
+    case.check(regularizers.mismatch_kl(trainer, inference), "mismatch_kl")
 
 
 def verl_kl_in_reward(case):
     scores = case.tensor("token_level_scores")
     log_ratio = case.tensor("old_log_prob") - case.tensor("ref_log_prob")
-    rule = KlPenalty(place="reward", estimator="k1", coefficient=case.params["kl_ratio"])
+    rule = regularizers.KlPenalty(
+        place="reward", estimator="k1", coefficient=case.params["kl_ratio"]
+    )
     everywhere = torch.ones_like(scores).bool()
     rewards = rule.penalized(scores, log_ratio, everywhere, coefficient=rule.coefficient)
     case.check(rewards, "token_level_rewards")
 
 
 def verl_adaptive(case):
-    rule = AdaptiveKl(target=case.params["target_kl"], horizon=case.params["horizon"])
+    rule = regularizers.AdaptiveKl(target=case.params["target_kl"], horizon=case.params["horizon"])
     coefficient, trace = case.params["init_kl_coef"], []
     for observed, steps in zip(case.inputs["current_kl"], case.inputs["n_steps"], strict=True):
         coefficient = rule.next_coefficient(coefficient, observed, steps)
@@ -73,7 +69,7 @@ def verl_adaptive(case):
 
 def entropy(case):
     logits = case.tensor("logits").requires_grad_()
-    found = token_entropy(logits)
+    found = regularizers.token_entropy(logits)
     case.check(found, "entropy")
     if "response_mask" not in case.inputs:
         return
@@ -83,14 +79,14 @@ def entropy(case):
     zeros = torch.zeros_like(found)
     batch = loss_batch(zeros, zeros, zeros, mask, entropy_BT=found)
     for name in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
-        bonus = entropy_bonus(batch, name.replace("-", "_"), coefficient=1.0)
+        bonus = regularizers.entropy_bonus(batch, name.replace("-", "_"), coefficient=1.0)
         case.check(-bonus.loss, f"loss_{name}")
 
 
 def verl_logprobs(case):
     mask, labels = case.mask("response_mask"), torch.tensor(case.inputs["labels"])
     logits = case.tensor("logits").requires_grad_()
-    found = token_logprobs(logits, labels, temperature=1.0)
+    found = regularizers.token_logprobs(logits, labels, temperature=1.0)
     (gradient,) = torch.autograd.grad(kept(found, mask).sum(), logits)
     case.check(found, "log_prob")
     case.check(gradient, "grad_masked_sum")
@@ -98,7 +94,9 @@ def verl_logprobs(case):
 
 def trl_logprobs(case):
     labels = torch.tensor(case.inputs["index"])
-    found = token_logprobs(case.tensor("logits"), labels, temperature=case.params["temperature"])
+    found = regularizers.token_logprobs(
+        case.tensor("logits"), labels, temperature=case.params["temperature"]
+    )
     case.check(found, "log_prob")
 
 
@@ -110,9 +108,9 @@ def verl_whiten(case):
     case.check(whitened, "whitened", mask=mask)
 
 
-TOPIC = Topic(
+test_kl_entropy_and_logprobs_equal_the_upstream_ones = golden_test(
     "kl",
-    runners={
+    {
         "verl_kl": verl_kl,
         "verl_abs": verl_kl,
         "verl_mse": verl_kl,
@@ -126,14 +124,4 @@ TOPIC = Topic(
         "trl_selective_log_softmax": trl_logprobs,
         "verl_masked_whiten": verl_whiten,
     },
-    excluded={},
 )
-
-
-@TOPIC.each_case()
-def test_kl_entropy_and_logprobs_equal_the_upstream_ones(case):
-    TOPIC.run(case)
-
-
-def test_every_case_of_kl_is_accounted_for():
-    TOPIC.check_accounts()

@@ -2,22 +2,15 @@
 
 import torch
 
+from espalier.algorithms import off_policy
 from espalier.algorithms.losses import Dppo, Ipo, PpoClip, Reinforce, Vespo
 from espalier.algorithms.masking import masked_mean
-from espalier.algorithms.off_policy import (
-    CorrectionBatch,
-    ImportanceWeights,
-    OffPolicySequenceMask,
-    Rejection,
-    correct,
-    mismatch_metrics,
-)
 from tests.factories.loss_batches import differentiate, loss_batch, totals_of
-from tests.unit.algorithms.golden import Topic, numbers
+from tests.unit.algorithms.golden import golden_test, numbers
 
 
 def correction_batch(trainer, behavior, mask, advantages=None):
-    return CorrectionBatch(
+    return off_policy.CorrectionBatch(
         trainer_logprobs_BT=trainer,
         behavior_logprobs_BT=behavior,
         action_mask_BT=mask,
@@ -32,7 +25,7 @@ def verl_batch(case, trainer="old_log_prob"):
 
 
 def verl_weights_rule(case):
-    return ImportanceWeights(
+    return off_policy.ImportanceWeights(
         level=case.params["rollout_is"],
         upper=case.params["rollout_is_threshold"],
         normalize=case.params.get("rollout_is_batch_normalize", False),
@@ -48,7 +41,7 @@ def verl_rejection_rules(case):
         level, _, estimator = kind.rpartition("_")
         *lower, upper = map(float, threshold.split("_"))
         bounds = {"upper": upper, "lower": lower[0] if lower else None}
-        rules.append(Rejection(level=level, estimator=estimator, **bounds))
+        rules.append(off_policy.Rejection(level=level, estimator=estimator, **bounds))
     return rules
 
 
@@ -69,19 +62,23 @@ def verl_weights(case):
 
 def verl_rejection(case):
     rules = verl_rejection_rules(case)
-    correction = correct(rules, verl_batch(case))
+    correction = off_policy.correct(rules, verl_batch(case))
     case.check(correction.mask_BT, "modified_response_mask")
     for rule, kind in zip(rules, case.params["rollout_rs"].split(","), strict=True):
-        tokens = correction.metrics[f"rejected_share_{rule.level}_{rule.estimator}"].double()
-        sequences = correction.metrics[
-            f"rejected_sequence_share_{rule.level}_{rule.estimator}"
-        ].double()
-        case.check(tokens, "metrics", f"rollout_rs_{kind}_masked_fraction")
-        case.check(sequences, "metrics", f"rollout_rs_{kind}_seq_masked_fraction")
+        for ours, theirs in (("rejected_share", ""), ("rejected_sequence_share", "seq_")):
+            share = correction.metrics[f"{ours}_{rule.level}_{rule.estimator}"].double()
+            case.check(share, "metrics", f"rollout_rs_{kind}_{theirs}masked_fraction")
+
+
+def verl_weights_and_rejection(case):
+    rules = [verl_weights_rule(case), *verl_rejection_rules(case)]
+    correction = off_policy.correct(rules, verl_batch(case))
+    case.check(correction.weights_BT, "rollout_is_weights")
+    case.check(correction.mask_BT, "modified_response_mask")
 
 
 def verl_metrics(case):
-    ours = mismatch_metrics(verl_batch(case))
+    ours = off_policy.mismatch_metrics(verl_batch(case))
     names = {
         "training_ppl": "trainer_perplexity",
         "rollout_ppl": "behavior_perplexity",
@@ -99,17 +96,10 @@ def verl_metrics(case):
         case.check(ours[name], "metrics", theirs)
 
 
-def verl_weights_and_rejection(case):
-    rules = [verl_weights_rule(case), *verl_rejection_rules(case)]
-    correction = correct(rules, verl_batch(case))
-    case.check(correction.weights_BT, "rollout_is_weights")
-    case.check(correction.mask_BT, "modified_response_mask")
-
-
 def verl_bypass(case):
     """The policy itself against the sampler, corrected anew at every update."""
     rules = [verl_weights_rule(case), *verl_rejection_rules(case)]
-    correction = correct(rules, verl_batch(case, trainer="log_prob"))
+    correction = off_policy.correct(rules, verl_batch(case, trainer="log_prob"))
     is_reinforce = case.params["loss_type"] == "reinforce"
     batch = loss_batch(
         case.tensor("log_prob"),
@@ -143,7 +133,7 @@ def trl_weights(case):
     trainer = padded(case, "old_log_prob", width)
     batch = correction_batch(trainer, padded(case, "sampling_log_prob", width), mask)
     level, outside = case.params["vllm_importance_sampling_mode"].split("_")
-    rule = ImportanceWeights(
+    rule = off_policy.ImportanceWeights(
         level=level,
         outside={"truncate": "truncate", "mask": "zero"}[outside],
         lower=case.params["clip_min"],
@@ -161,7 +151,7 @@ def trl_weights(case):
         weights = correction.weights_BT.amax(dim=1, keepdim=True)
         weights = weights.masked_fill(~mask.any(dim=1, keepdim=True), 1.0)
         case.check(weights, "importance_sampling_ratio")
-    gaps = mismatch_metrics(batch)
+    gaps = off_policy.mismatch_metrics(batch)
     for kind in ("mean", "max"):
         theirs = f"sampling/sampling_logp_difference/{kind}"
         case.check(gaps[f"logprob_gap_{kind}"], "metrics", theirs)
@@ -171,7 +161,7 @@ def trl_sequence_mask(case):
     mask = case.mask("mask")
     advantages = case.tensor("advantages")[:, None].expand(mask.shape)
     policy, sampling = case.tensor("per_token_logps"), case.tensor("sampling_per_token_logps")
-    rule = OffPolicySequenceMask(threshold=case.params["off_policy_threshold"])
+    rule = off_policy.OffPolicySequenceMask(threshold=case.params["off_policy_threshold"])
     correction = rule.correct(correction_batch(policy, sampling, mask, advantages))
     case.check(correction.weights_BT[:, 0], "keep")
 
@@ -189,44 +179,44 @@ def trl_vespo(case):
     case.check(rule.kernel(batch)[:, 0], "phi_seq")
 
 
-def check_prime_rl(case, rule):
+def prime_rl(rule_of):
     """Theirs are sums over the tokens of one sequence, and means over those in and outside."""
-    mask = case.mask("loss_mask")[None]
-    policy = case.tensor("trainer_logprobs")[None]
-    batch = loss_batch(
-        policy,
-        torch.full_like(policy, float("nan")),
-        case.tensor("advantages")[None],
-        mask,
-        behavior_logprobs_BT=case.tensor("inference_logprobs")[None],
-    )
-    result, gradient = differentiate(lambda b: rule.loss(b, "token_mean"), batch)
-    tokens = totals_of(mask).tokens
-    case.check(result.loss * tokens, "loss")
-    case.check(gradient[0] * tokens, "grad")
-    outside = result.metrics["outside_share"].double()
-    case.check(outside, "metrics", "is_masked")
-    for name, share in {"masked": outside, "unmasked": 1 - outside}.items():
-        kl = result.metrics[{"masked": "outside", "unmasked": "inside"}[name] + "_mismatch_kl"]
-        case.check(kl / share if share else kl, "metrics", f"{name}_mismatch_kl")
+
+    def check(case):
+        assert case.params["adv_tau"] == 1
+        mask = case.mask("loss_mask")[None]
+        policy = case.tensor("trainer_logprobs")[None]
+        batch = loss_batch(
+            policy,
+            torch.full_like(policy, float("nan")),
+            case.tensor("advantages")[None],
+            mask,
+            behavior_logprobs_BT=case.tensor("inference_logprobs")[None],
+        )
+        rule = rule_of(case.params, kl_coefficient=case.params["kl_tau"])
+        result, gradient = differentiate(lambda b: rule.loss(b, "token_mean"), batch)
+        tokens = totals_of(mask).tokens
+        case.check(result.loss * tokens, "loss")
+        case.check(gradient[0] * tokens, "grad")
+        outside = result.metrics["outside_share"].double()
+        case.check(outside, "metrics", "is_masked")
+        for theirs, ours, share in (
+            ("masked", "outside", outside),
+            ("unmasked", "inside", 1 - outside),
+        ):
+            kl = result.metrics[f"{ours}_mismatch_kl"]
+            case.check(kl / share if share else kl, "metrics", f"{theirs}_mismatch_kl")
+
+    return check
 
 
-def prime_rl_default(case):
-    params = case.params
-    assert params["adv_tau"] == 1
-    region = {"fall": params["dppo_mask_low"], "rise": params["dppo_mask_high"]}
-    check_prime_rl(case, Dppo(**region, kl_coefficient=params["kl_tau"]))
+def dppo(params, **settings):
+    return Dppo(fall=params["dppo_mask_low"], rise=params["dppo_mask_high"], **settings)
 
 
-def prime_rl_ipo(case):
-    params = case.params
-    assert params["adv_tau"] == 1
-    check_prime_rl(case, Ipo(threshold=params["ipo_threshold"], kl_coefficient=params["kl_tau"]))
-
-
-TOPIC = Topic(
+test_correction_equals_the_upstream_one = golden_test(
     "off_policy",
-    runners={
+    {
         "verl_is_token_*": verl_weights,
         "verl_is_sequence_*": verl_weights,
         "verl_rs_*": verl_rejection,
@@ -237,17 +227,9 @@ TOPIC = Topic(
         "trl_sequence_*": trl_weights,
         "trl_off_policy_sequence_mask_*": trl_sequence_mask,
         "trl_vespo_gamma_weights": trl_vespo,
-        "prime_rl_default_loss_fn": prime_rl_default,
-        "prime_rl_ipo_loss_fn": prime_rl_ipo,
+        "prime_rl_default_loss_fn": prime_rl(dppo),
+        "prime_rl_ipo_loss_fn": prime_rl(
+            lambda params, **more: Ipo(threshold=params["ipo_threshold"], **more)
+        ),
     },
-    excluded={},
 )
-
-
-@TOPIC.each_case()
-def test_correction_equals_the_upstream_one(case):
-    TOPIC.run(case)
-
-
-def test_every_case_of_off_policy_is_accounted_for():
-    TOPIC.check_accounts()

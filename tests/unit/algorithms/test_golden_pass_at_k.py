@@ -5,7 +5,7 @@ from statistics import fmean
 import torch
 
 from espalier.evaluation import pass_at_k, pass_hat_k
-from tests.unit.algorithms.golden import Topic
+from tests.unit.algorithms.golden import golden_test
 
 
 def _human_eval(case):
@@ -35,21 +35,7 @@ def _tau2_bench(case):
     case.check(pass_hat_k(n, c, case.params["k"]), "pass_hat_k")
 
 
-PASS_AT_K = Topic(
+test_an_estimate_equals_the_reference_implementation = golden_test(
     "pass_at_k",
-    runners={
-        "human_eval_*": _human_eval,
-        "tau_bench_pass_hat": _tau_bench,
-        "tau2_pass_hat_k": _tau2_bench,
-    },
-    excluded={},
+    {"human_eval_*": _human_eval, "tau_bench_pass_hat": _tau_bench, "tau2_pass_hat_k": _tau2_bench},
 )
-
-
-def test_every_case_is_run_or_excluded_by_name():
-    PASS_AT_K.check_accounts()
-
-
-@PASS_AT_K.each_case()
-def test_an_estimate_equals_the_reference_implementation(case):
-    PASS_AT_K.run(case)

@@ -4,26 +4,14 @@ from dataclasses import replace
 
 import torch
 
+from espalier.algorithms import losses
 from espalier.algorithms.aggregation import aggregate
 from espalier.algorithms.batch import PolicyLoss
-from espalier.algorithms.losses import (
-    Cispo,
-    ClipCov,
-    Gmpo,
-    Gspo,
-    KlCov,
-    PpoClip,
-    Reinforce,
-    Sapo,
-    SequencePpoClip,
-    ValueLoss,
-    Vespo,
-)
 from espalier.algorithms.masking import masked_mean
 from espalier.algorithms.off_policy import CorrectionBatch, OffPolicySequenceMask
 from espalier.algorithms.regularizers import KlPenalty, token_kl
 from tests.factories.loss_batches import differentiate, loss_batch, totals_of
-from tests.unit.algorithms.golden import Topic
+from tests.unit.algorithms.golden import golden_test
 
 VERL_MODES = {
     "token-mean": "token_mean",
@@ -43,6 +31,9 @@ TRL_MODES = {
     "vespo": "token_mean",
     "dr_grpo": "constant",
 }
+
+
+CLIPPED = {"actor/pg_clipfrac": "clipped_share"}
 
 
 def clips(case):
@@ -87,56 +78,40 @@ def check_verl(case, rule, proximal="old_log_prob", metrics=None, approximate_kl
         case.check(kl, "metrics", "actor/ppo_kl")
 
 
+def verl(rule_of, **checked):
+    return lambda case: check_verl(case, rule_of(case), **checked)
+
+
 def verl_ppo(case):
-    rule = PpoClip(**clips(case), dual_clip=case.params["clip_ratio_c"])
-    lower = "actor/pg_clipfrac_lower"
-    check_verl(
-        case, rule, metrics={"actor/pg_clipfrac": "clipped_share", lower: "dual_clipped_share"}
-    )
+    rule = losses.PpoClip(**clips(case), dual_clip=case.params["clip_ratio_c"])
+    metrics = CLIPPED | {"actor/pg_clipfrac_lower": "dual_clipped_share"}
+    check_verl(case, rule, metrics=metrics)
 
 
-def verl_gspo(case):
-    check_verl(case, Gspo(**clips(case)), metrics={"actor/pg_clipfrac": "clipped_share"})
+def sapo(positive, negative, **settings):
+    """The rule of a case that names its two temperatures so."""
+
+    def rule_of(case):
+        taus = {"temperature_positive": case.params[positive]}
+        return losses.Sapo(**taus, temperature_negative=case.params[negative], **settings)
+
+    return rule_of
 
 
-def verl_cispo(case):
-    rule = Cispo(convention="verl", **clips(case))
-    check_verl(case, rule, metrics={"actor/pg_clipfrac": "clipped_share"})
+def kl_cov(case):
+    return losses.KlCov(share=case.params["kl_cov_ratio"], coefficient=case.params["ppo_kl_coef"])
 
 
-def verl_sapo(case):
-    taus = case.params["tau_pos"], case.params["tau_neg"]
-    check_verl(case, Sapo(temperature_positive=taus[0], temperature_negative=taus[1]))
-
-
-def verl_gmpo(case):
-    check_verl(case, Gmpo(**clips(case)))
-
-
-def verl_gpg(case):
-    check_verl(case, Reinforce())
-
-
-def verl_reinforce(case):
-    check_verl(case, Reinforce(), proximal="rollout_log_prob")
-
-
-def verl_kl_cov(case):
-    rule = KlCov(share=case.params["kl_cov_ratio"], coefficient=case.params["ppo_kl_coef"])
-    check_verl(case, rule, approximate_kl="abs")
-
-
-def verl_clip_cov(case):
+def clip_cov(case):
     params = case.params
     band = {"covariance_low": params["clip_cov_lb"], "covariance_high": params["clip_cov_ub"]}
-    rule = ClipCov(share=params["clip_cov_ratio"], **band, **clips(case))
-    check_verl(case, rule, metrics={"actor/pg_clipfrac": "dropped_share"})
+    return losses.ClipCov(share=params["clip_cov_ratio"], **band, **clips(case))
 
 
 def verl_value_loss(case):
     mask = case.mask("response_mask")
     mode = VERL_MODES[case.params["loss_agg_mode"]]
-    rule = ValueLoss(clip=case.params["cliprange_value"], aggregation=mode)
+    rule = losses.ValueLoss(clip=case.params["cliprange_value"], aggregation=mode)
     values = case.tensor("vpreds").requires_grad_()
     result = rule.loss(
         values,
@@ -224,7 +199,7 @@ def trl_clips(case):
 
 def trl_clip(case):
     delta = case.params["delta"]
-    rule = PpoClip(**trl_clips(case), dual_clip=delta, log_ratio_bound=None)
+    rule = losses.PpoClip(**trl_clips(case), dual_clip=delta, log_ratio_bound=None)
     result, batch = check_trl(case, rule)
     share = batch.totals.tokens / float(batch.loss_mask_BT.sum())
     clipped = result.metrics["clipped_share"].double() * share
@@ -235,7 +210,7 @@ def trl_clip(case):
 
 
 def trl_gspo(case):
-    rule = Gspo(**trl_clips(case), log_ratio_ceiling=None)
+    rule = losses.Gspo(**trl_clips(case), log_ratio_ceiling=None)
     result, batch = check_trl(case, rule)
     # TRL counts rows, those without a token included
     share = batch.totals.sequences / batch.totals.rows
@@ -244,29 +219,18 @@ def trl_gspo(case):
 
 
 def trl_cispo(case):
-    rule = Cispo(convention="trl", clip_high=case.params["epsilon_high"], log_ratio_bound=None)
+    rule = losses.Cispo(
+        convention="trl", clip_high=case.params["epsilon_high"], log_ratio_bound=None
+    )
     result, _ = check_trl(case, rule)
     case.check(result.metrics["clipped_share"].double(), "metrics", "cispo_clip_ratio")
 
 
-def trl_sapo(case):
-    params = case.params
-    rule = Sapo(
-        temperature_positive=params["sapo_temperature_pos"],
-        temperature_negative=params["sapo_temperature_neg"],
-        log_ratio_bound=None,
-    )
-    check_trl(case, rule)
-
-
-def vespo_rule(case):
+def trl_vespo(case):
     names = {"k_pos": "k_positive", "k_neg": "k_negative"}
     names |= {"lambda_pos": "lambda_positive", "lambda_neg": "lambda_negative"}
-    return Vespo(**{ours: case.params[theirs] for theirs, ours in names.items()})
-
-
-def trl_vespo(case):
-    result, batch = check_trl(case, vespo_rule(case))
+    rule = losses.Vespo(**{ours: case.params[theirs] for theirs, ours in names.items()})
+    result, batch = check_trl(case, rule)
     # TRL averages over rows, and one without a token has weight 1
     totals = batch.totals
     kernels = result.metrics["kernel_mean"] * totals.sequences + totals.rows - totals.sequences
@@ -274,23 +238,27 @@ def trl_vespo(case):
 
 
 def trl_rloo(case):
-    result, _ = check_trl(case, SequencePpoClip(**trl_clips(case)))
+    result, _ = check_trl(case, losses.SequencePpoClip(**trl_clips(case)))
     clipped = result.metrics["clipped_sequence_share"].double()
     case.check(clipped, "metrics", "clip_ratio/region_mean")
 
 
-TOPIC = Topic(
+test_policy_loss_equals_the_upstream_one = golden_test(
     "policy_losses",
-    runners={
+    {
         "verl_ppo_*": verl_ppo,
-        "verl_gspo*": verl_gspo,
-        "verl_cispo": verl_cispo,
-        "verl_sapo": verl_sapo,
-        "verl_gmpo": verl_gmpo,
-        "verl_gpg": verl_gpg,
-        "verl_reinforce*": verl_reinforce,
-        "verl_kl_cov": verl_kl_cov,
-        "verl_clip_cov_all_candidates": verl_clip_cov,
+        "verl_gspo*": verl(lambda case: losses.Gspo(**clips(case)), metrics=CLIPPED),
+        "verl_cispo": verl(
+            lambda case: losses.Cispo(convention="verl", **clips(case)), metrics=CLIPPED
+        ),
+        "verl_sapo": verl(sapo("tau_pos", "tau_neg")),
+        "verl_gmpo": verl(lambda case: losses.Gmpo(**clips(case))),
+        "verl_gpg": verl(lambda case: losses.Reinforce()),
+        "verl_reinforce*": verl(lambda case: losses.Reinforce(), proximal="rollout_log_prob"),
+        "verl_kl_cov": verl(kl_cov, approximate_kl="abs"),
+        "verl_clip_cov_all_candidates": verl(
+            clip_cov, metrics={"actor/pg_clipfrac": "dropped_share"}
+        ),
         "verl_value_loss": verl_value_loss,
         "verl_agg_loss": verl_agg_loss,
         "trl_grpo*": trl_clip,
@@ -300,18 +268,10 @@ TOPIC = Topic(
         "trl_gspo*": trl_gspo,
         "trl_luspo": trl_gspo,
         "trl_cispo": trl_cispo,
-        "trl_sapo": trl_sapo,
+        "trl_sapo": lambda case: check_trl(
+            case, sapo("sapo_temperature_pos", "sapo_temperature_neg", log_ratio_bound=None)(case)
+        ),
         "trl_vespo": trl_vespo,
         "trl_rloo_loss": trl_rloo,
     },
-    excluded={},
 )
-
-
-@TOPIC.each_case()
-def test_policy_loss_equals_the_upstream_one(case):
-    TOPIC.run(case)
-
-
-def test_every_case_of_policy_losses_is_accounted_for():
-    TOPIC.check_accounts()

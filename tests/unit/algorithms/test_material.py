@@ -15,14 +15,18 @@ def _attempt(reward, turns=2, tokens=10, ids=None):
     )
 
 
-def test_the_best_attempt_is_paired_with_the_worst():
-    attempts = [_attempt(0.5), _attempt(1.0), _attempt(0.0), _attempt(0.9)]
-    assert PreferencePairs().pairs(attempts) == [(1, 2)]
-
-
-def test_several_pairs_use_every_attempt_at_most_once():
-    attempts = [_attempt(1.0), _attempt(0.0), _attempt(0.9), _attempt(0.1), _attempt(0.5)]
-    assert PreferencePairs(per_group=9).pairs(attempts) == [(0, 1), (2, 3)]
+@pytest.mark.parametrize(
+    ("rewards", "rule", "pairs"),
+    [
+        ([0.5, 1.0, 0.0, 0.9], PreferencePairs(), [(1, 2)]),
+        ([1.0, 0.0, 0.9, 0.1, 0.5], PreferencePairs(per_group=9), [(0, 1), (2, 3)]),
+        ([0.7] * 4, PreferencePairs(), []),
+        ([], PreferencePairs(), []),
+        ([0.1, 0.0], PreferencePairs(min_gap=0.5), []),
+    ],
+)
+def test_the_best_attempts_are_paired_with_the_worst(rewards, rule, pairs):
+    assert rule.pairs([_attempt(reward) for reward in rewards]) == pairs
 
 
 def test_among_equal_rewards_fewer_turns_win_and_then_fewer_tokens():
@@ -36,15 +40,6 @@ def test_among_equal_rewards_fewer_turns_win_and_then_fewer_tokens():
     assert PreferencePairs().pairs(attempts) == [(2, 4)]
 
 
-@pytest.mark.parametrize("rewards", [[0.7] * 4, [1.0], []])
-def test_a_group_in_which_nothing_differs_makes_no_pair(rewards):
-    assert PreferencePairs().pairs([_attempt(reward) for reward in rewards]) == []
-
-
-def test_a_difference_in_form_alone_makes_no_pair():
-    assert PreferencePairs(min_gap=0.5).pairs([_attempt(0.1), _attempt(0.0)]) == []
-
-
 @given(st.lists(st.floats(0, 1), max_size=12), st.integers(1, 8), st.floats(0.01, 1))
 def test_the_chosen_is_always_better_by_the_least_gap(rewards, per_group, min_gap):
     attempts = [_attempt(reward) for reward in rewards]
@@ -55,16 +50,10 @@ def test_the_chosen_is_always_better_by_the_least_gap(rewards, per_group, min_ga
     assert len(used) == len(set(used))
 
 
-def test_successes_are_kept_and_failures_are_not():
+def test_successes_are_kept_once_and_of_many_the_shortest():
     attempts = [_attempt(1.0), _attempt(0.1), _attempt(0.9), _attempt(0.0)]
     assert Successes().kept(attempts) == [0, 2]
-
-
-def test_equal_successes_are_imitated_once():
-    attempts = [_attempt(1.0, ids=(1, 2)), _attempt(1.0, ids=(3,)), _attempt(1.0, ids=(1, 2))]
-    assert Successes().kept(attempts) == [0, 1]
-
-
-def test_of_many_successes_the_shortest_are_kept():
+    equal = [_attempt(1.0, ids=(1, 2)), _attempt(1.0, ids=(3,)), _attempt(1.0, ids=(1, 2))]
+    assert Successes().kept(equal) == [0, 1]
     attempts = [_attempt(1.0, turns=turns) for turns in (5, 1, 4, 2, 3)]
     assert Successes(per_task=2).kept(attempts) == [1, 3]

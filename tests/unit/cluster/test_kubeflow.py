@@ -10,11 +10,11 @@ from espalier.cluster.schedules import parsed_schedule, schedules
 from espalier.config import KubeflowConfig
 from espalier.records import ClusterError
 from tests.factories.kubeflow_commands import done, espalier, kubeflow_at_hand, refused
-from tests.fakes.kubeflow_stand_in import TOKEN, Refusal
-from tests.fakes.loopback import Handler
+from tests.fakes.kubeflow_stand_in import TOKEN
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
 
+EVERY_SECOND, START = "* * * * * *", ("--start", "2026-03-04T00:00Z")
 NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile", "smoke")
 
 
@@ -24,10 +24,6 @@ def kubeflow(monkeypatch):
         yield stand_in
 
 
-def other_version(number):
-    return {"pipeline_version_id": f"other-{number}", "display_name": f"other-{number}"}
-
-
 def connected(kubeflow):
     variables = {"KF_PIPELINES_ENDPOINT": kubeflow.endpoint, "KF_PIPELINES_TOKEN": TOKEN}
     return KubeflowApi(KubeflowConfig(), variables)
@@ -35,28 +31,20 @@ def connected(kubeflow):
 
 def with_schedules(kubeflow, *names):
     """As if these had been made before."""
+    enabled = {"status": "ENABLED", "no_catchup": True}
     for number, name in enumerate(names):
-        made = {
-            "recurring_run_id": f"id-{number}", "display_name": name, "status": "ENABLED",
-            "no_catchup": True,
-        }  # fmt: skip
-        kubeflow.schedules.append(made)
+        own = {"recurring_run_id": f"id-{number}", "display_name": name}
+        kubeflow.schedules.append(own | enabled)
 
 
 def test_a_run_is_started_with_the_forms_parameters(kubeflow):
     said = done("submit", "--profile", "smoke", "--set", "training.steps=2", "--set", "seed=7")
     (run,) = kubeflow.runs
     assert said.strip() == run["run_id"]
-    assert run["display_name"] == "smoke"
-    assert run["runtime_config"]["parameters"] == {
-        "profile": "smoke",
-        "seed": 7,
-        "overrides": "training.steps=2; seed=7",
-    }
-    assert run["pipeline_version_reference"] == {
-        "pipeline_id": "pipeline-0",
-        "pipeline_version_id": "version-0",
-    }
+    overrides = "training.steps=2; seed=7"
+    expected = {"profile": "smoke", "seed": 7, "overrides": overrides}
+    assert run["runtime_config"]["parameters"] == expected
+    assert run["pipeline_version_reference"]["pipeline_version_id"] == "version-0"
     assert {token for _, _, token in kubeflow.requests} == {TOKEN}
 
 
@@ -64,7 +52,9 @@ def test_an_equal_pipeline_is_uploaded_once_and_another_beside_it(kubeflow):
     for _ in range(2):
         done("submit", "--profile", "smoke")
     assert len(kubeflow.versions) == 1
-    kubeflow.versions = [other_version(n) for n in range(5)] + kubeflow.versions  # pages
+    kubeflow.versions = [  # pages of others
+        {"pipeline_version_id": f"o-{n}", "display_name": f"o-{n}"} for n in range(5)
+    ] + kubeflow.versions
     done("submit", "--profile", "smoke", "--set", "kubernetes.retries=6")
     assert len(kubeflow.versions) == 7
     assert len(kubeflow.kept["/pipelines"]) == len(kubeflow.kept["/experiments"]) == 1
@@ -72,17 +62,14 @@ def test_an_equal_pipeline_is_uploaded_once_and_another_beside_it(kubeflow):
 
 def test_namespace_and_account_of_the_profile_are_used(kubeflow):
     kubeflow.is_multi_user = True
-    settings = [
-        "--set", "kubernetes.kubeflow.namespace=team",
-        "--set", "kubernetes.kubeflow.service_account=espalier-trainer",
-    ]  # fmt: skip
-    done(*NIGHTLY, *settings)
+    ours = ("--set", "kubernetes.kubeflow.namespace=team")
+    done(*NIGHTLY, *ours, "--set", "kubernetes.kubeflow.service_account=espalier-trainer")
     (schedule,) = kubeflow.schedules
     assert (schedule["namespace"], schedule["service_account"]) == ("team", "espalier-trainer")
     assert kubeflow.kept["/experiments"][0]["namespace"] == "team"
     other = ("--set", "kubernetes.kubeflow.namespace=others")
     assert done("schedule", "list", "--json", *other) == "[]\n"
-    assert len(json.loads(done("schedule", "list", "--json", *settings))) == 1
+    assert len(json.loads(done("schedule", "list", "--json", *ours))) == 1
 
 
 def test_a_schedule_runs_one_at_a_time_without_catchup(kubeflow):
@@ -102,13 +89,9 @@ def test_a_schedule_runs_one_at_a_time_without_catchup(kubeflow):
 def test_schedules_are_managed_by_name_or_id(kubeflow):
     with_schedules(kubeflow, "one", "two", "three")  # more than a page
     done("schedule", "pause", "three")
+    done("schedule", "delete", "id-1")
     listed = {one["name"]: one["status"] for one in json.loads(done("schedule", "list", "--json"))}
-    assert listed == {"one": "ENABLED", "two": "ENABLED", "three": "DISABLED"}
-    done("schedule", "delete", "two")
-    lines = done("schedule", "list").splitlines()
-    assert [line.split()[:2] for line in lines] == [
-        ["name", "status"], ["one", "ENABLED"], ["three", "DISABLED"],
-    ]  # fmt: skip
+    assert listed == {"one": "ENABLED", "three": "DISABLED"}
 
 
 def paused(kubeflow, **changes):
@@ -125,7 +108,7 @@ def test_a_resumed_schedule_is_an_equal_new_one(kubeflow):
     result = espalier("schedule", "resume", "nightly")
     (after,) = kubeflow.schedules
     assert result.stdout.strip() == after["recurring_run_id"] != before["recurring_run_id"]
-    assert f"has a new id, {after['recurring_run_id']}" in result.stderr
+    assert after["recurring_run_id"] in result.stderr
     changed = {"recurring_run_id", "status", "mode", "description", "created_at", "updated_at"}
     assert {key for key in before if before[key] != after[key]} <= changed
     assert after["status"] == "ENABLED"
@@ -133,13 +116,9 @@ def test_a_resumed_schedule_is_an_equal_new_one(kubeflow):
     done("schedule", "pause", "nightly")
     done("schedule", "resume", "nightly")
     assert kubeflow.schedules[0]["description"].count("espalier") == 1
-
-
-def test_resuming_what_is_not_paused_changes_nothing(kubeflow):
-    done(*NIGHTLY)
-    before = [dict(one) for one in kubeflow.schedules]
-    assert "nightly was not paused" in espalier("schedule", "resume", "nightly").stderr
-    assert kubeflow.schedules == before
+    unchanged = [dict(one) for one in kubeflow.schedules]
+    espalier("schedule", "resume", "nightly")  # is not paused
+    assert kubeflow.schedules == unchanged
 
 
 @pytest.mark.parametrize("kind", [500, "drop"])
@@ -148,7 +127,8 @@ def test_an_interrupted_resume_is_completed_by_the_next(kubeflow, kind):
     kubeflow.faults.append(("DELETE", "recurringruns", kind))
     message = refused("schedule", "resume", "nightly")
     after = kubeflow.schedules[1]["recurring_run_id"]
-    assert f"nightly is resumed as {after}, but the paused {before}" in message
+    assert before in message
+    assert after in message
     assert [one["status"] for one in kubeflow.schedules] == ["DISABLED", "ENABLED"]
     assert done("schedule", "resume", "nightly").strip() == after
     assert [one["recurring_run_id"] for one in kubeflow.schedules] == [after]
@@ -165,77 +145,38 @@ def test_a_resume_whose_answer_is_lost_makes_no_second_schedule(kubeflow):
     assert [one["recurring_run_id"] for one in kubeflow.schedules] == ["made"]
 
 
-def test_a_schedule_that_catches_up_is_enabled_as_it_is(kubeflow):
+def test_a_schedule_that_catches_up_is_enabled_until_its_end(kubeflow):
     record = paused(kubeflow, no_catchup=False)
-    result = espalier("schedule", "resume", "nightly")
-    assert "a run for every missed time" in result.stderr
+    assert "every missed time" in espalier("schedule", "resume", "nightly").stderr
     assert kubeflow.schedules == [record]
     assert record["status"] == "ENABLED"
-
-
-def test_a_schedule_that_has_ended_is_not_resumed(kubeflow):
+    done("schedule", "pause", "nightly")
     trigger = {"cron_schedule": {"cron": "0 0 3 * * *", "end_time": "2020-01-01T00:00:00Z"}}
-    paused(kubeflow, trigger=trigger)
-    assert "ended at 2020-01-01" in refused("schedule", "resume", "nightly")
+    record |= {"no_catchup": True, "trigger": trigger}
+    assert "2020-01-01" in refused("schedule", "resume", "nightly")
     assert len(kubeflow.schedules) == 1
-
-
-def test_resuming_beside_a_run_that_goes_on_is_said(kubeflow):
-    record = paused(kubeflow)
-    run = {"run_id": "r-1", "recurring_run_id": record["recurring_run_id"], "state": "RUNNING"}
-    kubeflow.runs.append(run)
-    assert (
-        "its run r-1 continues and is not counted"
-        in espalier("schedule", "resume", "nightly").stderr
-    )
-    assert kubeflow.lost == []
-
-
-def test_deleting_a_schedule_does_not_end_its_run(kubeflow):
-    record = paused(kubeflow)
-    run = {"run_id": "r-1", "recurring_run_id": record["recurring_run_id"], "state": "RUNNING"}
-    kubeflow.runs.append(run)
-    done("schedule", "delete", "nightly")
-    assert kubeflow.lost == []
-
-
-def test_a_start_that_has_passed_is_left_out_and_said(kubeflow):
-    result = espalier(*NIGHTLY, "--start", "2020-03-02T00:00:00Z")
-    assert "--start 2020-03-02T00:00:00Z is in the past" in result.stderr
-    assert kubeflow.schedules[0]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
 
 
 def test_a_time_zone_is_written_in_that_of_kubeflow(kubeflow):
     result = espalier(*NIGHTLY, "--timezone", "Asia/Tokyo", "--start", "2126-03-02T00:00")
-    note = "'0 0 3 * * *' in Asia/Tokyo as '0 0 18 * * *' in UTC"
-    assert note in result.stderr
+    assert "'0 0 18 * * *' in UTC" in result.stderr
     schedule = kubeflow.schedules[0]["trigger"]["cron_schedule"]
     assert schedule == {"cron": "0 0 18 * * *", "start_time": "2126-03-01T14:59:59+00:00"}
-    listed = json.loads(done("schedule", "list", "--json"))
-    assert (listed[0]["cron"], listed[0]["timezone"]) == ("0 0 18 * * *", "UTC")
 
 
 def test_daylight_saving_time_needs_kubeflows_own_zone(kubeflow):
     berlin = ("--timezone", "Europe/Berlin")
-    message = refused(*NIGHTLY, *berlin)
-    assert "daylight saving time" in message
-    assert "cronScheduleTimezone" in message
+    assert "cronScheduleTimezone" in refused(*NIGHTLY, *berlin)
+    assert "Mars/Olympus" in refused(*NIGHTLY, "--timezone", "Mars/Olympus")
     assert kubeflow.schedules == []
     done(*NIGHTLY, *berlin, "--set", "kubernetes.kubeflow.timezone=Europe/Berlin")
     assert kubeflow.schedules[0]["trigger"]["cron_schedule"]["cron"] == "0 0 3 * * *"
 
 
-def test_an_unknown_time_zone_is_refused(kubeflow):
-    assert "write it like Europe/Paris" in refused(*NIGHTLY, "--timezone", "Mars/Olympus")
-    message = refused("schedule", "list", "--set", "kubernetes.kubeflow.timezone=Mars")
-    assert "not a known time zone" in message
-
-
-def test_without_a_namespace_several_users_are_named(kubeflow):
+def test_where_there_are_several_users_a_namespace_is_needed(kubeflow):
     kubeflow.is_multi_user = True
     for arguments in (["schedule", "list"], ["runs", "list"], ["submit", "--profile", "smoke"]):
-        message = refused(*arguments)
-        assert "Set kubernetes.kubeflow.namespace to yours" in message
+        assert "kubernetes.kubeflow.namespace" in refused(*arguments)
     assert kubeflow.sent("POST") == []
 
 
@@ -247,28 +188,6 @@ def test_an_archived_experiment_is_refused_before_anything_is_made(kubeflow):
     assert kubeflow.sent("POST") == []
 
 
-def test_a_long_refusal_keeps_what_was_asked_and_its_cause(kubeflow):
-    doing = ": ".join(f"Failed to do step {number} of many" for number in range(40))
-    stack = "\nmain.main\n\t/go/src/main.go:1\nruntime.goexit\n\t/go/src/asm.s:2\n"
-    kubeflow.faults.append(("GET", "recurringruns", Refusal(400, f"{doing}: no such pod{stack}")))
-    message = refused("schedule", "list")
-    assert "HTTP 400: Failed to do step 0 of many" in message
-    assert message.rstrip().endswith("Failed to do step 39 of many: no such pod")
-    assert len(message) < 800
-
-
-def test_the_url_is_given_only_where_kubeflows_pages_are(kubeflow, monkeypatch):
-    def url(*settings):
-        return json.loads(done("submit", "--profile", "smoke", "--json", *settings))["url"]
-
-    assert url() is None
-    assert "https://ui/#/runs/details/" in url("--set", "kubernetes.kubeflow.ui=https://ui/")
-    monkeypatch.setenv(kubeflow_module.ENDPOINT_VARIABLE, kubeflow.ui)
-    assert f"{kubeflow.ui}/#/runs/details/" in url()
-    monkeypatch.setenv(kubeflow_module.UI_VARIABLE, "http://elsewhere")
-    assert "http://elsewhere/#/runs/details/" in url()
-
-
 def test_a_name_that_is_taken_or_unknown_is_refused(kubeflow):
     with_schedules(kubeflow, "nightly")
     assert "a schedule nightly exists already" in refused(*NIGHTLY)
@@ -277,7 +196,7 @@ def test_a_name_that_is_taken_or_unknown_is_refused(kubeflow):
     assert "give an id: id-0, id-1" in refused("schedule", "delete", "nightly")
 
 
-@pytest.mark.parametrize("kind", [500, 503, "drop", "slow"])
+@pytest.mark.parametrize("kind", [500, "drop", "slow"])
 def test_reading_survives_a_server_that_fails_for_a_while(kubeflow, kind):
     with_schedules(kubeflow, "nightly")
     kubeflow.faults += [("GET", "recurringruns", kind)] * 2
@@ -286,36 +205,30 @@ def test_reading_survives_a_server_that_fails_for_a_while(kubeflow, kind):
     assert kubeflow.faults == []
 
 
-@pytest.mark.parametrize("kind", [500, "drop"])
+@pytest.mark.parametrize("kind", [500, "drop", "slow"])
 def test_creating_is_never_retried(kubeflow, kind):
-    kubeflow.faults.append(("POST", "/runs", kind))
-    message = refused("submit", "--profile", "smoke")
-    assert kubeflow.endpoint in message
-    assert ("may have been done" in message) is (kind == "drop")
-    assert kubeflow.sent("POST").count("/runs") == 1
+    path = "/pipelines$" if kind == "slow" else "/runs"
+    kubeflow.faults.append(("POST", path, kind))
+    hasty = ("--set", "kubernetes.kubeflow.timeout_s=0.3") if kind == "slow" else ()
+    message = refused("submit", "--profile", "smoke", *hasty)
+    assert ("may have been done" in message) is (kind != 500)
+    assert len([sent for sent in kubeflow.sent("POST") if sent.endswith(path.rstrip("$"))]) == 1
 
 
 def test_an_unreachable_server_is_named(kubeflow, pauses):
     kubeflow.faults += [("GET", "", 503)] * 9
-    message = refused("schedule", "list")
-    assert "in 4 attempts" in message
-    assert "HTTP 503: a fault that the test asked for" in message
+    assert "HTTP 503" in refused("schedule", "list")
     assert len(kubeflow.requests) == 4
     assert pauses == [0.01, 0.02, 0.04]
-
-
-def test_a_slow_creation_says_that_it_may_have_been_done(kubeflow):
-    kubeflow.faults.append(("POST", "/pipelines$", "slow"))
-    message = refused("submit", "--profile", "smoke", "--set", "kubernetes.kubeflow.timeout_s=0.3")
-    assert "within 0.3 s" in message
-    assert "may have been done" in message
 
 
 def test_an_invalid_token_is_reported_but_not_shown(kubeflow, monkeypatch):
     monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, "another-secret")
     message = refused("schedule", "list")
-    assert "refuses the token (HTTP 401: unauthenticated)" in message
+    assert "HTTP 401" in message
     assert "another-secret" not in message
+    with connected(kubeflow) as api:
+        assert TOKEN not in repr(api) + repr(vars(api))
 
 
 def test_a_token_may_be_in_a_file(kubeflow, monkeypatch, tmp_path):
@@ -324,6 +237,13 @@ def test_a_token_may_be_in_a_file(kubeflow, monkeypatch, tmp_path):
     done("schedule", "list", "--set", f"kubernetes.kubeflow.token_file={tmp_path}/token")
     monkeypatch.setenv(kubeflow_module.TOKEN_FILE_VARIABLE, f"{tmp_path}/token")
     done("schedule", "list")
+    config = KubeflowConfig(endpoint=kubeflow.endpoint, token_file=tmp_path / "token")
+    with KubeflowApi(config, {}) as api:
+        (tmp_path / "token").write_text("expired")
+        with pytest.raises(ClusterError, match="refuses the token"):
+            schedules(api)
+        (tmp_path / "token").write_text(TOKEN)  # it is read before every request
+        assert schedules(api) == []
     monkeypatch.setenv(kubeflow_module.TOKEN_FILE_VARIABLE, f"{tmp_path}/absent")
     assert f"{tmp_path}/absent" in refused("schedule", "list")
 
@@ -342,25 +262,15 @@ def test_without_an_endpoint_nothing_is_requested(kubeflow, monkeypatch):
     assert kubeflow.requests == []
 
 
-def test_a_token_is_in_no_repr(kubeflow):
-    with KubeflowApi(
-        KubeflowConfig(), {"KF_PIPELINES_ENDPOINT": "http://x", "KF_PIPELINES_TOKEN": TOKEN}
-    ) as api:
-        assert TOKEN not in repr(api) + repr(vars(api))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--cron", "0 3 * * *"], "write '0 0 3 * * *'"),
         (["--cron", "0 0 25 * * *"], "Bad hour"),
-        (["--cron", "* * * * * *", "--start", "tomorrow"], "--start tomorrow"),
-        (["--cron", "* * * * * *", "--start", "2026-03-04T05:06:07"], "time zone"),
-        (
-            ["--cron", "* * * * * *", "--start", "2026-03-04T00:00Z", "--end", "2026-03-03T00:00Z"],
-            "is not after",
-        ),
-        (["--cron", "* * * * * *", "--end", "2020-03-04T00:00Z"], "no run would be started"),
+        (["--cron", EVERY_SECOND, "--start", "tomorrow"], "--start tomorrow"),
+        (["--cron", EVERY_SECOND, "--start", "2026-03-04T05:06:07"], "time zone"),
+        (["--cron", EVERY_SECOND, *START, "--end", "2026-03-03T00:00Z"], "is not after"),
+        (["--cron", EVERY_SECOND, "--end", "2020-03-04T00:00Z"], "no run would be started"),
         (["--cron", "TZ=Asia/Tokyo 0 0 3 * * *"], "give it as --timezone"),
         (["--cron", "0 0 0 30 2 *"], "Bad day-of-month"),
     ],
@@ -370,39 +280,10 @@ def test_invalid_times_are_refused_before_any_request(kubeflow, arguments, messa
     assert kubeflow.requests == []
 
 
-def test_the_stand_in_refuses_what_is_not_published(kubeflow):
-    body = {"trigger": {"cron": "* * * * * *"}}
-    with connected(kubeflow) as api:
-        creating = api.recurring_runs.recurring_run_service_create_recurring_run
-        with pytest.raises(ClusterError, match=r"unknown field trigger\.cron"):
-            api.write("create a schedule", creating, body)
-
-
-def test_a_renewed_token_is_read_before_the_next_request(kubeflow, tmp_path):
-    (tmp_path / "token").write_text("expired")
-    config = KubeflowConfig(endpoint=kubeflow.endpoint, token_file=tmp_path / "token")
-    with KubeflowApi(config, {}) as api:
-        with pytest.raises(ClusterError, match="refuses the token"):
-            schedules(api)
-        (tmp_path / "token").write_text(TOKEN)
-        assert schedules(api) == []
-
-
 def test_https_to_a_server_without_tls_is_an_error(kubeflow):
     config = KubeflowConfig(endpoint=kubeflow.endpoint.replace("http:", "https:"), attempts=2)
     with KubeflowApi(config, {}) as api, pytest.raises(ClusterError, match="SSLError"):
         schedules(api)
-
-
-def test_a_refusal_in_another_encoding_is_reported(kubeflow, monkeypatch):
-    monkeypatch.setattr(kubeflow.server, "RequestHandlerClass", _Latin1)
-    with connected(kubeflow) as api, pytest.raises(ClusterError, match="not text"):
-        schedules(api)
-
-
-class _Latin1(Handler):
-    def do_GET(self):
-        self.say(400, "verboten für Gäste".encode("latin-1"))
 
 
 JSON = st.recursive(

@@ -73,35 +73,25 @@ def asked(server, request, retries=None):
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("parts", "path"),
-    [
-        (("v1", "pods", "one"), "/api/v1/namespaces/one/pods"),
-        (("apps/v1", "deployments", "a", "b"), "/apis/apps/v1/namespaces/a/deployments/b"),
-    ],
-)
-def test_paths_of_core_and_grouped_kinds(parts, path):
-    assert object_path(*parts) == path
-
-
 def unshortened(retries):
     return replace(retries, jitter=lambda: 1.0)
 
 
-def test_launching_wait_ten_minutes_with_growing_pauses(server, pauses):
+def test_each_client_waits_as_long_as_it_may(server, pauses):
     server.script = [(503, {})] * 99
-    with pytest.raises(ApiError, match=r"given up after \d+ attempts in 5\d\d s"):
+    with pytest.raises(ApiError, match="given up"):
         blocking(server, unshortened(launching.RETRIES)).send(read(PODS))
     assert pauses[:6] == [0.5, 1, 2, 4, 8, 15]
     assert set(pauses[6:]) == {15}
     assert 585 < sum(pauses) <= 600
-
-
-def test_sandbox_requests_are_tried_seven_times(server, pauses):
-    server.script = [(503, {})] * 99
-    with pytest.raises(ApiError, match="given up after 7 attempts"):
+    pauses.clear()
+    with pytest.raises(ApiError, match="given up"):
         asked(server, read(PODS), unshortened(api_server.RETRIES))
     assert pauses == [0.25, 0.5, 1, 2, 4, 8]
+    pauses.clear()
+    with pytest.raises(ApiError, match="503"):
+        blocking(server, workload.RETRIES).send(read(PODS))
+    assert pauses == [], "the serving controller asks once"
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.25, 1.0])
@@ -111,26 +101,13 @@ def test_pauses_are_shortened_by_up_to_half_at_random(chance):
     assert pauses == [full * (0.5 + chance / 2) for full in (1, 2, 8, 10, 10)]
 
 
-def test_clients_that_fail_together_come_back_apart():
-    retries = ApiRetries(first_pause_s=1.0)
-    assert len({retries.pause_s(3, None) for _ in range(50)}) > 40
-
-
 @pytest.mark.parametrize(
-    ("header", "pause_s"),
-    [("7", 7.0), ("86400", 60.0), ("0", 0.25), ("-5", 0.25), ("soon", 0.25), (None, 0.25)],
+    ("header", "pause_s"), [("7", 7.0), ("86400", 60.0), ("-5", 0.25), ("soon", 0.25)]
 )
 def test_a_server_that_asks_for_a_pause_gets_it(server, pauses, header, pause_s):
-    server.script = [(429, {}, {"Retry-After": header} if header else {})]
+    server.script = [(429, {}, {"Retry-After": header})]
     asked(server, read(PODS), ApiRetries(attempts=2, jitter=lambda: 1.0))
     assert pauses == [pause_s]
-
-
-def test_the_serving_controller_asks_once(server, pauses):
-    server.script = [(503, {})] * 99
-    with pytest.raises(ApiError, match=r"HTTP 503 Service Unavailable$"):
-        blocking(server, workload.RETRIES).send(read(PODS))
-    assert (pauses, len(server.seen)) == ([], 1)
 
 
 @pytest.mark.parametrize("status", TRANSIENT + LASTING)
@@ -146,28 +123,23 @@ def test_only_transient_failures_are_retried(server, pauses, status):
     assert len(pauses) == (status in TRANSIENT)
 
 
-def test_sandbox_requests_retry_conflicts_as_well(server, pauses):
-    server.script = [(409, {})]
+def test_sandbox_requests_retry_conflicts_but_no_creation(server, pauses):
+    server.script = [(409, {}), (200, {"kind": "X"}), (503, {})]
     asked(server, merge(f"{PODS}/p", {}), api_server.RETRIES)
     assert len(server.seen) == 2
-
-
-def test_an_asynchronous_create_is_sent_once(server, pauses):
-    server.script = [(503, {})]
     with pytest.raises(ApiError, match="503"):
         asked(server, create(PODS, {"metadata": {"name": "p"}}), api_server.RETRIES)
-    assert len(server.seen) == 1
+    assert len(server.seen) == 3
 
 
 def test_an_unreachable_server_is_transient_and_shows_no_token(caplog):
     away = SimpleNamespace(address="http://127.0.0.1:9")
+    retries = unshortened(ApiRetries(attempts=2, first_pause_s=0.01))
     with caplog.at_level(logging.DEBUG), pytest.raises(ApiError) as caught:
-        blocking(away, unshortened(ApiRetries(attempts=2, first_pause_s=0.01))).send(
-            read(PODS, "list the pods")
-        )
-    assert "could not list the pods: the API server does not answer" in str(caught.value)
+        blocking(away, retries).send(read(PODS, "list the pods"))
+    assert "list the pods" in str(caught.value)
     assert caught.value.is_transient
-    assert "next attempt in 0.01 s" in caplog.text
+    assert "0.01 s" in caplog.text
     assert "a-token" not in caplog.text + str(caught.value)
 
 
@@ -183,39 +155,28 @@ def test_every_request_reads_the_credentials_anew(server):
     for token in ("old", "new"):
         found.api_key["authorization"] = f"Bearer {token}"
         api.send(read(PODS))
-    assert [headers["Authorization"] for _, _, headers, _ in server.seen] == [
-        "Bearer old",
-        "Bearer new",
-    ]
+        assert server.seen[-1][2]["Authorization"] == f"Bearer {token}"
+
+
+DELETION = b'{"propagationPolicy": "Background", "preconditions": {"uid": "7"}}'
+SERVER_SIDE = ("PATCH", "fieldManager=me&force=true", "application/apply-patch+yaml", b"{}")
 
 
 @pytest.mark.parametrize(
-    ("request_", "method", "query", "content_type", "body"),
+    ("request_", "expected"),
     [
-        (read(PODS, labelSelector="a=b"), "GET", "labelSelector=a%3Db", None, b""),
-        (
-            delete(PODS, uid="7"),
-            "DELETE",
-            "",
-            "application/json",
-            b'{"propagationPolicy": "Background", "preconditions": {"uid": "7"}}',
-        ),
-        (merge(PODS, {}), "PATCH", "", "application/merge-patch+json", b"{}"),
-        (
-            apply(PODS, {}, manager="me"),
-            "PATCH",
-            "fieldManager=me&force=true",
-            "application/apply-patch+yaml",
-            b"{}",
-        ),
+        (read(PODS, labelSelector="a=b"), ("GET", "labelSelector=a%3Db", None, b"")),
+        (delete(PODS, uid="7"), ("DELETE", "", "application/json", DELETION)),
+        (merge(PODS, {}), ("PATCH", "", "application/merge-patch+json", b"{}")),
+        (apply(PODS, {}, manager="me"), SERVER_SIDE),
     ],
 )
-def test_requests_have_the_apis_form(server, request_, method, query, content_type, body):
+def test_requests_have_the_apis_form(server, request_, expected):
     blocking(server).send(request_)
-    sent = server.seen[0]
-    path, _, asked_for = sent[1].partition("?")
-    assert (sent[0], path, asked_for, sent[3]) == (method, PODS, query, body)
-    assert sent[2].get("Content-Type") == content_type
+    ((method, target, headers, body),) = server.seen
+    path, _, query = target.partition("?")
+    assert path == PODS
+    assert (method, query, headers.get("Content-Type"), body) == expected
 
 
 def owned_by(uid):
@@ -223,49 +184,40 @@ def owned_by(uid):
     return {"metadata": {"name": "p", "namespace": "one", "ownerReferences": owners}}
 
 
-def test_an_object_of_the_same_owner_is_adopted(server):
-    server.script = [(409, {}), (200, owned_by("mine"))]
-    assert blocking(server).create_or_adopt(PODS, owned_by("mine"), "Pod") == owned_by("mine")
-
-
-@pytest.mark.parametrize("present", [(404, {}), (200, owned_by("other")), (200, owned_by(""))])
-def test_an_object_of_another_owner_is_refused(server, present):
+@pytest.mark.parametrize(
+    ("present", "is_ours"),
+    [
+        ((200, owned_by("mine")), True),
+        ((200, owned_by("other")), False),
+        ((200, owned_by("")), False),
+        ((404, {}), False),
+    ],
+)
+def test_only_an_object_of_the_same_owner_is_adopted(server, present, is_ours):
     server.script = [(409, {}), present]
-    with pytest.raises(ClusterError, match="a Pod one/p of another owner"):
-        blocking(server).create_or_adopt(PODS, owned_by("mine"), "Pod")
+    api, ours = blocking(server), owned_by("mine")
+    if is_ours:
+        assert api.create_or_adopt(PODS, ours, "Pod") == ours
+    else:
+        with pytest.raises(ClusterError, match="another owner"):
+            api.create_or_adopt(PODS, ours, "Pod")
 
 
-@pytest.mark.parametrize(("status", "was_there"), [(200, True), (404, False), (409, False)])
-def test_a_delete_returns_whether_the_object_existed(server, status, was_there):
-    server.script = [(status, {})]
-    assert blocking(server).discard(delete(f"{PODS}/p", uid="1")) is was_there
-
-
-def test_a_refused_delete_is_an_error(server):
-    server.script = [(403, {})]
+def test_a_delete_returns_whether_the_object_existed(server):
+    server.script = [(200, {"kind": "X"}), (404, {}), (409, {}), (403, {})]
+    one = delete(f"{PODS}/p", uid="1")
+    assert [blocking(server).discard(one) for _ in range(3)] == [True, False, False]
     with pytest.raises(ApiError, match="403"):
-        blocking(server).discard(delete(f"{PODS}/p"))
-
-
-@pytest.mark.parametrize("kubeconfig", [None, ""])
-def test_a_pod_without_a_token_says_what_to_do(kubeconfig, monkeypatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    with pytest.raises(ClusterError, match=r"^no service-account token in this pod: ") as caught:
-        cluster_configuration(kubeconfig)
-    assert "automountServiceAccountToken: true" in str(caught.value)
-    assert "Kubeflow" in str(caught.value)
+        blocking(server).discard(one)
 
 
 @pytest.mark.parametrize("kubeconfig", [None, "", "no/such/file"])
-def test_without_a_cluster_the_error_names_kubeconfig(kubeconfig, monkeypatch):
+def test_without_token_or_cluster_the_remedy_is_named(kubeconfig, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ClusterError, match="set KUBECONFIG"):
+    with pytest.raises(ClusterError, match="KUBECONFIG"):
         cluster_configuration(kubeconfig)
-
-
-def test_total_time_allows_any_number_of_attempts(server, pauses):
-    server.script = [(503, {})] * 20
-    retries = replace(launching.RETRIES, longest_pause_s=0.5)
-    assert blocking(server, retries).send(read(PODS)) == {"kind": "X"}
-    assert len(pauses) == 20
+    if not kubeconfig:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+        with pytest.raises(ClusterError, match="automountServiceAccountToken"):
+            cluster_configuration(kubeconfig)

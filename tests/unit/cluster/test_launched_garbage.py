@@ -1,7 +1,5 @@
 """The collector of RayJobs and TrainJobs that a stopped run or a lost Job left behind."""
 
-import copy
-
 import pytest
 
 from espalier.cluster.launched_garbage import is_abandoned, main
@@ -15,6 +13,7 @@ NAMESPACE = NODES.pipeline_namespace
 RUNNING = {"metadata": {"uid": "o-uid"}, "spec": {}, "status": {"phase": "Running"}}
 WORKFLOW = ("argoproj.io/v1alpha1", "Workflow")
 JOB = ("batch/v1", "Job")
+PHASES = ("Succeeded", "Failed", "Error")
 STATES = {RAY_JOB: state("Running", "RUNNING"), TRAIN_JOB: trained(active=1)}
 
 every_kind = pytest.mark.parametrize("kind", [RAY_JOB, TRAIN_JOB], ids=lambda kind: kind.kind)
@@ -34,36 +33,26 @@ def ended(kind):
 
 @every_kind
 @pytest.mark.parametrize(
-    ("workflow", "is_left"),
+    ("owner", "found", "is_left"),
     [
-        (RUNNING, False),
-        (RUNNING | {"status": {}}, False),  # just created
-        (None, True),
-        (RUNNING | {"metadata": {"uid": "of-another-run"}}, True),
-        (RUNNING | {"spec": {"shutdown": "Terminate"}}, True),
-        (RUNNING | {"spec": {"shutdown": "Stop"}}, True),
-        *((RUNNING | {"status": {"phase": p}}, True) for p in ("Succeeded", "Failed", "Error")),
+        (WORKFLOW, RUNNING, False),
+        (WORKFLOW, RUNNING | {"status": {}}, False),  # just created
+        (WORKFLOW, None, True),
+        (WORKFLOW, RUNNING | {"metadata": {"uid": "of-another-run"}}, True),
+        (WORKFLOW, RUNNING | {"spec": {"shutdown": "Terminate"}}, True),
+        (WORKFLOW, RUNNING | {"spec": {"shutdown": "Stop"}}, True),
+        *((WORKFLOW, RUNNING | {"status": {"phase": one}}, True) for one in PHASES),
+        (JOB, RUNNING | {"status": {"active": 1}}, False),
+        (JOB, ended("Suspended"), False),
+        (JOB, ended("Failed"), True),
+        (JOB, ended("Complete"), True),
+        (JOB, None, True),
     ],
 )
-def test_an_object_is_abandoned_when_its_workflow_ended(kind, workflow, is_left):
-    assert is_abandoned(kind, launched(kind), workflow) is is_left
+def test_an_object_is_abandoned_when_its_owner_ended(kind, owner, found, is_left):
+    assert is_abandoned(kind, launched(kind, owner), found) is is_left
     # its operator has not looked at it yet
-    assert is_abandoned(kind, launched(kind, status={}), workflow) is is_left
-
-
-@every_kind
-@pytest.mark.parametrize(
-    ("job", "is_left"),
-    [
-        (RUNNING | {"status": {"active": 1}}, False),
-        (ended("Suspended"), False),
-        (ended("Failed"), True),
-        (ended("Complete"), True),
-        (None, True),
-    ],
-)
-def test_an_object_is_abandoned_when_its_job_ended(kind, job, is_left):
-    assert is_abandoned(kind, launched(kind, JOB), job) is is_left
+    assert is_abandoned(kind, launched(kind, owner, status={}), found) is is_left
 
 
 @pytest.mark.parametrize(
@@ -74,20 +63,12 @@ def test_an_object_is_abandoned_when_its_job_ended(kind, job, is_left):
         (TRAIN_JOB, trained(Failed="True")),
     ],
 )
-def test_an_ended_object_is_left_to_its_operator(kind, status):
+def test_an_ended_object_or_one_under_deletion_is_left(kind, status):
     failed = RUNNING | {"status": {"phase": "Failed"}}
     assert not is_abandoned(kind, launched(kind, status=status), failed)
-
-
-@every_kind
-def test_an_object_under_deletion_is_not_deleted_again(kind):
-    found = copy.deepcopy(launched(kind))
-    found["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
-    assert not is_abandoned(kind, found, None)
-
-
-@every_kind
-def test_an_object_of_nobody_known_is_left_alone(kind):
+    deleted = launched(kind)
+    deleted["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
+    assert not is_abandoned(kind, deleted, None)
     assert not is_abandoned(kind, launched(kind, ("apps/v1", "Deployment")), None)
 
 
@@ -119,20 +100,13 @@ def test_the_collector_ends_what_a_stopped_run_left(cluster, capsys):
     expected = ["stopped-train-ray", "of-a-failed-job-train-ray", "tj-deleted-train"]
     assert [name for name, _ in cluster.deleted] == expected
     assert cluster.deleted[0][1]["preconditions"] == {"uid": "uid-stopped"}
-    assert capsys.readouterr().out == (
-        f"deleted RayJob {NAMESPACE}/stopped-train-ray\n"
-        f"deleted RayJob {NAMESPACE}/of-a-failed-job-train-ray\n"
-        f"deleted TrainJob {NAMESPACE}/tj-deleted-train\n"
-    )
+    assert [line.split("/")[1] for line in capsys.readouterr().out.splitlines()] == expected
 
 
-def test_without_operators_there_is_nothing_to_collect(cluster, capsys):
+def test_a_collector_without_operators_rests_and_without_rights_complains(cluster, capsys):
     cluster.faults = [404, 404]
     collected(cluster)
     assert capsys.readouterr().out == ""
-
-
-def test_a_collector_without_rights_says_so(cluster):
     cluster.faults = [403]
-    with pytest.raises(SystemExit, match=r"error: .*HTTP 403"):
+    with pytest.raises(SystemExit, match="403"):
         collected(cluster)

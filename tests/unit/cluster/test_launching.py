@@ -1,6 +1,7 @@
 import os
 import signal
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,28 @@ from tests.unit.cluster.objects.samples import NODES, TRAINER
 
 COMMAND = ("espalier", "step", "train")
 OWNER = ("batch/v1", "Job", "r17-train", "6c8f2b1e")
-NAME = "r17-train-ray"
+NAME, TRAIN_JOB_NAME = "r17-train-ray", "tj-r17-train"
+every_kind = pytest.mark.parametrize(
+    ("kind", "name", "running", "complete"),
+    [
+        (RAY_JOB, NAME, state("Running", "RUNNING"), state("Complete", "SUCCEEDED")),
+        (TRAIN_JOB, TRAIN_JOB_NAME, trained(active=1), trained(Complete="True")),
+    ],
+    ids=["RayJob", "TrainJob"],
+)
+
+
+@contextmanager
+def soon(call, *arguments):
+    """Something happens to the launcher a little later."""
+    timer = threading.Timer(0.3, call, arguments)
+    timer.start()
+    yield
+    timer.join()
+
+
+def terminate(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
 
 
 @pytest.fixture
@@ -43,60 +65,57 @@ def launched(cluster, logged=None, kind=RAY_JOB, **changes):
 
 
 def test_a_finished_ray_job_is_left_to_kuberay(cluster):
+    running = state("Running", "RUNNING")
     cluster.script = [
-        None,
-        state("Initializing"),
-        state("Running", "RUNNING"),
-        state("Running", "RUNNING"),
-        state("Complete", "SUCCEEDED"),
-    ]
+        None, state("Initializing"), running, running, state("Complete", "SUCCEEDED"),
+    ]  # fmt: skip
     logged = []
     status = launched(cluster, logged, MLFLOW_RUN_ID="0f1e", AWS_SECRET_ACCESS_KEY="hush")
     assert status.has_succeeded
-    assert logged == [
-        f"RayJob {NAME}: {line}"
-        for line in ("New", "Initializing", "Running RUNNING", "Complete SUCCEEDED")
-    ]
+    lines = ("New", "Initializing", "Running RUNNING", "Complete SUCCEEDED")
+    assert logged == [f"RayJob {NAME}: {line}" for line in lines]
     assert cluster.deleted == []
     manifest = cluster.objects[NAME]
     assert manifest["spec"]["entrypoint"] == "espalier step train"
-    assert manifest["spec"]["entrypointNumGpus"] == 1
     (owner,) = manifest["metadata"]["ownerReferences"]
     assert (owner["apiVersion"], owner["kind"], owner["name"], owner["uid"]) == OWNER
-    head = manifest["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-    given = {entry["name"]: entry.get("value") for entry in head["env"]}
+    given = head_variables(cluster)
     assert (given["MLFLOW_RUN_ID"], given["ESPALIER_TRAINER"]) == ("0f1e", "rayjob")
     assert "hush" not in str(manifest)
 
 
+def head_variables(cluster):
+    head = cluster.objects[NAME]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    return {entry["name"]: entry.get("value") for entry in head["containers"][0]["env"]}
+
+
 @pytest.mark.parametrize(
-    "ended",
+    ("kind", "ended"),
     [
-        state("Failed", "FAILED", "driver exited with 1"),
-        state("Complete", "FAILED"),
-        state("Complete", "STOPPED"),
-        state("ValidationFailed", "", "no such field"),
+        (RAY_JOB, state("Failed", "FAILED", "driver exited with 1")),
+        (RAY_JOB, state("Complete", "FAILED")),
+        (RAY_JOB, state("Complete", "STOPPED")),
+        (RAY_JOB, state("ValidationFailed", "", "no such field")),
+        (TRAIN_JOB, trained(Failed="True", message="jobset failed")),
     ],
 )
-def test_a_job_that_failed_is_told_from_one_that_succeeded(cluster, ended):
+def test_a_job_that_failed_is_told_from_one_that_succeeded(cluster, kind, ended):
     cluster.script = [ended]
-    status = launched(cluster)
-    assert not status.has_succeeded
-    assert status.message == ended["message"]
+    status = launched(cluster, kind=kind)
+    assert (status.has_ended, status.has_succeeded) == (True, False)
+    assert status.message == ended.get("message", "jobset failed")
 
 
+@every_kind
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_terminated_launcher_deletes_its_ray_job(cluster, number):
-    cluster.script = [state("Running", "RUNNING")]
+def test_a_terminated_launcher_deletes_its_job(cluster, kind, name, running, complete, number):
+    cluster.script = [running]
     before = signal.getsignal(number)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
-    timer.start()
-    with pytest.raises(StepTerminated) as caught:
-        launched(cluster)
-    timer.join()
+    with soon(terminate, number), pytest.raises(StepTerminated) as caught:
+        launched(cluster, kind=kind)
     assert caught.value.number == number
-    ((name, options),) = cluster.deleted
-    assert (name, options["propagationPolicy"]) == (NAME, "Background")
+    ((deleted, options),) = cluster.deleted
+    assert (deleted, options["propagationPolicy"]) == (name, "Background")
     assert options["preconditions"]["uid"].startswith("uid-")
     assert signal.getsignal(number) is before
 
@@ -106,29 +125,11 @@ def test_cleaning_up_survives_an_api_server_that_restarts(cluster):
 
     def send_away():
         cluster.faults += [503, "drop", 500]
-        os.kill(os.getpid(), signal.SIGTERM)
+        terminate()
 
-    timer = threading.Timer(0.3, send_away)
-    timer.start()
-    with pytest.raises(StepTerminated):
+    with soon(send_away), pytest.raises(StepTerminated):
         launched(cluster)
-    timer.join()
     assert [name for name, _ in cluster.deleted] == [NAME]
-
-
-@pytest.mark.parametrize("fault", [500, 503, 429, "drop"])
-def test_training_goes_on_while_the_api_server_is_away(cluster, fault):
-    cluster.faults = [fault] * 4
-    cluster.script = [state("Complete", "SUCCEEDED")]
-    assert launched(cluster).has_succeeded
-    assert cluster.deleted == []
-
-
-def test_an_unreachable_api_server_is_given_up(cluster, monkeypatch):
-    monkeypatch.setattr(launching, "RETRIES", replace(launching.RETRIES, total_s=0.1))
-    cluster.faults = [503] * 99
-    with pytest.raises(ClusterError, match=r"HTTP 503 .*; given up after [2-9] attempts"):
-        launched(cluster)
 
 
 def test_a_new_launcher_pod_continues_the_ray_job(cluster):
@@ -149,11 +150,8 @@ def test_a_ray_job_of_another_launcher_is_untouched(cluster):
 
 def test_a_ray_job_deleted_by_others_is_an_error(cluster):
     cluster.script = [state("Running", "RUNNING")]
-    timer = threading.Timer(0.3, cluster.objects.clear)
-    timer.start()
-    with pytest.raises(ClusterError, match="was deleted"):
+    with soon(cluster.objects.clear), pytest.raises(ClusterError, match="was deleted"):
         launched(cluster)
-    timer.join()
 
 
 POD = ("v1", "Pod", "data-to-model-x-train-1", "pod-uid-1")
@@ -168,20 +166,20 @@ def step_pod(cluster, pod=POD, *, owners=(WORKFLOW | {"controller": True},)):
     return dict(zip(OWNER_VARIABLES, pod, strict=True))
 
 
-def test_a_ray_job_of_kubeflow_belongs_to_the_workflow(cluster):
-    cluster.script = [None, state("Complete", "SUCCEEDED")]
-    assert launched(cluster, **step_pod(cluster)).has_succeeded
-    (owner,) = cluster.objects[NAME]["metadata"]["ownerReferences"]
+@every_kind
+def test_a_job_of_kubeflow_belongs_to_the_workflow(cluster, kind, name, running, complete):
+    cluster.script = [None, complete]
+    assert launched(cluster, kind=kind, **step_pod(cluster)).has_succeeded
+    (owner,) = cluster.objects[name]["metadata"]["ownerReferences"]
     assert {key: owner[key] for key in WORKFLOW} == WORKFLOW
+    with pytest.raises(ClusterError, match="no controller"):
+        launched(cluster, kind=kind, **step_pod(cluster, owners=()))
 
 
 def test_a_stopped_kubeflow_step_leaves_its_ray_job(cluster):
     cluster.script = [state("Running", "RUNNING")]
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    with pytest.raises(StepTerminated):
+    with soon(terminate), pytest.raises(StepTerminated):
         launched(cluster, **step_pod(cluster))
-    timer.join()
     assert cluster.deleted == []
     # the next attempt is another pod of the same Workflow
     cluster.script = [state("Running", "RUNNING"), state("Complete", "SUCCEEDED")]
@@ -201,38 +199,18 @@ def test_another_attempt_replaces_the_ray_job_that_failed(cluster, is_kubeflow):
     assert [name for name, _ in cluster.deleted] == [NAME]
 
 
-def test_a_launcher_waits_for_a_job_under_deletion(cluster):
+def test_a_launcher_waits_some_time_for_a_job_under_deletion(cluster, monkeypatch):
     cluster.script = [state("Complete", "SUCCEEDED")]
     variables = step_pod(cluster)
     launched(cluster, **variables)
     cluster.objects[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
-    timer = threading.Timer(0.2, cluster.objects.clear)
-    timer.start()
-    assert launched(cluster, **variables).has_succeeded
-    timer.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "_GONE_WITHIN_S", 0.1)
+        with pytest.raises(ClusterError, match="was not deleted"):
+            launched(cluster, **variables)
+    with soon(cluster.objects.clear):
+        assert launched(cluster, **variables).has_succeeded
     assert "deletionTimestamp" not in cluster.objects[NAME]["metadata"]
-
-
-def test_a_job_that_is_not_deleted_in_time_is_named(cluster, monkeypatch):
-    monkeypatch.setattr(launching, "_GONE_WITHIN_S", 0.1)
-    cluster.script = [state("Complete", "SUCCEEDED")]
-    variables = step_pod(cluster)
-    launched(cluster, **variables)
-    cluster.objects[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
-    with pytest.raises(ClusterError, match=r"was not deleted in 0\.1 s"):
-        launched(cluster, **variables)
-
-
-def test_a_step_in_another_namespace_names_the_key(cluster):
-    variables = dict(zip(OWNER_VARIABLES, POD, strict=True))
-    with pytest.raises(ClusterError, match=r"not in kubernetes\.pipeline_namespace="):
-        launched(cluster, **variables)
-    assert cluster.objects == {}
-
-
-def test_a_pod_without_a_controller_owns_no_ray_job(cluster):
-    with pytest.raises(ClusterError, match="has no controller"):
-        launched(cluster, **step_pod(cluster, owners=()))
 
 
 def test_ray_pods_know_run_and_tracking_server(cluster):
@@ -240,8 +218,7 @@ def test_ray_pods_know_run_and_tracking_server(cluster):
     for variables, run_id in (({}, None), (step_pod(cluster), "r17")):
         cluster.objects.clear()
         launched(cluster, MLFLOW_TRACKING_URI="http://mlflow:5000", **variables)
-        head = cluster.objects[NAME]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-        given = {entry["name"]: entry.get("value") for entry in head["containers"][0]["env"]}
+        given = head_variables(cluster)
         assert given.get(RUN_ID_VARIABLE) == run_id  # the id of a Job is none of Kubeflow's
         assert given["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
 
@@ -253,29 +230,17 @@ def test_a_refusal_has_the_servers_message(cluster):
     assert "a-token-of-mine" not in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", [RUN_ID_VARIABLE, *OWNER_VARIABLES])
-def test_a_step_outside_a_job_launches_nothing(cluster, missing):
-    with pytest.raises(ClusterError, match=f"{missing} is not set"):
-        launched(cluster, **{missing: ""})
-    assert cluster.requests == []
-
-
-def test_without_a_cluster_the_remedy_is_named(cluster, monkeypatch):
+def test_a_step_outside_a_job_or_cluster_launches_nothing(cluster, monkeypatch):
+    for missing in (RUN_ID_VARIABLE, *OWNER_VARIABLES):
+        with pytest.raises(ClusterError, match=missing):
+            launched(cluster, **{missing: ""})
+    variables = dict(zip(OWNER_VARIABLES, POD, strict=True))
+    with pytest.raises(ClusterError, match=r"kubernetes\.pipeline_namespace"):
+        launched(cluster, **variables)  # a pod of another namespace
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ClusterError, match="set KUBECONFIG"):
+    with pytest.raises(ClusterError, match="KUBECONFIG"):
         launched(cluster, KUBECONFIG="")
-
-
-def test_a_launcher_job_passes_run_and_owner():
-    from tests.unit.cluster.objects.samples import LAPTOP_SIZED, job
-
-    variables = {RUN_ID_VARIABLE, *OWNER_VARIABLES}
-    for settings, told in ((NODES, variables), (LAPTOP_SIZED, set())):
-        (container,) = job("train", settings)["spec"]["template"]["spec"]["containers"]
-        assert {entry["name"] for entry in container["env"]} & variables == told
-
-
-TRAIN_JOB_NAME = "tj-r17-train"
+    assert cluster.objects == {}
 
 
 def test_a_train_job_is_followed_through_suspension_and_progress(cluster):
@@ -288,35 +253,9 @@ def test_a_train_job_is_followed_through_suspension_and_progress(cluster):
     ]
     logged = []
     assert launched(cluster, logged, TRAIN_JOB).has_succeeded
-    assert logged == [
-        f"TrainJob {TRAIN_JOB_NAME}: {line}"
-        for line in ("New", "Suspended", "Running", "Running: 40 %", "Complete")
-    ]
+    lines = ("New", "Suspended", "Running", "Running: 40 %", "Complete")
+    assert logged == [f"TrainJob {TRAIN_JOB_NAME}: {line}" for line in lines]
     assert cluster.deleted == []
     trainer = cluster.objects[TRAIN_JOB_NAME]["spec"]["trainer"]
     assert trainer["command"] == list(COMMAND)
     assert {"name": "ESPALIER_TRAINER", "value": "trainjob"} in trainer["env"]
-
-
-def test_a_train_job_that_failed_says_why(cluster):
-    cluster.script = [trained(Failed="True", message="jobset failed")]
-    status = launched(cluster, kind=TRAIN_JOB)
-    assert (status.has_ended, status.has_succeeded) == (True, False)
-    assert status.line() == "Failed: jobset failed"
-
-
-def test_a_terminated_launcher_deletes_its_train_job(cluster):
-    cluster.script = [trained(active=1)]
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    with pytest.raises(StepTerminated):
-        launched(cluster, kind=TRAIN_JOB)
-    timer.join()
-    assert [name for name, _ in cluster.deleted] == [TRAIN_JOB_NAME]
-
-
-def test_a_train_job_of_kubeflow_belongs_to_the_workflow(cluster):
-    cluster.script = [trained(Complete="True")]
-    assert launched(cluster, kind=TRAIN_JOB, **step_pod(cluster)).has_succeeded
-    (owner,) = cluster.objects[TRAIN_JOB_NAME]["metadata"]["ownerReferences"]
-    assert {key: owner[key] for key in WORKFLOW} == WORKFLOW

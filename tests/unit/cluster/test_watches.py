@@ -67,31 +67,14 @@ async def until(condition):
         await asyncio.sleep(0.005)
 
 
-def test_objects_of_the_list_and_every_change_are_told():
-    async def work(server, following):
-        await server.put("second")
-        await server.remove("first")
-        await until(lambda: len(following.told) == 3)
-        return following.told
-
-    assert run(work) == [("first", True), ("second", True), ("first", False)]
-
-
 def test_a_watch_asks_for_an_end_and_for_bookmarks():
     async def work(server, following):
         await until(lambda: server.queries)
         return server.queries[0]
 
     asked = run(work, settings=LATEST)
-    assert asked["timeoutSeconds"] == "40"
-    assert asked["allowWatchBookmarks"] == "true"
-    assert asked["labelSelector"] == "app=two"
-
-
-def test_the_defaults_notice_a_silent_connection_within_a_minute():
-    settings = WatchSettings()
-    assert settings.lasts_s + settings.grace_s < 60
-    assert kubernetes_api._KEEPALIVE["TCP_USER_TIMEOUT"] < 60_000
+    assert 0 < int(asked["timeoutSeconds"]) < 60
+    assert (asked["allowWatchBookmarks"], asked["labelSelector"]) == ("true", "app=two")
 
 
 def test_a_quiet_watch_goes_on_from_its_bookmark():
@@ -170,18 +153,6 @@ def test_a_storm_gets_fewer_than_two_requests_a_second(monkeypatch, storm):
     assert requests / (sum(pauses) / 2) < 2 / 3
 
 
-def test_pauses_begin_anew_only_after_a_watch_that_lasted(monkeypatch):
-    async def work(server, following):
-        server.behaves = "fails"
-        await server.put("second")
-        await until(lambda: following.watch._failures >= 3)
-        server.behaves = "well"
-        await until(lambda: following.watch._failures == 0)
-        return server.count("watch")
-
-    assert run(work) >= 2
-
-
 def test_after_the_storm_nothing_is_missing():
     async def work(server, following):
         for storm in STORMS:
@@ -214,42 +185,26 @@ def test_a_line_without_end_fills_no_memory(monkeypatch, caplog):
         b"",
         b"null",
         b"[" * 100_000,
-        b'{"type": "ADDED"}',
         b'{"type": "ADDED", "object": {"metadata": {"name": "a"}}}',
-        b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "1"}}}',
         b'{"type": "PAUSED", "object": {"metadata": {"name": "a", "resourceVersion": "1"}}}',
         b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": 1}}}',
         b'{"type": "ERROR", "object": {}}',
     ],
 )
 def test_what_is_no_event_breaks_the_watch_off(line):
-    with pytest.raises(WatchError, match=f"could not watch {PODS}"):
+    with pytest.raises(WatchError, match=PODS):
         parsed_event(PODS, line)
 
 
-def test_a_web_page_instead_of_a_list_is_an_error():
+def test_a_list_without_a_version_is_an_error():
     async def main():
         async with WatchedServer().serving() as server:
-            following = Following(server)
-            following.watch._path = PODS
-            server._version = None  # a list without a version
-            with pytest.raises(ApiError, match="the answer is no list"):
-                async with following.started():
+            server._version = None
+            with pytest.raises(ApiError, match="no list"):
+                async with Following(server).started():
                     pass
 
     asyncio.run(main())
-
-
-def test_an_error_of_the_listener_ends_the_watch():
-    async def work(server, following):
-        following._take = following.watch._changed = lambda *_: 1 / 0
-        await server.put("second")
-        await until(following.watch._task.done)
-        with pytest.raises(ZeroDivisionError):
-            following.watch.raise_fault()
-        following.watch._task = None
-
-    run(work)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="no such options on this system")

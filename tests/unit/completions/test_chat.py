@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from espalier.completions import ChatEndpoint, EndpointFault, ToolNames, sent_message
 from espalier.completions.chat import read_reply
-from espalier.records import EngineError, FinalAnswer, Malformed, Message
+from espalier.records import EngineError, Malformed, Message
 from espalier.records.message import ToolCalls, ToolSpec
 from tests.fakes.endpoint_double import Scripted, completion, config
 
@@ -17,16 +17,15 @@ ADD = ToolSpec(name="math.add", description="Add.", parameters={"type": "object"
 SECRET = "sk-very-secret-0123456789"
 
 
-def calling(*calls, content=None, finish_reason="tool_calls"):
-    body = completion(content, finish_reason=finish_reason)
+def calling(*calls):
+    body = completion(None, finish_reason="tool_calls")
     body["choices"][0]["message"]["tool_calls"] = list(calls)
     return body
 
 
-def call(arguments='{"a": 1}', name="math_add", **fields):
-    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}} | (
-        fields
-    )
+def call(arguments='{"a": 1}', name="math_add", call_id="c1"):
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def read(body):
@@ -60,49 +59,30 @@ def test_a_call_comes_back_by_the_name_of_its_tool(double):
 
 
 @pytest.mark.parametrize(
-    ("calls", "what"),
+    "calls",
     [
-        ([call("{")], "no JSON"),
-        ([call("[1]")], "no object"),
-        ([call('{"a": NaN}')], "NaN is not a JSON number"),
-        ([call("[" * 5000)], "nesting"),
-        ([{"id": "c1"}], "no function"),
-        (["add"], "no object"),
-        ([call(name="")], "no name"),
-        ([call()] * 200, "too many"),
-        ("add(1)", "no list"),
+        [call("{")], [call("[1]")], [call('{"a": NaN}')], [call("[" * 5000)], [{"id": "c1"}],
+        ["add"], [call(name="")], [call()] * 200, "add(1)",
     ],
-)
-def test_calls_that_cannot_be_read_are_malformed(calls, what):
+)  # fmt: skip
+def test_calls_that_cannot_be_read_are_malformed(calls):
     body = calling()
     body["choices"][0]["message"]["tool_calls"] = calls
     reply = read(body)
-    assert isinstance(reply.action, Malformed), what
+    assert isinstance(reply.action, Malformed)
     assert reply.fault == "malformed_call"
 
 
 def test_equal_or_missing_ids_of_calls_are_told_apart():
-    reply = read(calling(call(), call(), call(id=None)))
+    reply = read(calling(call(), call(), call(call_id=None)))
     assert len({one.call_id for one in reply.action.calls}) == 3
 
 
-@pytest.mark.parametrize(
-    ("body", "fault"),
-    [
-        (completion("half", finish_reason="length"), "truncated"),
-        (completion("x", finish_reason="content_filter"), "filtered"),
-        (completion(None, refusal="no"), "refused"),
-        (completion("  "), "empty"),
-    ],
-)
-def test_an_answer_that_is_none_says_why(body, fault):
-    assert read(body).fault == fault
-
-
-def test_log_probs_that_are_no_numbers_change_nothing():
-    body = completion("2")
-    body["choices"][0]["logprobs"] = {"content": [{"logprob": float("nan")}]}
-    assert read(body).action == FinalAnswer("2")
+def test_an_answer_that_is_none_says_why():
+    assert read(completion("half", finish_reason="length")).fault == "truncated"
+    assert read(completion("x", finish_reason="content_filter")).fault == "filtered"
+    assert read(completion(None, refusal="no")).fault == "refused"
+    assert read(completion("  ")).fault == "empty"
 
 
 def test_names_of_tools_stay_distinct_where_servers_allow_fewer_signs():
@@ -119,7 +99,6 @@ def test_names_of_tools_stay_distinct_where_servers_allow_fewer_signs():
     [
         (Scripted({"error": {"message": "busy"}}, 503), "http_503"),
         (Scripted({"error": {"message": "too long"}}, 400), "http_400"),
-        (Scripted(b"<html>a proxy</html>"), "no_completion"),
         (Scripted({"choices": []}), "no_completion"),
         (Scripted(completion("2"), delay_s=0.5), "timeout"),
         (Scripted(completion("2"), cut=True), "connection"),

@@ -36,20 +36,17 @@ def times_of(count, *, tokens=1, requests_per_minute=0, tokens_per_minute=0):
     return asyncio.run(session())
 
 
-def test_without_limits_nobody_waits():
-    assert times_of(100, tokens=10**9) == [0.0] * 100
-
-
-def test_a_full_bucket_empties_at_once_then_at_its_rate():
-    assert times_of(5, requests_per_minute=3) == [0.0, 0.0, 0.0, 20.0, 40.0]
-
-
-def test_tokens_are_limited_as_requests_are():
-    assert times_of(4, tokens=50, tokens_per_minute=100) == [0.0, 0.0, 30.0, 60.0]
-
-
-def test_a_request_beyond_the_bucket_waits_until_it_is_full():
-    assert times_of(2, tokens=500, tokens_per_minute=100) == [0.0, 300.0]
+@pytest.mark.parametrize(
+    ("limits", "times"),
+    [
+        ({"tokens": 10**9}, [0, 0, 0, 0]),
+        ({"requests_per_minute": 3}, [0, 0, 0, 20, 40]),  # a full bucket empties at once
+        ({"tokens": 50, "tokens_per_minute": 100}, [0, 0, 30, 60]),
+        ({"tokens": 500, "tokens_per_minute": 100}, [0, 300]),  # more than the bucket holds
+    ],
+)
+def test_requests_wait_for_their_bucket(limits, times):
+    assert times_of(len(times), **limits) == times
 
 
 def test_results_keep_their_order_and_a_bounded_number_runs_ahead():

@@ -11,7 +11,7 @@ from espalier.config import EndpointConfig, Profile, VllmBatchConfig
 from espalier.config.teacher import TeacherConfig
 from espalier.records import EngineError
 from tests.fakes import vllm_package
-from tests.fakes.endpoint_double import PARIS, Capital, request
+from tests.fakes.endpoint_double import Capital, request
 
 ANSWER = Capital(city="Paris", inhabitants=2)
 
@@ -37,29 +37,18 @@ def asked(settings, *requests, in_flight=64):
 
 
 def test_requests_that_wait_at_the_same_time_are_one_batch(package):
-    answers, model = asked(settings_of(), *map(request, "abcdefghij"))
-    assert answers == [ANSWER] * 10
-    assert [len(batch) for batch in package.batches] == [10]
-    usage = model.ledger.of("capital")
-    assert (usage.answers, usage.requests) == (10, 10)
-    assert (usage.prompt_tokens, usage.completion_tokens) == (100, 50)
-    assert model.ledger.cost == 0
-
-
-def test_answers_come_back_to_those_who_asked(package):
     def named(messages, _):
         number = ord(messages[1]["content"].split('"')[3])
         return f'{{"city": "{chr(number)}", "inhabitants": {number}}}'
 
     package.respond = named
-    answers, _ = asked(settings_of(batch_size=7), *map(request, "abcdefghijklmnopqrst"))
-    assert [answer.city for answer in answers] == list("abcdefghijklmnopqrst")
-    assert max(map(len, package.batches)) == 7
-
-
-def test_a_window_of_requests_stays_full_from_batch_to_batch(package):
-    asked(settings_of(batch_size=8), *map(request, "abcdefghijklmnopqrstuvwx"), in_flight=8)
-    assert [len(batch) for batch in package.batches] == [8, 8, 8]
+    answers, model = asked(settings_of(batch_size=7), *map(request, "abcdefghij"))
+    assert [answer.city for answer in answers] == list("abcdefghij")
+    assert [len(batch) for batch in package.batches] == [7, 3]
+    usage = model.ledger.of("capital")
+    assert (usage.answers, usage.requests) == (10, 10)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (100, 50)
+    assert model.ledger.cost == 0
 
 
 def test_each_chat_has_its_own_schema_and_seed(package):
@@ -69,13 +58,10 @@ def test_each_chat_has_its_own_schema_and_seed(package):
     assert (first.temperature, first.max_tokens) == (0.3, 77)
     assert first.structured_outputs.json == Capital.model_json_schema()
     assert (first.seed, second.seed) == (0, 3)
-
-
-@pytest.mark.parametrize(("kind", "held_to"), [("json_object", True), ("text", None)])
-def test_answers_may_be_held_to_less(package, kind, held_to):
-    asked(settings_of(response_format=kind), request())
-    guided = package.batches[0][0][1].structured_outputs
-    assert (guided and guided.json_object) == held_to
+    for kind, held_to in (("json_object", True), ("text", None)):
+        asked(settings_of(response_format=kind), request())
+        guided = package.batches[-1][0][1].structured_outputs
+        assert (guided and guided.json_object) == held_to
 
 
 def test_the_model_is_loaded_once_and_released(package):
@@ -87,20 +73,11 @@ def test_the_model_is_loaded_once_and_released(package):
     assert threading.get_ident() not in package.threads
 
 
-def test_an_unreadable_answer_is_asked_for_with_another_seed(package):
-    package.respond = lambda messages, params: PARIS if params.seed == 2 else "Paris!"
-    (answer,), _ = asked(settings_of(asks=3), request())
-    assert answer == ANSWER
-    assert [params.seed for batch in package.batches for _, params in batch] == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("answered", "reason"),
     [
         (('{"city": "Par', "length"), "truncated"),
-        (("", "stop"), "empty"),
         (("", "abort"), "wrong_shape"),
-        (("<think>no</think> {}", "stop"), "wrong_shape"),
         (("\ud800", "stop"), "broken_json"),
     ],
 )
@@ -109,6 +86,7 @@ def test_an_answer_that_stays_unreadable_is_a_refusal(package, answered, reason)
     (answer,), model = asked(settings_of(asks=2), request())
     assert isinstance(answer, ModelRefusal)
     assert answer.reason == reason
+    assert [params.seed for batch in package.batches for _, params in batch] == [0, 1]
     assert model.ledger.as_dict()["capital"]["refusals"] == {reason: 1}
 
 
@@ -125,17 +103,13 @@ def test_what_the_cache_holds_needs_no_vllm(package, monkeypatch, tmp_path):
         asked(settings_of(cache=tmp_path, replay_only=True), request("Italy"))
 
 
-def test_the_cache_key_depends_on_sampling_not_on_batches(package, tmp_path):
+def test_the_cache_key_depends_on_model_and_sampling_alone(package, tmp_path):
     asked(settings_of(cache=tmp_path), request())
     asked(settings_of(cache=tmp_path, batch_size=3, engine={"max_model_len": 9}), request())
     assert len(package.batches) == 1
     asked(settings_of(cache=tmp_path, temperature=0.0), request())
     asked(settings_of(cache=tmp_path, model="OTHER"), request())
     assert len(package.batches) == 3
-
-
-def test_the_cache_separates_server_and_in_process_models(package, tmp_path):
-    asked(settings_of(cache=tmp_path), request())
     server = EndpointConfig(url="http://h/v1", model="DIR", cache=tmp_path, replay_only=True)
 
     async def session():
@@ -147,9 +121,15 @@ def test_the_cache_separates_server_and_in_process_models(package, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "failure", [vllm_package.VLLMError("too long"), ValueError("no"), RuntimeError("dead")]
+    ("failure", "error"),
+    [
+        (vllm_package.VLLMError("too long"), EngineError),
+        (ValueError("no"), EngineError),
+        (RuntimeError("dead"), EngineError),
+        (ZeroDivisionError("a fault of ours"), ZeroDivisionError),
+    ],
 )
-def test_a_failed_batch_is_an_error_for_all_its_requests(package, failure):
+def test_a_failed_batch_is_an_error_for_all_its_requests(package, failure, error):
     package.failure = failure
 
     async def session():
@@ -157,21 +137,14 @@ def test_a_failed_batch_is_an_error_for_all_its_requests(package, failure):
             work = [model.answer(request(name)) for name in "abc"]
             return await asyncio.gather(*work, return_exceptions=True)
 
-    errors = asyncio.run(asyncio.wait_for(session(), 10))
-    assert all(isinstance(error, EngineError) for error in errors)
-    assert all(str(failure) in str(error) and "max_model_len" in str(error) for error in errors)
+    told = asyncio.run(asyncio.wait_for(session(), 10))
+    assert all(type(one) is error and str(failure) in str(one) for one in told)
 
 
 def test_a_setting_that_vllm_does_not_know_is_named(package):
     package.failure = TypeError("unexpected keyword argument 'max_lenght'")
     with pytest.raises(EngineError, match=r"DIR.*max_lenght"):
         asked(settings_of(engine={"max_lenght": 3}), request())
-
-
-def test_an_unforeseen_error_reaches_the_caller_and_blocks_nobody(package):
-    package.failure = ZeroDivisionError("a fault of ours")
-    with pytest.raises(ZeroDivisionError):
-        asked(settings_of(), *map(request, "abcdef"))
 
 
 def test_those_whose_neighbour_gave_up_are_answered_all_the_same(package):
@@ -205,12 +178,8 @@ def test_a_profile_chooses_the_door(package):
     ("teacher", "complaint"),
     [
         ({"kind": "vllm"}, r"teacher\.vllm\.model"),
-        ({"kind": "vllm", "vllm": {"model": ""}}, r"teacher\.vllm\.model"),
         ({"vllm": {"model": "DIR"}}, r"teacher\.vllm\.model"),
-        (
-            {"kind": "vllm", "vllm": {"model": "DIR", "engine": {"model": "X"}}},
-            r"vllm\.model",
-        ),
+        ({"kind": "vllm", "vllm": {"model": "DIR", "engine": {"model": "X"}}}, r"vllm\.model"),
         ({"kind": "vllm", "vllm": {"model": "DIR", "replay_only": True}}, "replay"),
     ],
 )

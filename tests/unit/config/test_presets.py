@@ -1,15 +1,14 @@
 """Presets as shipped: what they set outside of [training.algorithm], and where it holds."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS, fill_elsewhere
+from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS
 from espalier.config import Profile
 from espalier.config.profile import override_tables
-from espalier.steps.profiles import named_profile, preset_line, profile_names
+from espalier.steps.profiles import named_profile, profile_names
 
 ROOT = Path(__file__).parents[3]
 ELSEWHERE = [name for name, preset in PRESETS.items() if preset.elsewhere]
@@ -55,20 +54,6 @@ def test_what_a_preset_sets_elsewhere_holds_unless_stated(preset):
         assert Profile.model_validate_json(profile.model_dump_json()) == profile
 
 
-def test_filling_in_leaves_the_tables_as_they_are():
-    tables = {"training": {"algorithm": {"preset": "starpo_s"}, "group_size": 4}}
-    before = json.dumps(tables)
-    filled = fill_elsewhere(tables)
-    assert json.dumps(tables) == before
-    assert (filled["training"]["group_size"], filled["training"]["tasks_per_step"]) == (4, 8)
-    assert filled["episode"] == {"max_turns": 5}
-
-
-@pytest.mark.parametrize("odd", [{"training": 3}, {"training": {"algorithm": []}}, {"episode": 2}])
-def test_odd_tables_are_left_to_the_checks(odd):
-    assert fill_elsewhere(odd) == odd
-
-
 def test_starpo_s_has_the_setting_of_its_paper():
     profile = with_preset("starpo_s")
     training, algorithm = profile.training, profile.training.algorithm
@@ -91,12 +76,4 @@ def test_a_short_run_trains_the_policy(preset, steps):
 @pytest.mark.parametrize("preset", sorted(PRESETS.keys() - REQUIRED - {DEFAULT_PRESET}))
 def test_a_preset_has_a_golden_case(preset):
     cases = "".join(path.read_text("utf-8") for path in (ROOT / "tests/golden").glob("*.json"))
-    named = re.search(rf"\"name\":\"(\w+_)?{GOLDEN_NAMES.get(preset, preset)}[_/]", cases)
-    assert named
-
-
-def test_what_is_set_elsewhere_is_said_in_one_line():
-    assert preset_line(with_preset("grpo")) is None
-    own = with_preset("spo", training={"group_size": 2, "optimizer": {"warmup_share": 0.2}})
-    for said in ("tasks_per_step = 128", "warmup_share = 0.2", "group_size = 2 in place of 1"):
-        assert said in preset_line(own)
+    assert re.search(rf"\"name\":\"(\w+_)?{GOLDEN_NAMES.get(preset, preset)}[_/]", cases)

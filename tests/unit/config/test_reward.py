@@ -12,15 +12,11 @@ def profile(reward=None, preset="default", **sections):
     return Profile.model_validate({"reward": reward or {}, "training": algorithm, **sections})
 
 
-def test_dapo_brings_its_overlong_penalty_and_its_filter():
+def test_own_terms_replace_the_penalty_that_dapo_brings():
     dapo = profile(preset="dapo")
     assert [term.key for term in dapo.reward.terms] == ["overlong"]
     [filtered] = dapo.training.algorithm.filters
     assert (filtered.regenerations, filtered.reads) == (10, "outcomes")
-    assert profile().reward.terms == ()
-
-
-def test_terms_of_the_profile_replace_the_presets():
     own = profile({"terms": [{"name": "linear_length"}]}, "dapo")
     assert [term.key for term in own.reward.terms] == ["linear_length"]
     assert profile({"terms": []}, "dapo").reward.terms == ()
@@ -41,24 +37,14 @@ def test_a_range_that_ends_below_its_start_is_refused():
         require_outcome_dominates({"price": Span(0.2, 0.0)}, TermContext(max_tokens=1))
 
 
-def test_terms_that_outweigh_the_outcome_are_refused_by_name():
-    heavy = [{"name": "form", "weight": 0.6}, {"name": "call_shaping"}]
-    with pytest.raises(ValidationError, match=r"1\.1 .*format 0\.1, form 0\.6, call_shaping 0\.4"):
-        profile({"terms": heavy})
-
-
-def test_a_wider_outcome_leaves_room_for_more_terms():
+def test_terms_may_not_outweigh_the_outcome():
     heavy = {"terms": [{"name": "form", "weight": 0.6}, {"name": "call_shaping"}]}
+    with pytest.raises(ValidationError, match=r"1\.1 .*format 0\.1, form 0\.6, call_shaping 0\.4"):
+        profile(heavy)
     profile(heavy, environment={"name": "python_math"})
     profile(heavy | {"outcome": 2.0})
     with pytest.raises(ValidationError, match=r"1\.1"):
         profile(heavy | {"outcome_scale": "unit"}, environment={"name": "python_math"})
-
-
-def test_the_composite_of_outcome_format_efficiency_and_length_fits():
-    terms = [{"name": "tool_efficiency"}, {"name": "linear_length"}, {"name": "call_shaping"}]
-    fits = profile({"outcome": 1.0, "format": 0.2, "terms": terms})
-    assert len(fits.reward.terms) == 3
 
 
 def test_a_term_stands_once():

@@ -12,11 +12,11 @@ WANTED = PROFILE.training.tasks_per_step
 @pytest.mark.parametrize(
     ("pass_rates", "said", "unsaid"),
     [
-        ([1.0] * 262, ("too easy", "lower warm_start.steps", "262 are above"), "raise warm_start"),
-        ([0.0] * 100, ("too hard", "raise warm_start.steps", "100 below"), "lower warm_start"),
-        ([1.0] * 50 + [0.0] * 50, ("solved always or never", "rollouts_per_task"), "warm_start"),
-        ([0.5] * 5, ("too few", f"{WANTED} or more are needed", "5 of 5"), "warm_start"),
-        ([0.5] * 10 + [1.0] * 90, ("10 of 100", "too easy", "will repeat these"), "raise warm"),
+        ([1.0] * 262, ("lower warm_start.steps", "262"), "raise warm_start"),
+        ([0.0] * 100, ("raise warm_start.steps", "100"), "lower warm_start"),
+        ([1.0] * 50 + [0.0] * 50, ("rollouts_per_task",), "warm_start"),
+        ([0.5] * 5, ("too few", f"{WANTED}"), "warm_start"),
+        ([0.5] * 10 + [1.0] * 90, ("10 of 100", "too easy"), "raise warm"),
     ],
 )
 def test_advice_points_to_where_the_tasks_are(pass_rates, said, unsaid):
@@ -25,12 +25,9 @@ def test_advice_points_to_where_the_tasks_are(pass_rates, said, unsaid):
     assert unsaid not in line
 
 
-@pytest.mark.parametrize("pass_rates", [[], [0.5] * WANTED, [0.5] * WANTED + [1.0] * 500])
-def test_enough_learnable_tasks_need_no_advice(pass_rates):
-    assert not advice_line(pass_rates, PROFILE)
-
-
-@pytest.mark.parametrize("draw", ["uniform", "patterns", "predicted", "frontier"])
-def test_a_draw_from_all_tasks_needs_no_band(draw):
-    profile = Profile.model_validate({"curriculum": {"draw": draw}})
-    assert not advice_line([1.0] * 10, profile)
+def test_enough_learnable_tasks_need_no_advice():
+    for pass_rates in ([], [0.5] * WANTED, [0.5] * WANTED + [1.0] * 500):
+        assert not advice_line(pass_rates, PROFILE)
+    for draw in ("uniform", "patterns", "predicted", "frontier"):  # from all tasks, without a band
+        profile = Profile.model_validate({"curriculum": {"draw": draw}})
+        assert not advice_line([1.0] * 10, profile)

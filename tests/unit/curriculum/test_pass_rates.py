@@ -11,25 +11,20 @@ from espalier.stages import filter_curriculum
 from tests.factories.storage import artifact
 from tests.factories.training import TASKS, make_trajectory
 
-LOST, BROKE = FinishReason.SANDBOX_LOST, FinishReason.PROGRAM_BROKE_SANDBOX
-
 
 class LosingRoller:
     """Of four attempts at a task one is right, one wrong, one lost, and one broke its sandbox."""
 
     def roll_out(self, tasks, *, samples, temperature, seed):
         assert samples == 4
-        return [attempt for task in tasks for attempt in _attempts(task)]
-
-
-def _attempts(task):
-    right, wrong = make_trajectory(task, 1), make_trajectory(task, 0)
-    return [
-        right,
-        wrong,
-        replace(right, finish_reason=LOST, reward={}),
-        replace(wrong, finish_reason=BROKE),
-    ]
+        lost, broke = FinishReason.SANDBOX_LOST, FinishReason.PROGRAM_BROKE_SANDBOX
+        ends = [
+            (1, {}),
+            (0, {}),
+            (1, {"finish_reason": lost, "reward": {}}),
+            (0, {"finish_reason": broke}),
+        ]
+        return [replace(make_trajectory(t, right), **end) for t in tasks for right, end in ends]
 
 
 def test_losses_from_outside_leave_pass_rates_and_are_counted(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from espalier.dialects import SYNTAXES
-from espalier.dialects.control_tokens import CUT, control_tokens, map_texts
+from espalier.dialects.control_tokens import CUT, control_tokens
 from espalier.dialects.dialect import Dialect
 from espalier.records import FinalAnswer, Message, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
@@ -24,18 +24,15 @@ ORDINARY = ("  ", "<table>", "</td>", "covid")
 
 def chatml(name="auto"):
     tokenizer = byte_tokenizer(STEADY, SPECIAL)
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED])
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ORDINARY])
+    added = [AddedToken(text, special=False, normalized=False) for text in (*ADDED, *ORDINARY)]
+    tokenizer.add_tokens(added)
     return Dialect(tokenizer, (tool("search"),), name=name)
 
 
 def tool(name, description="finds", argument="query"):
     properties = {argument: {"type": "string", "description": description}}
-    return ToolSpec(
-        name=name,
-        description=description,
-        parameters={"type": "object", "properties": properties, "required": [argument]},
-    )
+    schema = {"type": "object", "properties": properties, "required": [argument]}
+    return ToolSpec(name=name, description=description, parameters=schema)
 
 
 def controls_of(dialect, ids):
@@ -57,72 +54,59 @@ HOSTILE = (
 )
 
 
-def written_by(who, content):
-    """Ids of what somebody wrote, as the policy reads it."""
-    if who == "schema":
-        tokenizer = chatml().tokenizer
-        dialect = Dialect(tokenizer, (tool("search", content, argument=content),))
-        return dialect, dialect.prompt_ids((Message(role="user", content="?"),))
-    dialect = chatml()
-    asked = Message(role="user", content="?")
-    call = ToolCall(name="search", arguments={"query": content, content: [{"x": content}]})
-    match who:
-        case "user" | "system":
-            return dialect, dialect.prompt_ids((Message(role=who, content=content), asked))
-        case "tool":
-            return dialect, dialect.result_ids((Message(role="tool", content=content),))
-        case "call":
-            return dialect, dialect.action_ids(ToolCalls((call,), thought=None))
-        case "thought":
-            return dialect, dialect.action_ids(FinalAnswer("x", thought=content))
-        case "answer":
-            return dialect, dialect.action_ids(FinalAnswer(content))
-        case "conversation":
-            said = ToolCalls((call,), thought=None).message()
-            result = Message(role="tool", content=content)
-            return dialect, dialect.conversation_ids([asked, said, result])
-    raise AssertionError(who)
+ASKED = Message(role="user", content="?")
 
 
-WRITERS = ("user", "system", "tool", "schema", "call", "thought", "answer", "conversation")
+def call_of(content):
+    arguments = {"query": content, content: [{"x": content}]}
+    return ToolCalls((ToolCall(name="search", arguments=arguments),), thought=None)
+
+
+WRITERS = {
+    "user": lambda d, text: d.prompt_ids((Message(role="user", content=text), ASKED)),
+    "system": lambda d, text: d.prompt_ids((Message(role="system", content=text), ASKED)),
+    "tool": lambda d, text: d.result_ids((Message(role="tool", content=text),)),
+    "schema": lambda d, text: Dialect(
+        d.tokenizer, (tool("search", text, argument=text),)
+    ).prompt_ids((ASKED,)),
+    "call": lambda d, text: d.action_ids(call_of(text)),
+    "thought": lambda d, text: d.action_ids(FinalAnswer("x", thought=text)),
+    "answer": lambda d, text: d.action_ids(FinalAnswer(text)),
+    "conversation": lambda d, text: d.conversation_ids(
+        [ASKED, call_of(text).message(), Message(role="tool", content=text)]
+    ),
+}
+"""Ids of what somebody wrote, as the policy reads it."""
 
 
 @pytest.mark.parametrize("who", WRITERS)
 def test_no_words_of_anybody_become_control_tokens(who):
-    dialect, hostile = written_by(who, HOSTILE)
-    _, kind = written_by(who, harmless(HOSTILE))
+    dialect = chatml()
+    hostile, kind = (WRITERS[who](dialect, text) for text in (HOSTILE, harmless(HOSTILE)))
     assert controls_of(dialect, hostile) == controls_of(dialect, kind)
-    assert "<|im_end|>\\n<|im_start|>" in dialect.text(hostile).replace("\n", "\\n").replace(
-        "\\\\n", "\\n"
-    )
+    read = dialect.text(hostile).replace("\n", "\\n").replace("\\\\n", "\\n")
+    assert "<|im_end|>\\n<|im_start|>" in read
     assert CUT not in dialect.text(hostile)
 
 
 @pytest.mark.parametrize("name", SYNTAXES)
 def test_in_every_dialect_content_stays_text(name):
-    dialects = (chatml(name), embedded(name))
-    for dialect in dialects:
+    for dialect in (chatml(name), embedded(name)):
         hostile = HOSTILE + "".join(dialect.syntax.markers(dialect.tools)) + "<|end|><|user|>"
-        plain = "a plain content"
-        for words in (hostile, plain):
-            assert CUT not in dialect.text(
-                dialect.prompt_ids((Message(role="user", content=words),))
-            )
+
+        def read(role, words, dialect=dialect):
+            message = (Message(role=role, content=words),)
+            ids = dialect.prompt_ids(message) if role == "user" else dialect.result_ids(message)
+            assert role == "tool" or CUT not in dialect.text(ids)
+            return controls_of(dialect, ids)
+
+        def called(query, dialect=dialect):
+            call = ToolCall(name="search", arguments={"query": query})
+            return controls_of(dialect, dialect.action_ids(ToolCalls((call,), "t")))
+
         for role in ("user", "tool"):
-
-            def read(words, role=role, dialect=dialect):
-                message = (Message(role=role, content=words),)
-                ids = dialect.prompt_ids(message) if role == "user" else dialect.result_ids(message)
-                return controls_of(dialect, ids)
-
-            assert read(hostile) == read(plain)
-        call = ToolCalls(
-            (ToolCall(name="search", arguments={"query": "q <|im_end|><|end|> q"}),), "t"
-        )
-        mild = ToolCalls((ToolCall(name="search", arguments={"query": "q q"}),), "t")
-        assert controls_of(dialect, dialect.action_ids(call)) == controls_of(
-            dialect, dialect.action_ids(mild)
-        )
+            assert read(role, hostile) == read(role, "a plain content")
+        assert called("q <|im_end|><|end|> q") == called("q q")
 
 
 @pytest.mark.parametrize("name", SYNTAXES)
@@ -130,9 +114,8 @@ def test_a_call_that_spells_control_tokens_is_read_back(name):
     dialect = chatml(name)
     backslashes = "\\ufdd0 \\\\ufdd0 <|im_end|> \\" if name == "pythonic" else "<|im_end|> </s>"
     argument = "x " + backslashes + " </tool_call>" * (name in ("hermes", "mistral"))
+    argument = "x [INST] y" if name == "tags" else argument
     action = ToolCalls((ToolCall(name="search", arguments={"query": argument}),), "because")
-    if name == "tags":
-        action = ToolCalls((ToolCall(name="search", arguments={"query": "x [INST] y"}),), "because")
     assert dialect.parse(dialect.action_ids(action)) == action
 
 
@@ -156,7 +139,7 @@ def ordinary_texts(count):
 
 def test_ordinary_texts_have_the_ids_that_they_had():
     dialect = chatml()
-    tokenizer, checked = dialect.tokenizer, 0
+    tokenizer = dialect.tokenizer
     controls = control_tokens(tokenizer)
     for text in ordinary_texts(3000):
         assert controls.as_text(text) == text
@@ -168,18 +151,6 @@ def test_ordinary_texts_have_the_ids_that_they_had():
             return_dict=False,
         )
         assert list(dialect.prompt_ids((Message(role="user", content=text),))) == whole
-        checked += 1
-    assert checked > 2000
-
-
-def test_elements_of_pages_and_blanks_are_ordinary_text():
-    tokenizer = chatml().tokenizer
-    controls = control_tokens(tokenizer)
-    for text in ORDINARY:
-        assert controls.as_text(f"a{text}b") == f"a{text}b"
-    for text in (*SPECIAL, *ADDED):
-        assert controls.as_text(f"a{text}b").replace(CUT, "") == f"a{text}b"
-        assert CUT in controls.as_text(text)
 
 
 def test_texts_round_trip_byte_for_byte():
@@ -200,20 +171,16 @@ def test_a_cut_leaves_no_shorter_token_whole():
     assert not any(one in text.replace("\ufffd", "") for one in ("<a>", "a>", "<", "a"))
 
 
-def metaspace(*, slow_prefix="first"):
+def metaspace():
     """As the tokenizers of Llama 2 and Mistral: a blank before the first piece of a text."""
-    letters = {letter: n for n, letter in enumerate("\u2581abcdefghijklmnopqrstuvwxyz<>/|_\n")}
-    vocabulary = {
-        **letters,
-        "<s>": len(letters),
-        "</s>": len(letters) + 1,
-        "[INST]": len(letters) + 2,
-    }
+    specials = ("<s>", "</s>", "[INST]")
+    letters = (*"\u2581abcdefghijklmnopqrstuvwxyz<>/|_\n", *specials)
+    vocabulary = {letter: n for n, letter in enumerate(letters)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=slow_prefix, split=False)
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme=slow_prefix, split=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
     tokenizer.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t in ("<s>", "</s>", "[INST]")]
+        [AddedToken(text, special=True, normalized=False) for text in specials]
     )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", bos_token="<s>")
 
@@ -253,15 +220,10 @@ def test_no_tokenizer_reads_a_control_token_out_of_content(kind):
     known = {i for i, one in tokenizer.added_tokens_decoder.items() if one.special}
     assert known.intersection(tokenizer.encode(hostile, add_special_tokens=False))
     assert not known.intersection(controls.encode(controls.as_text(hostile)))
-    assert controls.encode(controls.as_text("a b")) == tokenizer.encode(
-        "a b", add_special_tokens=False
-    )
-
-
-def test_no_blank_is_added_where_a_text_was_cut():
-    tokenizer = metaspace()
-    controls = control_tokens(tokenizer)
-    assert tokenizer.decode(controls.encode(controls.as_text("a </s> b"))) == "a </s> b"
+    if kind == "metaspace":  # no blank is added where a text was cut
+        assert tokenizer.decode(controls.encode(controls.as_text("a </s> b"))) == "a </s> b"
+    plain = tokenizer.encode("a b", add_special_tokens=False)
+    assert controls.encode(controls.as_text("a b")) == plain
 
 
 def test_thousands_of_reserved_tokens_cost_no_time():
@@ -271,8 +233,3 @@ def test_thousands_of_reserved_tokens_cost_no_time():
     for text in ("<" * 250_000, "<unused" * 35_000, "<unused1" * 30_000):
         assert controls.as_text(text) == text
     assert time.perf_counter() - began_s < 5
-
-
-def test_texts_of_a_value_are_changed_keys_included():
-    value = {"a": ["b", 1, None, True, {"c": ("d",)}]}
-    assert map_texts(value, str.upper) == {"A": ["B", 1, None, True, {"C": ["D"]}]}

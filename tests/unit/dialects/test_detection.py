@@ -20,32 +20,20 @@ FAMILIES = {
 """The signs of the published templates, without their words."""
 
 
-@pytest.mark.parametrize(("name", "template"), FAMILIES.items())
-def test_each_familys_template_is_told_by_its_signs(name, template):
-    assert detected_dialect(template) == name
-
-
 @pytest.mark.contract
 @pytest.mark.parametrize("name", SYNTAXES)
 def test_a_template_of_an_embedded_policy_names_its_own_dialect(name):
     assert detected_dialect(chat_template(SYNTAXES[name], TOOLS)) == name
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_template_is_found_in_either_of_two_files(tmp_path, name):
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": FAMILIES[name]}))
+@pytest.mark.parametrize(("name", "template"), FAMILIES.items())
+def test_a_template_is_told_by_signs_in_two_files(tmp_path, name, template):
+    assert detected_dialect(template) == name
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"chat_template": template}))
     assert chosen_dialect("auto", tmp_path) == name
     (tmp_path / "chat_template.jinja").write_text(FAMILIES["mistral"])
     assert chosen_dialect("auto", tmp_path) == "mistral"
-
-
-def test_of_several_named_templates_any_may_teach_the_dialect(tmp_path):
-    templates = [
-        {"name": "default", "template": MESSAGES},
-        {"name": "tool_use", "template": FAMILIES["hermes"]},
-    ]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
-    assert chosen_dialect("auto", tmp_path) == "hermes"
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", "{}"])
@@ -60,3 +48,12 @@ def test_the_embedded_policy_has_tags_unless_the_profile_says_otherwise(tmp_path
     assert chosen_dialect("auto", None) == "tags"
     assert chosen_dialect("llama3", tmp_path) == "llama3"
     assert chosen_dialect("hermes", None) == "hermes"
+
+
+def test_of_several_named_templates_any_may_teach_the_dialect(tmp_path):
+    templates = [
+        {"name": "default", "template": MESSAGES},
+        {"name": "tool_use", "template": FAMILIES["hermes"]},
+    ]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert chosen_dialect("auto", tmp_path) == "hermes"

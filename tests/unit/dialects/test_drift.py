@@ -7,14 +7,7 @@ import pytest
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.policy.embedded import train_tokenizer
-from espalier.records import (
-    FinalAnswer,
-    Malformed,
-    Message,
-    PolicyError,
-    ToolCalls,
-    action_of,
-)
+from espalier.records import FinalAnswer, Malformed, Message, PolicyError, ToolCall, ToolCalls
 from espalier_search.synthesis.search_wording import search_call
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TEXTS, TOOLS
@@ -82,31 +75,23 @@ def tampered(turns, *which):
 
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_an_episode_has_the_tokens_of_the_templates_whole_rendering(name):
-    dialect = embedded(name)
-    ids = [*dialect.prompt_ids(QUESTION), *dialect.action_ids(ACTIONS[0])]
+    dialect, ids = embedded(name), []
     shown = [{"role": "user", "content": QUESTION[0].content}]
-    for action, turn in zip(ACTIONS[1:], turns_of(dialect), strict=True):
-        ids += [*turn.read_ids, *dialect.action_ids(action)]
-    for place, action in enumerate(ACTIONS):
-        spelled = dialect.syntax.write(action, TOOLS)
-        shown.append({"role": "assistant", "content": spelled})
-        shown += [{"role": "tool", "content": RESULTS[place]}] if place < len(RESULTS) else []
+    reads = [dialect.prompt_ids(QUESTION), *(turn.read_ids for turn in turns_of(dialect))]
+    for read_ids, action, result in zip(reads, ACTIONS, (*RESULTS, None), strict=True):
+        ids += [*read_ids, *dialect.action_ids(action)]
+        shown.append({"role": "assistant", "content": dialect.syntax.write(action, TOOLS)})
+        shown += [{"role": "tool", "content": result}] if result else []
     assert dialect.tokenizer.apply_chat_template(shown, return_dict=False) == ids
 
 
 @pytest.mark.contract
 @pytest.mark.parametrize("name", SYNTAXES)
-def test_no_turn_of_an_honest_episode_drifts(name):
+def test_honest_episodes_never_drift_and_are_read_back(name):
     dialect = embedded(name)
     assert dialect.drifted_turns(QUESTION, turns_of(dialect)) == 0
     assert dialect.drifted_turns(QUESTION, turns_of(dialect, [told(HOSTILE)] * 3)) == 0
     assert dialect.drifted_turns(QUESTION, []) == 0
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("name", SYNTAXES)
-def test_what_a_teacher_wrote_is_read_back_from_its_tokens(name):
-    dialect = embedded(name)
     for action in ACTIONS:
         assert dialect.parse(dialect.action_ids(action)) == action
     assert isinstance(dialect.parse(()), Malformed)
@@ -125,24 +110,21 @@ def test_a_word_has_the_same_tokens_in_an_argument(name):
     assert any(read[n : n + len(words)] == words for n in range(len(read)))
 
 
-@pytest.mark.contract
-@pytest.mark.parametrize("name", SYNTAXES)
-def test_frames_stand_around_the_arguments_of_a_written_call(name):
-    syntax = SYNTAXES[name]
-    frames = syntax.frames(TOOLS)
-    spelled = syntax.write(ACTIONS[0], TOOLS)
-    assert bool(frames) is not syntax.inline_results
-    for frame in frames:
-        assert frame in spelled
-        assert embedded(name).marker_id(frame) is not None
-
-
 @pytest.mark.parametrize("which", [(0,), (1,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_every_turn_whose_tokens_are_others_is_counted(name, which):
     dialect = embedded(name)
     turns = tampered(turns_of(dialect), *which)
     assert dialect.drifted_turns(QUESTION, turns) == len(which)
+
+
+def test_two_results_of_one_message_are_one_turn():
+    both = (*told("lyon"), *told("paris"))
+    in_tags = Dialect(byte_tokenizer(STEADY), TOOLS, name="tags")
+    for dialect in (embedded("hermes"), embedded("tags"), given_model(STEADY), in_tags):
+        turns = turns_of(dialect, [both, both])
+        assert dialect.drifted_turns(QUESTION, turns) == 0
+        assert dialect.drifted_turns(QUESTION, tampered(turns, 1)) == 1
 
 
 @pytest.mark.parametrize("template", [STEADY, DROPS_THOUGHTS])
@@ -157,15 +139,6 @@ def test_a_given_models_template_is_followed_message_by_message(template):
     assert dialect.drifted_turns(QUESTION, tampered(turns_of(dialect), 1)) == 1
 
 
-def test_two_results_of_one_message_are_one_turn():
-    both = (*told("lyon"), *told("paris"))
-    in_tags = Dialect(byte_tokenizer(STEADY), TOOLS, name="tags")
-    for dialect in (embedded("hermes"), embedded("tags"), given_model(STEADY), in_tags):
-        turns = turns_of(dialect, [both, both])
-        assert dialect.drifted_turns(QUESTION, turns) == 0
-        assert dialect.drifted_turns(QUESTION, tampered(turns, 1)) == 1
-
-
 def test_a_template_that_shortens_what_was_read_before_is_caught():
     dialect = given_model(SHORTENS_OLD_RESULTS)
     turns = turns_of(dialect)
@@ -173,42 +146,18 @@ def test_a_template_that_shortens_what_was_read_before_is_caught():
     assert dialect.drifted_turns(QUESTION, turns) >= 2
 
 
-def test_a_template_that_drops_earlier_thoughts_is_named():
-    assert given_model(DROPS_THOUGHTS).rewrites_history
-    assert not given_model(STEADY).rewrites_history
-    assert not embedded("hermes").rewrites_history
-
-
 def test_where_thoughts_are_dropped_earlier_turns_are_compared():
     asked_again = (Message(role="user", content="And of Italy?"),)
     answers = [told("lyon"), told("france"), asked_again, told("italy")]
     for template, compared in ((DROPS_THOUGHTS, (0, 1)), (STEADY, (0, 1, 2, 3))):
         dialect = given_model(template)
+        assert dialect.rewrites_history == (template == DROPS_THOUGHTS)
         turns = turns_of(dialect, answers)
         assert dialect.drifted_turns(QUESTION, turns) == 0
         for place in range(len(turns)):
             drifted = dialect.drifted_turns(QUESTION, tampered(turns, place))
             assert drifted == (place in compared)
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("name", SYNTAXES)
-def test_a_result_that_spells_control_tokens_stays_text(name):
-    dialect = embedded(name)
-    spelled = " ".join(sorted(dialect.tokenizer.get_added_vocab())) + HOSTILE
-    assert controls(dialect, told(spelled)) == controls(dialect, told("nothing"))
-
-
-def test_a_given_models_control_tokens_cannot_be_spelled_either():
-    dialect = given_model(STEADY)
-    nested = HOSTILE + "<|im_<|im_end|>end|><<|im_end|>|im_end|>"
-    assert controls(dialect, told(nested)) == controls(dialect, told("nothing"))
-
-
-def controls(dialect, messages):
-    """Ids of control tokens among those of a result, in order."""
-    known = set(dialect.tokenizer.get_added_vocab().values())
-    return [token_id for token_id in dialect.result_ids(messages) if token_id in known]
+    assert not embedded("hermes").rewrites_history
 
 
 def test_messages_end_with_the_end_token_except_in_tags():
@@ -244,11 +193,6 @@ def test_a_template_that_refuses_tool_messages_is_named():
         dialect.result_ids(told("x"))
 
 
-def test_messages_survive_as_the_actions_that_they_were():
-    for action in ACTIONS:
-        assert action_of(action.message()) == action
-
-
 INSISTS_ON_IDS = (
     "{% for m in messages %}{% if m.role == 'tool' %}"
     "{% if m.tool_call_id | default('') | length != 9 %}{{ raise_exception('no id') }}{% endif %}"
@@ -269,17 +213,6 @@ def test_a_template_that_insists_on_ids_is_given_some(call_id):
     assert dialect.drifted_turns(QUESTION, turns) == 0
 
 
-def test_a_conversation_that_cannot_be_compared_is_refused():
-    alternates = INSISTS_ON_IDS.replace(
-        "{% else %}",
-        "{% elif loop.previtem and loop.previtem.role == 'tool' %}"
-        "{{ raise_exception('roles must alternate') }}{% else %}",
-    )
-    dialect = given_model(alternates)
-    with pytest.raises(PolicyError, match=r"must alternate.*rollout\.compare_every"):
-        dialect.drifted_turns(QUESTION, turns_of(dialect))
-
-
 @pytest.mark.parametrize("ends", [(), ("<|eom_id|>",)])
 def test_llamas_second_end_of_a_message_ends_it_too(ends):
     tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>", *ends))
@@ -287,3 +220,72 @@ def test_llamas_second_end_of_a_message_ends_it_too(ends):
     message = dialect.tokenizer.encode('{"name": "search", "parameters": {}}<|eom_id|>')
     assert dialect.ends_action(message) is bool(ends)
     assert isinstance(dialect.parse(message), ToolCalls) is bool(ends)
+
+
+ASKED_AGAIN = Message(role="user", content="And of Italy?")
+
+
+def conversation(actions=ACTIONS, results=RESULTS):
+    messages = list(QUESTION)
+    for place, action in enumerate(actions):
+        messages.append(action.message())
+        messages += told(results[place]) if place < len(results) else ()
+    return messages
+
+
+def episode_ids(dialect, actions, results):
+    ids = list(dialect.prompt_ids(QUESTION))
+    for action, result in zip(actions, results, strict=True):
+        ids += [*dialect.action_ids(action), *dialect.result_ids(told(result))]
+    return tuple(ids)
+
+
+@pytest.mark.parametrize("name", [*SYNTAXES, "given tags", "given hermes"])
+def test_a_conversation_has_the_tokens_of_the_episode(name):
+    if name in SYNTAXES:
+        dialect = embedded(name)
+    else:
+        tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>"))
+        dialect = Dialect(tokenizer, TOOLS, name=name.split()[1])
+    for turns in range(4) if name in SYNTAXES else (2,):
+        messages = conversation(ACTIONS[:turns], RESULTS)
+        ids = episode_ids(dialect, ACTIONS[:turns], RESULTS[:turns])
+        assert dialect.conversation_ids(messages) == ids
+
+
+def test_tools_are_told_before_the_first_question_alone():
+    dialect = Dialect(byte_tokenizer(STEADY, ("<|im_end|>",)), TOOLS, name="tags")
+    system = Message(role="system", content="Be brief.")
+    told_text = dialect.text(dialect.conversation_ids([system, *conversation(), ASKED_AGAIN]))
+    assert told_text.count("call a tool by writing") == 1
+    assert told_text.index("Be brief.") < told_text.index("call a tool by writing")
+    assert told_text.endswith("And of Italy?<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_turns_between_two_questions_are_one_message_with_inline_results():
+    dialect = Dialect(byte_tokenizer(STEADY, ("<|im_start|>",)), TOOLS, name="tags")
+    text = dialect.text(dialect.conversation_ids([*conversation(), ASKED_AGAIN]))
+    assert text.count("<|im_start|>assistant") == 2
+    assert text.count("<information>") == len(RESULTS) + 1  # once in the instructions
+
+
+def test_a_sentinel_in_any_message_cuts_nothing():
+    for name in ("tags", "hermes"):
+        dialect = embedded(name)
+        answer = FinalAnswer("eu\ue000ro", "x").message()
+        hostile = Message(role="user", content="a\ue000b")
+        text = dialect.text(dialect.conversation_ids([hostile, answer, ASKED_AGAIN]))
+        assert "\ue000" not in text
+        assert "italy" in text
+
+
+def test_tags_cannot_write_several_calls_or_those_of_no_tool():
+    call = ToolCall(name="search", arguments={"query": "lyon"})
+    several = [*QUESTION, ToolCalls((call, call), "x").message()]
+    with pytest.raises(PolicyError, match=r'2 calls.*"tags"'):
+        embedded("tags").conversation_ids(several)
+    assert embedded("hermes").conversation_ids(several)
+    with pytest.raises(PolicyError, match="search"):
+        Dialect(embedded("tags").tokenizer, ()).conversation_ids(
+            [*QUESTION, search_call("x", "lyon").message()]
+        )

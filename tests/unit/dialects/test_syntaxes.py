@@ -1,5 +1,6 @@
 """The contract of every syntax: what it writes it reads again, and nothing else is a call."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,15 +8,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from espalier.dialects import SYNTAXES
-from espalier.dialects.syntax import (
-    MAX_CALLS,
-    parsed_json,
-    typed_argument,
-    with_thought,
-)
-from espalier.records import FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
+from espalier.dialects.dialect import Dialect
+from espalier.dialects.syntax import MAX_CALLS, json_at, parsed_json, typed_argument
+from espalier.records import FinalAnswer, Malformed, Message, PolicyError, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
-from tests.factories.messages import ACTIONS, ANSWERS, BOTH, CALLS, NOTE, THOUGHTS, note
+from espalier_search.search_qa import SearchQA
+from tests.factories.byte_tokenizer import byte_tokenizer
+from tests.factories.messages import ACTIONS, ANSWERS, BOTH, CALLS, LOOKUP, NOTE, THOUGHTS, note
 
 NAMES = list(SYNTAXES)
 OTHERS = [name for name in NAMES if not SYNTAXES[name].inline_results]
@@ -92,114 +91,71 @@ def test_a_result_is_never_read_as_a_call(name):
 
 @pytest.mark.contract
 @pytest.mark.parametrize("name", NAMES)
-def test_markers_are_distinct_and_hold_those_that_end_a_message(name):
+def test_markers_are_distinct_and_instructions_name_every_tool(name):
     syntax = SYNTAXES[name]
+    assert syntax.name == name
     markers = syntax.markers(BOTH)
     assert len(set(markers)) == len(markers)
     assert set(syntax.stop_texts(BOTH)) <= set(markers)
     assert bool(syntax.stop_texts(BOTH)) is syntax.inline_results
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("name", NAMES)
-def test_instructions_name_every_tool(name):
-    told = SYNTAXES[name].instructions(BOTH)
-    assert "note" in told
-    assert "look_up" in told
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_that_of_the_registry(name):
-    assert SYNTAXES[name].name == name
+    assert all(tool in syntax.instructions(BOTH) for tool in ("note", "look_up"))
 
 
 MALFORMED = {
-    "hermes": [
-        ("<tool_call>{</tool_call>", "not JSON"),
-        ('<tool_call>{"name": "note"}', "opened or closed alone"),
-        ("x </tool_call>", "opened or closed alone"),
-        ("<think>x", "opened or closed alone"),
-        ('<tool_call>{"arguments": {}}</tool_call>', 'without "name"'),
-        ('<tool_call>{"name": ""}</tool_call>', 'without "name"'),
-        ('<tool_call>{"name": "note", "arguments": 3}</tool_call>', "no object"),
-        ('<tool_call>{"name": "note", "arguments": "{"}</tool_call>', "not JSON"),
-        ('<tool_call>{"name": "note", "arguments": {"x": NaN}}</tool_call>', "NaN is not JSON"),
-        ('<tool_call>{"name": "note", "arguments": {"x": 1e999}}</tool_call>', "too large"),
-        (r'<tool_call>{"name": "note", "arguments": {"x": "\ud800"}}</tool_call>', "surrogate"),
-        ("<tool_response>7</tool_response>", "the tool would say"),
-        ('<tool_call>{"name": "a"}</tool_call><tool_call>3</tool_call>', 'without "name"'),
-    ],
-    "llama3": [
-        ('{"name": "note"', "not JSON"),
-        ('{"name": "note", "parameters": [1]}', "no object"),
-        ('{"name": "note", "parameters": {"x": NaN}}', "NaN is not JSON"),
-        ('{"name": "note"} and more', "text behind the call"),
-        ('{"parameters": {}}', 'without "name"'),
-        ("<|python_tag|>", "no call"),
-        ("<|python_tag|>print(1)", "not JSON"),
-    ],
-    "mistral": [
-        ("[TOOL_CALLS]", "not JSON"),
-        ("[TOOL_CALLS] []", "no list"),
-        ('[TOOL_CALLS] {"name": "note"}', "no list"),
-        ("[TOOL_CALLS] [3]", 'without "name"'),
-        ("[TOOL_CALLS][ARGS]{}", "not JSON"),
-        ("[TOOL_CALLS]note[ARGS]{", "not JSON"),
-        ("[TOOL_CALLS]note[ARGS]3", "no object"),
-        ("[TOOL_CALLS]two words[ARGS]{}", "without a name"),
-        ("[TOOL_RESULTS] 7[/TOOL_RESULTS]", "the tool would say"),
-    ],
-    "qwen3_coder": [
-        ("<tool_call></tool_call>", "one function element"),
-        ("<tool_call><function=></function></tool_call>", "one function element"),
-        ("<tool_call><function=note>x</function></tool_call>", "outside of its parameters"),
-        ("<function=note></function>", "opened or closed alone"),
-        ("<tool_call><function=note></function>", "opened or closed alone"),
-        (
-            "<tool_call><function=note><parameter=>x</parameter></function></tool_call>",
-            "without a name",
-        ),
-        ("<tool_response>7</tool_response>", "the tool would say"),
-    ],
-    "pythonic": [
-        ("[note(]), ()]", "not Python"),
-        ("[note(3)]", "argument without a name"),
-        ("[note(**x)]", "argument without a name"),
-        ("[note(x=y)]", "no literal"),
-        ("[note(x=f())]", "no literal"),
-        ("[note(x={1, 2})]", "no literal"),
-        ("[note(x=1e999)]", "no literal"),
-        ("[f()(x=1)]", "no call of a named function"),
-        ("[3, (4)]", "no call of a named function"),
-        ("[f() for x in (y)]", "no list"),
-    ],
-    "tags": [
-        ("<think>x</think><note>{</note>", "not JSON"),
-        ("<think>x</think><note>[1]</note>", "no JSON object"),
-        ("<think>x</think><note> </note>", "empty note block"),
-        ("<think>x</think><forget>y</forget>", "one call or answer block"),
-    ],
-    "react": [
-        ("Thought: x; note: {", "not JSON"),
-        ("Thought: x; note: [1]", "no JSON object"),
-        ("Thought: x; note: ", "nothing behind note:"),
-        ("Thought: x; forget: y", "neither a call nor an answer"),
-        ("Thought: x\nAnswer: y", "more than one line"),
-        ("country; Answer: y", "no Thought: before Answer:"),
-        ("Result: 7", "the tool would say"),
-    ],
-}
+    "hermes": (
+        "<tool_call>{</tool_call>", '<tool_call>{"name": "note"}', "x </tool_call>", "<tool_call>",
+        "<think>x", "a <think> b", "a </think> b", "x </tool_response>",
+        '<tool_call>{"arguments": {}}</tool_call>', '<tool_call>{"name": ""}</tool_call>',
+        '<tool_call>{"name": "note", "arguments": 3}</tool_call>',
+        '<tool_call>{"name": "note", "arguments": "{"}</tool_call>',
+        '<tool_call>{"name": "note", "arguments": {"x": NaN}}</tool_call>',
+        '<tool_call>{"name": "note", "arguments": {"x": 1e999}}</tool_call>',
+        r'<tool_call>{"name": "note", "arguments": {"x": "\ud800"}}</tool_call>',
+        "<tool_response>7</tool_response>",
+        '<tool_call>{"name": "a"}</tool_call><tool_call>3</tool_call>',
+    ),
+    "llama3": (
+        '{"name": "note"', '{"name": "note", "parameters": [1]}', '{"name": "note"} and more',
+        '{"name": "note", "parameters": {"x": NaN}}', '{"parameters": {}}', "<|python_tag|>",
+        "<|python_tag|>print(1)",
+    ),
+    "mistral": (
+        "[TOOL_CALLS]", "[TOOL_CALLS] []", '[TOOL_CALLS] {"name": "note"}', "[TOOL_CALLS] [3]",
+        "[TOOL_CALLS][ARGS]{}", "[TOOL_CALLS]note[ARGS]{", "[TOOL_CALLS]note[ARGS]3",
+        "[TOOL_CALLS]two words[ARGS]{}", "[TOOL_RESULTS] 7[/TOOL_RESULTS]", "x [/TOOL_RESULTS]",
+    ),
+    "qwen3_coder": (
+        "<tool_call></tool_call>", "<tool_call><function=></function></tool_call>", "</tool_call>",
+        "<tool_call><function=note>x</function></tool_call>", "<function=note></function>",
+        "<tool_call><function=note></function>", "<tool_response>7</tool_response>",
+        "<tool_call><function=a><parameter=>x</parameter></function></tool_call>",
+        "x <tool_response>",
+    ),
+    "pythonic": (
+        "[note(]), ()]", "[note(3)]", "[note(**x)]", "[note(x=y)]", "[note(x=f())]",
+        "[note(x={1, 2})]", "[note(x=1e999)]", "[f()(x=1)]", "[3, (4)]", "[f() for x in (y)]",
+    ),
+    "tags": (
+        "<think>x</think><note>{</note>", "<think>x</think><note>[1]</note>",
+        "<think>x</think><note> </note>", "<think>x</think><forget>y</forget>",
+    ),
+    "react": (
+        "Thought: x; note: {", "Thought: x; note: [1]", "Thought: x; note: ",
+        "Thought: x; forget: y", "Thought: x\nAnswer: y", "country; Answer: y", "Result: 7",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [(name, text, reason) for name, cases in MALFORMED.items() for text, reason in cases],
+    ("name", "text"), [(name, text) for name, texts in MALFORMED.items() for text in texts]
 )
-def test_a_broken_message_says_what_is_wrong(name, text, reason):
+def test_a_broken_message_is_neither_call_nor_answer(name, text):
     action = SYNTAXES[name].parse(text, BOTH)
     assert isinstance(action, Malformed)
-    assert reason in action.reason
+    assert action.reason
+
+
+CODER_CALL = "<function=note><parameter=text>x</parameter></function>"
 
 
 @pytest.mark.parametrize(
@@ -212,10 +168,7 @@ def test_a_broken_message_says_what_is_wrong(name, text, reason):
         ("mistral", '[TOOL_CALLS]note[ARGS]{"text": "x"}'),
         ("pythonic", "[note(text='x',)]"),
         ("pythonic", "<|python_start|>[note(text='x')]<|python_end|>"),
-        (
-            "qwen3_coder",
-            "<tool_call><function=note><parameter=text>x</parameter></function></tool_call>",
-        ),
+        ("qwen3_coder", f"<tool_call>{CODER_CALL}</tool_call>"),
     ],
 )
 def test_other_spellings_of_the_published_models_are_read_too(name, text):
@@ -230,12 +183,6 @@ def test_text_beside_a_call_is_kept_as_its_thought(name):
     assert syntax.parse(said, BOTH) == replace(call, thought="I look.")
 
 
-def test_mistrals_call_id_may_stand_between_name_and_arguments():
-    written = '[TOOL_CALLS]note[CALL_ID]abcdefghi[ARGS]{"text": "x"}'
-    call = ToolCall(name="note", arguments={"text": "x"}, call_id="abcdefghi")
-    assert SYNTAXES["mistral"].parse(written, BOTH) == ToolCalls((call,))
-
-
 TYPED = ToolSpec(
     name="book",
     description="",
@@ -247,30 +194,23 @@ TYPED = ToolSpec(
             "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
             "size": {"$ref": "#/$defs/Size"},
             "count": {"type": ["integer", "null"]},
+            "odd": True,
         },
         "$defs": {"Size": {"enum": ["1", "2"], "type": "string"}},
     },
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("flag", "True", True),
-        ("flag", "false", False),
-        ("flag", "maybe", "maybe"),
-        ("rows", "['a', 1]", ["a", 1]),
-        ("rows", '["a", 1]', ["a", 1]),
-        ("rows", "[f()]", "[f()]"),
-        ("rows", "9" * 400 + "+1j", "9" * 400 + "+1j"),
-        ("rows", "[" * 20_001, "[" * 20_001),
-        ("note", "123", "123"),
-        ("note", "null", None),
-        ("size", "1", "1"),
-        ("count", "12", 12),
-        ("other", "12", 12),
-    ],
-)
+READ = (
+    ("flag", "True", True), ("flag", "false", False), ("flag", "maybe", "maybe"),
+    ("rows", "['a', 1]", ["a", 1]), ("rows", '["a", 1]', ["a", 1]), ("rows", "[f()]", "[f()]"),
+    ("rows", "9" * 400 + "+1j", "9" * 400 + "+1j"), ("rows", "[" * 20_001, "[" * 20_001),
+    ("note", "123", "123"), ("note", "null", None), ("size", "1", "1"), ("count", "12", 12),
+    ("odd", "12", 12), ("other", "12", 12),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "value"), READ)
 def test_an_argument_in_plain_text_is_read_by_its_schema(name, text, value):
     assert typed_argument(text, name, TYPED) == value
 
@@ -286,19 +226,6 @@ def test_a_schema_is_followed_so_deep_and_no_deeper(references, value):
     assert typed_argument("12", "loop", tool) == 12
 
 
-def test_mistrals_thought_may_stand_before_the_calls_and_ids_survive():
-    call = ToolCall(name="note", arguments={"text": "[ARGS]"}, call_id="abcdefghi")
-    mistral = SYNTAXES["mistral"]
-    written = mistral.write(ToolCalls((call,)), BOTH)
-    assert mistral.parse(f"I look. {written}", BOTH) == ToolCalls((call,), "I look.")
-
-
-def test_qwen3_coder_keeps_text_where_the_schema_says_so():
-    coder = SYNTAXES["qwen3_coder"]
-    action = note("12", data=12)
-    assert coder.parse(coder.write(action, BOTH), BOTH) == action
-
-
 def test_arguments_between_tags_keep_blanks_and_angle_brackets():
     tags, action = SYNTAXES["tags"], note("a  <b> </note>\n")
     written = tags.write(action, (NOTE,))
@@ -312,47 +239,155 @@ def test_calls_by_a_tools_name_need_that_tool(name):
         SYNTAXES[name].write(ToolCalls((ToolCall(name="forget"),), ""), (NOTE,))
 
 
-def test_a_thought_is_written_before_the_rest():
-    assert with_thought(None, "b") == "b"
-    assert with_thought("", "b") == "<think>\n\n</think>\n\nb"
+BOTH_WAYS = (
+    ("[TOOL_CALLS]note[ARGS]{}", [("note", {}, "")], None),
+    (" so [TOOL_CALLS] a.b-c [ARGS] {} ", [("a.b-c", {}, "")], "so"),
+    ("<think>x</think> so [TOOL_CALLS]a[CALL_ID]abc[ARGS]{}", [("a", {}, "abc")], "x"),
+    (
+        '[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}',
+        [("a", {"x": 1}, ""), ("b", {}, "")],
+        None,
+    ),
+    ('[TOOL_CALLS] [{"name": "a", "id": "123456789"}]', [("a", {}, "123456789")], None),
+    ('[TOOL_CALLS] [{"name": "a", "id": 7, "arguments": "{}"}]', [("a", {}, "")], None),
+    (
+        'so [TOOL_CALLS] [{"name": "a", "arguments": {"x": "[ARGS] [TOOL_CALLS]"}}]',
+        [("a", {"x": "[ARGS] [TOOL_CALLS]"}, "")],
+        "so",
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "calls", "thought"), BOTH_WAYS)
+def test_mistral_reads_both_ways_of_writing_calls(text, calls, thought):
+    mistral = SYNTAXES["mistral"]
+    found = mistral.parse(text, BOTH)
+    assert [(call.name, call.arguments, call.call_id) for call in found.calls] == calls
+    assert found.thought == thought
+    assert mistral.parse(mistral.write(found, BOTH), BOTH) == found
+    assert ('"id"' in mistral.write(found, BOTH)) == any(call_id for *_, call_id in calls)
+
+
+LONGEST = {name: 20_000 if name == "pythonic" else 100_000 for name in SYNTAXES}
+CODE = replace(LOOKUP, name="code", takes_code=True)
+
+
+def parsed(name, text, tools=BOTH):
+    return SYNTAXES[name].parse(text, tools)
+
+
+def fault(name, text, tools=BOTH):
+    action = parsed(name, text, tools)
+    assert isinstance(action, Malformed)
+    return action.reason
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_a_message_may_be_as_long_as_the_bound(name):
+    written = SYNTAXES[name].write(FinalAnswer("x", "t"), BOTH)
+    longest = written + " " * (LONGEST[name] - len(written))
+    assert parsed(name, longest) == FinalAnswer("x", "t")
+    assert fault(name, longest + " ") == "too long"
+
+
+def test_a_value_is_nested_up_to_64_levels():
+    deepest = "[" * 64 + "]" * 64
+    assert json.dumps(parsed_json(deepest)) == deepest
+    for text in (f"[{deepest}]", '{"a": ' * 65 + "1" + "}" * 65, "[" * 100_000):
+        with pytest.raises(ValueError, match="nested"):
+            parsed_json(text)
+
+
+def test_a_value_ends_where_its_text_does():
+    assert json_at('x {"a": 1} y', 2) == ({"a": 1}, 10)
+    assert parsed_json(' {"a": 1}\n') == {"a": 1}
+    with pytest.raises(ValueError, match="behind"):
+        parsed_json("1 2")
+
+
+WITHOUT_ARGUMENTS = {
+    "hermes": '<tool_call>{"name": "note"}</tool_call>',
+    "llama3": '{"name": "note"}',
+    "mistral": '[TOOL_CALLS][{"name": "note"}]',
+    "qwen3_coder": "<tool_call><function=note></function></tool_call>",
+    "pythonic": "[note()]",
+    "tags": "<think>t</think><note>{}</note>",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), WITHOUT_ARGUMENTS.items())
+def test_a_call_without_arguments_has_none(name, text):
+    assert parsed(name, text).calls == (ToolCall(name="note", arguments={}),)
+
+
+def test_between_calls_of_llama_stands_one_semicolon():
+    for text in ("{} ; x", '{"name": "note"};; {"name": "note"}'):
+        assert fault("llama3", text)
+    call = '{"name": "note", "parameters": {"text": "x"}}'
+    called = ToolCall(name="note", arguments={"text": "x"})
+    assert parsed("llama3", f"{call} ;{call};").calls == (called, called)
 
 
 @pytest.mark.parametrize(
-    ("text", "calls"),
+    ("name", "text"),
     [
-        ("[TOOL_CALLS]note[ARGS]{}", [("note", {}, "")]),
-        ("[TOOL_CALLS] a.b-c [ARGS] {} ", [("a.b-c", {}, "")]),
-        ('[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}', [("a", {"x": 1}, ""), ("b", {}, "")]),
-        ('[TOOL_CALLS] [{"name": "a", "id": "123456789"}]', [("a", {}, "123456789")]),
-        ('[TOOL_CALLS] [{"name": "a", "id": 7}]', [("a", {}, "")]),
-        ('[TOOL_CALLS] [{"name": "a", "id": null}]', [("a", {}, "")]),
-        ('[TOOL_CALLS] [{"name": "a", "arguments": "{}"}]', [("a", {}, "")]),
-        (
-            '[TOOL_CALLS] [{"name": "a", "arguments": {"x": "[ARGS] [TOOL_CALLS]"}}]',
-            [("a", {"x": "[ARGS] [TOOL_CALLS]"}, "")],
-        ),
+        ("llama3", "so {x}"),
+        *(("pythonic", text) for text in ("[1, 2]", "(note())", "[note()", "note(x=1)")),
     ],
 )
-def test_mistral_reads_both_ways_of_writing_calls(text, calls):
-    found = SYNTAXES["mistral"].parse(text, BOTH).calls
-    assert [(call.name, call.arguments, call.call_id) for call in found] == calls
+def test_what_only_resembles_calls_is_an_answer(name, text):
+    assert parsed(name, text) == FinalAnswer(text)
 
 
-def test_mistral_takes_text_before_a_call_for_the_thought():
-    parse = SYNTAXES["mistral"].parse
-    assert parse(" so [TOOL_CALLS]a[ARGS]{}", BOTH).thought == "so"
-    assert parse("<think>x</think> so [TOOL_CALLS]a[ARGS]{}", BOTH).thought == "x"
-    assert parse(" [TOOL_CALLS]a[ARGS]{}", BOTH).thought is None
+def test_a_python_call_may_have_a_dotted_name():
+    (call,) = parsed("pythonic", "[a.b.c(x=(1, [2]), y=None)]").calls
+    assert (call.name, call.arguments) == ("a.b.c", {"x": [1, [2]], "y": None})
 
 
-def test_mistral_writes_an_id_where_there_is_one():
-    write = SYNTAXES["mistral"].write
-    call = ToolCall(name="note", arguments={}, call_id="123456789")
-    assert '"id": "123456789"' in write(ToolCalls((call,)), BOTH)
-    assert "id" not in write(ToolCalls((ToolCall(name="note", arguments={}),)), BOTH)
+def test_a_parameter_keeps_its_lines_but_the_framing_ones():
+    parameter = "<parameter=text>\n a\n\nb \n</parameter>"
+    text = f"<tool_call><function=note>{parameter}</function></tool_call>"
+    assert parsed("qwen3_coder", text).calls[0].arguments == {"text": " a\n\nb "}
 
 
-def test_a_large_number_is_named_in_part():
-    with pytest.raises(ValueError, match="1e999000000000000000 ") as refused:
-        parsed_json("1e999" + "0" * 30)
-    assert len(str(refused.value)) < 40
+FENCED = {
+    "```\nprint(1)\n```": "print(1)",
+    "```print(1)```": "```print(1)```",
+    "```python\nprint(1)": "```python\nprint(1)",
+    "print(1)\n```": "print(1)\n```",
+    "print('</code>')": "print('</code>')",
+    "a</code> <answer> b </answer> ": "a</code> <answer> b </answer>",
+}
+
+
+@pytest.mark.parametrize(("written", "program"), FENCED.items())
+def test_a_program_loses_its_fence_where_it_has_both_ends(written, program):
+    (call,) = parsed("tags", f"<code>{written}</code>", (CODE,)).calls
+    assert call.arguments == {"query": program}
+
+
+def test_between_free_thoughts_call_or_answer_must_be_said():
+    for text in ("<answer> </answer>", "<answer>", "<code>\n</code>", "x"):
+        assert fault("tags", text, (CODE,))
+    assert parsed("tags", "a <answer> b </answer>", (CODE,)) == FinalAnswer("b", "a")
+    mixed = parsed("tags", "<answer> <code> b </code> </answer>", (CODE,))
+    assert mixed == FinalAnswer("<code> b </code>"), "the first counts"
+
+
+def test_only_a_program_among_the_tools_frees_the_thoughts():
+    freely = "so: <note>{}</note>"
+    assert fault("tags", freely)
+    assert parsed("tags", freely, (*BOTH, CODE)) == ToolCalls((ToolCall(name="note"),), "so:")
+    strictly = "<think>so</think><look_up>a  b</look_up>"
+    (call,) = parsed("tags", strictly).calls
+    assert call.arguments == {"query": "a b"}
+
+
+def test_instructions_stand_before_the_last_message_of_the_prompt():
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
+    dialect = Dialect(byte_tokenizer(template), (LOOKUP,), instructions=SearchQA.instructions)
+    prompt = (Message(role="system", content="S"), Message(role="user", content="Q"))
+    text = dialect.text(dialect.prompt_ids(prompt))
+    assert text.startswith(f"[system] S[user] {SearchQA.instructions}")
+    assert text.endswith("Q")

@@ -41,8 +41,3 @@ def test_families_name_the_commit_of_their_figures():
     for one in BASELINES["families"]["families"]:
         (page,) = (ROOT / "components").glob(f"espalier_*/{one['profile']}/README.md")
         assert all(commit in page.read_text("utf-8") for commit in one["commits"])
-
-
-def test_an_unmeasured_figure_is_a_dash():
-    assert figures.table(("a", "b"), [(None, 1.0)]) == "| a | b |\n|---|---|\n| - | 1.0 |"
-    assert figures.gain(None, None) is None

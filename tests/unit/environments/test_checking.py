@@ -73,23 +73,22 @@ class Public(Echo, HasBenchmarks):
         return self.tasks("heldout", len(path.read_text().splitlines()))
 
 
+def invoked(*arguments):
+    return CliRunner().invoke(command_line(), ["environments", *arguments])
+
+
 def checked(name, *arguments):
-    where = f"{__name__}:{name}"
-    command = ["environments", "check", where, "--count", "5", "--json", *arguments]
-    return CliRunner().invoke(command_line(), command)
+    return invoked("check", f"{__name__}:{name}", "--count", "5", "--json", *arguments)
 
 
-def test_a_family_without_a_teacher_passes():
+def test_without_a_teacher_a_family_passes_with_a_model(tmp_path):
     done = checked("Untaught")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["accepted"] == 5
-    assert json.loads(done.stdout)["demonstrated"] == 0
-
-
-def test_a_profile_for_it_names_a_model(tmp_path):
-    path, where = tmp_path / "own.toml", f"{__name__}:Untaught"
-    command = ["environments", "add", where, "--out", str(path)]
-    assert CliRunner().invoke(command_line(), command).exit_code == 0
+    found = json.loads(done.stdout)
+    assert (found["accepted"], found["demonstrated"]) == (5, 0)
+    path = tmp_path / "own.toml"
+    added = invoked("add", f"{__name__}:Untaught", "--out", str(path))
+    assert added.exit_code == 0
     assert str(load_profile(path).policy.model) == "smollm2"
 
 
@@ -119,11 +118,13 @@ def test_a_flawed_family_fails_and_the_flaw_is_named(name, fault):
     assert fault in done.stderr
 
 
-def test_what_is_neither_profile_nor_family_is_one_message():
-    done = CliRunner().invoke(command_line(), ["environments", "check", "no.toml"])
-    assert (done.exit_code, "no such profile" in done.stderr) == (1, True)
-    done = CliRunner().invoke(command_line(), ["environments", "check", "no.module:Class"])
-    assert (done.exit_code, "cannot be loaded" in done.stderr) == (1, True)
+@pytest.mark.parametrize(
+    ("what", "said"), [("no.toml", "no such profile"), ("no.module:Class", "cannot be loaded")]
+)
+def test_what_is_neither_profile_nor_family_is_one_message(what, said):
+    done = invoked("check", what)
+    assert done.exit_code == 1
+    assert said in done.stderr
 
 
 def test_a_public_file_is_checked_and_not_trained_on(tmp_path):
@@ -134,21 +135,11 @@ def test_a_public_file_is_checked_and_not_trained_on(tmp_path):
     assert (done.exit_code, found["tasks"], found["demonstrated"]) == (0, 2, 0)
 
 
-def test_families_are_listed_with_their_source():
-    done = CliRunner().invoke(command_line(), ["environments", "list", "--json"])
-    found = {one["name"]: one for one in json.loads(done.stdout)}
-    assert found["procedural"]["source"] == "built-in"
-    assert found["procedural"]["where"] == "espalier_environments.procedural:Procedural"
-
-
 def test_a_profile_is_written_once_for_a_class(tmp_path):
-    out = tmp_path / "echo.toml"
-    command = ["environments", "add", f"{__name__}:Echo", "--out", str(out)]
-    assert CliRunner().invoke(command_line(), command).exit_code == 0
-    done = CliRunner().invoke(
-        command_line(), ["environments", "check", str(out), "--count", "3", "--set", "seed=1"]
-    )
+    out = str(tmp_path / "echo.toml")
+    command = ["add", f"{__name__}:Echo", "--out", out]
+    assert invoked(*command).exit_code == 0
+    done = invoked("check", out, "--count", "3", "--set", "seed=1")
     assert done.exit_code == 0, done.output
-    assert "cannot be written" in CliRunner().invoke(command_line(), command).stderr
-    done = CliRunner().invoke(command_line(), ["environments", "add", "python_math"])
-    assert "nothing" in done.stderr
+    assert "cannot be written" in invoked(*command).stderr
+    assert "nothing" in invoked("add", "python_math").stderr

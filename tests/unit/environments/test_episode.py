@@ -85,32 +85,26 @@ def test_a_tool_that_is_not_there_costs_one_observation(episode):
     environment = episode()
     step = done(environment.step(calls(("buy", {}))))
     assert step.messages[0].content == "error: no tool is named buy; there are price, convert"
-    assert not environment.tool_results[0].succeeded
-    assert not environment.tool_results[0].exists
-    assert not step.done
+    (result,) = environment.tool_results
+    assert (result.succeeded, result.exists, step.done) == (False, False, False)
 
 
 def test_several_calls_of_one_message_are_answered_in_order(episode):
     environment = episode()
     step = done(environment.step(calls(PRICE, ("convert", {"amount": 3}), ("price", {}))))
-    assert [message.content for message in step.messages] == [
-        "1", "6 crowns", "error: item: Field required",
+    assert [(message.content, message.call_id) for message in step.messages] == [
+        ("1", "c0"), ("6 crowns", "c1"), ("error: item: Field required", "c2"),
     ]  # fmt: skip
-    assert [message.call_id for message in step.messages] == ["c0", "c1", "c2"]
-    assert [result.call.name for result in environment.tool_results] == [
-        "price",
-        "convert",
-        "price",
-    ]
+    names = [result.call.name for result in environment.tool_results]
+    assert names == ["price", "convert", "price"]
 
 
 def test_calls_beyond_the_bound_of_a_message_are_refused(episode):
     environment = episode(max_turn_calls=2)
     step = done(environment.step(calls(PRICE, PRICE, PRICE)))
-    assert [message.content for message in step.messages] == [
-        "1", "1", "error: not called; at most 2 calls in one message",
-    ]  # fmt: skip
     assert [message.call_id for message in step.messages] == ["c0", "c1", "c2"]
+    assert [message.content for message in step.messages[:2]] == ["1", "1"]
+    assert "at most 2 calls" in step.messages[2].content
     assert [result.succeeded for result in environment.tool_results] == [True, True, False]
 
 
@@ -201,29 +195,18 @@ def test_further_terms_stand_beside_the_outcome():
 
 
 def test_the_end_is_told_once_however_often_it_comes():
-    told, prices = [], family()
-    rules = replace(prices.rules(prices.built_tools), on_end=lambda: told.append("end"))
-    environment = ToolEnvironment(rules)
-    environment.reset(prices.tasks("train", 1)[0])
+    told = []
+    environment = begun(on_end=lambda: told.append("end"))
     environment.step(FinalAnswer("2"))
     environment.cut_off(FinishReason.MAX_TOKENS)
     assert told == ["end"]
 
 
-@pytest.mark.parametrize("outcome", [math.nan, math.inf])
-def test_an_outcome_that_is_no_number_is_refused(episode, monkeypatch, outcome):
-    monkeypatch.setattr(Prices, "verify", lambda _family, _task, _answer: outcome)
-    environment = episode()
-    done(environment.step(FinalAnswer("1")))
-    with pytest.raises(DataError, match=r"prices: .*(nan|inf)"):
-        done(environment.score())
-
-
-@pytest.mark.parametrize("said", [1.5, -1.0, math.nan])
+@pytest.mark.parametrize("said", [1.5, -1.0, math.nan, math.inf])
 def test_an_outcome_outside_its_range_is_an_error(said):
     environment = begun(verify=lambda *_: said)
     environment.step(FinalAnswer("2"))
-    with pytest.raises(DataError, match="range 0 to 1"):
+    with pytest.raises(DataError, match=rf"prices gave {said}.* 0 to 1"):
         environment.score()
 
 

@@ -11,10 +11,8 @@ from espalier.sandbox import SandboxRefused
 from espalier_environments.python_math.execution import (
     MAX_ANSWER_CHARACTERS,
     Case,
-    _script,
     case_arguments,
     is_proven,
-    returning,
 )
 from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
 from tests.factories.records import make_task
@@ -46,8 +44,19 @@ PAIRS = task("output", [Case("3", "{'a': 1, 'b': [2]}")], "{'a': 1, 'b': [2]}")
 TWO = task("input", [Case("3, 4", "7")], "3, 4", program="def f(a, b):\n    return a + b")
 
 
-def proven(one, answer):
-    return asyncio.run(is_proven(one, answer, ProcessRuns()))
+class Seen(ProcessRuns):
+    """Keeps the scripts that it runs."""
+
+    def __init__(self):
+        self.scripts = []
+
+    async def run(self, code):
+        self.scripts.append(code)
+        return await super().run(code)
+
+
+def proven(one, answer, runs=None):
+    return asyncio.run(is_proven(one, answer, runs or ProcessRuns()))
 
 
 @pytest.mark.parametrize("one", [DEDUCTION, ABDUCTION, INDUCTION, EVEN, LISTS, TWO])
@@ -56,52 +65,35 @@ def test_every_gold_answer_is_accepted(one):
 
 
 @pytest.mark.parametrize(
-    ("one", "answer"),
+    ("one", "answers"),
     [
-        (DEDUCTION, " 153 "),
-        (LISTS, '[1,"a"]'),
-        (EVEN, "8"),
-        (EVEN, "-6"),
-        (TWO, "0, 7"),
-        (TWO, "7,0"),
-        (INDUCTION, "3 * x + 42"),
-        (INDUCTION, "lambda y: 42 + y + y + y"),
-        (INDUCTION, "f = lambda x: sum([x] * 3) + 42"),
+        (DEDUCTION, [" 153 "]),
+        (LISTS, ['[1,"a"]']),
+        (PAIRS, ["{'b': [2], 'a': 1}"]),
+        (EVEN, ["-6"]),
+        (TWO, ["7,0"]),
+        (INDUCTION, ["3 * x + 42", "lambda y: 42 + y + y + y", "f = lambda x: sum([x] * 3) + 42"]),
     ],
 )
-def test_other_right_answers_are_accepted(one, answer):
-    assert proven(one, answer)
+def test_other_right_answers_are_accepted(one, answers):
+    assert all(proven(one, answer) for answer in answers)
 
 
 @pytest.mark.parametrize(
-    ("one", "answer"),
+    ("one", "answers"),
     [
-        (DEDUCTION, "154"),
-        (DEDUCTION, "153.0"),
-        (DEDUCTION, "'153'"),
-        (DEDUCTION, "51 * 3"),
-        (DEDUCTION, ""),
-        (DEDUCTION, "x"),
-        (DEDUCTION, "1" * 5000),
-        (DEDUCTION, None),
-        (DEDUCTION, "True"),
-        (ABDUCTION, "38"),
-        (ABDUCTION, "153"),
-        (ABDUCTION, "30 + 7"),
-        (ABDUCTION, "37, 1"),
-        (ABDUCTION, "37) or (38"),
-        (EVEN, "7"),
-        (INDUCTION, "3 * x"),
-        (INDUCTION, "45 if x == 1 else 0"),
-        (INDUCTION, "print(45) or print(48)"),
-        (INDUCTION, "(x + 14) * 3 + print('45')"),
-        (INDUCTION, "__import__('os')._exit(0)"),
-        (INDUCTION, "lambda: 45"),
-        (INDUCTION, "x +"),
+        (DEDUCTION, ["154", "153.0", "'153'", "51 * 3", "", "x", "True", "f'{153}'"]),
+        (DEDUCTION, ["(" * 400 + "153" + ")" * 400, "[" * 499 + "]" * 499, "-" * 999]),
+        (LISTS, ["[True, 'a']", "[1.0, 'a']", "(1, 'a')", "[1, 'a', *[]]"]),
+        (PAIRS, ["{'a': True, 'b': [2]}", "{'a': 1}", "{'a': 1, 'b': [2], 'c': 3}"]),
+        (ABDUCTION, ["38", "30 + 7", "37, 1", "37) or (38", "*[37]", "x=37", "37 #"]),
+        (EVEN, ["7"]),
+        (INDUCTION, ["45 if x == 1 else 0", "print(45) or print(48)", "lambda: 45", "x +"]),
+        (INDUCTION, ["(x + 14) * 3 + print('45')", "__import__('os')._exit(0)"]),
     ],
 )
-def test_near_misses_and_tricks_are_refused(one, answer):
-    assert not proven(one, answer)
+def test_near_misses_and_tricks_are_refused(one, answers):
+    assert [answer for answer in answers if proven(one, answer)] == []
 
 
 HIDDEN = [Case("1000", "3042"), Case("2000", "6042")]
@@ -111,7 +103,6 @@ UNSEEN = task("program", HIDDEN, "x * 3 + 42", parameters="x")
 OS, SYS, BUILTINS = "__import__('os')", "__import__('sys')", "__import__('builtins')"
 LEAVES = f"{OS}._exit(0)"
 FRAMES = f"[{SYS}._getframe(n) for n in range(3)]"
-
 ATTACKS = {
     "prints what it was shown, and leaves": f"({OS}.write(1, b'42\\n51\\n'), {LEAVES})",
     "prints through print, and leaves": f"(print(42), print(51), {LEAVES})",
@@ -154,51 +145,18 @@ def test_no_answer_is_proven_by_what_it_prints(attack):
 
 def test_what_would_prove_an_answer_is_not_in_the_sandbox():
     """Positive control: an answer that knew the outputs could print them."""
-    assert proven(UNSEEN, "x * 3 + 42")
+    runs = Seen()
+    assert proven(UNSEEN, "x * 3 + 42", runs)
+    assert not [text for text in runs.scripts if "3042" in text or "6042" in text]
     assert proven(UNSEEN, f"({OS}.write(1, b'3042\\n6042\\n'), {LEAVES})")
-    script, expected = _script(UNSEEN, "x")
-    assert expected == ["3042", "6042"]
-    assert not any(output in script for output in expected)
-
-
-@pytest.mark.parametrize(
-    ("one", "answer"),
-    [
-        (LISTS, "[True, 'a']"),
-        (LISTS, "[1.0, 'a']"),
-        (LISTS, "(1, 'a')"),
-        (LISTS, "[1, 'a', *[]]"),
-        (LISTS, "[1, b'a']"),
-        (PAIRS, "{'a': True, 'b': [2]}"),
-        (PAIRS, "{'a': 1}"),
-        (PAIRS, "{'a': 1, 'b': [2], 'c': 3}"),
-        (DEDUCTION, "(" * 400 + "153" + ")" * 400),
-        (DEDUCTION, "[" * 499 + "]" * 499),
-        (DEDUCTION, "-" * 999),
-        (DEDUCTION, "{153}"),
-        (DEDUCTION, "f'{153}'"),
-        (ABDUCTION, "*[37]"),
-        (ABDUCTION, "x=37"),
-        (ABDUCTION, "37 #"),
-    ],
-)
-def test_data_that_looks_right_is_refused(one, answer):
-    assert not proven(one, answer)
-
-
-def test_equal_dictionaries_are_right_in_any_order():
-    assert proven(PAIRS, "{'b': [2], 'a': 1}")
 
 
 def test_an_answer_that_is_data_never_becomes_code():
-    class Looking(ProcessRuns):
-        async def run(self, code):
-            assert "\n__import__" not in code
-            return await super().run(code)
-
+    runs = Seen()
     for answer in ("37,)))\n__import__('os').abort()\n#", "'''\n__import__('os').abort()"):
         for one in (DEDUCTION, ABDUCTION, INDUCTION):
-            assert not asyncio.run(is_proven(one, answer, Looking()))
+            assert not proven(one, answer, runs)
+    assert not [text for text in runs.scripts if "\n__import__" in text]
 
 
 @given(st.text(max_size=60))
@@ -216,11 +174,6 @@ def test_no_text_breaks_the_script_that_is_made_of_it(text):
 def test_a_script_that_fails_or_is_refused_proves_nothing():
     for result in (ended(b"153\n", status=1), ended(killed_by="wall_time"), SandboxRefused("no")):
         assert not asyncio.run(is_proven(ABDUCTION, "37", ScriptedRuns(result)))
-
-
-def test_what_a_program_returns_is_printed_case_by_case():
-    script = returning(PROGRAM, ["1", "2"])
-    assert asyncio.run(ProcessRuns().run(script)).stdout == b"45\n48\n"
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [("37", 1.0), ("38", -1.0)])

@@ -11,7 +11,6 @@ from espalier.environments import (
     Log,
     PlainQuestion,
     ProposesTasks,
-    SimpleFamily,
     family_of,
     make_task,
 )
@@ -57,6 +56,7 @@ def demonstrate(family, number):
 def test_the_profile_names_the_family_and_gives_it_its_settings(family):
     assert isinstance(family, Prices)
     assert family.settings.rate == 2
+    assert family.answer_settings() == {"rate": 2, "shops": 1}
     assert [spec.name for spec in family.specs] == ["price", "convert"]
     assert "task" not in family.specs[1].parameters["properties"]
 
@@ -77,9 +77,7 @@ def test_a_split_without_a_task_is_named():
             return [] if split == "dev" else super().tasks(split, count)
 
     with pytest.raises(DataError, match=r"prices: .*dev"):
-        Sold(Profile.model_validate({"environment": {"name": NAME}})).questions(
-            NOWHERE, Funnel(), NullTracker()
-        )
+        Sold(Profile.model_validate(PROFILE)).questions(NOWHERE, Funnel(), NullTracker())
 
 
 def test_the_teacher_plays_its_script_in_the_policys_environment(family):
@@ -106,8 +104,7 @@ def test_what_is_no_demonstration_is_rejected_with_its_reason(family, number, re
 
 
 def test_a_demonstration_longer_than_an_episode_is_none():
-    profile = {"environment": {"name": NAME}, "episode": {"max_turns": 2}}
-    short = Prices(Profile.model_validate(profile))
+    short = family_of(Profile.model_validate(PROFILE | {"episode": {"max_turns": 2}}))
     assert demonstrate(short, 7) == Rejected("too_few_turns")
 
 
@@ -123,18 +120,9 @@ def test_a_script_reads_observations_and_whether_calls_succeeded(family):
         yield FinalAnswer("2")
 
     with family.environments(NOWHERE) as over:
-        ScriptTeacher(over("train")).demonstrate(item(family, 1), script, detour="mistake")
+        shown = ScriptTeacher(over("train")).demonstrate(item(family, 1), script, detour="mistake")
     refused = "error: thing99 is not sold here"
     assert seen == [(refused, False), ("1", True), (f"1\n{refused}", False)]
-
-
-def test_a_detour_is_written_down():
-    family = Prices(Profile.model_validate({"environment": {"name": NAME}}))
-    with family.environments(NOWHERE) as over:
-        task = item(family, 1)
-        shown = ScriptTeacher(over("train")).demonstrate(
-            task, lambda: family.demonstrate(task), detour="mistake"
-        )
     assert shown.detour == "mistake"
 
 
@@ -155,31 +143,20 @@ def test_reading_material_is_demonstrations_whose_question_cannot_be_answered(fa
 
 
 def test_tokenizer_texts_hold_all_messages_and_calls(family):
-    texts = list(family.reading_material(NOWHERE, family.tasks("train", 2)).texts(random.Random(0)))
-    assert "What does thing1 cost in crowns?" in texts
-    assert "price thing1" in texts
-    assert "convert 2" in texts
-    assert "4 crowns" in texts
+    texts = set(family.reading_material(NOWHERE, family.tasks("train", 2)).texts(random.Random(0)))
+    asked = "What does thing1 cost in crowns?"
+    assert texts >= {asked, "price thing1", "convert 2", "4 crowns"}
 
 
-def test_reports_group_by_kind_and_difficulty_by_default(family):
-    groups = family.report_groups(item(family, 1))
-    assert groups == {"kind": "small", "difficulty": "2"}
-    assert family.stratum(item(family, 1)) == "small-2"
-    bare = make_task("prices", "?", gold=("1",), split="train", source="test", key="k")
-    assert family.report_groups(bare) == {}
-    assert family.stratum(bare) == ""
-
-
-def test_entities_and_documents_are_read_from_metadata(family):
+def test_reports_and_names_are_read_from_metadata(family):
     task = item(family, 1)
+    assert family.report_groups(task) == {"kind": "small", "difficulty": "2"}
+    assert family.stratum(task) == "small-2"
     assert family.names_of(task) == ("thing1",)
-    assert family.documents_of(task) == ()
-    assert family.question_key(task) == ""
-
-
-def test_answer_settings_leave_out_the_familys_name(family):
-    assert family.answer_settings() == {"rate": 2, "shops": 1}
+    assert (family.documents_of(task), family.question_key(task)) == ((), "")
+    bare = family.chat_task("What does thing1 cost?")
+    assert (bare.environment, bare.question) == ("prices", "What does thing1 cost?")
+    assert (family.report_groups(bare), family.stratum(bare)) == ({}, "")
 
 
 def test_a_plain_family_has_no_proposer(family):
@@ -188,31 +165,12 @@ def test_a_plain_family_has_no_proposer(family):
         Profile.model_validate(PROFILE | {"self_play": {"name": "webrl"}})
 
 
-def test_a_typed_question_is_a_task_of_the_family(family):
-    task = family.chat_task("What does thing1 cost in crowns?")
-    assert task.environment == "prices"
-    assert task.question == "What does thing1 cost in crowns?"
-
-
-def test_a_task_of_another_family_is_refused(family):
-    with family.environments(NOWHERE) as over, pytest.raises(PolicyError, match="prices"):
-        over("train")(make_task("chess", "?", gold=("1",), split="dev", source="t", key="k"))
-
-
 def test_equal_keys_of_a_split_are_one_task():
     def made(split, key):
         return make_task("f", "?", gold=("1",), split=split, source="t", key=key).task_id
 
     assert made("train", "a") == made("train", "a")
     assert len({made("train", "a"), made("dev", "a"), made("train", "b")}) == 3
-
-
-def test_a_simple_family_says_what_it_lacks():
-    class Empty(SimpleFamily):
-        name = "empty"
-
-    with pytest.raises(TypeError, match="demonstrate"):
-        Empty(Profile())
 
 
 def test_a_derived_family_plays_the_tasks_of_its_base():

@@ -42,7 +42,6 @@ def test_a_users_own_file_of_the_same_shape_is_read(tmp_path):
     [
         ((row("How many?", "72"),), "line 1: "),
         ((row("How many?", "#### 72"), "{"), "line 2: "),
-        (("[1]",), "line 1: "),
         ((json.dumps({"question": 3, "answer": "#### 72"}),), "line 1: question"),
         (("",), "no word problem"),
     ],
@@ -52,23 +51,12 @@ def test_a_broken_file_is_refused_with_its_line(tmp_path, rows, words):
         read_word_problems(written(tmp_path, *rows))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"none\.jsonl"):
-        read_word_problems(tmp_path / "none.jsonl")
-
-
 @NEEDS_SET
 @pytest.mark.parametrize(("name", "count"), [("train", 1000), ("test", 658)])
 def test_every_row_of_gsm8k_has_an_integer_answer(name, count):
     problems = read_word_problems(SET / f"{name}.jsonl")
     assert len(problems) == count
     assert all(re.fullmatch(r"-?\d+", problem.answer) for problem in problems)
-
-
-@NEEDS_SET
-def test_the_notes_of_nearly_every_solution_end_in_its_answer():
-    problems = read_word_problems(SET / "train.jsonl")
-    assert sum(bool(problem.expressions) for problem in problems) > 0.95 * len(problems)
 
 
 def test_extraction_is_upstreams_where_only_one_marker_stands():

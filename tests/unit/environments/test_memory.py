@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from pydantic import ValidationError
 
 from espalier.config import EpisodeConfig, Profile
 from espalier.environments.memory import SkillMemory, recalled_prompt, remembering
@@ -56,17 +55,13 @@ def test_own_solution_and_its_rewordings_are_never_recalled():
     assert not [text for text in memory_of("rhone").recalled(other, 3) if "Rhone" in text]
 
 
-def test_solutions_of_another_family_are_not_recalled():
-    """In a mixture they would show calls of tools that the task has not."""
-    other = HELD.model_copy(update={"environment": "shop"})
-    assert memory_of().recalled(other, 3) == ()
-
-
-def test_nothing_is_recalled_from_wrong_attempts_or_for_strange_words():
+def test_wrong_attempts_strange_words_and_other_families_recall_nothing():
     wrong = a_trajectory("seine", reward=0.0)
     assert SkillMemory.of(TASKS, [wrong], FAMILY).recalled(HELD, 2) == ()
     strange = a_task("strange", question="xyzzy", query="x")
     assert memory_of().recalled(strange, 2) == ()
+    other = HELD.model_copy(update={"environment": "shop"})  # of a mixture: it lacks these tools
+    assert memory_of().recalled(other, 3) == ()
 
 
 @pytest.mark.parametrize("split", ["dev", "heldout"])
@@ -93,8 +88,8 @@ def test_memory_is_read_from_accepted_training_tasks_alone(tmp_path):
     assert remembering(Profile(), tmp_path).memory is None
 
 
-def prompt_with(limits, memory=None):
-    return recalled_prompt(HELD.prompt, HELD, memory or memory_of(), DIALECT, limits)
+def prompt_with(limits):
+    return recalled_prompt(HELD.prompt, HELD, memory_of(), DIALECT, limits)
 
 
 def test_solutions_stand_before_the_question_as_many_as_fit():
@@ -114,22 +109,18 @@ def test_solutions_stand_before_the_question_as_many_as_fit():
     assert prompt_with(EpisodeConfig()) == HELD.prompt
 
 
-def played(memory, limits=LIMITS):
+def played(memory):
     search = LookupSearch(("Loire | city: Nantes",))
     actions = [search_call("city", "loire"), FinalAnswer("nantes", "answer")]
     engine = ScriptedEngine(DIALECT, [DIALECT.action_ids(action) for action in actions])
-
-    async def play():
-        context = EpisodeContext(
-            engine=engine,
-            dialect=DIALECT,
-            environments=replace(lookup_environments(search, Profile()), memory=memory),
-            tools=ToolRunner(workers=0, timeout_s=5.0),
-            limits=limits,
-        )
-        return await run_episode(HELD, Sampling(temperature=1.0, seed=7), context)
-
-    return engine, asyncio.run(play())
+    context = EpisodeContext(
+        engine=engine,
+        dialect=DIALECT,
+        environments=replace(lookup_environments(search, Profile()), memory=memory),
+        tools=ToolRunner(workers=0, timeout_s=5.0),
+        limits=LIMITS,
+    )
+    return engine, asyncio.run(run_episode(HELD, Sampling(temperature=1.0, seed=7), context))
 
 
 def test_what_is_recalled_is_read_and_never_trained_on():
@@ -149,29 +140,14 @@ def test_what_is_recalled_is_read_and_never_trained_on():
 def test_demonstrations_are_encoded_behind_what_is_recalled():
     task, shown = TASKS["rhone"], a_trajectory("rhone")
     memory = memory_of()
+
+    def recall(task, dialect):
+        return recalled_prompt(task.prompt, task, memory, dialect, LIMITS)
+
     plain = encode_demonstration(shown, TASKS, lambda _: DIALECT)
-    recalling = encode_demonstration(
-        shown,
-        TASKS,
-        lambda _: DIALECT,
-        lambda task, dialect: recalled_prompt(task.prompt, task, memory, dialect, LIMITS),
-    )
-    prompt = DIALECT.prompt_ids(recalled_prompt(task.prompt, task, memory, DIALECT, LIMITS))
+    recalling = encode_demonstration(shown, TASKS, lambda _: DIALECT, recall)
+    prompt = DIALECT.prompt_ids(recall(task, DIALECT))
     behind = len(DIALECT.prompt_ids(task.prompt))
     assert len(prompt) > behind
     assert recalling.token_ids == (*prompt, *plain.token_ids[behind:])
     assert recalling.loss_mask == (*[0] * len(prompt), *plain.loss_mask[behind:])
-
-
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"agent": {"command": ["true"]}}, "agent|loop"),
-        ({"episode": {"max_tokens": 100}}, "memory"),
-    ],
-)
-def test_memory_is_refused_where_it_makes_no_sense(sections, said):
-    episode = {"memory": {}} | sections.get("episode", {})
-    with pytest.raises(ValidationError, match=said):
-        Profile.model_validate(sections | {"episode": episode})
-    assert "memory" not in Profile().model_dump(mode="json")["episode"]

@@ -1,4 +1,3 @@
-import json
 import random
 
 import pytest
@@ -60,21 +59,19 @@ def test_a_world_is_played_under_its_names_alone(environments):
     assert f"{person} was born in {town}." in searched(environment, f"{person} born in")
     found = searched(environment, f"{town.lower()} river")
     assert found.startswith(f"{town} | The river of {town} is the {river}.")
+    assert searched(environment, "Brersten") == NO_RESULTS, "the real names find nothing"
     environment.step(FinalAnswer(river))
     assert environment.score()["outcome"] == 1
-
-
-def test_the_real_names_find_and_earn_nothing(environments):
-    task = world()
     environment = environments(task)
     environment.reset(task)
-    assert searched(environment, "Brersten") == NO_RESULTS
     environment.step(FinalAnswer("Matrum"))
     assert environment.score()["outcome"] == 0
 
 
 def test_a_task_without_a_world_is_played_as_it_is(environments):
-    assert names_of(TASK) is None
+    for names in ({}, {"names": None}, {"names": 3}, {"names": ["x"]}):
+        task = TASK.model_copy(update={"arguments": {**TASK.arguments, **names}})
+        assert names_of(task) is None
     environment = environments(TASK)
     environment.reset(TASK)
     assert "Brersten" in searched(environment, "Lande Selfil born in")
@@ -91,30 +88,17 @@ def test_each_draw_makes_another_world_and_keeps_the_id():
 def test_names_become_others_in_the_asked_share():
     others = [len(world(seed, share=0.5).arguments["names"]) for seed in range(200)]
     assert sum(others) == pytest.approx(200 * 4 / 2, abs=40)
-    assert world(share=0.0).model_dump(exclude={"arguments"}) == TASK.model_dump(
-        exclude={"arguments"}
-    )
+    same = world(share=0.0)
+    assert (same.prompt, same.verifier) == (TASK.prompt, TASK.verifier)
 
 
 def test_without_a_route_the_answers_are_names():
-    own = TASK.model_copy(
-        update={
-            "metadata": TaskMetadata(split="train", source="own_questions"),
-            "verifier": Verifier(kind="exact_match", gold=("salt", "the salt")),
-        }
-    )
+    metadata = TaskMetadata(split="train", source="own_questions")
+    verifier = Verifier(kind="exact_match", gold=("salt", "the salt"))
+    own = TASK.model_copy(update={"metadata": metadata, "verifier": verifier})
     task = world(task=own)
     assert set(task.arguments["names"]) == {*TITLES, "salt", "the salt"}
     assert task.verifier.gold[0] == task.arguments["names"]["salt"]
-
-
-NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), max_size=12)
-
-
-@given(st.dictionaries(NAMES, NAMES, max_size=6), NAMES)
-def test_any_names_and_queries_are_exchanged(others, text):
-    names = OtherNames(others)
-    assert isinstance(names.meant(names.shown(text)), str)
 
 
 @given(st.lists(st.sampled_from([*TITLES, "Matrum", "salt", "birth year"]), min_size=1))
@@ -124,12 +108,13 @@ def test_what_is_shown_is_understood(parts):
     assert names.meant(names.shown(text)) == text
 
 
-@pytest.mark.parametrize("odd", [None, 3, "x", ["x"]])
-def test_odd_arguments_are_no_world(odd):
-    assert (
-        names_of(TASK.model_copy(update={"arguments": {"names": json.loads(json.dumps(odd))}}))
-        is None
-    )
+NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), max_size=12)
+
+
+@given(st.dictionaries(NAMES, NAMES, max_size=6), NAMES)
+def test_any_names_and_queries_are_exchanged(others, text):
+    names = OtherNames(others)
+    assert isinstance(names.meant(names.shown(text)), str)
 
 
 @pytest.mark.parametrize(("times", "is_renamed"), [(333, True), (334, False)])

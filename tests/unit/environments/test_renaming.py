@@ -34,15 +34,10 @@ MESSAGES = (
 
 def _trajectory(**changes):
     fields = {
-        "task_id": TASK.task_id,
-        "group_id": "g",
-        "messages": MESSAGES,
-        "tool_results": (),
-        "reward": {"outcome": 1.0},
-        "answer": "Euro",
-        "finish_reason": FinishReason.ANSWERED,
+        "task_id": TASK.task_id, "group_id": "g", "messages": MESSAGES, "tool_results": (),
+        "reward": {"outcome": 1.0}, "answer": "Euro", "finish_reason": FinishReason.ANSWERED,
         "policy_version": 0,
-    }
+    }  # fmt: skip
     return Trajectory(**{**fields, **changes})
 
 
@@ -67,28 +62,17 @@ def test_names_are_exchanged_in_the_asked_share():
     answers = [exchange(TASK, _trajectory(), rng)[1].messages[-1].content for _ in range(400)]
     assert answers.count("Euro") == pytest.approx(200, abs=40)
     assert len(set(answers)) > 5
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_detour_or_no_share_leaves_all_as_it_is(share):
-    given = _trajectory(detour="bad_query" if share else "")
-    assert NameExchange(NAMES, share)(TASK, given, random.Random(0)) == (TASK, given)
+    given = _trajectory()
+    assert NameExchange(NAMES, 0.0)(TASK, given, rng) == (TASK, given)
+    detour = _trajectory(detour="bad_query")
+    assert NameExchange(NAMES, 1.0)(TASK, detour, rng) == (TASK, detour)
 
 
 def test_without_a_route_titles_and_the_answer_are_exchanged():
-    messages = (
-        Message(role="user", content="When was the Stalbri Museum founded?"),
-        Message(
-            role="assistant",
-            thought="find",
-            tool_calls=(ToolCall(name="search", arguments={"query": "stalbri museum founded"}),),
-        ),
-        Message(role="tool", content="the Stalbri Museum | The Stalbri Museum dates from 1974."),
-        Message(role="assistant", thought="answer", content="1974"),
-    )
-    metadata = TASK.metadata.model_copy(update={"extra": {}})
-    own = TASK.model_copy(update={"metadata": metadata, "prompt": messages[:1]})
-    given = _trajectory(messages=messages, answer="1974")
+    own, given = _own(
+        "When was the Stalbri Museum founded?", "stalbri museum founded",
+        ["the Stalbri Museum | The Stalbri Museum dates from 1974."], "1974",
+    )  # fmt: skip
     task, renamed = NameExchange(NAMES * 400, 1.0)(own, given, random.Random(3))
     name = task.question.removeprefix("When was the ").removesuffix(" founded?")
     year = renamed.messages[-1].content
@@ -139,25 +123,12 @@ def test_no_demonstration_writes_what_was_not_read(question, query, answer, thou
     assert exchange(task, given, random.Random(0)) == (task, given)
 
 
-def test_names_in_thoughts_are_exchanged_too():
-    asked = ("Who leads the Bank of Nice?", "bank of nice", ["Bank of Nice | leader: Rossi"])
-    task, given = _own(*asked, "Rossi", thought="look for the Bank of Nice")
+def test_names_in_thoughts_are_exchanged_and_no_result_shows_none():
+    asked = ("Who leads the Bank of Nice?", "bank of nice")
+    shown = ["no results", "Bank of Nice | leader: Rossi"]
+    task, given = _own(*asked, shown, "Rossi", thought="look for the Bank of Nice")
     renamed, trajectory = NameExchange(NAMES, 1.0)(task, given, random.Random(0))
     name = renamed.question.removeprefix("Who leads the ").removesuffix("?")
     assert name != "Bank of Nice"
     assert trajectory.messages[1].thought == f"look for the {name}"
-
-
-def test_a_search_without_result_shows_no_name():
-    shown = ["no results", "Stalbri | founded: 1974"]
-    task, given = _own("When was Stalbri founded?", "stalbri founded", shown, "1974")
-    renamed, trajectory = NameExchange(NAMES, 1.0)(task, given, random.Random(0))
-    assert renamed != task
     assert trajectory.messages[2].content == "no results"
-
-
-def test_two_names_stay_two_where_titles_are_few():
-    for seed in range(50):
-        _, renamed = NameExchange(["Nice", "Lyon"], 1.0)(TASK, _trajectory(), random.Random(seed))
-        title, country, *_ = renamed.messages[2].content.split(" | ")
-        assert title != country.removeprefix("country: ")

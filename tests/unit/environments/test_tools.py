@@ -13,7 +13,6 @@ from espalier.environments import Tool, ToolError, ToolOutput, make_task
 from espalier.environments.tools import (
     ToolSignatureError,
     refuse_ambiguous_tools,
-    unknown_tool,
 )
 from espalier.records import ToolCall
 from espalier.records.message import ToolSpec
@@ -68,17 +67,6 @@ def test_a_fault_of_a_tool_names_the_call():
         assert note.startswith(f"in the tool {tool.spec.name}, called with {{'item': '\u00b2'}}")
 
 
-def test_a_decorated_coroutine_function_is_awaited():
-    async def double(number: int) -> int:
-        return 2 * number
-
-    @functools.wraps(double)
-    def logged(*arguments, **named):
-        return double(*arguments, **named)
-
-    assert call(Tool(logged), number=4).content == "8"
-
-
 @pytest.mark.parametrize("specs", [("one", "one"), ("answer",), ("think", "one"), ("result",)])
 def test_names_that_mean_something_else_are_refused(specs):
     with pytest.raises(ToolSignatureError, match="|".join(specs)):
@@ -89,41 +77,43 @@ def test_names_that_mean_something_else_are_refused(specs):
 
 def test_what_a_parameter_means_is_told_where_it_is_annotated():
     def weigh(grams: Annotated[int, Field(description="On the scale.", ge=0)]) -> int:
-        """Weigh."""
         return grams
 
     tool = Tool(weigh)
     assert tool.spec.parameters["properties"]["grams"]["description"] == "On the scale."
+    assert tool.spec.description == ""
     assert not call(tool, grams=-1).succeeded
 
 
-def test_a_function_without_description_or_arguments_is_a_tool():
-    def now():
-        return "12:00"
+def test_a_tool_returns_text_or_json_or_a_failure():
+    class Row(BaseModel):
+        name: str
 
-    tool = Tool(now)
-    assert tool.spec.description == ""
-    assert call(tool).content == "12:00"
+    def rows() -> list[Row]:
+        return [Row(name="lyon")]
 
+    def find() -> ToolOutput:
+        return ToolOutput("nothing", succeeded=False)
 
-def test_defaults_hold_where_an_argument_is_left_out():
-    assert call(Tool(convert), amount=2).content == "4 crowns"
+    assert call(Tool(convert), amount=2).content == "4 crowns", "a default holds"
     assert call(Tool(convert), amount=2, currency="franc").content == "4 francs"
+    assert call(Tool(rows)).content == '[{"name":"lyon"}]'
+    result = call(Tool(find))
+    assert (result.content, result.succeeded, result.call.call_id) == ("nothing", False, "c1")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "named"),
     [
-        ({}, "amount: Field required"),
-        ({"amount": "much"}, "amount: Input should be a valid number"),
-        ({"amount": 2, "currency": "shell"}, "currency: Input should be 'crown' or 'franc'"),
-        ({"amount": 2, "rate": 3}, "rate: Extra inputs are not permitted"),
-        ({"amount": [2]}, "amount: Input should be a valid number"),
+        ({}, "amount"),
+        ({"amount": "much"}, "amount"),
+        ({"amount": 2, "currency": "shell"}, "currency"),
+        ({"amount": 2, "rate": 3}, "rate"),
     ],
 )
-def test_arguments_that_do_not_fit_are_something_to_read(arguments, complaint):
+def test_arguments_that_do_not_fit_are_something_to_read(arguments, named):
     result = call(Tool(convert), **arguments)
-    assert result.content.startswith(f"error: {complaint}")
+    assert result.content.startswith(f"error: {named}: ")
     assert not result.succeeded
     assert result.call.arguments == arguments
 
@@ -144,50 +134,20 @@ def positional(what: int, /): ...
 def several(*what: int): ...
 def unknown(what: "Nowhere"): ...  # noqa: F821
 def no_schema(what: random.Random): ...
+def untyped(what): ...
 
 
-@pytest.mark.parametrize("function", [hidden, positional, several, unknown, no_schema])
+@pytest.mark.parametrize("function", [hidden, positional, several, unknown, no_schema, untyped])
 def test_a_function_that_cannot_be_a_tool_is_refused(function):
     with pytest.raises(ToolSignatureError, match=rf"^tool {function.__name__}: [^\n]+$"):
         Tool(function)
 
 
-def test_a_tool_parameter_without_a_type_is_refused():
-    def guess(what):
-        """Guess."""
-
-    with pytest.raises(TypeError, match=r"guess.*what"):
-        Tool(guess)
-
-
-def test_what_is_no_text_is_read_as_json():
-    class Row(BaseModel):
-        name: str
-
-    def rows() -> list[Row]:
-        """List."""
-        return [Row(name="lyon")]
-
-    assert call(Tool(rows)).content == '[{"name":"lyon"}]'
-
-
-def test_a_tool_may_say_that_it_did_not_succeed():
-    def find() -> ToolOutput:
-        """Find."""
-        return ToolOutput("nothing", succeeded=False)
-
-    result = call(Tool(find))
-    assert (result.content, result.succeeded, result.call.call_id) == ("nothing", False, "c1")
-
-
 def refuse(number: int) -> str:
-    """Refuse."""
     raise ToolError(f"not {number}")
 
 
 async def refuse_later(number: int) -> str:
-    """Refuse."""
-    await asyncio.sleep(0)
     raise ToolError(f"not {number}")
 
 
@@ -199,26 +159,14 @@ def test_a_refusal_is_read_with_its_reason(function):
 
 def test_a_coroutine_function_is_waited_for_and_checked_at_once():
     async def double(number: int) -> int:
-        """Double."""
         await asyncio.sleep(0)
         return 2 * number
 
-    tool = Tool(double)
-    assert tool.is_async
-    assert call(tool, number=21).content == "42"
-    assert not call(tool, number="x").succeeded
+    @functools.wraps(double)
+    def logged(*arguments, **named):
+        return double(*arguments, **named)
 
-
-def test_a_fault_of_the_tool_itself_is_not_hidden():
-    def broken() -> str:
-        """Break."""
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        call(Tool(broken))
-
-
-def test_an_unknown_tool_is_answered_with_known_names():
-    result = unknown_tool(ToolCall(name="buy"), ["price", "convert"])
-    assert result.content == "error: no tool is named buy; there are price, convert"
-    assert not result.succeeded
+    for tool in (Tool(double), Tool(logged)):
+        assert call(tool, number=21).content == "42"
+        assert not call(tool, number="x").succeeded
+    assert Tool(double).is_async

@@ -35,21 +35,17 @@ def test_finished_attempts_are_there_again(path):
     assert kept_in(path) == {("a", 0): attempt("a"), ("b", 1): attempt("b", 1)}
 
 
-def test_a_half_written_line_is_cut_off_and_written_anew(path):
-    whole = path.read_text()
-    path.write_text(whole + attempt("c").model_dump_json()[:40])
+@pytest.mark.parametrize(
+    "cut", [attempt("c").model_dump_json()[:40].encode(), '{"answer": "\u00e9'.encode()[:-1]]
+)
+def test_a_half_written_line_is_cut_off_and_written_anew(path, cut):
+    whole = path.read_bytes()
+    path.write_bytes(whole + cut)
     with AttemptFile.opened(path, MADE_OF) as kept:
         assert len(kept.kept) == 2
         kept.add(attempt("c"))
     assert len(kept_in(path)) == 3
-    assert path.read_text().startswith(whole)
-
-
-def test_a_line_cut_within_a_character_is_cut_off(path):
-    whole = path.read_bytes()
-    path.write_bytes(whole + '{"answer": "é'.encode()[:-1])
-    assert len(kept_in(path)) == 2
-    assert path.read_bytes() == whole
+    assert path.read_bytes().startswith(whole)
 
 
 def test_half_a_surrogate_pair_is_kept_as_a_question_mark(path):
@@ -57,11 +53,6 @@ def test_half_a_surrogate_pair_is_kept_as_a_question_mark(path):
     with AttemptFile.opened(path, MADE_OF) as kept:
         kept.add(attempt("c", messages=(said,)))
     assert kept_in(path)["c", 0].messages[0].content == "a ? b"
-
-
-def test_an_error_of_whoever_plays_is_not_the_files(path):
-    with pytest.raises(OSError, match="player"), AttemptFile.opened(path, MADE_OF):
-        raise OSError("of the player")
 
 
 def test_a_full_disk_is_said_with_the_file(path, monkeypatch):
@@ -83,7 +74,7 @@ def test_a_file_whose_first_line_was_cut_begins_anew(path):
 NO_SCORE = attempt("c").model_dump_json().replace('"accuracy":1.0', '"accuracy":NaN')
 
 
-@pytest.mark.parametrize("line", ["{}", "no JSON", '{"task_id": 3}', "[" * 3000, NO_SCORE])
+@pytest.mark.parametrize("line", ["{}", "no JSON", "[" * 3000, NO_SCORE])
 def test_a_broken_line_is_named(path, line):
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(ArtifactError, match="line 4"):

@@ -1,4 +1,4 @@
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -27,17 +27,6 @@ def test_every_question_is_answered_greedily_the_first_also_sampled(judged):
     assert [(row.samples, row.samples_right) for row in judged.rows] == [(2, 1), (2, 2), (0, 0)]
 
 
-def test_cost_says_what_the_roller_counted(judged):
-    assert asdict(judged.cost) == {
-        "action_tokens": 10,
-        "total_tokens": 40,
-        "seconds": 2.0,
-        "token_drift": 1,
-        "compared_turns": 6,
-        "replays": 0,
-    }
-
-
 def test_the_first_questions_are_also_answered_from_memory():
     config = EvaluationConfig(samples_per_task=2, sampled_questions=2, closed_book_questions=2)
     suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
@@ -48,24 +37,22 @@ def test_the_first_questions_are_also_answered_from_memory():
     ]  # fmt: skip
 
 
-def test_a_family_without_a_lookup_is_not_asked_from_memory():
+def test_without_a_lookup_or_questions_nothing_is_asked_from_memory():
     class Silent(ScriptedRoller):
         def closed_book(self, questions):
             raise AssertionError("nothing is looked up")
 
-    tasks = [a_task("a").model_copy(update={"environment": "python_math"})]
-    profile = Profile.model_validate({"environment": {"name": "python_math"}})
-    roller = Silent({"a": "Lyon"}, {"a": ["Lyon"] * 4})
-    (row,) = evaluate_on_suite(roller, make_suite(profile, tasks, "k"), seed=0).rows
-    assert (row.grounded, row.closed_book_em) == (None, None)
+    def asked(profile, task):
+        (row,) = evaluate_on_suite(
+            Silent({"a": "Lyon"}, {"a": ["Lyon"] * 4}), make_suite(profile, [task], "k"), seed=0
+        ).rows
+        return row.grounded, row.closed_book_em
 
-
-def test_zero_questions_from_memory_asks_none():
-    config = EvaluationConfig(closed_book_questions=0, samples_per_task=2, sampled_questions=2)
-    suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
-    rows = evaluate_on_suite(ScriptedRoller(GREEDY, SAMPLED), suite, seed=0).rows
-    assert [row.closed_book_em for row in rows] == [None] * 3
-    assert [row.grounded for row in rows] == [False, False, None], "the searches returned 'r'"
+    task, none_asked = a_task("a"), EvaluationConfig(closed_book_questions=0)
+    assert asked(Profile(evaluation=none_asked), task) == (False, None), "the search returned 'r'"
+    math = Profile.model_validate({"environment": {"name": "python_math"}})
+    other = task.model_copy(update={"environment": "python_math"})
+    assert asked(math, other) == (None, None)
 
 
 class Losing(ScriptedRoller):
@@ -156,12 +143,8 @@ def test_a_finished_policy_is_not_rolled_out_again(judged, tmp_path):
     def again():
         raise AssertionError("the policy was finished")
 
-    assert FinishedEvaluations(tmp_path / "work").get("key", again) == judged
-
-
-def test_another_key_is_another_policy(judged, tmp_path):
     finished = FinishedEvaluations(tmp_path / "work")
-    finished.get("key", lambda: judged)
+    assert finished.get("key", again) == judged
     other = judged._replace(kept=[])
     assert finished.get("other", lambda: other) == other
 
@@ -174,19 +157,22 @@ def test_a_half_saved_evaluation_is_made_again(judged, tmp_path):
 
 @pytest.mark.parametrize(
     ("num_right", "num_wrong", "count", "kept_right"),
-    [(10, 10, 4, 2), (10, 1, 4, 3), (1, 10, 4, 1), (0, 10, 4, 0), (10, 0, 4, 4), (9, 9, 5, 3)],
+    [
+        (10, 10, 4, 2),
+        (10, 1, 4, 3),
+        (1, 10, 4, 1),
+        (0, 10, 4, 0),
+        (10, 0, 4, 4),
+        (9, 9, 5, 3),
+        (1, 2, 20, 1),
+    ],
 )
 def test_the_longer_half_fills_up_for_the_shorter(num_right, num_wrong, count, kept_right):
     is_right = [True] * num_right + [False] * num_wrong
     trajectories = [a_trajectory(str(place), None) for place in range(len(is_right))]
     kept = choose_examples(trajectories, is_right, count)
-    assert len(kept) == count
+    assert len(kept) == min(count, len(is_right))
     assert sum(is_right[int(trajectory.task_id)] for trajectory in kept) == kept_right
-
-
-def test_fewer_episodes_than_wanted_are_all_kept():
-    trajectories = [a_trajectory(str(place), None) for place in range(3)]
-    assert choose_examples(trajectories, [True, False, False], 20) == trajectories
 
 
 def test_kept_episodes_are_spread_over_the_suite():

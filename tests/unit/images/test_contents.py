@@ -86,14 +86,6 @@ def test_packages_of_python_and_debian_are_listed(tmp_path):
     assert (image["type"], image["name"], image["version"]) == ("container", "mine", "1.2")
 
 
-def test_a_package_of_two_environments_is_listed_in_both(tmp_path):
-    other = "usr/lib/python3/dist-packages"
-    found, _ = listed(tmp_path, package("pip", "24.0") | package("pip", "23.0.1", other))
-    assert purls(found) == ["pkg:pypi/pip@23.0.1", "pkg:pypi/pip@24.0"]
-    places = {part["properties"][0]["value"] for part in found["components"]}
-    assert places == {"/opt/espalier/lib/python3.11/site-packages", f"/{other}"}
-
-
 def test_a_python_that_is_no_package_is_listed(tmp_path):
     header = {"./usr/local/include/python3.11/patchlevel.h": '#define PY_VERSION "3.11.15"\n'}
     of_debian = {"./usr/include/python3.11/patchlevel.h": '#define PY_VERSION "3.11.2"\n'}
@@ -101,12 +93,6 @@ def test_a_python_that_is_no_package_is_listed(tmp_path):
     (python,) = (part for part in found["components"] if part["name"] == "python")
     assert (python["version"], python["purl"]) == ("3.11.15", "pkg:generic/python@3.11.15")
     assert python["cpe"].startswith("cpe:2.3:a:python:python:3.11.15:")
-
-
-def test_a_tar_without_packages_is_refused(tmp_path):
-    found, said = listed(tmp_path, {"./etc/passwd": "root"})
-    assert found is None
-    assert "Debian" in said
 
 
 def test_a_path_that_leaves_the_folder_is_passed_over(tmp_path):

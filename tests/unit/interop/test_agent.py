@@ -51,18 +51,17 @@ for line in sys.stdin:
 
 def play(program, *says, attempts=1, **agent):
     """The trajectories of attempts that a program plays, and the recorder."""
+    command = (sys.executable, "-S", "-c", ASKS + program)
     config = AgentConfig(
-        command=(sys.executable, "-S", "-c", ASKS + program),
-        **{"deadline_s": 30.0, "call_timeout_s": 10.0, **agent},
+        **{"command": command, "deadline_s": 30.0, "call_timeout_s": 10.0, **agent}
     )
     dialect = tiny_dialect()
     engine = ScriptedEngine(dialect, [dialect.text_ids(text) for text in says])
     tools = ToolRunner(workers=0, timeout_s=5.0)
-    profile = Profile()
 
     async def run():
         async with agent_player(
-            config, engine, dialect, lookup_environments(SEARCH), tools, profile.episode
+            config, engine, dialect, lookup_environments(SEARCH), tools, Profile().episode
         ) as player:
             found = [
                 await player.play(TASK, Sampling(temperature=1.0, seed=n)) for n in range(attempts)
@@ -160,32 +159,16 @@ def test_a_program_that_stays_plays_several_attempts():
     found, recorder = play(STAYS, RIGHT, WRONG, RIGHT, attempts=3, tasks_per_process=2)
     assert [one.reward["outcome"] for one in found] == [1.0, 0.0, 1.0]
     assert recorder.counts.whole == 3
-
-
-def test_a_program_that_stays_and_dies_loses_one_attempt():
     dies = STAYS.replace("    ask(task())\n", "    ask(task())\n    os._exit(4)\n")
     found, _ = play(dies, RIGHT, RIGHT, attempts=2, tasks_per_process=5)
     assert [one.finish_reason for one in found] == [FinishReason.AGENT_FAILED] * 2
 
 
 def test_a_program_that_always_fails_ends_the_run():
-    with pytest.raises(PolicyError, match=r"8 times.*no such file"):
+    with pytest.raises(PolicyError, match="no such file"):
         play("sys.exit('no such file')", attempts=9)
 
 
 def test_a_program_that_is_not_there_is_named():
-    config = AgentConfig(command=("/nowhere/agent",))
-
-    async def run():
-        async with agent_player(
-            config,
-            ScriptedEngine(tiny_dialect(), []),
-            tiny_dialect(),
-            lookup_environments(SEARCH),
-            ToolRunner(workers=0, timeout_s=5.0),
-            Profile().episode,
-        ) as player:
-            await player.play(TASK, Sampling(temperature=1.0, seed=0))
-
     with pytest.raises(ProfileError, match="/nowhere/agent"):
-        asyncio.run(run())
+        play("", command=("/nowhere/agent",))

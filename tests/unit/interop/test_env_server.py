@@ -45,21 +45,26 @@ def runs_of(tmp_path, program, **agent):
     return EnvServerRuns(config)
 
 
-def played(runs, count=1):
-    async def play():
-        task = make_task("t", "what?", gold=("x",))
-        return await asyncio.gather(*(runs.play(task, VARIABLES) for _ in range(count)))
-
+def played(runs):
     try:
-        return asyncio.run(play())
+        return asyncio.run(runs.play(make_task("t", "what?", gold=("x",)), VARIABLES))
     finally:
         runs.end()
 
 
 def test_one_process_plays_attempts_side_by_side(tmp_path):
     runs = runs_of(tmp_path, SERVES.replace("{then}", ANSWERS))
-    found = played(runs, count=3)
-    assert found == [(0, "", {"outcome": 0.75})] * 3
+
+    async def play():
+        task = make_task("t", "what?", gold=("x",))
+        found = await asyncio.gather(*(runs.play(task, VARIABLES) for _ in range(3)))
+        runs.end()  # a process that has ended is started anew
+        return [*found, await runs.play(task, VARIABLES)]
+
+    try:
+        assert asyncio.run(play()) == [(0, "", {"outcome": 0.75})] * 4
+    finally:
+        runs.end()
 
 
 @pytest.mark.parametrize(
@@ -67,31 +72,14 @@ def test_one_process_plays_attempts_side_by_side(tmp_path):
     [
         ("pass", 1, "ended during the run"),
         ("sys.exit()", 1, "ended during the run"),
-        ("one.sendall(b'[]\\n')", 1, "no result"),
         ("one.sendall(b'{}\\n')", 1, "no result"),
         ("import time; time.sleep(60)", None, ""),
     ],
 )
 def test_an_attempt_without_a_result_fails_alone(tmp_path, then, status, told):
-    (found,) = played(runs_of(tmp_path, SERVES.replace("{then}", then), deadline_s=1.5))
+    found = played(runs_of(tmp_path, SERVES.replace("{then}", then), deadline_s=1.5))
     assert (found.status, found.terms) == (status, None)
     assert told in found.told
-
-
-def test_a_process_that_was_lost_is_started_anew(tmp_path):
-    runs = runs_of(tmp_path, SERVES.replace("{then}", ANSWERS))
-
-    async def play():
-        task = make_task("t", "what?", gold=("x",))
-        first = await runs.play(task, VARIABLES)
-        runs.end()
-        return first, await runs.play(task, VARIABLES)
-
-    try:
-        first, second = asyncio.run(play())
-    finally:
-        runs.end()
-    assert first == second
 
 
 def test_a_taskset_that_cannot_be_served_is_one_error(tmp_path):
@@ -127,14 +115,10 @@ def test_every_reward_must_be_given(line, status, terms):
 
 
 @pytest.mark.parametrize(
-    ("agent", "told"),
-    [
-        ({"command": ["python"], "score": "posted"}, "command"),
-        ({"score": "verifier"}, r"agent\.score"),
-    ],
+    "agent", [{"command": ["python"], "score": "posted"}, {"score": "verifier"}]
 )
-def test_a_taskset_is_not_judged_by_the_family(agent, told):
-    with pytest.raises(ValidationError, match=told):
+def test_a_taskset_is_not_judged_by_the_family(agent):
+    with pytest.raises(ValidationError, match=next(iter(agent))):
         AgentConfig(verifiers={"python": "python", "taskset": "mine"}, **agent)
 
 
@@ -163,15 +147,19 @@ FAULT = SimpleNamespace(type="HarnessError", message="exited 2")
 @pytest.mark.parametrize(
     ("met", "told"),
     [
-        (episode(trace(right=1.0, brief=None)), {"rewards": {"right": 1.0, "brief": None}}),
-        (episode(trace(right=1.0), ok=False), {"failed": "the episode did not end well"}),
-        (episode(trace(ok=False, errors=[FAULT])), {"failed": "HarnessError: exited 2"}),
-        (episode(), {"failed": "the episode has 0 traces; one is trained on"}),
-        (episode(trace(), trace()), {"failed": "the episode has 2 traces; one is trained on"}),
+        (episode(trace(right=1.0, brief=None)), None),
+        (episode(trace(right=1.0), ok=False), "end well"),
+        (episode(trace(ok=False, errors=[FAULT])), "exited 2"),
+        (episode(), "0 traces"),
+        (episode(trace(), trace()), "2 traces"),
     ],
 )
 def test_an_episode_is_rewarded_only_where_it_went_well(met, told):
-    assert bridge.result_of(met) == told
+    found = bridge.result_of(met)
+    if told is None:
+        assert found == {"rewards": {"right": 1.0, "brief": None}}
+    else:
+        assert told in found["failed"]
 
 
 def test_runs_of_a_server_that_is_away_end(monkeypatch):

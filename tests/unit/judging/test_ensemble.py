@@ -37,12 +37,11 @@ def judges(double, *names, **fields):
     )
 
 
-def transcript(text="Lyon is in France", config=None):
-    rubric = config.rubric if config else ()
+def transcript(config, text="Lyon is in France"):
     return Transcript(
         messages=(TranscriptMessage(role="assistant", text=text),),
         finish_reason="answered",
-        criteria=criteria_of(rubric),
+        criteria=criteria_of(config.rubric),
     )
 
 
@@ -65,7 +64,7 @@ def test_the_majority_of_each_criterion_makes_the_score(double):
         c=says(success=True, grounded=True),
     )
     with JudgeEnsemble(config) as ensemble:
-        [verdict] = ensemble.verdicts([transcript(config=config)])
+        [verdict] = ensemble.verdicts([transcript(config)])
     assert verdict.holds == {"success": True, "grounded": False}
     assert verdict.votes == {"success": (1, 2), "grounded": (2, 1)}
     assert (verdict.score, verdict.passes) == (0.25, True)
@@ -85,7 +84,7 @@ def test_estimated_agreement_is_that_of_the_endpoints_known_noise(double):
     dice = random.Random(1)
     truths = [dice.random() < share for _ in range(250)]
     asked = [
-        transcript(f"{n} {'right' if truth else 'wrong'}", config) for n, truth in enumerate(truths)
+        transcript(config, f"{n} {'right' if truth else 'wrong'}") for n, truth in enumerate(truths)
     ]
     with JudgeEnsemble(config) as ensemble:
         verdicts = ensemble.verdicts(asked)
@@ -104,7 +103,6 @@ def test_estimated_agreement_is_that_of_the_endpoints_known_noise(double):
     "answer",
     [
         "yes",
-        '{"reasoning": "r", "holds_success": "true"}',
         '{"reasoning": "r", "holds_success": 1}',
         '{"reasoning": "r", "holds_success": true, "score": 10}',
         '{"reasoning": "r"}',
@@ -115,7 +113,7 @@ def test_answers_that_are_not_strict_json_are_no_votes(double, answer):
     config = judges(double)
     double.respond = by_model(a=completion(answer), b=says(success=True), c=says(success=True))
     with JudgeEnsemble(config) as ensemble:
-        [verdict] = ensemble.verdicts([transcript(config=config)])
+        [verdict] = ensemble.verdicts([transcript(config)])
         assert ensemble.figures()["refused_share"] == pytest.approx(1 / 3)
     assert verdict.votes == {"success": (0, 2)}
     assert len(verdict.refusals) == 1
@@ -124,11 +122,8 @@ def test_answers_that_are_not_strict_json_are_no_votes(double, answer):
 def test_without_a_majority_of_answers_there_is_no_reward(double):
     config = judges(double)
     double.respond = by_model(a=completion("no"), b=completion("no"), c=says(success=True))
-    with (
-        JudgeEnsemble(config) as ensemble,
-        pytest.raises(JudgementMissingError, match="2 of 3"),
-    ):
-        ensemble.verdicts([transcript(config=config)])
+    with JudgeEnsemble(config) as ensemble, pytest.raises(JudgementMissingError, match="2 of 3"):
+        ensemble.verdicts([transcript(config)])
 
 
 def test_the_limit_of_cost_holds_for_all_models_together(double):
@@ -137,13 +132,26 @@ def test_the_limit_of_cost_holds_for_all_models_together(double):
     double.respond = lambda _body: says(success=True)  # bills 5 tokens: 0.05 a model
     with JudgeEnsemble(config) as ensemble:
         for place in range(6):
-            ensemble.verdicts([transcript(str(place), config)])
+            ensemble.verdicts([transcript(config, str(place))])
         assert ensemble.cost == pytest.approx(0.9)
         # each may cost 3 at most: with 0.9 and then 1.05 spent, the eighth does not fit
-        ensemble.verdicts([transcript("6", config)])
+        ensemble.verdicts([transcript(config, "6")])
         with pytest.raises(EngineError, match="max_cost=4"):
-            ensemble.verdicts([transcript("7", config)])
+            ensemble.verdicts([transcript(config, "7")])
         assert ensemble.cost == pytest.approx(1.05)
+
+
+def test_settings_that_cannot_judge_are_refused(double):
+    for names, fields, key in (
+        (("a", "b"), {}, "models"),
+        (("a", "b", "b"), {}, "twice"),
+        ((), {"max_cost": 1.0}, "max_cost"),
+    ):
+        with pytest.raises(ValidationError, match=key):
+            judges(double, *names, **fields)
+    heavy = judges(double, weight=0.95).model_dump(mode="json")
+    with pytest.raises(ValidationError, match="judges"):
+        Profile.model_validate({"reward": {"judges": heavy}})
 
 
 def test_no_answer_is_asked_for_twice(double, tmp_path):
@@ -151,30 +159,14 @@ def test_no_answer_is_asked_for_twice(double, tmp_path):
     double.respond = lambda _body: says(success=True)
     for _ in range(2):
         with JudgeEnsemble(config) as ensemble:
-            assert ensemble.verdicts([transcript(config=config)])[0].passes
+            assert ensemble.verdicts([transcript(config)])[0].passes
     assert len(double.seen) == 3
 
 
-def test_judges_are_three_to_five_different_models(double):
-    with pytest.raises(ValidationError, match=r"models|3"):
-        judges(double, "a", "b")
-    with pytest.raises(ValidationError, match="twice"):
-        judges(double, "a", "b", "b")
-    with pytest.raises(ValidationError, match="max_cost"):
-        judges(double, max_cost=1.0)
-
-
-def test_judges_count_in_the_composition_of_the_reward(double):
-    heavy = judges(double, weight=0.95).model_dump(mode="json")
-    with pytest.raises(ValidationError, match=r"judges 0\.95"):
-        Profile.model_validate({"reward": {"judges": heavy}})
-
-
-def test_self_critique_is_one_model_and_decides_nothing(double):
+def test_self_critique_is_one_model(double):
     endpoint = {"url": double.url, "model": "policy", "asks": 1}
     config = SelfCritiqueConfig.model_validate({"endpoint": endpoint, "rubric": RUBRIC})
     double.respond = lambda _body: says(success=True)
     with JudgeEnsemble(config) as ensemble:
-        [verdict] = ensemble.verdicts([transcript(config=config)])
+        [verdict] = ensemble.verdicts([transcript(config)])
     assert verdict.score == 1.0
-    assert not hasattr(config, "decides")

@@ -44,7 +44,7 @@ KSERVE_VERBS = {
         (PIPELINE, "apps", "deployments NAME:espalier-serving-kserve"): "get",
         (PIPELINE, "", "pods"): "list",
         (PIPELINE, "", "events"): "create",
-    },
+    }
 }
 """In the place of the account's rights above, in k8s/overlays/kserve."""
 

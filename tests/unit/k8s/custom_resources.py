@@ -10,7 +10,8 @@ pkg/apis/serving/v1alpha2 (0.20.0).
 
 NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
 TEXT_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
-COUNT = {"type": "integer", "minimum": 0}
+COUNT, POSITIVE = ({"type": "integer", "minimum": least} for least in (0, 1))
+TEXT, BOOLEAN = {"type": "string", "minLength": 1}, {"type": "boolean"}
 POD_TEMPLATE = {"type": "object", "required": ["metadata", "spec"]}
 """Checked against the client's model of a pod template, see kinds.py."""
 
@@ -50,46 +51,31 @@ RAY_CLUSTER = record(
 )
 RAY_JOB = record(
     {
-        "entrypoint": {"type": "string", "minLength": 1},
-        "rayClusterSpec": RAY_CLUSTER,
-        # without it Kueue refuses the job
-        "shutdownAfterJobFinishes": {"const": True},
+        "entrypoint": TEXT, "rayClusterSpec": RAY_CLUSTER,
+        "shutdownAfterJobFinishes": {"const": True},  # without it Kueue refuses the job
     },
-    entrypointNumCpus={"type": "number", "minimum": 0},
-    entrypointNumGpus={"type": "number", "minimum": 0},
+    entrypointNumCpus=COUNT, entrypointNumGpus=COUNT,
     submissionMode=one_of("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
-    ttlSecondsAfterFinished=COUNT,
-    activeDeadlineSeconds={"type": "integer", "minimum": 1},
-    backoffLimit=COUNT,
+    ttlSecondsAfterFinished=COUNT, activeDeadlineSeconds=POSITIVE, backoffLimit=COUNT,
     submitterPodTemplate=POD_TEMPLATE,
-)
+)  # fmt: skip
 
 QUANTITY = {"type": "string", "pattern": r"^\d+(m|[KMGT]i?)?$"}
-FLAVOR_RESOURCE = record({"name": {"type": "string"}, "nominalQuota": QUANTITY})
+FLAVOR_RESOURCE = record({"name": TEXT, "nominalQuota": QUANTITY})
+FLAVOR = record({"name": NAME, "resources": several(FLAVOR_RESOURCE, minItems=1)})
 RESOURCE_GROUP = record(
-    {
-        "coveredResources": several({"type": "string"}, minItems=1, maxItems=64),
-        "flavors": several(
-            record({"name": NAME, "resources": several(FLAVOR_RESOURCE, minItems=1)}), minItems=1
-        ),
-    }
+    {"coveredResources": several(TEXT, minItems=1), "flavors": several(FLAVOR, minItems=1)}
 )
+PREEMPTION = one_of("Never", "LowerPriority", "LowerOrNewerEqualPriority")
 CLUSTER_QUEUE = record(
     {},
     namespaceSelector=record({}, matchLabels=TEXT_MAP),
     queueingStrategy=one_of("StrictFIFO", "BestEffortFIFO"),
-    preemption=record(
-        {}, withinClusterQueue=one_of("Never", "LowerPriority", "LowerOrNewerEqualPriority")
-    ),
+    preemption=record({}, withinClusterQueue=PREEMPTION),
     resourceGroups=several(RESOURCE_GROUP, maxItems=16),
 )
-TAINT = record(
-    {
-        "key": {"type": "string"},
-        "effect": one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
-    },
-    value={"type": "string"},
-)
+EFFECT = one_of("NoSchedule", "PreferNoSchedule", "NoExecute")
+TAINT = record({"key": TEXT, "effect": EFFECT}, value={"type": "string"})
 RESOURCE_FLAVOR = record(
     {}, nodeLabels={**TEXT_MAP, "maxProperties": 8}, nodeTaints=several(TAINT, maxItems=8)
 )
@@ -97,113 +83,76 @@ LOCAL_QUEUE = record({"clusterQueue": NAME})
 
 POLICY = one_of("Allowed", "Overrides", "Disallowed")
 SANDBOX_TEMPLATE = record(
-    {"podTemplate": POD_TEMPLATE},
-    service={"type": "boolean"},
+    {"podTemplate": POD_TEMPLATE}, service=BOOLEAN,
     networkPolicyManagement=one_of("Managed", "Unmanaged"),
-    envVarsInjectionPolicy=POLICY,
-    volumeClaimTemplatesPolicy=POLICY,
-)
+    envVarsInjectionPolicy=POLICY, volumeClaimTemplatesPolicy=POLICY,
+)  # fmt: skip
 SANDBOX_WARM_POOL = record(
     {"sandboxTemplateRef": REFERENCE},
     replicas=COUNT,
     updateStrategy=record({"type": one_of("Recreate", "OnReplenish")}),
 )
-SANDBOX_CLAIM = record(
-    {"warmPoolRef": REFERENCE},
-    lifecycle=record(
-        {},
-        shutdownTime={"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"},
-        shutdownPolicy=one_of("Delete", "DeleteForeground", "Retain"),
-        ttlSecondsAfterFinished=COUNT,
-    ),
+LIFECYCLE = record(
+    {},
+    shutdownTime={"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"},
+    shutdownPolicy=one_of("Delete", "DeleteForeground", "Retain"),
+    ttlSecondsAfterFinished=COUNT,
 )
+SANDBOX_CLAIM = record({"warmPoolRef": REFERENCE}, lifecycle=LIFECYCLE)
 
 LLM_INFERENCE_SERVICE = record(
     {},
     model=record({"uri": {"type": "string"}}, name={"type": "string"}),
-    baseRefs=several(REFERENCE),
-    replicas=COUNT,
-    labels=TEXT_MAP,
-    annotations=TEXT_MAP,
+    baseRefs=several(REFERENCE), replicas=COUNT, labels=TEXT_MAP, annotations=TEXT_MAP,
     router=record({}, route=record({}, http=record({}))),
     template={"type": "object", "required": ["containers"]},
-)
+)  # fmt: skip
 ENVIRONMENT_ENTRY = record(
-    {"name": {"type": "string", "minLength": 1}},
-    value={"type": "string"},
-    valueFrom={"type": "object", "minProperties": 1},
+    {"name": TEXT}, value={"type": "string"}, valueFrom={"type": "object", "minProperties": 1}
 )
+WORDS, NUMBER = several({"type": "string"}, maxItems=128), {"type": "integer"}
 TRAINER = record(
     {},
-    image={"type": "string", "maxLength": 500},
-    command=several({"type": "string"}, maxItems=128),
-    args=several({"type": "string"}, maxItems=128),
-    env=several(ENVIRONMENT_ENTRY, maxItems=128),
-    numNodes={"type": "integer"},
-    numProcPerNode={"type": "integer"},
+    image={"type": "string", "maxLength": 500}, command=WORDS, args=WORDS,
+    env=several(ENVIRONMENT_ENTRY, maxItems=128), numNodes=NUMBER, numProcPerNode=NUMBER,
     resourcesPerNode=record({}, requests=TEXT_MAP, limits=TEXT_MAP),
-)
+)  # fmt: skip
 # what a manager may patch of the runtime's pods; the environment of `node` is the trainer's
 CONTAINER_PATCH = record(
     {"name": NAME}, volumeMounts=several({"type": "object", "required": ["name", "mountPath"]})
 )
-POD_PATCH = record(
+POD_SPEC_PATCH = record(
     {},
-    metadata=record({}, labels=TEXT_MAP, annotations=TEXT_MAP),
-    spec=record(
-        {},
-        containers=several(CONTAINER_PATCH, maxItems=64),
-        nodeSelector=TEXT_MAP,
-        tolerations=several({"type": "object"}, maxItems=128),
-        volumes=several({"type": "object", "required": ["name"]}, maxItems=128),
-    ),
+    containers=several(CONTAINER_PATCH, maxItems=64), nodeSelector=TEXT_MAP,
+    tolerations=several({"type": "object"}, maxItems=128),
+    volumes=several({"type": "object", "required": ["name"]}, maxItems=128),
+)  # fmt: skip
+POD_PATCH = record(
+    {}, metadata=record({}, labels=TEXT_MAP, annotations=TEXT_MAP), spec=POD_SPEC_PATCH
 )
 JOB_PATCH = record({"name": NAME}, template=record({}, spec=record({}, template=POD_PATCH)))
+JOBS_PATCH = record({}, spec=record({}, replicatedJobs=several(JOB_PATCH, maxItems=100)))
 RUNTIME_PATCH = record(
     {"manager": {"type": "string", "pattern": r"^[^/]+\.[^/]+/[^/]+$", "maxLength": 253}},
-    trainingRuntimeSpec=record(
-        {}, template=record({}, spec=record({}, replicatedJobs=several(JOB_PATCH, maxItems=100)))
-    ),
+    trainingRuntimeSpec=record({}, template=JOBS_PATCH),
+)
+RUNTIME_REFERENCE = record(
+    {"name": NAME},
+    apiGroup={"const": "trainer.kubeflow.org"},
+    kind=one_of("ClusterTrainingRuntime", "TrainingRuntime"),
 )
 TRAIN_JOB = record(
-    {
-        "runtimeRef": record(
-            {"name": NAME},
-            apiGroup={"const": "trainer.kubeflow.org"},
-            kind=one_of("ClusterTrainingRuntime", "TrainingRuntime"),
-        )
-    },
-    trainer=TRAINER,
-    runtimePatches=several(RUNTIME_PATCH, maxItems=16),
-    suspend={"type": "boolean"},
-    activeDeadlineSeconds={"type": "integer", "minimum": 1},
-)
-REPLICATED_JOB = record(
-    {
-        "name": {"const": "node"},
-        "template": record(
-            {
-                "metadata": {
-                    "properties": {
-                        "labels": {
-                            "const": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-                        }
-                    }
-                },
-                "spec": {"type": "object", "required": ["template"]},
-            }
-        ),
-    }
-)
+    {"runtimeRef": RUNTIME_REFERENCE}, trainer=TRAINER, suspend=BOOLEAN,
+    runtimePatches=several(RUNTIME_PATCH, maxItems=16), activeDeadlineSeconds=POSITIVE,
+)  # fmt: skip
+ANCESTOR = {"const": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+NODE_SPEC = {"type": "object", "required": ["template"]}
+NODE_JOB = record({"metadata": {"properties": {"labels": ANCESTOR}}, "spec": NODE_SPEC})
+REPLICATED_JOB = record({"name": {"const": "node"}, "template": NODE_JOB})
 """Its Job is checked against the client's model of one, see kinds.py."""
-TRAINING_RUNTIME = record(
-    {
-        "mlPolicy": record({}, numNodes={"type": "integer"}, torch=record({})),
-        "template": record(
-            {"spec": record({"replicatedJobs": several(REPLICATED_JOB, minItems=1)})}
-        ),
-    }
-)
+RUNTIME_JOBS = record({"replicatedJobs": several(REPLICATED_JOB, minItems=1)})
+ML_POLICY = record({}, numNodes=NUMBER, torch=record({}))
+TRAINING_RUNTIME = record({"mlPolicy": ML_POLICY, "template": record({"spec": RUNTIME_JOBS})})
 METRIC_TEXT = {"type": "string", "minLength": 1, "maxLength": 64}
 TRAINER_STATUS = record(
     {"lastUpdatedTime": {"type": "string", "format": "date-time"}},
@@ -236,9 +185,6 @@ def whole(manifest):
     """The schema of a whole object of the manifest's kind."""
     required = {"apiVersion": {}, "kind": {}, "metadata": {"type": "object", "required": ["name"]}}
     spec = SPECS[manifest["apiVersion"], manifest["kind"]]
-    # a ResourceFlavor without a spec is one that fits every node
-    return (
-        record(required, spec=spec)
-        if spec is RESOURCE_FLAVOR
-        else record({**required, "spec": spec})
-    )
+    if spec is RESOURCE_FLAVOR:  # one without a spec fits every node
+        return record(required, spec=spec)
+    return record({**required, "spec": spec})

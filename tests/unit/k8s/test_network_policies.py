@@ -4,7 +4,7 @@ import pytest
 
 from espalier.sandbox.pod import SANDBOXD_PORT
 from tests.unit.cluster.objects.samples import LAPTOP_SIZED, NODES, every_manifest, job
-from tests.unit.k8s.network_model import Network, Outside, Pod, Port
+from tests.unit.k8s.network_model import Network, Outside, Pod, Port, selects
 from tests.unit.k8s.rendering import (
     containers,
     every_overlay,
@@ -25,35 +25,22 @@ CUSTOMER = Pod("customer", "customers", {})
 # labels that Argo and Kubeflow 2.17 put on every pod of a run
 OF_A_RUN = {"workflows.argoproj.io/workflow": "w1", "pipelines.kubeflow.org/v2_component": "true"}
 DRIVER = Pod("driver", PIPELINE, OF_A_RUN)
-TRAINER_MANAGER = Pod(
-    "trainer-manager",
-    "kubeflow-system",
-    {"app.kubernetes.io/name": "trainer", "app.kubernetes.io/component": "manager"},
-)
+KUBE = "app.kubernetes.io"
+TRAINER_LABELS = {f"{KUBE}/name": "trainer", f"{KUBE}/component": "manager"}
+TRAINER_MANAGER = Pod("trainer-manager", "kubeflow-system", TRAINER_LABELS)
 BESIDE_TRAINER = Pod("beside-trainer", "kubeflow-system", {"app": "anything"})
 KUBEFLOW_SERVER = Pod("kubeflow-server", "kubeflow", {"app": "ml-pipeline"})
-KUBEFLOW_STEP = Pod(
-    "kubeflow-step",
-    "kubeflow",
-    OF_A_RUN
-    | dict.fromkeys(("espalier.dev/may-reach-mlflow", "espalier.dev/may-reach-sandboxes"), "true"),
-)
+MAY_REACH = ("espalier.dev/may-reach-mlflow", "espalier.dev/may-reach-sandboxes")
+KUBEFLOW_STEP = Pod("kubeflow-step", "kubeflow", OF_A_RUN | dict.fromkeys(MAY_REACH, "true"))
 ROGUE = Pod("rogue", SANDBOXES, {"app": "not-a-sandbox"})
 IMPOSTOR = Pod("impostor", "elsewhere", {"espalier.dev/may-reach-sandboxes": "true"})
-OUTSIDE = {
-    "api-server": Outside("api-server", "203.0.113.1"),
-    "s3": Outside("s3", "203.0.113.2"),
-    "node": Outside("node", "192.0.2.10"),
-    "metadata": Outside("metadata", "169.254.169.254"),
-    "internet": Outside("internet", "198.51.100.7"),
-}
-NAMESPACES = {
-    PIPELINE: {},
-    SANDBOXES: {},
-    "kube-system": {},
-    "elsewhere": {},
-    "kubeflow": {},
-    "kubeflow-system": {},
+ADDRESSES = {
+    "api-server": "203.0.113.1", "s3": "203.0.113.2", "node": "192.0.2.10",
+    "metadata": "169.254.169.254", "internet": "198.51.100.7",
+}  # fmt: skip
+OUTSIDE = {name: Outside(name, address) for name, address in ADDRESSES.items()}
+PLAIN = (PIPELINE, SANDBOXES, "kube-system", "elsewhere", "kubeflow", "kubeflow-system")
+NAMESPACES = {name: {} for name in PLAIN} | {
     "ray-system": {"espalier.dev/may-reach-ray": "true"},
     "customers": {"espalier.dev/may-reach-serving": "true"},
 }
@@ -74,22 +61,20 @@ def _pod(name, template):
 def _generated():
     """Pods that a run makes; one stage of each kind is enough."""
     manifests = every_manifest()
-    (submitter, head, worker) = pod_templates([manifests["ray-job"]])
-    found = {
+    made = {
         "sandbox": manifests["sandbox-pod"],
         "other-sandbox": manifests["sandbox-template"],
         "step": job("ingest", LAPTOP_SIZED),
         "trainer": job("train", LAPTOP_SIZED),
         "training-launcher": job("train", NODES),
     }
-    pods = {name: _pod(name, pod_templates([item])[0]) for name, item in found.items()}
+    templates = {name: pod_templates([item])[0] for name, item in made.items()}
+    ray = pod_templates([manifests["ray-job"]])
+    templates |= zip(("ray-submitter", "ray-head", "ray-worker"), ray, strict=True)
     # as placement labels the step of Kubeflow that plays episodes
-    episodes = pods["trainer"]
-    pods["trainer-of-kubeflow"] = episodes._replace(
-        name="trainer-of-kubeflow", labels=episodes.labels | OF_A_RUN
-    )
-    ray = {"ray-submitter": submitter, "ray-head": head, "ray-worker": worker}
-    return pods | {name: _pod(name, template) for name, template in ray.items()}
+    episodes = templates["trainer"]
+    templates["trainer-of-kubeflow"] = episodes._replace(labels=episodes.labels | OF_A_RUN)
+    return {name: _pod(name, template) for name, template in templates.items()}
 
 
 def _cluster(folder):
@@ -101,31 +86,25 @@ def _cluster(folder):
     }
     pods = {name: _pod(name, template) for name, template in installed.items()} | _generated()
     strangers = (
-        DNS,
-        NEIGHBOUR,
-        OPERATOR,
-        FALSE_OPERATOR,
-        BESIDE_OPERATOR,
-        CUSTOMER,
-        ROGUE,
-        IMPOSTOR,
-        DRIVER,
-        KUBEFLOW_SERVER,
-        TRAINER_MANAGER,
-        BESIDE_TRAINER,
-    )
+        DNS, NEIGHBOUR, OPERATOR, FALSE_OPERATOR, BESIDE_OPERATOR, CUSTOMER, ROGUE, IMPOSTOR,
+        DRIVER, KUBEFLOW_SERVER, TRAINER_MANAGER, BESIDE_TRAINER,
+    )  # fmt: skip
     return network, pods | {pod.name: pod for pod in strangers} | OUTSIDE
 
 
 def _paths(folder, source):
     """Everything that `source` reaches: destination -> ports."""
     network, hosts = _cluster(folder)
-    found = {}
-    for name, host in hosts.items():
-        ports = [p for p in PORTS if name != source and network.connects(hosts[source], host, p)]
-        if ports:
-            found[name] = "all" if len(ports) == len(PORTS) else _spelt(ports)
-    return found
+    found = {
+        name: [port for port in PORTS if network.connects(hosts[source], host, port)]
+        for name, host in hosts.items()
+        if name != source
+    }
+    return {
+        name: "all" if len(ports) == len(PORTS) else _spelt(ports)
+        for name, ports in found.items()
+        if ports
+    }
 
 
 def _spelt(ports):
@@ -142,12 +121,12 @@ def _reaching(folder, destination):
 def _admitted(folder, destination):
     """Pods that the destination's own policies let in, were their senders' policies gone."""
     network, hosts = _cluster(folder)
-    found = {}
-    for name, host in hosts.items():
-        ports = [p for p in PORTS if network.admits(hosts[destination], host, p)]
-        if name != destination and ports:
-            found[name] = _spelt(ports)
-    return found
+    found = {
+        name: _spelt(p for p in PORTS if network.admits(hosts[destination], host, p))
+        for name, host in hosts.items()
+        if name != destination
+    }
+    return {name: ports for name, ports in found.items() if ports}
 
 
 SITE = {"base": ("api-server", "s3"), "overlays/local": ("node", "minio")}
@@ -169,28 +148,22 @@ def _expected(folder, **paths):
 
 @needs_kubectl
 @every_overlay
-@pytest.mark.parametrize("source", ["sandbox", "other-sandbox", "rogue"])
-def test_nothing_in_the_sandbox_namespace_reaches_anything(folder, source):
-    assert _paths(folder, source) == {}
+def test_sandboxes_reach_nothing_and_nobody_reaches_what_is_none(folder):
+    for source in ("sandbox", "other-sandbox", "rogue"):
+        assert _paths(folder, source) == {}
+    network, hosts = _cluster(folder)
+    assert not any(network.connects(host, ROGUE, port) for host in hosts.values() for port in PORTS)
 
 
 @needs_kubectl
 @every_overlay
-@pytest.mark.parametrize("sandbox", ["sandbox", "other-sandbox"])
-def test_only_pods_with_acting_agents_reach_sandboxd(folder, sandbox):
+def test_only_pods_with_acting_agents_reach_sandboxd(folder):
     players = {"trainer", "trainer-of-kubeflow", "ray-head", "ray-worker"}
     if folder == "overlays/trainer":
         players |= {"sft", "grpo"}
     expected = dict.fromkeys(players, str(SANDBOXD_PORT))
-    assert _reaching(folder, sandbox) == expected
-    assert _admitted(folder, sandbox) == expected
-
-
-@needs_kubectl
-@every_overlay
-def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
-    network, hosts = _cluster(folder)
-    assert not any(network.connects(host, ROGUE, port) for host in hosts.values() for port in PORTS)
+    for sandbox in ("sandbox", "other-sandbox"):
+        assert _reaching(folder, sandbox) == _admitted(folder, sandbox) == expected
 
 
 @needs_kubectl
@@ -213,10 +186,10 @@ def test_a_pipeline_pod_reaches_only_what_it_works_with(folder, source, places):
 
 
 @needs_kubectl
-@pytest.mark.parametrize(("source", "places"), [("backup", "s3"), ("restore", "s3 mlflow")])
-def test_backups_reach_storage_and_a_restore_asks_mlflow(source, places):
-    expected = _expected("overlays/local", names=None, **dict.fromkeys(places.split()))
-    assert _paths("overlays/local", source) == expected
+def test_backups_reach_storage_and_a_restore_asks_mlflow():
+    for source, places in (("backup", {"s3": None}), ("restore", {"s3": None, "mlflow": None})):
+        expected = _expected("overlays/local", names=None, **places)
+        assert _paths("overlays/local", source) == expected
 
 
 @needs_kubectl
@@ -229,24 +202,6 @@ def test_a_train_jobs_pod_reaches_its_operator_besides(runtime, alike):
 
 
 @needs_kubectl
-def test_the_local_s3_server_reaches_nothing():
-    assert _paths("overlays/local", "minio") == NAMES
-    admitted = _admitted("overlays/local", "minio")
-    assert set(admitted.values()) == {"9000"}
-    assert admitted.keys() >= {"step", "trainer", "mlflow"}
-    assert not admitted.keys() & {"serving", "sandbox", "neighbour", "customer", "internet"}
-
-
-@needs_kubectl
-@every_overlay
-def test_tracking_admits_those_who_write_and_read_it(folder):
-    admitted = _admitted(folder, "mlflow")
-    assert set(admitted.values()) == {"5000"}
-    assert admitted.keys() >= {"step", "trainer", "serving", "serving-controller"}
-    assert not admitted.keys() & {"sandbox", "sandbox-gc", "rollout", "neighbour", "customer"}
-
-
-@needs_kubectl
 def test_with_gpus_only_the_agent_reaches_the_inference_server():
     expected = dict.fromkeys(("trainer", "trainer-of-kubeflow", "ray-head", "ray-worker"), "8000")
     assert _reaching("overlays/gpu", "rollout") == expected
@@ -256,23 +211,19 @@ def test_with_gpus_only_the_agent_reaches_the_inference_server():
 
 @needs_kubectl
 def test_ray_pods_reach_each_other_and_the_operator_their_dashboard():
-    ray = {"ray-submitter": "all", "ray-head": "all", "ray-worker": "all"}
+    folder, ray = "overlays/gpu", {"ray-submitter", "ray-head", "ray-worker"}
+    operator = _paths(folder, "kuberay")
     for source in ray:
-        reached = _paths("overlays/gpu", source)
-        assert {name: reached[name] for name in ray if name != source} == {
-            name: "all" for name in ray if name != source
-        }
-    operator = _paths("overlays/gpu", "kuberay")
-    assert {name: operator.get(name) for name in ray} == dict.fromkeys(ray, "8265")
-    assert operator.keys() & {"trainer", "mlflow", "serving", "sandbox"} == set()
-    assert _paths("overlays/gpu", "ray-submitter").keys() == {"dns", "ray-head", "ray-worker"}
-
-
-@needs_kubectl
-@pytest.mark.parametrize("stranger", ["false-kuberay", "beside-kuberay", "impostor", "sandbox"])
-def test_the_operators_label_alone_opens_no_dashboard(stranger):
-    for pod in ("ray-head", "ray-worker", "ray-submitter"):
-        assert stranger not in _admitted("overlays/gpu", pod)
+        reached = _paths(folder, source)
+        assert {name: reached.get(name) for name in ray - {source}} == dict.fromkeys(
+            ray - {source}, "all"
+        )
+        assert operator[source] == "8265"
+        # the operator's label alone opens no dashboard
+        strangers = {"false-kuberay", "beside-kuberay", "impostor", "sandbox"}
+        assert not _admitted(folder, source).keys() & strangers
+    assert not operator.keys() & {"trainer", "mlflow", "serving", "sandbox"}
+    assert _paths(folder, "ray-submitter").keys() == {"dns", "ray-head", "ray-worker"}
 
 
 # where the API servers of clusters on one machine listen, and the addresses of their services
@@ -289,101 +240,73 @@ LOCAL_CLUSTERS = {
 
 @needs_kubectl
 @pytest.mark.parametrize("cluster", LOCAL_CLUSTERS)
-@pytest.mark.parametrize(
-    "source", ["trainer", "training-launcher", "sandbox-gc", "serving-controller"]
-)
-def test_the_local_overlay_fits_every_local_cluster(cluster, source):
+def test_only_who_needs_it_reaches_a_local_api_server(cluster):
     network, hosts = _cluster("overlays/local")
+    needing = {"trainer", "training-launcher", "sandbox-gc", "serving-controller"}
     for place in LOCAL_CLUSTERS[cluster]:
         address, port = place.split(":")
-        assert network.connects(hosts[source], Outside(cluster, address), Port(int(port))), place
-
-
-@needs_kubectl
-@pytest.mark.parametrize("source", ["step", "mlflow", "serving", "minio"])
-def test_who_needs_no_api_server_reaches_none_of_them(source):
-    network, hosts = _cluster("overlays/local")
-    for place in {place for places in LOCAL_CLUSTERS.values() for place in places}:
-        address, port = place.split(":")
-        assert not network.connects(hosts[source], Outside("there", address), Port(int(port)))
-
-
-@needs_kubectl
-@pytest.mark.parametrize(
-    "address", ["10.244.0.9", "10.42.0.9", "10.96.77.3", "169.254.169.254", "198.51.100.7"]
-)
-def test_the_local_overlay_opens_no_range_of_pods_or_services(address):
-    network, hosts = _cluster("overlays/local")
-    for port in (443, 6443, 8443):
-        assert not network.connects(hosts["trainer"], Outside("there", address), Port(port))
-
-
-@needs_kubectl
-@every_overlay
-@pytest.mark.parametrize("place", ["internet", "metadata"])
-def test_no_pod_reaches_the_internet_or_metadata_service(folder, place):
-    network, hosts = _cluster(folder)
-    ours = [
-        h for h in hosts.values() if isinstance(h, Pod) and h.namespace in (PIPELINE, SANDBOXES)
-    ]
-    assert len(ours) > 10
-    assert not any(network.connects(pod, hosts[place], port) for pod in ours for port in PORTS)
+        for source in (*needing, "step", "mlflow", "serving", "minio"):
+            passes = network.connects(hosts[source], Outside("there", address), Port(int(port)))
+            assert passes is (source in needing), (place, source)
+    # ranges of pods and services, metadata, the internet
+    for address in ("10.244.0.9", "10.42.0.9", "10.96.77.3", "169.254.169.254", "198.51.100.7"):
+        for port in (443, 6443, 8443):
+            assert not network.connects(hosts["trainer"], Outside("there", address), Port(port))
 
 
 @needs_kubectl
 @every_overlay
 def test_users_come_in_by_the_endpoint_of_the_champion_alone(folder):
-    ours = (PIPELINE, SANDBOXES)
     _, hosts = _cluster(folder)
-    for stranger, expected in (
-        ("customer", SERVING),
-        ("neighbour", {}),
-        ("impostor", {}),
-    ):
+    for stranger, expected in (("customer", SERVING), ("neighbour", {}), ("impostor", {})):
         reached = {
             name: ports
             for name, ports in _paths(folder, stranger).items()
-            if getattr(hosts[name], "namespace", None) in ours
+            if getattr(hosts[name], "namespace", None) in (PIPELINE, SANDBOXES)
         }
         assert reached == expected, stranger
 
 
 @needs_kubectl
 @every_overlay
-def test_every_policy_selects_a_pod_that_there_is(folder):
-    from tests.unit.k8s.network_model import selects
-
-    _, hosts = _cluster(folder)
+def test_policies_select_pods_and_none_reaches_internet_or_metadata(folder):
+    network, hosts = _cluster(folder)
     pods = [host for host in hosts.values() if isinstance(host, Pod)]
-    idle = [
-        policy["metadata"]["name"]
-        for policy in of_kind(rendered(folder), "NetworkPolicy")
-        if not any(
+    for policy in of_kind(rendered(folder), "NetworkPolicy"):
+        assert any(
             pod.namespace == policy["metadata"]["namespace"]
             and selects(policy["spec"]["podSelector"], pod.labels)
             for pod in pods
-        )
-    ]
-    assert idle == []
-
-
-KUBEFLOW_PATHS = {
-    "kubeflow-server": " ".join(str(port) for port in KUBEFLOW_PORTS),
-    "api-server": "6443",
-}
+        ), policy["metadata"]["name"]
+    ours = [pod for pod in pods if pod.namespace in (PIPELINE, SANDBOXES)]
+    assert len(ours) > 10
+    for place in (OUTSIDE["internet"], OUTSIDE["metadata"]):
+        assert not any(network.connects(pod, place, port) for pod in ours for port in PORTS)
 
 
 @needs_kubectl
-def test_a_kubeflow_driver_reaches_kubeflow_and_the_api_server():
-    assert _paths("overlays/kubeflow", "driver") == KUBEFLOW_PATHS | NAMES
+@every_overlay
+def test_tracking_and_storage_let_in_only_who_needs_them(folder):
+    strangers = {"sandbox", "sandbox-gc", "rollout", "neighbour", "customer"}
+    admitted = _admitted(folder, "mlflow")
+    assert set(admitted.values()) == {"5000"}
+    assert admitted.keys() >= {"step", "trainer", "serving", "serving-controller"}
+    assert not admitted.keys() & strangers
+    if folder == "overlays/local":
+        assert _paths(folder, "minio") == NAMES
+        admitted = _admitted(folder, "minio")
+        assert set(admitted.values()) == {"9000"}
+        assert admitted.keys() >= {"step", "trainer", "mlflow"}
+        assert not admitted.keys() & (strangers - {"sandbox-gc"} | {"serving", "internet"})
+
+
+@needs_kubectl
+def test_kubeflows_driver_and_steps_reach_kubeflow_besides():
+    folder, own = "overlays/kubeflow", _paths("base", "trainer")
+    kubeflow = {"kubeflow-server": _spelt(Port(n) for n in KUBEFLOW_PORTS), "api-server": "6443"}
+    assert _paths(folder, "driver") == kubeflow | NAMES
     assert _paths("base", "driver") == NAMES
-
-
-@needs_kubectl
-def test_a_kubeflow_step_reaches_what_its_job_does_besides():
-    folder = "overlays/kubeflow"
-    own = _paths("base", "trainer")
-    assert _paths(folder, "trainer-of-kubeflow") == own | KUBEFLOW_PATHS
+    assert _paths(folder, "trainer-of-kubeflow") == own | kubeflow
     assert _paths(folder, "trainer") == own
 
 

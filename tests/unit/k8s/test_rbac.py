@@ -1,12 +1,9 @@
 import re
 
-import pytest
-
 from tests.unit.k8s.allowed_verbs import (
     ALLOWED_VERBS,
     KUBEFLOW_VERBS,
     PIPELINE,
-    SANDBOXES,
     WITHOUT_RIGHTS,
 )
 from tests.unit.k8s.rendering import (
@@ -65,10 +62,16 @@ def _rights_of(role):
 @needs_kubectl
 @every_overlay
 def test_the_manifests_grant_exactly_what_the_table_allows(folder):
-    assert granted(rendered(folder)) == _split(allowed(folder))
+    objects = rendered(folder)
+    assert granted(objects) == verbs_of(allowed(folder))
+    assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
+    roles = {(r["metadata"]["namespace"], r["metadata"]["name"]) for r in of_kind(objects, "Role")}
+    assert roles == {
+        (b["metadata"]["namespace"], b["roleRef"]["name"]) for b in of_kind(objects, "RoleBinding")
+    }
 
 
-def _split(table):
+def verbs_of(table):
     return {
         account: {key: set(verbs.split()) for key, verbs in rights.items()}
         for account, rights in table.items()
@@ -77,62 +80,28 @@ def _split(table):
 
 @needs_kubectl
 def test_with_one_user_kubeflows_namespace_has_the_accounts():
-    def moved(rights):
-        places = {PIPELINE: KUBEFLOW}
-        return {(places.get(where, where), *key): verbs for (where, *key), verbs in rights.items()}
-
     expected = dict(ALLOWED_VERBS)
     for account, rights in KUBEFLOW_VERBS.items():
-        expected[f"{KUBEFLOW}/{account}"] = moved(rights)
+        expected[f"{KUBEFLOW}/{account}"] = {
+            (KUBEFLOW if where == PIPELINE else where, *key): verbs
+            for (where, *key), verbs in rights.items()
+        }
     # the pods of a RayJob or TrainJob are in the namespace of the step that launched it
     expected[f"{KUBEFLOW}/espalier-trainer"] = ALLOWED_VERBS["espalier-trainer"]
     objects = rendered(SINGLE_USER)
-    assert granted(objects, {PIPELINE, KUBEFLOW}) == _split(expected)
+    assert granted(objects, {PIPELINE, KUBEFLOW}) == verbs_of(expected)
     accounts = {
         account["metadata"]["name"]: account["automountServiceAccountToken"]
         for account in of_kind(objects, "ServiceAccount")
         if account["metadata"]["namespace"] == KUBEFLOW
     }
-    mounted = accounts.pop("espalier-kubeflow")
-    assert mounted is True
-    assert accounts == dict.fromkeys(
-        ("espalier-training-gc", "espalier-step", "espalier-trainer"), False
-    )
-
-
-@needs_kubectl
-@pytest.mark.parametrize("folder", ["overlays/kubeflow", SINGLE_USER])
-def test_a_run_of_kubeflow_may_do_less_than_its_runner(folder):
-    """It neither reads other secrets nor starts pods, Jobs or Deployments beside its sandboxes."""
-    rights = granted(rendered(folder), {PIPELINE, KUBEFLOW})
-    own = rights.get("espalier-kubeflow") or rights[f"{KUBEFLOW}/espalier-kubeflow"]
-    for (where, _, resource), verbs in own.items():
-        if where != SANDBOXES and resource.split()[0] in {"pods", "secrets", "configmaps"}:
-            assert verbs == {"get"}
-            assert resource == "pods" or " NAME:" in resource
-    assert not {resource for _, _, resource in own} & {"jobs", "deployments", "pods/exec"}
+    without = dict.fromkeys(("espalier-training-gc", "espalier-step", "espalier-trainer"), False)
+    assert accounts == without | {"espalier-kubeflow": True}
 
 
 @needs_kubectl
 @every_overlay
-def test_nothing_is_granted_in_the_whole_cluster(folder):
-    assert of_kind(rendered(folder), "ClusterRole", "ClusterRoleBinding") == []
-
-
-@needs_kubectl
-@every_overlay
-def test_no_role_is_written_that_nobody_holds(folder):
-    objects = rendered(folder)
-    roles = {(r["metadata"]["namespace"], r["metadata"]["name"]) for r in of_kind(objects, "Role")}
-    held = {
-        (b["metadata"]["namespace"], b["roleRef"]["name"]) for b in of_kind(objects, "RoleBinding")
-    }
-    assert roles == held
-
-
-@needs_kubectl
-@every_overlay
-def test_every_account_is_in_the_table_of_rights(folder):
+def test_every_account_is_in_the_table_and_few_hold_tokens(folder):
     accounts = {}
     for account in of_kind(rendered(folder), "ServiceAccount"):
         metadata = account["metadata"]
@@ -143,30 +112,21 @@ def test_every_account_is_in_the_table_of_rights(folder):
     expected = {namespace: set(names) for namespace, names in WITHOUT_RIGHTS.items()}
     expected[PIPELINE] |= allowed(folder).keys() | OWN_ACCOUNTS.get(folder, set())
     assert accounts == expected
-
-
-@needs_kubectl
-@every_overlay
-def test_only_pods_with_rights_hold_a_token(folder):
     for pod in pod_templates(rendered(folder)):
         has_rights = pod.spec["serviceAccountName"] in allowed(folder)
         assert pod.spec["automountServiceAccountToken"] is has_rights, pod.owner
 
 
-def _rows():
-    """The table of k8s/README.md: account, namespace, what, verbs."""
+def test_the_readme_says_what_accounts_may_do():
+    """By its table of account, namespace, what, verbs."""
     cell = r"\s*(.*?)\s*"
     row = re.compile(rf"\|{cell}\|{cell}\|{cell}\|{cell}\|")
     lines = (K8S / "README.md").read_text(encoding="utf-8").splitlines()
-    return [match.groups() for line in lines if (match := row.fullmatch(line))]
-
-
-@pytest.mark.parametrize("account", [*ALLOWED_VERBS, *KUBEFLOW_VERBS])
-def test_the_readme_says_what_an_account_may_do(account):
-    said = {(namespace, what): verbs for name, namespace, what, verbs in _rows() if name == account}
-    expected = {}
-    table = ALLOWED_VERBS | KUBEFLOW_VERBS
-    for (namespace, _, resource), verbs in table[account].items():
-        what = resource.replace(" NAME:", " ")
-        expected[namespace.removeprefix("espalier-"), what] = verbs.replace(" ", ", ")
-    assert said == expected
+    rows = [match.groups() for line in lines if (match := row.fullmatch(line))]
+    for account, rights in (ALLOWED_VERBS | KUBEFLOW_VERBS).items():
+        assert {(where, what): verbs for name, where, what, verbs in rows if name == account} == {
+            (namespace.removeprefix("espalier-"), resource.replace(" NAME:", " ")): (
+                verbs.replace(" ", ", ")
+            )
+            for (namespace, _, resource), verbs in rights.items()
+        }

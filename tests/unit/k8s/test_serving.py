@@ -26,17 +26,11 @@ def _pod(folder, name):
 
 @needs_kubectl
 @every_overlay
-def test_a_pod_has_time_to_finish_its_answers(folder):
-    spec, _ = _pod(folder, serving.DEPLOYMENT)
-    config = ServingConfig()
-    assert config.linger_s + config.drain_s < spec["terminationGracePeriodSeconds"]
-
-
-@needs_kubectl
-@every_overlay
 @pytest.mark.parametrize("name", [serving.DEPLOYMENT, "espalier-serving-controller"])
-def test_every_probed_path_is_on_a_named_port(folder, name):
+def test_a_program_that_is_there_is_probed_on_its_port(folder, name):
     _, container = _pod(folder, name)
+    assert container["command"][:2] == ["python", "-m"]
+    assert callable(importlib.import_module(container["command"][2]).main)
     ports = {port["name"] for port in container["ports"]}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["port"] in ports
@@ -46,11 +40,14 @@ def test_every_probed_path_is_on_a_named_port(folder, name):
 
 @needs_kubectl
 @every_overlay
-def test_the_controller_parses_its_arguments_and_listens_where_probed(folder):
+def test_arguments_of_the_programs_fit_their_pods(folder):
     _, container = _pod(folder, "espalier-serving-controller")
     given = controller.argument_parser().parse_args(container["args"])
     assert container["ports"] == [{"name": "health", "containerPort": given.port}]
     assert given.namespace == "espalier-pipeline"
+    spec, _ = _pod(folder, serving.DEPLOYMENT)
+    config = ServingConfig()  # a pod has time to finish its answers
+    assert config.linger_s + config.drain_s < spec["terminationGracePeriodSeconds"]
 
 
 @needs_kubectl
@@ -74,16 +71,6 @@ def test_the_endpoint_reads_digests_and_the_controller_one_key(folder):
 
 @needs_kubectl
 @every_overlay
-@pytest.mark.parametrize("name", [serving.DEPLOYMENT, "espalier-serving-controller"])
-def test_the_programs_are_there(folder, name):
-    _, container = _pod(folder, name)
-    python, flag, module, *_ = container["command"]
-    assert (python, flag) == ("python", "-m")
-    assert callable(importlib.import_module(module).main)
-
-
-@needs_kubectl
-@every_overlay
 def test_vllm_gets_no_argument_of_the_endpoint(folder, tmp_path):
     """The patch of the README, in an overlay of one's own."""
     (given,) = re.findall(r"^    command: \[.*?fetched.*?(?=^$)", README, re.MULTILINE | re.DOTALL)
@@ -100,26 +87,6 @@ def test_vllm_gets_no_argument_of_the_endpoint(folder, tmp_path):
     _, container = _pod(tmp_path, serving.DEPLOYMENT)
     assert container["command"][:4] == ["python", "-m", "espalier.serving.fetched", "vllm"]
     assert not container.get("args")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "k8s/README.md",
-        "k8s/overlays/local/kustomization.yaml",
-        "docs/cluster.md",
-        "components/espalier/cli/models.py",
-    ],
-)
-def test_every_documented_secret_of_keys_has_both_entries(path):
-    text = (K8S.parent / path).read_text(encoding="utf-8")
-    (command,) = re.findall(
-        rf"kubectl -n espalier-pipeline create secret generic {serving.KEYS_SECRET}(.{{,120}})",
-        text,
-        re.DOTALL,
-    )
-    assert f"--from-file={serving.KEYS_ENTRY}" in command
-    assert f"--from-literal={serving.CONTROLLER_ENTRY}=" in command
 
 
 @needs_kubectl

@@ -72,48 +72,31 @@ every_case = pytest.mark.parametrize(
 )
 
 
+def mounts(pod):
+    """Mount path -> source."""
+    volumes = {volume["name"]: {**volume, "name": ""} for volume in pod["volumes"]}
+    (container,) = pod["containers"]
+    return {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+
+
 @every_case
 def test_a_train_jobs_pod_is_that_of_a_job(stage, sample):
     launched, plain = SAMPLES[sample]
-    pod, alike = pod_of(stage, launched), job(stage, plain)["spec"]["template"]
-    (container,), (wanted,) = pod["spec"]["containers"], alike["spec"]["containers"]
+    pod, alike = pod_of(stage, launched)["spec"], job(stage, plain)["spec"]["template"]["spec"]
+    (container,), (wanted,) = pod["containers"], alike["containers"]
     for key in ("image", "imagePullPolicy", "resources", "securityContext", "command"):
         assert container[key] == wanted[key]
     whole = {"containers", "volumes"}
-    assert {k: v for k, v in pod["spec"].items() if k not in whole} == {
-        k: v for k, v in alike["spec"].items() if k not in whole
+    assert {k: v for k, v in pod.items() if k not in whole} == {
+        k: v for k, v in alike.items() if k not in whole
     }
-
-
-@every_case
-def test_a_train_jobs_pod_mounts_what_a_jobs_does(stage, sample):
-    launched, plain = SAMPLES[sample]
-    found, wanted = (
-        {
-            mount["mountPath"]: volumes[mount["name"]]
-            for mount in pod["spec"]["containers"][0]["volumeMounts"]
-        }
-        for pod in (pod_of(stage, launched), job(stage, plain)["spec"]["template"])
-        for volumes in [
-            {
-                volume["name"]: {k: v for k, v in volume.items() if k != "name"}
-                for volume in pod["spec"]["volumes"]
-            }
-        ]
-    )
-    assert found == wanted
-    assert all(len(source) == 1 for source in found.values())
-
-
-@every_case
-def test_a_train_jobs_pod_has_the_variables_of_a_jobs(stage, sample):
-    launched, plain = SAMPLES[sample]
-    (container,) = pod_of(stage, launched)["spec"]["containers"]
-    (wanted,) = job(stage, plain)["spec"]["template"]["spec"]["containers"]
+    assert mounts(pod) == mounts(alike)
+    assert all(len(source) == 2 for source in mounts(pod).values())
     found = {entry["name"]: entry for entry in container["env"]}
     assert len(found) == len(container["env"])
     assert found.items() >= {entry["name"]: entry for entry in wanted["env"]}.items()
     assert found["ESPALIER_TRAINER"]["value"] == "trainjob"
+    assert violations(pod) == []
 
 
 @every_case
@@ -127,33 +110,18 @@ def test_a_train_jobs_pod_has_the_labels_of_a_jobs(stage, sample):
     assert more == {"espalier.dev/may-reach-trainer"}
 
 
-@every_case
-def test_a_train_jobs_pod_meets_the_restricted_standard(stage, sample):
-    assert violations(pod_of(stage, SAMPLES[sample][0])["spec"]) == []
-
-
 @pytest.mark.parametrize("stage", RUNTIMES)
-def test_a_runtime_tries_again_as_a_job_does(stage):
+def test_a_runtimes_job_is_tried_again_as_a_job(stage):
     found = runtime_job(stage)["spec"]
+    assert faults({"apiVersion": "batch/v1", "kind": "Job", **runtime_job(stage)}) == []
     wanted = copy.deepcopy(job(stage, LAPTOP_SIZED)["spec"])
     for rule in wanted["podFailurePolicy"]["rules"]:
         if "onExitCodes" in rule:
             rule["onExitCodes"]["containerName"] = "node"
     for key in ("backoffLimit", "podReplacementPolicy", "podFailurePolicy"):
         assert found[key] == wanted[key]
-
-
-@pytest.mark.parametrize("stage", RUNTIMES)
-def test_a_runtimes_job_is_one_of_its_kind(stage):
-    whole = {"apiVersion": "batch/v1", "kind": "Job", **runtime_job(stage)}
-    assert faults(whole) == []
-
-
-@pytest.mark.parametrize("stage", RUNTIMES)
-def test_a_runtime_runs_its_stage_by_itself(stage):
-    (container,) = runtime_job(stage)["spec"]["template"]["spec"]["containers"]
+    (container,) = found["template"]["spec"]["containers"]
     assert container["command"] == ["espalier", "step", stage]
-    assert {"name": "ESPALIER_TRAINER", "value": "trainjob"} in container["env"]
 
 
 def test_every_runtime_is_of_a_stage():

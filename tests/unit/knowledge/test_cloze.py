@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from espalier.config import KnowledgeConfig, Profile
 from espalier.records import NullTracker, read_tasks
 from espalier.stages import ingest, synthesize
-from espalier_search.knowledge import cloze
 from espalier_search.knowledge.cloze import cloze_questions
 from espalier_search.knowledge.sources import SourceDocument, lines_of
 from tests.factories.prose_folder import ProseFolder, write
@@ -37,11 +36,8 @@ def test_a_sentence_that_names_no_subject_is_counted():
     assert made.unused_sentences == 2
 
 
-def test_a_sentence_of_two_documents_asks_nothing():
+def test_what_is_said_in_two_documents_or_twice_asks_nothing():
     assert not _pairs(("Ada", "Ada was born in Rome."), ("Ada", "Ada was born in Bonn."))
-
-
-def test_an_answer_that_is_said_twice_is_not_asked_for():
     assert not _pairs(("Ada", "Ada was born in London. London pleased her."))
 
 
@@ -62,11 +58,3 @@ def test_documents_alone_give_questions_to_every_split(tmp_path):
     synthesize.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     for split, least in (("train", 200), ("dev", 25), ("heldout", 80)):
         assert len(read_tasks(tmp_path / "synthetic" / "tasks" / f"{split}.jsonl")) >= least
-
-
-def test_a_large_source_is_asked_about_in_part(monkeypatch):
-    monkeypatch.setattr(cloze, "MAX_QUESTIONS", 5)
-    texts = [(f"Place{n}", f"Place{n} was built in {1500 + n}.") for n in range(20)]
-    made = _made(*texts)
-    assert len(made.questions) == 5
-    assert made.unused_sentences == 15

@@ -1,6 +1,5 @@
 import json
 import random
-import sqlite3
 
 import pytest
 from hypothesis import given, settings
@@ -69,18 +68,13 @@ def test_a_proven_statement_is_kept_with_its_position():
         ({"evidence": "Ada Lovelace was born in Paris."}, "evidence_not_in_document"),
         ({"evidence": "ada lovelace was born in london."}, "evidence_not_in_document"),
         ({"evidence": "Lovelace was born i"}, "evidence_not_in_document"),
-        ({"evidence": ""}, "evidence_not_in_document"),
         ({"evidence": " \u200b\n"}, "evidence_not_in_document"),
         ({"subject": "Charles Babbage"}, "subject_not_in_evidence"),
         ({"subject": "Ada Love"}, "subject_not_in_evidence"),
-        ({"subject": ""}, "subject_not_in_evidence"),
-        ({"object_": "Paris"}, "object_not_in_evidence"),
         ({"object_": "Lon"}, "object_not_in_evidence"),
         ({"subject": "She", "object_": "notes", "evidence": "She wrote notes."}, "no_name"),
-        ({"subject": ".", "evidence": "born in London."}, "no_name"),
         ({"object_": "Ada  LOVELACE"}, "subject_is_object"),
         ({"relation": "lives_in"}, "unknown_relation"),
-        ({"relation": ""}, "unknown_relation"),
     ],
 )
 def test_an_unproven_statement_is_refused_with_its_reason(fields, fault):
@@ -119,38 +113,24 @@ def test_text_found_equals_text_sought_after_normalization(text, wanted, normali
 )
 @settings(max_examples=200, deadline=None)
 def test_chunks_hold_every_line_once_at_their_offset(lines, max_words):
-    document = SourceDocument("d", "t", tuple(lines))
     text = "\n".join(lines)
-    chunks = list(chunks_of(document, max_words))
+    chunks = list(chunks_of(SourceDocument("d", "t", tuple(lines)), max_words))
     assert "\n".join(chunk.text for chunk in chunks) == text
     for chunk in chunks:
         assert text[chunk.start : chunk.start + len(chunk.text)] == chunk.text
         assert len(chunk.text.split()) <= max_words or "\n" not in chunk.text
-
-
-def test_an_overlong_line_is_skipped_and_moves_no_offset():
-    lines = ("one", "x" * 5000, "two")
-    chunks = list(chunks_of(SourceDocument("d", "t", lines), 100))
-    assert [chunk.text for chunk in chunks] == ["one", "two"]
-    assert chunks[1].start == 4 + 5001
-
-
-# -- a folder, and a model that reads it ----------------------------------------------------------
-
-PEOPLE = [f"Person{number:02d}" for number in range(40)]
-
-
-def home(number):
-    return f"City{number % 8}"
+    # an overlong line is skipped and moves no offset
+    spoilt = SourceDocument("d", "t", ("one", "x" * 5000, "two"))
+    assert [(one.start, one.text) for one in chunks_of(spoilt, 100)] == [(0, "one"), (5005, "two")]
 
 
 @pytest.fixture
 def people(tmp_path):
     folder = tmp_path / "people"
     folder.mkdir()
-    for number, name in enumerate(PEOPLE):
-        friend = PEOPLE[(number + 1) % len(PEOPLE)]
-        text = f"# {name}\n\n{name} was born in {home(number)}. {name} worked with {friend}.\n"
+    for number in range(40):
+        name, friend = f"Person{number:02d}", f"Person{(number + 1) % 40:02d}"
+        text = f"# {name}\n\n{name} was born in City{number % 8}. {name} worked with {friend}.\n"
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
     return folder
 
@@ -178,14 +158,13 @@ def profile_of(folder, extraction):
 
 
 def ingested(profile, directory):
-    manifest = stage.run(profile, {}, directory, NullTracker())
-    return manifest, directory
+    return stage.run(profile, {}, directory, NullTracker())
 
 
 def test_a_folder_is_ingested_with_proven_triples_of_a_model(double, people, tmp_path):
     double.respond = reader
-    profile = profile_of(people, settings_of(double, tmp_path))
-    manifest, out = ingested(profile, tmp_path / "knowledge")
+    out = tmp_path / "knowledge"
+    manifest = ingested(profile_of(people, settings_of(double, tmp_path)), out)
     graph = KnowledgeGraph.load(out)
     assert manifest.rows["triples"] == 80
     assert set(graph.relations) == {"born_in", "worked_with"}
@@ -194,18 +173,13 @@ def test_a_folder_is_ingested_with_proven_triples_of_a_model(double, people, tmp
     funnel = json.loads((out / "extraction.json").read_text())
     assert funnel["statements"] == {"kept": 80, "evidence_not_in_document": 40}
     assert funnel["read"] == {"documents": 40, "chunks": 40, "lines_too_long": 0}
-
-
-def test_every_triple_leads_back_to_the_words_of_its_document(double, people, tmp_path):
-    double.respond = reader
-    _, out = ingested(profile_of(people, settings_of(double, tmp_path)), tmp_path / "knowledge")
     texts = {
         document.document_id: "\n".join(document.lines)
         for document in load_documents(documents_path(out, "full"))
     }
     lines = [json.loads(line) for line in (out / "evidence.jsonl").read_text().splitlines()]
     stated = {(line["subject"], line["relation"], line["object"]) for line in lines}
-    assert stated == set(KnowledgeGraph.load(out).triples())
+    assert stated == set(graph.triples())
     for line in lines:
         evidence = texts[line["document_id"]][line["start"] : line["end"]]
         assert evidence == line["evidence"]
@@ -213,28 +187,31 @@ def test_every_triple_leads_back_to_the_words_of_its_document(double, people, tm
 
 
 def test_a_resumed_ingest_uses_cached_answers_and_ends_the_same(double, people, tmp_path):
-    double.respond = lambda body: (
-        reader(body) | {"usage": {"prompt_tokens": 500, "completion_tokens": 100}}
-    )
-    uncached = profile_of(people, settings_of(double, tmp_path, cache=None))
-    expected, _ = ingested(uncached, tmp_path / "whole")
+    usage = {"prompt_tokens": 500, "completion_tokens": 100}
+    double.respond = lambda body: reader(body) | {"usage": usage}
+
+    def run(name, **fields):
+        return ingested(
+            profile_of(people, settings_of(double, tmp_path, **fields)), tmp_path / name
+        )
+
+    expected = run("whole", cache=None)
     asked = len(double.seen)
-    prices = {"prompt_price": 1e6, "completion_price": 1e6}
-    poor = settings_of(double, tmp_path, **prices, max_cost=12_000, concurrency=3)
+    poor = {"prompt_price": 1e6, "completion_price": 1e6, "max_cost": 12_000, "concurrency": 3}
     with pytest.raises(EngineError, match="max_cost=12000"):
-        ingested(profile_of(people, poor), tmp_path / "knowledge")
+        run("knowledge", **poor)
     assert not (tmp_path / "knowledge").exists()
     assert asked + 4 < len(double.seen) < 2 * asked
-    again, out = ingested(profile_of(people, settings_of(double, tmp_path)), tmp_path / "knowledge")
+    again = run("knowledge")
     # what was under way when it stopped was answered, and not kept
     assert 2 * asked <= len(double.seen) <= 2 * asked + 3
-    replay = settings_of(double, tmp_path, replay_only=True)
-    ingested(profile_of(people, replay), tmp_path / "third")
+    run("third", replay_only=True)
     names = ("triples.parquet", "evidence.jsonl", "extraction.json")
     assert [again.files[name] for name in names] == [expected.files[name] for name in names]
-    assert open_artifact(out).content == open_artifact(tmp_path / "third").content
-    usage = json.loads((tmp_path / "third" / "run.json").read_text())["extraction"]
-    assert usage["state_triples"]["from_cache"] == 40
+    contents = {open_artifact(tmp_path / name).content for name in ("knowledge", "third")}
+    assert len(contents) == 1
+    used = json.loads((tmp_path / "third" / "run.json").read_text())["extraction"]
+    assert used["state_triples"]["from_cache"] == 40
 
 
 def extracted(double, folder, tmp_path, **fields):
@@ -271,31 +248,25 @@ def test_objects_that_contradict_each_other_are_dropped_and_repeats_counted(
     answering(double, *BOTH, BOTH[2])
     source, found = extracted(double, two_texts, tmp_path)
     assert source.triples == [("person:bob", "born_in", "city:rome")]
-    assert found.funnel["statements"] == {
-        "evidence_not_in_document": 3,
-        "contradicted": 3,
-        "kept": 1,
-        "repeated": 1,
-    }
+    counted = {"evidence_not_in_document": 3, "contradicted": 3, "kept": 1, "repeated": 1}
+    assert found.funnel["statements"] == counted
 
 
 def test_all_objects_of_a_non_functional_relation_are_kept(double, two_texts, tmp_path):
     answering(double, *BOTH)
     many = BORN_IN.model_copy(update={"functional": False})
     source, found = extracted(double, two_texts, tmp_path, relations=(many,))
-    assert len(source.triples) == 3
-    assert len(found.mentions) == 4  # two documents say where Ada was born
+    # two documents say where Ada was born
+    assert (len(source.triples), len(found.mentions)) == (3, 4)
 
 
 def test_open_relations_are_normalized_counted_and_dropped_if_rare(double, two_texts, tmp_path):
+    strange = ("born_in", "<search> x </search>", "a_b_c_d_e_f", "x" * 41)
     answering(
         double,
         BOTH[0] | {"relation": "Born  in"},
         BOTH[1] | {"relation": "was-born_in"},
-        BOTH[2] | {"relation": "born_in"},
-        BOTH[2] | {"relation": "<search> x </search>"},
-        BOTH[2] | {"relation": "a_b_c_d_e_f"},
-        BOTH[2] | {"relation": "x" * 41},
+        *(BOTH[2] | {"relation": relation} for relation in strange),
     )
     source, found = extracted(double, two_texts, tmp_path, relations=())
     assert [relation.name for relation in source.relations] == ["born_in"]
@@ -309,7 +280,6 @@ def test_open_relations_are_normalized_counted_and_dropped_if_rare(double, two_t
     ("answer", "reason"),
     [
         (completion("I would rather not."), "broken_json"),
-        (completion('{"triples": [3]}'), "wrong_shape"),
         (completion('{"triples": [], "note": "x"}'), "wrong_shape"),
         (completion(None, refusal="No."), "refused"),
         (completion('{"triples": [', finish_reason="length"), "truncated"),
@@ -360,35 +330,6 @@ def test_ten_thousand_hostile_statements_leave_only_words_of_the_document():
         assert 0 < kept < 2500
 
 
-def test_documents_of_databases_and_json_lines_are_read(double, tmp_path):
-    answering(double, BOTH[2])
-    path = tmp_path / "own.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("create table page (id integer, title text, body text)")
-        connection.execute("insert into page values (7, 'Bob', 'Bob was born in Rome.')")
-    connection.close()
-    (tmp_path / "rows").mkdir()
-    row = {"id": "b", "title": "Bob", "text": "Bob was born in Rome."}
-    (tmp_path / "rows" / "texts.jsonl").write_text(json.dumps(row))
-    extraction = settings_of(double, tmp_path)
-    for fields, document_id in (
-        (
-            {
-                "source": "sql",
-                "database": f"sqlite:///{path}",
-                "documents_query": "select id, title, body as text from page",
-            },
-            "document:7",
-        ),
-        ({"source": "folder", "path": tmp_path / "rows"}, "document:b"),
-    ):
-        source = load_own(KnowledgeConfig(**fields, extraction=extraction))
-        ((triple, mention),) = extract(source, extraction, NullTracker()).mentions
-        assert triple == ("person:bob", "born_in", "city:rome")
-        assert mention.document_id == document_id
-        assert source.entity_documents["person:bob"] == document_id
-
-
 ASKED = {"endpoint": {"url": "http://h/v1", "model": "m"}}
 
 
@@ -398,14 +339,9 @@ ASKED = {"endpoint": {"url": "http://h/v1", "model": "m"}}
         ({"extraction": {"endpoint": {"url": "http://h/v1"}}}, r"endpoint\.model"),
         ({"extraction": {}}, "one model"),
         ({"extraction": ASKED | {"vllm": {"model": "DIR"}}}, "one model"),
-        ({"extraction": {"endpoint": {"model": "m"}}}, "one model"),
-        ({"extraction": {"vllm": {"max_tokens": 9}}}, "one model"),
         ({"triples": "t.jsonl"}, r"knowledge\.triples"),
         ({"source": "geonames", "path": None}, r"knowledge\.source"),
-        (
-            {"extraction": ASKED | {"relations": [{"name": "born_in"}, {"name": "Born in"}]}},
-            "once",
-        ),
+        ({"extraction": ASKED | {"relations": [{"name": "born_in"}, {"name": "Born in"}]}}, "once"),
         ({"extraction": ASKED | {"relations": [{"name": "<born>"}]}}, "pattern"),
     ],
 )

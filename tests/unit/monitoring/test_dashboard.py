@@ -57,22 +57,10 @@ def exposed(expositions):
     return set().union(*map(sample_names, expositions.values()))
 
 
-def test_names_in_queries_are_found():
-    assert names('a{x="espalier_no"} / sum by (espalier_dev_run) (espalier_yes{a="b"})') == {
-        "espalier_yes"
-    }
-
-
-@pytest.mark.parametrize(("title", "query"), list(queries()))
-def test_every_name_of_a_panel_is_exposed(exposed, title, query):
-    assert names(query)
-    assert names(query) <= exposed
-
-
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda rule: rule["alert"])
-def test_every_name_of_an_alert_is_exposed(exposed, alert):
-    assert names(alert["expr"])
-    assert names(alert["expr"]) <= exposed | OTHERS
+def test_every_name_of_a_panel_or_an_alert_is_exposed(exposed):
+    for title, query in [*queries(), *((rule["alert"], rule["expr"]) for rule in ALERTS)]:
+        assert names(query), title
+        assert names(query) <= exposed | OTHERS, title
 
 
 def test_labels_in_queries_are_exposed(expositions):
@@ -94,40 +82,29 @@ def test_the_dashboard_has_what_grafana_asks_for():
     """Its JSON model: unique ids and places, and a data source that is a variable."""
     assert DASHBOARD.keys() >= {"uid", "title", "panels", "templating", "schemaVersion", "time"}
     assert "id" not in DASHBOARD  # of one Grafana's own database
-    assert len(DASHBOARD["uid"]) <= 40
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
-    source = {"type": "prometheus", "uid": "${datasource}"}
-    variables = {entry["name"]: entry for entry in DASHBOARD["templating"]["list"]}
-    assert variables["datasource"]["type"] == "datasource"
     taken = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
-        cells = {
-            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
-        }
-        assert max(x for x, _ in cells) < 24
+        xs, ys = (range(place[a], place[a] + place[b]) for a, b in (("x", "w"), ("y", "h")))
+        cells = {(x, y) for x in xs for y in ys}
+        assert max(xs) < 24
         assert not cells & taken, panel["title"]
         taken |= cells
+    source = {"type": "prometheus", "uid": "${datasource}"}
     for panel in panels():
-        assert panel["datasource"] == source
-        assert panel["fieldConfig"]["defaults"]["unit"]
         refs = [target["refId"] for target in panel["targets"]]
         assert len(set(refs)) == len(refs)
-        assert all(target["datasource"] == source for target in panel["targets"])
+        assert all(one["datasource"] == source for one in (panel, *panel["targets"]))
+    variables = {entry["name"] for entry in DASHBOARD["templating"]["list"]}
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD)))
-    assert used - {"__rate_interval", "__all"} <= variables.keys()
+    assert used - {"__rate_interval", "__all"} <= variables
 
 
 def test_the_operators_rules_are_those_of_the_file():
     rule = yaml.safe_load((MONITORING / "operator" / "prometheus-rule.yaml").read_text())
     assert rule["spec"] == RULES
-
-
-def test_every_alert_says_how_urgent_and_what():
-    for rule in ALERTS:
-        assert rule["labels"]["severity"] in ("critical", "warning", "info")
-        assert rule["annotations"]["summary"]
 
 
 @needs_promtool

@@ -1,4 +1,5 @@
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -7,8 +8,6 @@ from espalier.monitoring import PORT_VARIABLE, exported_tracker
 from espalier.records import EspalierError, NullTracker
 from tests.benchmarks.minio_server import free_port
 from tests.unit.monitoring.scrapes import get
-
-PROGRAMS = ("training", "endpoint", "controller")
 
 
 def value(text, series):
@@ -26,11 +25,8 @@ def test_a_stage_tells_of_its_steps(expositions):
     assert value(told, 'espalier_training_step_seconds_count{stage="train"}') == 5
     for name in ("loss", "mismatch_kl_nats", "tokens_per_second", "checkpoint_timestamp_seconds"):
         assert f"espalier_training_{name}{{" in told
+    assert "espalier_training_reference_kl_nats{" not in told, "a figure that is not reported"
     assert value(told, "process_resident_memory_bytes") > 0
-
-
-def test_a_figure_that_is_not_reported_has_no_series(expositions):
-    assert "espalier_training_reference_kl_nats{" not in expositions["training"]
 
 
 def test_a_stage_tells_of_its_sandboxes(expositions):
@@ -53,19 +49,16 @@ def test_the_controller_tells_versions_and_counts(expositions):
     assert value(told, 'espalier_controller_version{role="deployed"}') == 2
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_names_and_help_are_as_prometheus_asks(expositions, program):
+def test_names_and_help_are_as_prometheus_asks(expositions):
     """Promtool's linter: units in names, counters that end in _total, help for each."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed (Debian: apt install prometheus)")
-    own = "\n".join(
-        line for line in expositions[program].splitlines() if "espalier_" in line
-    )  # names of the process are those of Prometheus' client
-    done = subprocess.run(
-        ["promtool", "check", "metrics"], input=own + "\n", capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    for program, text in expositions.items():
+        # names of the process are those of Prometheus' client
+        own = "".join(f"{line}\n" for line in text.splitlines() if "espalier_" in line)
+        command = ["promtool", "check", "metrics"]
+        done = subprocess.run(command, input=own, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (program, done.stdout + done.stderr)
 
 
 def test_without_a_port_nothing_listens():
@@ -81,17 +74,16 @@ def test_the_port_is_free_when_the_stage_has_ended():
 
 
 def test_a_taken_port_is_a_line_and_no_end():
-    import socket
-
     said = []
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = str(taken.getsockname()[1])
         with exported_tracker("train", {PORT_VARIABLE: port}, said.append) as tracker:
             tracker.metrics({"loss": 1.0}, step=1)
-    assert said == [f"no metrics are served on port {port}: Address already in use"]
+    assert len(said) == 1
+    assert port in said[0]
 
 
-@pytest.mark.parametrize("named", ["0", "65536", "http", "-1", "²"])
+@pytest.mark.parametrize("named", ["0", "65536", "http", "²"])
 def test_what_is_no_port_is_refused(named):
     with (
         pytest.raises(EspalierError, match="give a port"),

@@ -2,7 +2,7 @@ import ast
 
 import pytest
 
-from tests.mutation.__main__ import TESTS, draw
+from tests.mutation.__main__ import draw
 from tests.mutation.mutants import changed_lines, find_mutants, mutate
 from tests.mutation.trials import ROOT
 
@@ -17,7 +17,6 @@ def changes(source):
     ("line", "changed"),
     [
         ("a < b", ["a <= b", "a >= b"]),
-        ("a == b", ["a != b"]),
         ("a is not b", ["a is b"]),
         ("a in b", ["a not in b"]),
         ("a - b", ["a + b"]),
@@ -26,7 +25,6 @@ def changes(source):
         ("a & ~b", ["a | ~b", "a & b"]),
         ("-(a + b)", ["a + b", "-(a - b)"]),
         ("a and not b", ["a or not b", "a and b"]),
-        ("a if b else c", ["a if not b else c"]),
         ("a if b > c else d", ["a if b >= c else d", "a if b <= c else d"]),
         ("'é' + a", ["'é' - a"]),
     ],
@@ -49,7 +47,6 @@ def test_statements_are_changed_in_one_place():
         "Union = Grpo | Gae\n",
         "def f(a):\n    raise ValueError(1 + a)\n",
         "def f(a):\n    return f'{a + 1}'\n",
-        "def f(log, a):\n    log.warning('%s', a + 1)\n",
         "def f(a):\n    return json.dumps(a, indent=2)\n",
         "if TYPE_CHECKING:\n    a = b + c\n",
         "assert a < b\n",
@@ -57,11 +54,6 @@ def test_statements_are_changed_in_one_place():
 )
 def test_types_texts_and_settings_are_left_alone(source):
     assert changes(source) == []
-
-
-def test_brackets_stand_where_the_change_needs_them():
-    source = "x = -(a + b) * c\n"
-    assert "x = (a + b) * c" in changes(source)
 
 
 def test_what_surrounds_a_change_stays_as_it_is():
@@ -82,7 +74,3 @@ def test_a_seed_draws_the_same_mutants_again():
     drawn = draw("storage", seed=3, count=5)
     assert drawn == draw("storage", seed=3, count=5) != draw("storage", seed=4, count=5)
     assert len(set(drawn)) == 5
-
-
-def test_every_package_of_the_sample_has_tests():
-    assert all((ROOT / path).exists() for paths in TESTS.values() for path in paths)

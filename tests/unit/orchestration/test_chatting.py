@@ -7,54 +7,38 @@ from espalier.orchestration.finished_run import Conversation, open_finished_run,
 from espalier.records import ArtifactError, Message, ProfileError, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 
-SEARCH = ToolCall(name="search", arguments={"query": "lyon country"})
-FOUND = "Lyon | country: France"
-
 
 class OneSearch:
     """Searches once and answers."""
 
     def roll_out(self, tasks, *, samples, temperature, seed):
-        (task,) = tasks
-        assert (samples, temperature) == (1, 0.0)
+        (task,), call = tasks, ToolCall(name="search", arguments={"query": "lyon country"})
+        asked = Message(role="assistant", tool_calls=(call,))
+        found, answer = (Message(role=role, content=text) for role, text in SAID)
         return [
             Trajectory(
-                task_id=task.task_id,
-                group_id="chat",
-                messages=(
-                    *task.prompt,
-                    Message(role="assistant", tool_calls=(SEARCH,)),
-                    Message(role="tool", content=FOUND),
-                    Message(role="assistant", content="France"),
-                ),
-                tool_results=(
-                    ToolResult(call=SEARCH, content="Lyon | country: France", succeeded=True),
-                ),
-                reward={},
-                answer="France",
+                task_id=task.task_id, group_id="chat", policy_version=0, reward={},
+                messages=(*task.prompt, asked, found, answer), answer=answer.content,
+                tool_results=(ToolResult(call=call, content=found.content, succeeded=True),),
                 finish_reason=FinishReason.ANSWERED,
-                policy_version=0,
             )
-        ]
+        ]  # fmt: skip
+
+
+SAID = (("tool", "Lyon | country: France"), ("assistant", "France"))
 
 
 def test_a_question_shows_its_searches_and_its_answer():
     trajectory = Conversation(OneSearch(), Profile()).ask("which country is Lyon in?")
     assert trajectory.messages[0].content == "which country is Lyon in?"
-    assert transcript(trajectory).splitlines() == [
-        "policy    search(query=lyon country)",
-        "found     Lyon | country: France",
-        "policy    France",
-        "answer    France",
-    ]
+    lines = transcript(trajectory).splitlines()
+    shown = ("search(query=lyon country)", "country: France", "France", "France")
+    assert all(text in line for text, line in zip(shown, lines, strict=True))
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_a_folder_without_a_sound_run_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match=tmp_path.name):
         open_finished_run(tmp_path)
-
-
-def test_a_run_whose_profile_is_damaged_is_refused(tmp_path):
     (tmp_path / "profile.json").write_text("{")
     with pytest.raises(ProfileError, match="profile JSON"):
         open_finished_run(tmp_path)

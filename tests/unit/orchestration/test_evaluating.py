@@ -7,7 +7,7 @@ import re
 import pytest
 
 from espalier.environments import EnvironmentLostError
-from espalier.orchestration.evaluating import EvaluationOrder, evaluate_on_suites, results_text
+from espalier.orchestration.evaluating import EvaluationOrder, evaluate_on_suites
 from espalier.records import (
     ArtifactError,
     DataError,
@@ -22,22 +22,12 @@ SUMS = "tests.factories.sums:Sums"
 SECRET = "sk-very-secret-0123456789"
 PROFILE = """
 name = "suites"
-[rollout]
-max_replays = 0
-[evaluation]
-bootstrap_resamples = 200
-[evaluation.suites.sums]
-environment = "{family}"
-tasks = "{rows}"
-[evaluation.suites.sums-4]
-environment = "{family}"
-tasks = "{rows}"
-limit = 3
-attempts = 4
-temperature = 1.0
-[evaluation.suites.own]
-environment = "{family}"
-limit = 5
+rollout.max_replays = 0
+evaluation.bootstrap_resamples = 200
+[evaluation.suites]
+sums = {{environment = "{family}", tasks = "{rows}"}}
+sums-4 = {{environment = "{family}", tasks = "{rows}", limit = 3, attempts = 4, temperature = 1.0}}
+own = {{environment = "{family}", limit = 5}}
 [endpoints.bare]
 url = "{url}"
 model = "bare"
@@ -94,8 +84,7 @@ def evaluated(order):
 
 
 def test_an_endpoint_is_judged_by_native_calls(at, double):
-    prices = {"prompt_price": 1.0, "completion_price": 2.0}
-    results = evaluated(at(endpoint=prices))
+    results = evaluated(at(endpoint={"prompt_price": 1.0, "completion_price": 2.0}))
     suite = results["suites"]["sums"]
     found = suite["models"][f"{double.url}#small"]
     assert found["headline"]["mean"] == 0.5
@@ -107,7 +96,6 @@ def test_an_endpoint_is_judged_by_native_calls(at, double):
     assert suite["golds"]["accepted"] == 10
     first = double.seen[0][1]["messages"][0]
     assert first == {"role": "system", "content": "Add."}
-    assert "sums" in results_text(results)
 
 
 def test_report_and_card_say_the_seven_traits(at):
@@ -116,8 +104,7 @@ def test_report_and_card_say_the_seven_traits(at):
     (own,) = card.values()
     assert len(own["traits"]) == 7
     assert own["traits"][0]["holds"], "all ten tasks that there are"
-    for name in ("report.md", "report.html"):
-        assert "not saturated" in (folder / name).read_text()
+    assert "sums" in (folder / "report.md").read_text()
     assert "<script" not in (folder / "report.html").read_text()
 
 
@@ -133,39 +120,32 @@ def test_the_same_command_asks_only_what_is_not_finished(at, double):
     assert len(kept.read_text().splitlines()) == 11
 
 
-def test_several_attempts_give_pass_at_k_and_pass_hat_k(at, double):
-    found = evaluated(at("sums-4"))["suites"]["sums-4"]["models"][f"{double.url}#small"]
-    assert found["attempts"] == 12
-    assert found["pass_at_4"] == found["pass_hat_4"] == found["headline"]["mean"]
-
-
 def test_two_models_are_compared_in_pairs(at, double):
-    results = evaluated(at(against=f"{double.url}#big"))
-    assert results["suites"]["sums"]["against"]["mean"] == -0.5
-    assert results["suites"]["sums"]["against"]["n"] == 10
+    compared = evaluated(at(against=f"{double.url}#big"))["suites"]["sums"]["against"]
+    assert (compared["mean"], compared["n"]) == (-0.5, 10)
     with pytest.raises(ProfileError, match="same model"):
         evaluated(at(against=f"{double.url}#small"))
 
 
-def test_a_family_asks_its_own_heldout_tasks(at, double):
-    found = evaluated(at("own"))["suites"]["own"]
-    assert found["n"] == 5
-    assert found["models"][f"{double.url}#small"]["n"] == 5
+def test_suites_have_attempts_and_families_their_own_tasks(at, double):
+    suites = evaluated(at("sums-4,own"))["suites"]
+    found, own = (suites[name]["models"][f"{double.url}#small"] for name in ("sums-4", "own"))
+    assert found["attempts"] == 12
+    assert found["pass_at_4"] == found["pass_hat_4"] == found["headline"]["mean"]
+    assert own["n"] == 5
 
 
-def test_the_key_goes_to_its_server_and_nowhere_else(at, double, caplog):
+def test_the_key_goes_to_its_server_and_nowhere_else(at, double, caplog, monkeypatch):
     caplog.set_level(logging.DEBUG)
     folder = evaluated(at(model="bare")).folder
     assert {seen[2] for seen in double.seen} == {f"Bearer {SECRET}"}
     assert all(SECRET not in p.read_text() for p in folder.rglob("*") if p.is_file())
     assert SECRET not in caplog.text
-
-
-def test_a_key_that_is_not_set_is_named_first(at, double, monkeypatch):
+    asked = len(double.seen)
     monkeypatch.delenv("TRY_KEY")
     with pytest.raises(EngineError, match="TRY_KEY"):
         evaluated(at(model="bare"))
-    assert not double.seen
+    assert len(double.seen) == asked
 
 
 @pytest.mark.parametrize(
@@ -213,13 +193,10 @@ def test_malformed_calls_are_the_models_failure(at, double):
     [
         ({"suites": "sum"}, ProfileError, "mean sums"),
         ({"suites": "sums,sums"}, ProfileError, "sums twice"),
-        ({"suites": "sums,"}, ProfileError, "NAME"),
         ({"suites": "heldout"}, ProfileError, "--run"),
         ({"model": "nothing-there"}, RegistryError, "nothing-there"),
         ({"model": "http://127.0.0.1:1/v1"}, EngineError, "the model is missing"),
         ({"model": "http://a:pass@h/v1#m"}, EngineError, "user"),
-        ({"model": "http://a:pass@/v1#m"}, EngineError, "user"),
-        ({"model": "x" * 5000}, RegistryError, "xxx"),
         ({"model": "/"}, PolicyError, "directory"),
         ({"endpoint": {"key_variable": "sk-123"}}, EngineError, "key_variable"),
     ],
@@ -232,23 +209,12 @@ def test_what_cannot_be_asked_is_said_at_once(at, double, fields, error, said):
     assert not double.seen
 
 
-def test_golds_are_checked_again_where_more_are_wanted(at):
-    def checked(order):
-        return evaluated(order)["suites"]["sums"]["golds"]["checked"]
-
-    assert checked(at(overrides=["evaluation.gold_checks=2"])) == 2
-    assert checked(at(overrides=["evaluation.gold_checks=3"])) == 3
-
-
-def test_golds_that_were_edited_are_named(at, tmp_path):
+def test_edited_golds_and_rows_are_named(at, tmp_path):
     evaluated(at())
     (golds,) = (tmp_path / "out" / "sums").glob("golds-*.json")
     golds.write_text(json.dumps({"suite": json.loads(golds.read_text())["suite"]}))
     with pytest.raises(ArtifactError, match="golds-"):
         evaluated(at())
-
-
-def test_a_file_that_holds_no_such_tasks_names_the_row(at, tmp_path):
     (tmp_path / "sums.jsonl").write_text('{"question": "1 + 1"}\n')
     with pytest.raises(DataError, match=r"line 1: answer"):
         evaluated(at())

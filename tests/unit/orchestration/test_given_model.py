@@ -37,20 +37,26 @@ def check(model):
     return said
 
 
-def test_a_sound_model_is_passed_without_a_word(model):
+def test_a_sound_model_is_passed_without_a_word(model, tmp_path, monkeypatch):
     assert check(model) == []
+    added_model(monkeypatch, tmp_path)
+    assert check(Path("small")) == []
 
 
-def test_a_name_on_the_hub_is_told_how_to_get(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B"),
+        ("/absent/model", "/absent/model"),
+        ("smollm2", "models add smollm2"),  # never fetched by a run
+        ("smolm", "smollm2"),
+    ],
+)
+def test_a_model_that_is_not_there_has_its_remedy(tmp_path, monkeypatch, model, said):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PolicyError) as refused:
-        check("Qwen/Qwen3-0.6B")
-    assert "`hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B`" in str(refused.value)
-
-
-def test_a_path_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(PolicyError, match="absent: "):
-        check(tmp_path / "absent")
+    monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path))
+    with pytest.raises(PolicyError, match=said):
+        check(Path(model))
 
 
 def without_chat_template(model):
@@ -88,19 +94,15 @@ def test_an_unfit_model_is_refused(model, harm, named):
         check(model)
 
 
-@pytest.mark.parametrize(
-    ("free_gib", "processes", "said"),
-    [(20, 1, None), (10, 1, "at least 14.9 GiB"), (10, 2, None)],
-)
-def test_what_may_not_fit_is_a_warning(tmp_path, free_gib, processes, said):
-    memory = MemoryBudget("this machine", 24 * GIB, free_gib * GIB)
-    fault = memory_fault(tmp_path, 10**9, memory, processes=processes)
-    assert (said in fault) if said else (fault is None)
+def test_what_may_not_fit_is_warned_of_or_refused(tmp_path):
+    def fault(free_gib, processes, parameters=10**9):
+        memory = MemoryBudget("this machine", 24 * GIB, free_gib * GIB)
+        return memory_fault(tmp_path, parameters, memory, processes=processes)
 
-
-def test_what_can_never_fit_is_refused(tmp_path):
+    assert fault(20, 1) is fault(10, 2) is None
+    assert "14.9 GiB" in fault(10, 1)
     with pytest.raises(PolicyError, match=r"119\.2 GiB .*24\.0 GiB"):
-        memory_fault(tmp_path, 8 * 10**9, MemoryBudget("this machine", 24 * GIB, GIB), processes=1)
+        fault(1, 1, 8 * 10**9)
 
 
 def test_a_container_has_the_memory_that_it_may_use(tmp_path):
@@ -114,29 +116,7 @@ def test_a_container_has_the_memory_that_it_may_use(tmp_path):
     assert machine_memory(tmp_path) == ("this machine", 4 << 20, 3 << 20)
 
 
-def test_a_cluster_run_names_a_path_in_its_pods():
-    with pytest.raises(ProfileError, match="absolute"):
-        form_defaults("laptop", ["policy.model=models/own"])
-    assert form_defaults("laptop", ["policy.model=/models/own"])["profile"] == "laptop"
-
-
-def test_a_named_model_that_was_added_passes(tmp_path, monkeypatch):
-    added_model(monkeypatch, tmp_path)
-    assert check(Path("small")) == []
-
-
-def test_a_named_model_is_never_fetched_by_a_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path))
-    with pytest.raises(PolicyError, match="models add smollm2"):
-        check(Path("smollm2"))
-
-
-def test_a_path_that_is_not_there_is_told_the_names():
-    with pytest.raises(PolicyError, match=r"smolm: .*\(smollm2\)"):
-        check(Path("smolm"))
-
-
-def test_pods_get_a_named_model_by_its_digest(tmp_path, monkeypatch):
+def test_pods_get_a_named_model_by_its_digest_or_path(tmp_path, monkeypatch):
     reference = added_model(monkeypatch, tmp_path / "here")
     for model in ("small", str(reference)):
         form = form_defaults("laptop", [f"policy.model={model}"])
@@ -146,55 +126,40 @@ def test_pods_get_a_named_model_by_its_digest(tmp_path, monkeypatch):
     own.write_text('name = "own"\n[policy]\nmodel = "smollm2"\n')
     known = NAMED_MODELS["smollm2"].content
     assert form_defaults(str(own), [])["base_model"] == f"smollm2@{known}"
+    assert form_defaults("laptop", ["policy.model=/models/own"])["profile"] == "laptop"
+    with pytest.raises(ProfileError, match="absolute"):
+        form_defaults("laptop", ["policy.model=models/own"])
 
 
-class Pod:
-    """A machine without a model, whose environment says where artifacts lie."""
-
-    def __init__(self, monkeypatch, folder, artifacts):
-        monkeypatch.setenv("ESPALIER_MODELS", str(folder))
-        self.environment = {"ESPALIER_ARTIFACTS": str(artifacts)} if artifacts else {}
-        self.said = []
-
-    def bring(self, model):
-        profile = Profile(policy=PolicyConfig(model=Path(str(model))))
-        bring_named_model(profile, self.environment, self.said.append)
+def brought(model, artifacts):
+    """What is said where a pod fetches a model."""
+    said = []
+    profile = Profile(policy=PolicyConfig(model=Path(str(model))))
+    environment = {"ESPALIER_ARTIFACTS": str(artifacts)} if artifacts else {}
+    bring_named_model(profile, environment, said.append)
+    return said
 
 
 def test_a_pod_fetches_what_was_pushed_once(tmp_path, monkeypatch):
-    reference = added_model(monkeypatch, tmp_path / "here")
+    reference, artifacts = added_model(monkeypatch, tmp_path / "here"), tmp_path / "artifacts"
     made = open_named_model(reference)
-    artifacts = tmp_path / "artifacts"
     place = push_named_model(reference, str(artifacts), {})
     assert place == f"{artifacts}/models/small-{reference.digest}"
     before = Path(place).stat().st_ctime_ns
     push_named_model(reference, str(artifacts), {})
     assert Path(place).stat().st_ctime_ns == before, "what is there is left"
-    pod = Pod(monkeypatch, tmp_path / "pod", artifacts)
-    pod.bring(reference)
-    pod.bring(reference)
-    assert pod.said == [f"fetches {place}"]
+    (Path(place) / "model.safetensors").unlink()
+    push_named_model(reference, str(artifacts), {})
+    monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path / "pod"))
+    with pytest.raises(PolicyError, match=r"models push small --to .*other"):
+        brought(reference, tmp_path / "other")
+    for model, place_of_all in (("small", artifacts), (reference, None)):
+        with pytest.raises(PolicyError, match="small"):
+            brought(model, place_of_all)
+    assert brought(reference, artifacts) == [f"fetches {place}"]
+    assert brought(reference, artifacts) == []
     assert open_named_model(reference) == made
     assert reference.directory.parent == tmp_path / "pod"
-
-
-def test_a_lost_file_is_pushed_again(tmp_path, monkeypatch):
-    reference = added_model(monkeypatch, tmp_path / "here")
-    place = Path(push_named_model(reference, str(tmp_path), {}))
-    (place / "model.safetensors").unlink()
-    push_named_model(reference, str(tmp_path), {})
-    assert (place / "model.safetensors").is_file()
-
-
-def test_a_pod_without_the_model_names_the_push(tmp_path, monkeypatch):
-    reference = added_model(monkeypatch, tmp_path / "here")
-    pod = Pod(monkeypatch, tmp_path / "pod", tmp_path / "artifacts")
-    with pytest.raises(PolicyError, match=r"models push small --to .*artifacts"):
-        pod.bring(reference)
-    with pytest.raises(PolicyError, match="small"):
-        pod.bring("small")
-    with pytest.raises(PolicyError, match="small"):
-        Pod(monkeypatch, tmp_path / "pod", None).bring(reference)
 
 
 def test_a_step_starts_from_the_named_model_in_the_bucket(tmp_path, monkeypatch):

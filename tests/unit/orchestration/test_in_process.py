@@ -1,5 +1,6 @@
 import errno
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,25 +31,23 @@ def test_stages_run_in_order_and_publish_into_their_folders(tmp_path, stages):
     assert stages.calls == ["ingest", "synthesize", "validate"]
     for link in CHAIN:
         assert open_artifact(tmp_path / link.output) == manifests[link.output]
+    measured = timings(tmp_path)
+    assert list(measured) == stages.calls
+    assert all(figures["peak_rss_mb"] > 1 for figures in measured.values())
 
 
-def test_a_second_run_keeps_everything_and_says_so(tmp_path, stages):
+def test_only_stages_with_other_sections_or_inputs_run_again(tmp_path, stages):
     first, said = execute(tmp_path), []
     stages.calls.clear()
     assert contents(execute(tmp_path, said=said)) == contents(first)
     assert stages.calls == []
     assert [line.partition(":")[0] for line in said] == ["ingest", "synthesize", "validate"]
-
-
-def test_a_changed_section_reruns_the_stages_that_read_it(tmp_path, stages):
+    shutil.rmtree(tmp_path / "synthetic")
     execute(tmp_path)
+    assert stages.calls == ["synthesize"]
     stages.calls.clear()
     execute(tmp_path, Profile(validation=ValidationConfig(max_turns=5)))
     assert stages.calls == ["validate"]
-
-
-def test_a_changed_result_reruns_everything_that_reads_it(tmp_path, stages):
-    execute(tmp_path)
     stages.calls.clear()
     execute(tmp_path, Profile(seed=7))
     assert stages.calls == ["ingest", "synthesize", "validate"]
@@ -66,48 +65,25 @@ def test_a_failed_stage_leaves_its_predecessors_and_publishes_nothing(tmp_path, 
     assert stages.calls == ["synthesize", "validate"]
 
 
-def test_a_truncated_file_stops_the_run_and_is_named(tmp_path, stages):
+@pytest.mark.parametrize("file", ["knowledge/rows.txt", "synthetic/manifest.json"])
+def test_a_truncated_file_stops_the_run_and_is_named(tmp_path, stages, file):
     execute(tmp_path)
-    (tmp_path / "knowledge" / "rows.txt").write_text("")
-    with pytest.raises(ArtifactError, match=r"knowledge/rows\.txt"):
-        execute(tmp_path)
-
-
-def test_an_edited_manifest_stops_the_run_and_is_named(tmp_path, stages):
-    execute(tmp_path)
-    path = tmp_path / "synthetic" / "manifest.json"
-    path.write_text(path.read_text()[:-20])
-    with pytest.raises(ArtifactError, match=r"synthetic/manifest.json"):
+    (tmp_path / file).write_text((tmp_path / file).read_text()[:-20])
+    with pytest.raises(ArtifactError, match=file):
         execute(tmp_path)
 
 
 def test_a_folder_that_no_stage_published_stops_the_run(tmp_path, stages):
     (tmp_path / "synthetic").mkdir()
     (tmp_path / "synthetic" / "notes.txt").write_text("mine")
-    with pytest.raises(ArtifactError, match=r"synthetic: .*manifest.json"):
+    with pytest.raises(ArtifactError, match="synthetic"):
         execute(tmp_path)
     assert (tmp_path / "synthetic" / "notes.txt").read_text() == "mine"
-
-
-def test_a_deleted_artifact_is_made_again_alone(tmp_path, stages):
-    execute(tmp_path)
-    (tmp_path / "synthetic" / "rows.txt").unlink()
-    (tmp_path / "synthetic" / "manifest.json").unlink()
-    (tmp_path / "synthetic").rmdir()
-    stages.calls.clear()
-    execute(tmp_path)
-    assert stages.calls == ["synthesize"]
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path, stages):
     stages.faults["ingest"] = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(ArtifactError, match=r"ingest: .*disk"):
-        execute(tmp_path)
-
-
-def test_an_error_of_another_kind_is_not_renamed(tmp_path, stages):
-    stages.faults["ingest"] = FileNotFoundError(errno.ENOENT, "No such file", "x")
-    with pytest.raises(FileNotFoundError):
         execute(tmp_path)
 
 
@@ -133,13 +109,6 @@ def test_checkpoints_and_seconds_of_another_attempt_are_forgotten(tmp_path, stag
     attempts = work_dir(tmp_path / "knowledge") / "attempts"
     assert attempts.read_text().splitlines() == ["attempt"]
     assert timings(tmp_path)["ingest"]["seconds"] < 0.3
-
-
-def test_every_stage_has_seconds_and_a_peak(tmp_path, stages):
-    execute(tmp_path)
-    measured = timings(tmp_path)
-    assert list(measured) == [link.name for link in CHAIN]
-    assert all(figures["peak_rss_mb"] > 1 for figures in measured.values())
 
 
 KILLED_RUN = """

@@ -3,10 +3,11 @@
 import os
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.orchestration.step_runner import StepOrder
 from espalier.records import (
@@ -25,7 +26,7 @@ from espalier.storage.layout import KEPT_MARK
 from tests.factories.storage import QUICK, files
 from tests.factories.tracking import Notes
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
-from tests.unit.orchestration.small_chain import SmallStage, small_stage
+from tests.unit.orchestration.small_chain import small_stage
 
 ARTIFACTS = f"s3://{BUCKET}/runs"
 
@@ -34,14 +35,7 @@ ARTIFACTS = f"s3://{BUCKET}/runs"
 def s3(monkeypatch):
     found = settings.s3_settings
     monkeypatch.setattr(
-        "espalier.storage.expiring.s3_settings",
-        lambda given: settings.S3Settings(
-            endpoint=found(given).endpoint,
-            region=found(given).region,
-            access_key=found(given).access_key,
-            secret_key=found(given).secret_key,
-            retries=QUICK,
-        ),
+        "espalier.storage.expiring.s3_settings", lambda given: replace(found(given), retries=QUICK)
     )
     monkeypatch.setattr(mirror, "POLL_S", 0.02)
     with s3_stand_in() as stand_in:
@@ -103,11 +97,10 @@ def test_equal_inputs_fetch_what_an_earlier_run_made(s3, tmp_path):
     assert files(tmp_path / "two" / "synthetic") == files(tmp_path / "one" / "synthetic")
     assert s3.counted("PUT", re.escape(KEPT_MARK)) == 2, "a use renews the mark"
     (key,) = outputs(s3)
-    place = f"{ARTIFACTS}/kept/synthesize/{key}"
-    assert first.tracker.lines == [f"kept for later runs: {place}"]
-    assert second.tracker.lines == [
-        f"kept from an earlier run ({made.created}): {place}  sha256:{made.content[:12]}"
-    ]
+    (kept,), (fetched,) = first.tracker.lines, second.tracker.lines
+    assert f"{ARTIFACTS}/kept/synthesize/{key}" in kept
+    assert f"{ARTIFACTS}/kept/synthesize/{key}" in fetched
+    assert str(made.created) in fetched
 
 
 def test_other_settings_inputs_or_code_run_the_stage(s3, tmp_path, monkeypatch):
@@ -133,14 +126,7 @@ def test_without_an_address_nothing_is_asked_for(s3, tmp_path, variable):
 
 def test_registering_is_done_for_each_run(s3, tmp_path):
     step = Step(s3, tmp_path / "one")
-    register = SmallStage(
-        name="register",
-        summary="",
-        inputs=("knowledge",),
-        output="synthetic",
-        output_summary="",
-        sections=STAGES["register"].sections,
-    )
+    register = small_stage("register", "synthetic", "knowledge")
     object.__setattr__(register, "work", step._work)
     step.run(stage=register)
     step.run(stage=register)
@@ -150,46 +136,32 @@ def test_registering_is_done_for_each_run(s3, tmp_path):
 @pytest.mark.parametrize("harm", ["lost", "damaged", "cut", "half-published", "garbled"])
 def test_a_damaged_output_is_made_again_and_mended(s3, tmp_path, harm):
     Step(s3, tmp_path / "one").run()
-    (key,) = outputs(s3)
-    below = f"runs/kept/synthesize/{key}/"
+    below = f"runs/kept/synthesize/{outputs(s3).pop()}/"
     manifest = f"{below}manifest.json"
-    contents = [name for name in s3.objects if name.startswith(f"{below}sha256/")]
-    match harm:
-        case "lost":
-            del s3.objects[contents[0]]
-        case "damaged":
-            stored = s3.objects[contents[0]]
-            changed = bytes(byte ^ 1 for byte in stored.content)
-            s3.objects[contents[0]] = stored._replace(content=changed)  # the listing is as before
-        case "cut":
-            s3.objects[contents[0]] = s3.objects[contents[0]]._replace(content=b"")
-        case "half-published":
-            del s3.objects[manifest]
-        case _:
-            s3.objects[manifest] = s3.objects[manifest]._replace(content=b"{")
-    second = Step(s3, tmp_path / "two")
+    content = next(name for name in s3.objects if name.startswith(f"{below}sha256/"))
+    harmed = manifest if harm in ("half-published", "garbled") else content
+    if harm in ("lost", "half-published"):
+        del s3.objects[harmed]
+    else:
+        kept = s3.objects[harmed]
+        # the listing is as before where the size is
+        flipped = bytes(byte ^ 1 for byte in kept.content)
+        new = {"damaged": flipped, "cut": b"", "garbled": b"{"}[harm]
+        s3.objects[harmed] = kept._replace(content=new)
+    second, third = Step(s3, tmp_path / "two"), Step(s3, tmp_path / "three")
     made = second.run()
-    assert second.runs == 1
-    third = Step(s3, tmp_path / "three")
     assert third.run() == made
-    assert third.runs == 0
+    assert (second.runs, third.runs) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("method", "pattern", "said"),
-    [
-        ("GET", "", "the output of an earlier run cannot be used, so the stage runs: http"),
-        ("PUT", "", "the output of an earlier run cannot be used, so the stage runs: http"),
-        ("GET", "/sha256/", "the output of an earlier run cannot be used, so the stage runs: http"),
-    ],
-)
-def test_a_store_that_is_away_lets_the_stage_run(s3, tmp_path, method, pattern, said):
+@pytest.mark.parametrize(("method", "pattern"), [("GET", ""), ("PUT", ""), ("GET", "/sha256/")])
+def test_a_store_that_is_away_lets_the_stage_run(s3, tmp_path, method, pattern):
     made = Step(s3, tmp_path / "one").run()
     second = Step(s3, tmp_path / "two")
     s3.fail(method, pattern, "error", times=10**6)
     assert second.run().content == made.content
     assert second.runs == 1
-    assert second.tracker.lines[0].startswith(said)
+    assert "cannot be used" in second.tracker.lines[0]
 
 
 def test_a_patient_step_waits_for_the_store(s3, tmp_path):
@@ -205,17 +177,17 @@ def test_a_patient_step_waits_for_the_store(s3, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"AWS_SECRET_ACCESS_KEY": ""}, "nothing is kept for later runs: AWS_SECRET_ACCESS_KEY"),
-        ({"ESPALIER_ARTIFACTS": "/data"}, "nothing is kept for later runs: /data/kept/"),
-        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "the output of an earlier run cannot be used"),
-        ({"ESPALIER_ARTIFACTS": "s3://absent/runs"}, "the output of an earlier run cannot be used"),
+        ({"AWS_SECRET_ACCESS_KEY": ""}, "AWS_SECRET_ACCESS_KEY"),
+        ({"ESPALIER_ARTIFACTS": "/data"}, "/data/kept/"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "cannot be used"),
+        ({"ESPALIER_ARTIFACTS": "s3://absent/runs"}, "cannot be used"),
     ],
 )
 def test_a_store_that_refuses_lets_the_stage_run(s3, tmp_path, changes, said):
     step = Step(s3, tmp_path / "one", **changes)
     assert step.run() == open_artifact(tmp_path / "one" / "synthetic")
     assert step.runs == 1
-    assert step.tracker.lines[0].startswith(said)
+    assert said in step.tracker.lines[0]
 
 
 def test_two_runs_at_once_both_keep_equal_content(s3, tmp_path):
@@ -223,20 +195,19 @@ def test_two_runs_at_once_both_keep_equal_content(s3, tmp_path):
     steps = [Step(s3, tmp_path / name) for name in ("one", "two")]
     for step in steps:
         step.work = lambda output: both.wait(timeout=20)
-    made = {}
-    threads = [
-        threading.Thread(target=lambda s=step: made.update({s.folder: s.run()})) for step in steps
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(Step.run, steps))
     assert [step.runs for step in steps] == [1, 1]
-    assert len({manifest.content for manifest in made.values()}) == 1
+    assert made[0].content == made[1].content
     assert all("kept for later runs" in step.tracker.lines[-1] for step in steps)
     third = Step(s3, tmp_path / "three")
-    assert third.run() in made.values()
+    assert third.run() in made
     assert third.runs == 0
+
+
+def leave_checkpoint(output):
+    work_dir(output).mkdir()
+    (work_dir(output) / "latest.pt").write_bytes(b"step 7")
 
 
 def test_a_killed_stage_goes_on_from_its_copied_checkpoint(s3, tmp_path):
@@ -244,8 +215,7 @@ def test_a_killed_stage_goes_on_from_its_copied_checkpoint(s3, tmp_path):
     taken_up = []
 
     def fail(output):
-        work_dir(output).mkdir()
-        (work_dir(output) / "latest.pt").write_bytes(b"step 7")
+        leave_checkpoint(output)
         raise DataError("a lost worker")
 
     first.work = fail
@@ -257,14 +227,17 @@ def test_a_killed_stage_goes_on_from_its_copied_checkpoint(s3, tmp_path):
     assert not any("/checkpoints/" in key for key in s3.objects), "the output is kept"
 
 
+def leave_copied(s3, output):
+    leave_checkpoint(output)
+    while not any(key.endswith("manifest.json") for key in s3.objects):
+        threading.Event().wait(0.01)
+
+
 def test_a_checkpoint_stays_while_the_output_is_not_kept(s3, tmp_path):
     step = Step(s3, tmp_path / "one")
 
     def save(output):
-        work_dir(output).mkdir()
-        (work_dir(output) / "latest.pt").write_bytes(b"step 7")
-        while not any(key.endswith("manifest.json") for key in s3.objects):
-            threading.Event().wait(0.01)
+        leave_copied(s3, output)
         s3.fail("PUT", "/kept/", "error", times=10**6)
 
     step.work = save
@@ -277,14 +250,7 @@ def test_a_checkpoint_stays_while_the_output_is_not_kept(s3, tmp_path):
 def test_whoever_names_the_checkpoints_place_forgets_it(s3, tmp_path, artifacts):
     own = f"s3://{BUCKET}/runs/r17/steps/synthesize/checkpoint"
     step = Step(s3, tmp_path / "one", ESPALIER_ARTIFACTS=artifacts, ESPALIER_CHECKPOINTS=own)
-
-    def save(output):
-        work_dir(output).mkdir()
-        (work_dir(output) / "latest.pt").write_bytes(b"step 7")
-        while not any(key.endswith("manifest.json") for key in s3.objects):
-            threading.Event().wait(0.01)
-
-    step.work = save
+    step.work = lambda output: leave_copied(s3, output)
     step.run()
     below = {key.split("/")[1] for key in s3.objects}
     assert below == ({"r17", "kept"} if artifacts else {"r17"})

@@ -1,6 +1,5 @@
 """What a policy was trained on is found in the run around it, and compared with another run's."""
 
-import gzip
 import json
 
 import pytest
@@ -9,11 +8,9 @@ from espalier.chain import OWN_QUESTIONS
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.evaluation.contamination import SuitePrints, contamination
-from espalier.evaluation.lineage import read_lineage
 from espalier.orchestration.finished_run import open_finished_run
 from espalier.orchestration.lineage import lineage_of_run, training_of_directory
 from espalier.records import (
-    ArtifactError,
     Provenance,
     RegistryError,
     publishing,
@@ -71,7 +68,7 @@ def test_what_another_run_trained_on_is_found(tmp_path):
     assert (len(seen.tasks), seen.state) == (2, "checked")
 
 
-def test_tasks_that_came_up_in_training_count_as_well(tmp_path):
+def test_tasks_and_questions_that_came_up_in_training_count(tmp_path):
     a_run(tmp_path / "a", train=[0, 1], heldout=[2, 3, 4, 5])
     further = {"hindsight": [3], "posed": [4, 9]}
     other = a_run(tmp_path / "b", train=[5], heldout=[0], further=further)
@@ -80,22 +77,13 @@ def test_tasks_that_came_up_in_training_count_as_well(tmp_path):
     (tmp_path / "b" / "trained_policy" / "posed" / "tasks.jsonl").write_text("")
     (unknown,) = training_of_directory(other).unknown
     assert "posed/tasks.jsonl" in unknown
-
-
-def test_questions_of_own_demonstrations_count_as_well(tmp_path):
-    a_run(tmp_path / "a", train=[0, 1], heldout=[2, 3, 4, 5])
     asked = ["What is 3 + 3?", "And what of it?"]
-    other = a_run(tmp_path / "b", train=[5], heldout=[0], asked=asked)
-    seen = found(other, tmp_path / "a")
+    seen = found(a_run(tmp_path / "c", train=[5], heldout=[0], asked=asked), tmp_path / "a")
     assert (seen.counts, seen.state) == ({"question": 2}, "checked")
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"made_from": "other"}, "are not those that"),
-        ({"model": "given"}, "what given, from which it started, was trained on"),
-    ],
+    ("fields", "said"), [({"made_from": "other"}, "are not those"), ({"model": "given"}, "given")]
 )
 def test_what_a_run_cannot_say_is_said(tmp_path, fields, said):
     policy = a_run(tmp_path / "a", train=[0], heldout=[1], **fields)
@@ -103,42 +91,20 @@ def test_what_a_run_cannot_say_is_said(tmp_path, fields, said):
     assert said in unknown
 
 
-def test_a_folder_outside_of_any_run_is_not_known(tmp_path):
+def test_a_folder_without_a_sound_run_says_nothing(tmp_path):
+    class Away:
+        def versions(self):
+            raise RegistryError("the registry does not answer")
+
     (tmp_path / "policy").mkdir()
     assert "lies in no run" in training_of_directory(tmp_path / "policy").unknown[0]
-
-
-def test_tasks_that_were_edited_since_say_nothing(tmp_path):
+    (said,) = training_of_directory(tmp_path / "policy", Away()).unknown
+    assert "registry" in said
     policy = a_run(tmp_path / "a", train=[0, 1], heldout=[2])
     train = tmp_path / "a" / "accepted" / "tasks" / "train.jsonl"
     train.write_text(train.read_text().splitlines(keepends=True)[0])
     training = training_of_directory(policy)
     assert not training.prints
     assert "train.jsonl" in training.unknown[0]
-
-
-def test_a_run_whose_profile_is_not_read_says_nothing(tmp_path):
-    policy = a_run(tmp_path / "a", train=[0, 1], heldout=[2])
     (tmp_path / "a" / "profile.json").write_text('{"training": 1}')
     assert "training" in training_of_directory(policy).unknown[0]
-
-
-class Away:
-    """A model whose registry does not answer."""
-
-    def versions(self):
-        raise RegistryError("the registry does not answer")
-
-
-def test_a_registry_that_is_away_leaves_a_folder_unknown(tmp_path):
-    (tmp_path / "policy").mkdir()
-    (said,) = training_of_directory(tmp_path / "policy", Away()).unknown
-    assert "registry" in said
-
-
-def test_a_damaged_lineage_names_one_fault_alone(tmp_path):
-    path = tmp_path / "lineage.packed"
-    path.write_bytes(gzip.compress(json.dumps({"heldout": list(range(9))}).encode()))
-    with pytest.raises(ArtifactError, match=path.name) as said:
-        read_lineage(path)
-    assert len(str(said.value)) < 400

@@ -11,11 +11,8 @@ from espalier.usage import Usage
 
 
 def test_a_second_run_in_one_folder_is_refused(tmp_path):
-    with (
-        locked_run(tmp_path),
-        pytest.raises(ArtifactError, match=f"process {os.getpid()}"),
-        locked_run(tmp_path),
-    ):
+    refused = pytest.raises(ArtifactError, match=f"process {os.getpid()}")
+    with locked_run(tmp_path), refused, locked_run(tmp_path):
         pass
 
 
@@ -31,34 +28,17 @@ def test_the_folder_is_free_again_when_its_run_was_killed(tmp_path):
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(ArtifactError, match="--out"),
-        locked_run(tmp_path / "file" / "run"),
-    ):
-        pass
-
-
-def test_state_survives_a_round_trip(tmp_path):
+def test_state_survives_but_for_another_profile_or_damage(tmp_path):
     state = RunState.load(tmp_path)
+    state.follow_profile("one")
     state.attempts["train"] = "abc"
     state.tracking_run_id = "run"
     state.save(tmp_path)
-    assert RunState.load(tmp_path) == state
-
-
-def test_another_profile_leaves_the_tracked_run_behind(tmp_path):
     state = RunState.load(tmp_path)
     state.follow_profile("one")
-    state.tracking_run_id = "run"
-    state.follow_profile("one")
-    assert state.tracking_run_id == "run"
+    assert (state.attempts, state.tracking_run_id) == ({"train": "abc"}, "run")
     state.follow_profile("other")
     assert state.tracking_run_id is None
-
-
-def test_a_damaged_state_file_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ArtifactError, match=r"run\.json"):
         RunState.load(tmp_path)

@@ -7,11 +7,6 @@ from espalier.steps.given_model import with_starting_policy
 RETRAINING = Profile.model_validate({"policy": {"start": "champion"}})
 
 
-def test_a_run_from_the_base_policy_keeps_its_profile(tmp_path):
-    profile = Profile()
-    assert with_starting_policy(profile, tmp_path) is profile
-
-
 def test_retraining_needs_to_know_the_registry(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(RegistryError, match="MLFLOW_TRACKING_URI"):

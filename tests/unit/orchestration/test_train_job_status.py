@@ -23,7 +23,6 @@ from tests.unit.k8s.custom_resources import TRAINER_STATUS, record
 # of a TrainJob; pkg/statusserver/server.go and utils.go of Kubeflow Trainer 2.3.0
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/espalier-pipeline/trainjobs/tj-r1/status"
 REQUEST = record({}, trainerStatus=TRAINER_STATUS)
-MAX_BODY = 1 << 16
 TOKEN = "a-token-for-this-train-job"
 
 
@@ -50,12 +49,11 @@ class StatusStandIn:
             return 404, "Not found"
         if authorization != f"Bearer {TOKEN}":
             return 403, "Forbidden"
-        if len(body) > MAX_BODY:
+        if len(body) > 1 << 16:
             return 413, "Payload too large"
+        formats = jsonschema.Draft7Validator.FORMAT_CHECKER
         try:
-            jsonschema.validate(
-                json.loads(body), REQUEST, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER
-            )
+            jsonschema.validate(json.loads(body), REQUEST, format_checker=formats)
         except (ValueError, jsonschema.ValidationError) as error:
             return 422, str(error)
         return 200, json.loads(body)
@@ -68,9 +66,9 @@ class _Handler(Handler):
         status, content = stand_in.answer(self.path, self.headers.get("Authorization"), body)
         if stand_in.refusal:
             status, content = stand_in.refusal, "Internal error"
-        self.say(status, content if status == 200 else {"message": content, "code": status})
         if status == 200:
             stand_in.posted.append(content["trainerStatus"])
+        self.say(status, content if status == 200 else {"message": content, "code": status})
         stand_in.arrived.set()
 
 
@@ -105,23 +103,17 @@ def test_progress_and_figures_reach_the_status_server(trainer):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e-300, 1e300])
 def test_every_figure_fits_the_servers_types(trainer, value):
     said = []
-    reported(trainer, said, loss=value)
+    reported(trainer, said, steps=8, loss=value)
     assert said == []
-    assert trainer.posted
-
-
-def test_a_stage_that_ended_is_done_to_the_end(trainer):
-    reported(trainer, [], steps=8)
     assert trainer.posted[-1]["progressPercentage"] == 100
     assert trainer.posted[-1]["estimatedRemainingSeconds"] == 0
 
 
 def test_a_stage_that_failed_reports_how_far_it_came(trainer):
+    reporting = reporting_to_train_job(trainer.environment, print, every_s=60)
+
     def failing():
-        with (
-            reporting_to_train_job(trainer.environment, print, every_s=60) as (tracker,),
-            tracker.progress("train", 4) as progress,
-        ):
+        with reporting as (tracker,), tracker.progress("train", 4) as progress:
             progress.advance()
             raise ZeroDivisionError
 
@@ -146,13 +138,6 @@ def test_a_replaced_token_is_read_anew(trainer, tmp_path):
     assert "expired" not in said[0]
 
 
-def test_a_server_that_fails_costs_one_line(trainer):
-    trainer.refusal, said = 500, []
-    reported(trainer, said)
-    assert len(said) == 1
-    assert "HTTP 500" in said[0]
-
-
 def test_a_server_of_another_certificate_gets_no_token(trainer, tmp_path):
     other = certificate(tmp_path / "other").certificate
     trainer.environment[CERTIFICATE_VARIABLE] = str(other)
@@ -163,33 +148,26 @@ def test_a_server_of_another_certificate_gets_no_token(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("change", [{URL_VARIABLE: "https://127.0.0.1:1/"}, {TOKEN_VARIABLE: "/x"}])
-def test_a_server_that_is_away_costs_no_stage(trainer, change):
-    trainer.environment |= change
-    said = []
+def test_a_server_that_is_away_or_fails_costs_one_line(trainer, change):
+    trainer.refusal, said = 500, []
     reported(trainer, said)
     assert len(said) == 1
-
-
-def test_outside_of_a_train_job_nothing_is_reported(trainer):
-    del trainer.environment[TOKEN_VARIABLE]
+    assert "HTTP 500" in said[0]
+    trainer.environment |= change
+    reported(trainer, said)
+    assert len(said) == 2
+    del trainer.environment[TOKEN_VARIABLE]  # outside of a TrainJob nothing is reported
     with reporting_to_train_job(trainer.environment, print) as trackers:
         assert trackers == ()
 
 
-def test_nothing_is_said_of_work_that_has_not_begun():
-    tracker = TrainJobTracker()
-    tracker.metrics({"loss": 1.0})
-    assert tracker.status() == {}
-
-
 def test_steps_of_an_earlier_attempt_count_as_progress():
     tracker = TrainJobTracker(clock=iter(range(100)).__next__)
+    tracker.metrics({"loss": 1.0})
+    assert tracker.status() == {}, "work has not begun"
     with tracker.progress("train", 100) as progress:
         progress.advance(60)
-        assert tracker.status() == {"progressPercentage": 60}
+        assert tracker.status()["progressPercentage"] == 60
         progress.advance(1)
         # 39 steps at the pace of the one step of this attempt
-        assert tracker.status() == {
-            "progressPercentage": 61,
-            "estimatedRemainingSeconds": 39,
-        }
+        assert tracker.status()["estimatedRemainingSeconds"] == 39

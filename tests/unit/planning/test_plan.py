@@ -1,5 +1,4 @@
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,15 @@ from espalier.orchestration import runs
 from espalier.planning import (
     Limits,
     PlanOrder,
-    PriceTable,
     make_plan,
     mebibytes,
     plan_text,
     read_probe,
     run_probe,
 )
-from espalier.planning.figures import Figures
 from espalier.planning.machine import Machine
 from espalier.planning.probe import PROBE_STEPS, probe_profile
 from espalier.planning.probe_figures import probe_figures
-from espalier.planning.showing import _IN_WORDS
 from espalier.planning.sizes import policy_size
 from espalier.records import ArtifactError, ProfileError
 from tests.factories.measured_run import PEAKS_MIB, SECONDS, make_measured_run
@@ -43,10 +39,8 @@ OWN = Profile.model_validate(
 
 
 def planned(profile=OWN, measured=None, machine=MACHINE, **limits):
-    order = PlanOrder(
-        profile=profile, measured=measured or {}, machine=machine, limits=Limits(**limits)
-    )
-    return make_plan(order)
+    given = {"measured": measured or {}, "machine": machine, "limits": Limits(**limits)}
+    return make_plan(PlanOrder(profile=profile, **given))
 
 
 def shorter(steps):
@@ -62,30 +56,13 @@ def espalier(tmp_path, monkeypatch):
 
 def test_a_probe_planned_from_itself_is_what_it_was(tmp_path):
     probe = shorter(2)
-    needs = planned(probe, probe_figures(probe, make_measured_run(tmp_path / "own", probe))).needs
+    measured = probe_figures(probe, make_measured_run(tmp_path / "own", probe))
+    needs = planned(probe, measured).needs
     assert needs.peak_mib == pytest.approx(PEAKS_MIB["train"], rel=0.05)
     for stage in ("ingest", "synthesize", "validate", "prepare_policy"):
         assert needs.seconds[stage] == pytest.approx(SECONDS[stage], rel=0.02), stage
-
-
-def test_twice_the_steps_take_twice_the_time_of_training(tmp_path):
-    measured = probe_figures(shorter(2), make_measured_run(tmp_path / "own", shorter(2)))
     before, after = (planned(shorter(n), measured).needs.seconds["train"] for n in (20, 40))
     assert after == pytest.approx(2 * before, rel=0.1)
-
-
-def test_smaller_micro_batches_take_less_memory():
-    # 64 long episodes in one update, so that the bound on a micro-batch counts
-    long = {"episode": {"max_tokens": 2048, "max_turn_tokens": 256}}
-    whole, half = (
-        planned(
-            Profile.model_validate(
-                OWN.model_dump(mode="json") | long | {"hardware": {"micro_batch_tokens": tokens}}
-            )
-        ).needs.peak_mib
-        for tokens in (8192, 4096)
-    )
-    assert half < whole - 50
 
 
 def test_every_limit_has_its_fault():
@@ -93,23 +70,19 @@ def test_every_limit_has_its_fault():
     assert [fault.what for fault in made.faults] == ["memory", "disk", "hours"]
     text = plan_text(made)
     assert "does not fit: memory" in text
-    assert "it depends most on hardware.micro_batch_tokens, rollout.max_rows" in text
+    assert "hardware.micro_batch_tokens" in text
 
 
-def test_amounts_that_do_not_fit_have_units():
-    prices = PriceTable(currency="USD", machine_hour=1.0)
-    limits = Limits(memory_mib=1000.0, hours=0.00012, money=0.00034)
-    order = PlanOrder(profile=OWN, machine=MACHINE, limits=limits, prices=prices)
-    faults = [line for line in plan_text(make_plan(order)).splitlines() if "does not fit" in line]
-    limits_shown = [line.partition(" of ")[2] for line in faults]
-    assert limits_shown == ["1,000 MiB", "0.00012 hours", "0.00034 USD"]
-
-
-def test_memory_given_for_a_gpu_is_planned_for():
+def test_accelerators_are_counted_where_stages_compute():
     plan = planned(accelerator_mib=10.0)
     assert plan.needs.accelerators == 1
     assert [fault.what for fault in plan.faults] == ["accelerator memory"]
-    assert planned().needs.accelerators == 0
+    assert planned().needs.accelerators == planned().needs.accelerator_hours == 0
+    sections = OWN.model_dump(mode="json") | {"kubernetes": {"gpus": {"count": 2}}}
+    needs = planned(Profile.model_validate(sections)).needs
+    computing = sum(taken for stage, taken in needs.seconds.items() if STAGES[stage].uses_policy)
+    assert needs.accelerator_hours == pytest.approx(2 * computing / 3600)
+    assert needs.accelerator_mib > 0
 
 
 def test_memory_of_a_gpu_is_planned_as_it_was_measured():
@@ -145,39 +118,24 @@ def test_a_probe_leaves_one_small_file_for_later_plans(probed):
     measured = read_probe(longer, MACHINE, probed)
     assert measured["ingest_s"] == SECONDS["ingest"]
     assert measured["demonstration_tokens"] == 30.0
-    text = plan_text(planned(longer, measured))
-    assert "estimated, not measured: how many groups are drawn anew" in text
-    assert "--probe measures" not in text
+    assert "--probe measures" in plan_text(planned(longer))
+    assert "--probe measures" not in plan_text(planned(longer, measured))
 
 
-def test_another_environment_takes_speed_and_no_lengths(probed):
-    shop = Profile.model_validate(OWN.model_dump(mode="json") | {"environment": {"name": "shop"}})
-    own, other = (read_probe(one, MACHINE, probed) for one in (OWN, shop))
-    assert "episode_tokens" not in other
-    assert other["update_token_s"] == own["update_token_s"]
+def test_a_probe_is_of_its_model_threads_and_environment(probed):
+    def other(changed):
+        return Profile.model_validate(OWN.model_dump(mode="json") | changed)
 
-
-@pytest.mark.parametrize("changed", [{"threads": 2}, {"policy": {"hidden_size": 64}}])
-def test_another_model_or_thread_count_was_not_probed(probed, changed):
-    other = Profile.model_validate(OWN.model_dump(mode="json") | changed)
-    assert read_probe(other, MACHINE, probed) == {}
-
-
-def test_a_damaged_probe_is_one_message(probed):
+    for changed in ({"threads": 2}, {"policy": {"hidden_size": 64}}):
+        assert read_probe(other(changed), MACHINE, probed) == {}
+    own = read_probe(OWN, MACHINE, probed)
+    shop = read_probe(other({"environment": {"name": "shop"}}), MACHINE, probed)
+    assert "episode_tokens" not in shop, "it has speeds but no lengths"
+    assert shop["update_token_s"] == own["update_token_s"]
     (kept,) = probed.rglob("*.json")
     kept.write_text("{")
-    with pytest.raises(ArtifactError, match="--probe measures again"):
+    with pytest.raises(ArtifactError, match="--probe"):
         read_probe(OWN, MACHINE, probed)
-
-
-def test_accelerators_are_counted_over_the_stages_that_compute():
-    kubernetes = {"gpus": {"count": 2}}
-    sections = OWN.model_dump(mode="json") | {"kubernetes": kubernetes}
-    needs = planned(Profile.model_validate(sections)).needs
-    computing = sum(taken for stage, taken in needs.seconds.items() if STAGES[stage].uses_policy)
-    assert needs.accelerator_hours == pytest.approx(2 * computing / 3600)
-    assert needs.accelerator_mib > 0
-    assert planned().needs.accelerator_hours == 0
 
 
 @pytest.mark.parametrize("path", sorted(PROFILES.glob("*.toml")), ids=lambda path: path.stem)
@@ -195,24 +153,12 @@ def test_every_profile_can_be_planned_and_probed(path):
     assert planned(probe).needs.hours < (0.1 if profile.policy.model is None else 0.2)
 
 
-def test_what_is_assumed_is_said_in_words():
-    said = [name for names in _IN_WORDS.values() for name in names]
-    assert sorted(said) == sorted(field.name for field in fields(Figures))
-    text = plan_text(planned())
-    assert "estimated, not measured: how long episodes are, what episodes have in common" in text
-    assert "GPU    none" in text
-
-
-def test_the_command_prints_a_plan_and_exits_0(espalier):
+def test_the_command_plans_writes_nothing_and_tells_what_fits(espalier):
     done = espalier("--profile", "smoke")
     assert done.exit_code == 0, done.output
-    assert "plan of profile smoke" in done.stdout
     assert "estimated, not measured" in done.stdout
     assert "fits: memory" in done.stdout
-    assert not Path("runs").exists(), "nothing is run and nothing is written"
-
-
-def test_what_does_not_fit_exits_1_and_names_keys(espalier):
+    assert not Path("runs").exists()
     done = espalier("--profile", "tiny", "--hours", "0.17")
     assert done.exit_code == 1
     assert "does not fit: time" in done.stdout
@@ -233,12 +179,10 @@ def test_json_has_every_stage_and_the_price(espalier):
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        (["--memory", "much"], "write it as 16GiB", 1),
-        (["--memory", "0GiB"], "write it as 16GiB", 1),
+        (["--memory", "0GiB"], "0GiB", 1),
         (["--budget", "3"], "--prices", 2),
         (["--hours", "nan"], "above 0", 2),
-        (["--profile", "labtop"], "did you mean laptop", 1),
-        (["--prices", "none.toml"], "not a readable price table", 1),
+        (["--prices", "none.toml"], "none.toml", 1),
     ],
 )
 def test_a_faulty_option_is_one_message(espalier, arguments, message, code):
@@ -248,14 +192,9 @@ def test_a_faulty_option_is_one_message(espalier, arguments, message, code):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("16GiB", 16384.0), ("1.5 GiB", 1536.0), ("1GB", 1e9 / 2**20)]
-)
-def test_amounts_have_units(text, expected):
-    assert mebibytes(text) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("text", ["", "16", "GiB", "-1GiB", "1e3GiB", "16gib", "nanGiB"])
-def test_an_amount_without_a_unit_is_refused(text):
-    with pytest.raises(ProfileError, match="not an amount of memory"):
-        mebibytes(text)
+def test_amounts_have_units():
+    for text, expected in (("16GiB", 16384.0), ("1.5 GiB", 1536.0), ("1GB", 1e9 / 2**20)):
+        assert mebibytes(text) == pytest.approx(expected)
+    for text in ("", "16", "GiB", "-1GiB", "1e3GiB", "16gib", "nanGiB"):
+        with pytest.raises(ProfileError, match="amount"):
+            mebibytes(text)

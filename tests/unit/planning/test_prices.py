@@ -15,8 +15,6 @@ def test_money_is_hours_by_what_is_used():
     [
         ("gpu_hour = -1", "gpu_hour"),
         ("gpu_hours = 1", "gpu_hours"),
-        ("gpu_hour = inf", "gpu_hour"),
-        ("gpu_hour = 'much'", "gpu_hour"),
         ("gpu_hour =", "not TOML"),
         ("", "no price is above 0"),
     ],
@@ -27,8 +25,3 @@ def test_a_faulty_table_names_file_and_key(tmp_path, text, message):
     with pytest.raises(ProfileError, match=message) as raised:
         read_prices(path)
     assert str(path) in str(raised.value)
-
-
-def test_a_missing_table_is_one_message(tmp_path):
-    with pytest.raises(ProfileError, match="not a readable price table"):
-        read_prices(tmp_path / "none.toml")

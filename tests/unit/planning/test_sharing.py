@@ -63,33 +63,23 @@ def test_minibatches_part_what_groups_have_in_common():
     assert halves / (2000 * 30) == pytest.approx(expected, rel=0.02)
 
 
-def test_prompts_say_what_a_policy_that_acts_will_share():
-    rows = [trajectory(1, "Lyon", "Paris")]
-    prompt = rows[0].turns[0].action_start
-    found = sharing_behind_prompts(rows, 2.0 * prompt)
+def test_prompts_and_preambles_are_what_trajectories_share():
+    one = trajectory(1, "Lyon", "Paris")
+    prompt = one.turns[0].action_start
+    found = sharing_behind_prompts([one], 2.0 * prompt)
     assert found == pytest.approx((0.0, 0.5 + 0.7 * 0.5))
     assert sharing_behind_prompts([], 10.0) is None
     assert sharing_behind_prompts([made_of("a", ())], 0.0) is None
+    one, other = (replace(one, token_ids=(7, 8, n, 2), group_id=str(n)) for n in (1, 3))
+    assert [preamble_tokens(rows) for rows in ([one, other], [one], [])] == [2, 0, 0]
 
 
-def test_a_preamble_is_what_all_prompts_begin_with():
-    one = replace(trajectory(1, "Lyon", "Paris"), token_ids=(7, 8, 1, 2))
-    other = replace(trajectory(1, "Lyon", "Paris"), token_ids=(7, 8, 3, 2), group_id="other")
-    assert preamble_tokens([one, other]) == 2
-    assert preamble_tokens([one]) == 0
-    assert preamble_tokens([]) == 0
-
-
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
-        ({}, True),
-        ({"training": {"layout": "packed"}}, False),
-        ({"training": {"processes": 2}}, False),
-        ({"policy": {"model": "/models/any"}}, False),
-    ],
-)
-def test_only_one_process_with_the_embedded_policy_shares_prompts(sections, expected):
-    asked = profile(**sections)
-    assert forwards_trees(asked) is expected
-    assert (positions_per_token(asked, Sharing(0.0, 0.8)) < 1) is expected
+def test_only_one_process_with_the_embedded_policy_shares_prompts():
+    for asked, expected in (
+        (profile(), True),
+        (profile(training={"layout": "packed"}), False),
+        (profile(training={"processes": 2}), False),
+        (profile(policy={"model": "/models/any"}), False),
+    ):
+        assert forwards_trees(asked) is expected
+        assert (positions_per_token(asked, Sharing(0.0, 0.8)) < 1) is expected

@@ -11,29 +11,16 @@ from transformers import AutoModelForCausalLM
 
 from espalier.config import LoraConfig, Profile
 from espalier.policy.loading import load_policy, load_policy_to_train, save_policy
-from espalier.policy.lora import (
-    adapter_off,
-    add_adapter,
-    continue_adapter,
-    has_adapter,
-    merged_weights,
-)
+from espalier.policy.lora import adapter_off, add_adapter, has_adapter, merged_weights
 from espalier.records import PolicyError
 from espalier.records.adapter import AdapterBase
 from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
 from espalier.training.parallel import load_whole_weights, whole_weights
 from espalier.training.rl.rows import dense_rows
+from tests.factories import training_episodes
 from tests.factories.causal_models import llama, qwen3
 from tests.factories.tiny import tiny_policy
-from tests.factories.training_episodes import (
-    exact_policy,
-    make_update,
-    mixed_groups,
-    on_policy,
-    profile_of,
-    step_of,
-)
 
 CONFIG = LoraConfig(rank=4, alpha=8.0)
 IDS = torch.arange(10)[None]
@@ -49,9 +36,9 @@ def moved(model, *, seed=1):
     return model
 
 
-def adapted(build, config=CONFIG):
+def adapted(build):
     model = copy.deepcopy(build())
-    add_adapter(model, config, seed=0)
+    add_adapter(model, CONFIG, seed=0)
     return moved(model)
 
 
@@ -71,7 +58,7 @@ def directory(tmp_path):
     return tmp_path / "base"
 
 
-def test_a_fresh_adapter_changes_nothing_and_is_all_that_trains():
+def test_a_fresh_or_switched_off_adapter_changes_nothing():
     model = copy.deepcopy(llama())
     before = logits(model)
     add_adapter(model, CONFIG, seed=0)
@@ -79,23 +66,19 @@ def test_a_fresh_adapter_changes_nothing_and_is_all_that_trains():
     assert torch.equal(logits(model), before)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained == {name for name, _ in model.named_parameters() if ".lora_" in name}
+    moved(model)
+    with adapter_off(model):
+        assert torch.equal(logits(model), before)
+    assert not torch.equal(logits(model), before)
+    assert any(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_merged_weights_are_those_of_a_plain_model():
-    model, plain = adapted(qwen3), qwen3()
+    model, merged = adapted(qwen3), copy.deepcopy(qwen3())
     weights = merged_weights(model)
-    assert weights.keys() == plain.state_dict().keys()
-    merged = copy.deepcopy(plain)
+    assert weights.keys() == merged.state_dict().keys()
     merged.load_state_dict(weights)
     torch.testing.assert_close(logits(merged), logits(model), rtol=1e-5, atol=1e-5)
-
-
-def test_a_switched_off_adapter_leaves_the_base():
-    model = adapted(llama)
-    with adapter_off(model):
-        assert torch.equal(logits(model), logits(llama()))
-    assert not torch.equal(logits(model), logits(llama()))
-    assert any(parameter.requires_grad for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("decoder", [FusedDecoder, HfDecoder])
@@ -143,30 +126,23 @@ def test_an_adapter_is_trained_further_and_keeps_its_base(directory, profile, tm
         torch.testing.assert_close(logits(again.model), untrained, rtol=1e-5, atol=1e-5)
 
 
-def test_an_adapter_of_another_rank_becomes_part_of_the_base(directory, profile, tmp_path):
-    first = load_policy_to_train(directory, profile, digest="sha256:0")
-    save_policy(first, tmp_path / "warm")
-    other = LoraConfig(rank=2, target=LFM2_TARGET)
-    assert not continue_adapter(tiny_policy().model, tmp_path / "warm", other)
-
-
 def test_unknown_layers_are_refused_with_those_there_are():
     with pytest.raises(PolicyError, match="down_proj"):
         add_adapter(copy.deepcopy(llama()), LoraConfig(target=("qkv",)), seed=0)
 
 
 def test_an_update_moves_the_adapter_and_compares_with_the_base():
-    policy = exact_policy()
+    policy = training_episodes.exact_policy()
     add_adapter(policy, LoraConfig(rank=4, target=LFM2_TARGET), seed=0)
     policy.double()
     moved(policy)
-    groups = on_policy(mixed_groups(), policy)
-    profile = profile_of({"preset": "grpo", "kl": {"coefficient": 0.1}})
+    groups = training_episodes.on_policy(training_episodes.mixed_groups(), policy)
+    profile = training_episodes.profile_of({"preset": "grpo", "kl": {"coefficient": 0.1}})
     rows = dense_rows(groups, with_observations=False)
     units = [(row,) for row in range(len(rows))]
-    update, models = make_update(policy, profile)
+    update, models = training_episodes.make_update(policy, profile)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    figures = update.apply(rows, units, step_of(profile))
+    figures = update.apply(rows, units, training_episodes.step_of(profile))
     after = policy.state_dict()
     changed = {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
     assert changed

@@ -6,27 +6,17 @@ from espalier.policy.embedded import ASSISTANT, END, PAD, USER, train_tokenizer
 from tests.factories.tiny import TAGS, TEXTS, TOOLS, tiny_tokenizer
 
 
-def _pieces(text):
-    return tiny_tokenizer().convert_ids_to_tokens(_ids(text))
-
-
 def _ids(text):
     return tiny_tokenizer().encode(text, add_special_tokens=False)
 
 
-@pytest.mark.parametrize("word", ["country", "capital", "currency", "lyon", "france", "answer"])
-def test_a_frequent_word_is_one_token(word):
+MARKS = (*TAGS.markers(TOOLS), PAD, END, USER, ASSISTANT)
+
+
+@pytest.mark.parametrize("word", ["country", "capital", "lyon", *MARKS])
+def test_a_frequent_word_or_tag_is_one_token(word):
     assert len(_ids(word)) == 1
-
-
-@pytest.mark.parametrize("mark", [*TAGS.markers(TOOLS), PAD, END, USER, ASSISTANT])
-def test_a_tag_is_one_token_that_decodes_to_itself(mark):
-    assert len(_ids(mark)) == 1
-    assert tiny_tokenizer().decode(_ids(mark)) == mark
-
-
-def test_a_blank_before_a_closing_tag_costs_no_token():
-    assert _ids("lyon </search>") == _ids("lyon</search>")
+    assert tiny_tokenizer().decode(_ids(word)).strip() == word
 
 
 def test_an_action_round_trips_except_blanks_before_tags():
@@ -34,19 +24,15 @@ def test_an_action_round_trips_except_blanks_before_tags():
     assert tiny_tokenizer().decode(_ids(action)) == (
         "<think> country , currency</think><search> lyon country</search>"
     )
+    assert _ids("LYÓN Country") == _ids("lyon country"), "case and accents are folded"
+    pieces = tiny_tokenizer().convert_ids_to_tokens(_ids("country currency"))
+    assert pieces == ["Ġcountry", "Ġcurrency"], "nothing is spelt across words"
 
 
-def test_case_and_accents_are_folded():
-    assert _ids("LYÓN Country") == _ids("lyon country")
-
-
-def test_an_unseen_word_becomes_pieces_without_loss():
-    assert len(_ids("zugspitze")) > 1
-    assert tiny_tokenizer().decode(_ids("zugspitze")).strip() == "zugspitze"
-
-
-@pytest.mark.parametrize("text", ["☃ 😀", "東京", "\x00\x01", "\u202egnp", "العربية", ""])
-def test_unseen_characters_come_back(text):
+@pytest.mark.parametrize(
+    "text", ["zugspitze", "☃ 😀", "東京", "\x00\x01", "\u202egnp", "العربية", ""]
+)
+def test_unseen_words_and_characters_come_back(text):
     assert tiny_tokenizer().decode(_ids(text)).strip(" ") == text
 
 
@@ -60,15 +46,8 @@ def test_every_text_can_be_tokenised(text):
     assert tiny_tokenizer().decode(_ids(again)).split() == again.split()
 
 
-def test_training_on_the_same_text_gives_the_same_tokenizer():
+def test_training_gives_the_same_tokenizer_of_the_requested_size():
     again = train_tokenizer(TEXTS * 20, 400, TAGS, TOOLS)
     assert again.backend_tokenizer.to_str() == tiny_tokenizer().backend_tokenizer.to_str()
-
-
-def test_the_vocabulary_has_the_requested_size():
     words = [f"{a}{b}{c}" for a in "bcdfg" for b in "aeiou" for c in "klmnp"]
     assert len(train_tokenizer(words * 3, 330, TAGS, TOOLS)) == 330
-
-
-def test_nothing_is_spelt_across_words():
-    assert _pieces("country currency") == ["Ġcountry", "Ġcurrency"]

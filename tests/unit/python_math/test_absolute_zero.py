@@ -1,7 +1,8 @@
 """Triples of program, input and output: screened, executed twice, told, apart from held-out."""
 
-import ast
 import asyncio
+import contextlib
+import io
 import json
 import random
 import re
@@ -60,26 +61,13 @@ CHAIN_LINE = {
 
 
 class Interpreted:
-    """Runs the chains of these tests without starting a Python each: a reader of its own."""
+    """Runs the chains of these tests in this process, without starting a Python each."""
 
     async def run(self, code):
-        nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
-        texts = [node.value for node in nodes if isinstance(node.value, str)]
-        program = next(text for text in texts if text.startswith("def f"))
-        lines = [line.strip() for line in program.splitlines()[1:-1]]
-        outputs = []
-        for text in texts:
-            if not (argument := re.fullmatch(r"\((-?\d+),\)", text)):
-                continue
-            x = int(argument[1])
-            for line in lines:
-                operator, numbers = line.split(" ", 2)[1:]
-                total = 1
-                for number in numbers.split(" * "):
-                    total *= int(number)
-                x = {"+=": x + total, "-=": x - total, "*=": x * total, "//=": x // total}[operator]
-            outputs.append(f"{x}\n")
-        return ended("".join(outputs).encode())
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, {})
+        return ended(printed.getvalue().encode())
 
     async def run_afresh(self, code):
         return await self.run(code)
@@ -116,8 +104,9 @@ def test_all_three_kinds_of_all_lengths_are_posed():
     kinds = Counter((task.extra["kind"], task.extra["hops"]) for task in tasks)
     assert {family for family, _ in kinds} == {"deduction", "abduction", "induction"}
     assert {hops for _, hops in kinds} == {1, 2, 3, 4}
-    assert {task.environment for task in tasks} == {"python_math"}
-    assert {task.metadata.split for task in tasks} == {"train"}
+    assert {(task.environment, task.metadata.split) for task in tasks} == {("python_math", "train")}
+    only = posed(("input",), count=20).tasks
+    assert {task.extra["kind"] for task in only} == {"abduction"}
 
 
 def test_no_dev_or_heldout_story_computes_a_drawn_triple():
@@ -170,55 +159,32 @@ def test_kinds_that_earned_more_are_posed_more_often():
     assert found["abduction", 2] > 40
 
 
-def test_only_what_the_profile_asks_for_is_left_out():
-    tasks = posed(("input",), count=20).tasks
-    assert {task.extra["kind"] for task in tasks} == {"abduction"}
-
-
 @pytest.mark.parametrize(
-    ("program", "fault"),
-    [
-        ("def f(x):\n  return x +", "not_python"),
-        ("def f(x):\n  return '\0'", "not_python"),
-        ("(" * 700 + ")" * 700, "not_python"),
-        ("def f(x): return x" + " " * 2000, "program_too_long"),
-        ("def g(x): return x", "defines_no_f"),
-        ("def f(x): return x\ndef f(x): return 2", "defines_no_f"),
-        ("def f(): return 1", "arguments_of_another_shape"),
-        ("def f(x=1): return x", "arguments_of_another_shape"),
-        ("def f(*x): return x", "arguments_of_another_shape"),
-        ("@str\ndef f(x): return x", "arguments_of_another_shape"),
-        ("def f(x): return x\nf(1)", "does_more_than_define"),
-        ("def f(x): return x\nwhile True: pass", "does_more_than_define"),
-        ("import os\ndef f(x): return x", "forbidden_module"),
-        ("def f(x):\n  import random\n  return x", "forbidden_module"),
-        ("from time import time\ndef f(x): return time()", "forbidden_module"),
-        ("from . import x\ndef f(x): return x", "forbidden_module"),
-        ("import os.path\ndef f(x): return x", "forbidden_module"),
-        ("def f(x): return open(x)", "forbidden_name"),
-        ("def f(x): return eval(x)", "forbidden_name"),
-        ("def f(x): return id(x)", "forbidden_name"),
-        ("def f(x): return ().__class__", "forbidden_name"),
-        ("def f(x): return __import__('os')", "forbidden_name"),
-        ("import typing\ndef f(x): return typing.sys.modules", "forbidden_name"),
-        ("from typing import sys as s\ndef f(x): return s", "forbidden_name"),
-        ("from operator import attrgetter as g\ndef f(x): return g('a')(x)", "forbidden_name"),
-        ("n = [0]\ndef f(x):\n  global n\n  return n", "keeps_state"),
-    ],
-)
-def test_programs_that_must_not_run_are_refused_unread(program, fault):
-    assert screened(program) == fault
-
-
-def test_a_program_is_told_in_one_spelling():
-    text = (
-        'import math\n\ndef f(a, b):\n    """Says it all: 7."""\n    # no\n    return math.gcd(a,b)'
-    )
-    assert screened(text) == Screened(
-        "import math\n\ndef f(a, b):\n    return math.gcd(a, b)", "a, b", "", 1
-    )
-    assert screened("def f(x): return x+1").expression == "x + 1"
-    assert screened("def f(x):\n  '''only words'''").program == "def f(x):\n    pass"
+    ("fault", "programs"),
+    {
+        "not_python": ["def f(x):\n  return x +", "def f(x): return '\0'", "(" * 700 + ")" * 700],
+        "program_too_long": ["def f(x): return x" + " " * 2000],
+        "defines_no_f": ["def g(x): return x", "def f(x): return x\ndef f(x): return 2"],
+        "arguments_of_another_shape": [
+            "def f(): return 1", "def f(x=1): return x", "def f(*x): return x",
+            "@str\ndef f(x): return x",
+        ],
+        "does_more_than_define": ["def f(x): return x\nf(1)"],
+        "forbidden_module": [
+            "def f(x):\n  import random\n  return x", "import os.path\ndef f(x): return x",
+            "from time import time\ndef f(x): return time()", "from . import x\ndef f(x): return x",
+        ],
+        "forbidden_name": [
+            "def f(x): return open(x)", "def f(x): return id(x)", "def f(x): return ().__class__",
+            "def f(x): return __import__('os')", "from typing import sys as s\ndef f(x): return s",
+            "import typing\ndef f(x): return typing.sys.modules",
+            "from operator import attrgetter as g\ndef f(x): return g('a')(x)",
+        ],
+        "keeps_state": ["n = [0]\ndef f(x):\n  global n\n  return n"],
+    }.items(),
+)  # fmt: skip
+def test_programs_that_must_not_run_are_refused_unread(fault, programs):
+    assert [screened(program) for program in programs] == [fault] * len(programs)
 
 
 @given(st.text(max_size=200))
@@ -228,41 +194,40 @@ def test_no_text_breaks_the_screening(text):
     assert isinstance(screened(f"def f(x):\n    return {text}"), str | Screened)
 
 
-def cases_of(first, *fresh, inputs=("1", "2")):
+def cases_of(first, *fresh):
     """Cases of a program whose last result is that of all further interpreters too."""
     results = [first, *fresh, *fresh[-1:] * FRESH_RUNS]
-    return asyncio.run(executed("def f(x): ...", inputs, ScriptedRuns(*results)))
+    return asyncio.run(executed("def f(x): ...", ("1", "2"), ScriptedRuns(*results)))
 
 
 @pytest.mark.parametrize(
     ("results", "fault"),
     [
         ([ended(b"1\n2\n"), ended(b"1\n3\n")], "not_deterministic"),
+        ([ended(b"1\n2\n")] * FRESH_RUNS + [ended(b"2\n1\n")], "not_deterministic"),
         ([ended(b"1\n2\n"), ended(b"", status=1)], "program_fails"),
-        ([ended(b"1\n2\n", status=1)] * 2, "program_fails"),
         ([ended(b"1\n", killed_by="wall_time")] * 2, "program_fails"),
         ([ended(b"1\n2\n3\n")] * 2, "prints_besides"),
         ([ended(b"")] * 2, "prints_besides"),
-        ([ended(b"1\n<object at 0x7f>\n")] * 2, "output_no_plain_value"),
-        ([ended(b"1\n{1, 2}\n")] * 2, "output_no_plain_value"),
-        ([ended(b"1\n[{3}]\n")] * 2, "output_no_plain_value"),
-        ([ended(b"1\nnan\n")] * 2, "output_no_plain_value"),
-        ([ended(b"1\n" + b"9" * 200 + b"\n")] * 2, "output_no_plain_value"),
-        ([ended(b"1\n" + b"(" * 100 + b")" * 100 + b"\n")] * 2, "output_no_plain_value"),
-        ([ended(b"1\n\xff\xfe\n")] * 2, "output_no_plain_value"),
+        *(
+            ([ended(b"1\n" + said + b"\n")] * 2, "output_no_plain_value")
+            for said in (b"<object at 0x7f>", b"[{3}]", b"nan", b"9" * 200,
+                         b"(" * 100 + b")" * 100, b"\xff\xfe")
+        ),
         ([SandboxRefused("no")], "program_refused"),
         ([EnvironmentLostError("gone")], "environment_lost"),
         ([ProgramBrokeSandboxError("gone")], "program_broke_sandbox"),
-        ([ended(b"1\n2\n")] * FRESH_RUNS + [ended(b"2\n1\n")], "not_deterministic"),
     ],
-)
+)  # fmt: skip
 def test_what_a_sandbox_says_is_not_taken_for_granted(results, fault):
     assert cases_of(*results) == fault
 
 
 def test_a_program_is_tried_in_interpreters_of_their_own():
-    runs = ScriptedRuns(*[ended(b"1\n2\n")] * (1 + FRESH_RUNS))
-    asyncio.run(executed("def f(x): ...", ("1", "2"), runs))
+    text = ended(b"[1, ('a', None)]\n{'k': -2.5}\n")
+    runs = ScriptedRuns(*[text] * (1 + FRESH_RUNS))
+    cases = asyncio.run(executed("def f(x): ...", ("1", "2"), runs))
+    assert cases == [Case("1", "[1, ('a', None)]"), Case("2", "{'k': -2.5}")]
     assert (len(runs.codes), len(runs.fresh)) == (1 + FRESH_RUNS, FRESH_RUNS)
     assert len(set(runs.codes)) == 1
 
@@ -278,58 +243,36 @@ def f(x): return x + 1
     assert found == [Case("1", "2"), Case("2", "3")]
 
 
-def test_both_runs_agree_on_plain_values():
-    text = b"[1, ('a', None)]\n{'k': -2.5}\n"
-    assert cases_of(ended(text), ended(text)) == [
-        Case("1", "[1, ('a', None)]"),
-        Case("2", "{'k': -2.5}"),
-    ]
-
-
 PROPOSAL = Proposal("def f(x):\n    return x + 1", "x", ("1",), "x + 1", 1, "statement")
 
 
 def test_cases_that_make_no_task_are_refused_by_their_reason():
-    assert triple_task(PROPOSAL, [Case("1", "1")], "output") == "output_is_input"
-    repeated = [Case(str(n), "0") for n in range(1, 7)]
-    assert triple_task(PROPOSAL, repeated, "program") == "outputs_repeat"
     several = PROPOSAL._replace(expression="")
-    found = [Case(str(n), str(n + 1)) for n in range(6)]
-    assert triple_task(several, found, "program") == "no_single_expression"
     tagged = PROPOSAL._replace(program="def f(x):\n    return '</code>'")
-    assert triple_task(tagged, [Case("1", "'</code>'")], "output") == "writes_a_tag"
-
-
-def proposed(program="def f(x):\n  return x * 2", inputs=("1", "2", "3", "4", "5", "6")):
-    return ProposedProgram(program=program, inputs=tuple(inputs))
-
-
-def test_a_models_program_becomes_a_draft_with_distinct_inputs():
-    draft = draft_of(proposed(inputs=("1", " 1 ", "2", "3")), "input")
-    assert draft.proposal.inputs == ("1",)
-    assert draft.proposal.kind == "statement"
-    assert draft_of(proposed(inputs=("1", "1", "1")), "program") == "too_few_inputs"
-    assert draft_of(proposed("import os\ndef f(x): return 1"), "input") == "forbidden_module"
+    found = [Case(str(n), str(n + 1)) for n in range(6)]
+    for proposal, cases, asked, reason in (
+        (PROPOSAL, [Case("1", "1")], "output", "output_is_input"),
+        (PROPOSAL, [Case(str(n), "0") for n in range(1, 7)], "program", "outputs_repeat"),
+        (several, found, "program", "no_single_expression"),
+        (tagged, [Case("1", "'</code>'")], "output", "writes_a_tag"),
+    ):
+        assert triple_task(proposal, cases, asked) == reason
+    few = ProposedProgram(program="def f(x): return x", inputs=("1", " 1 ", "1"))
+    assert draft_of(few, "program") == "too_few_inputs"
+    assert draft_of(few, "input").proposal.inputs == ("1",)
 
 
 def test_a_model_proposes_over_http_and_a_sandbox_decides():
     good = {"program": "def f(x):\n  return [x, x * 2]", "inputs": ["1", "2", "3", "4", "5", "6"]}
     bad = {"program": "import os\ndef f(x): return os.getpid()", "inputs": ["1"]}
+    answers = [json.dumps({"programs": [good, bad]}), "I would rather not."]
+    one = order(count=8)
     with running_double() as double:
-        double.script = [
-            Scripted(completion(json.dumps({"programs": [good, bad]}))),
-            Scripted(completion("I would rather not.")),
-        ]
+        double.script = [Scripted(completion(answer)) for answer in answers]
         endpoint = EndpointConfig(url=double.url, model="m", attempts=1, asks=1, concurrency=1)
-        one = order(count=8)
         drafts = TeacherDrafts(("output",), endpoint)(one)
-    assert [draft if isinstance(draft, str) else "draft" for draft in drafts] == [
-        "draft",
-        "forbidden_module",
-        "answer_broken_json",
-    ]
-    results = asyncio.run(all_executed(drafts, ProcessRuns()))
-    found = tasks_from(drafts, results, one)
+    assert list(drafts)[1:] == ["forbidden_module", "answer_broken_json"]
+    found = tasks_from(drafts, asyncio.run(all_executed(drafts, ProcessRuns())), one)
     assert [task.verifier.gold for task in found.tasks] == [("[1, 2]",)]
     assert found.refused == {"forbidden_module": 1, "answer_broken_json": 1}
 

@@ -71,12 +71,17 @@ def test_a_writer_killed_anywhere_leaves_a_whole_artifact(tmp_path, exchanges):
     assert number > 3
 
 
-def test_what_stepped_aside_comes_back_after_a_kill(tmp_path):
+def test_without_exchange_what_stepped_aside_comes_back_after_a_kill(tmp_path, monkeypatch):
     """Where folders cannot change places, a kill between two renames hides the artifact."""
-    former = artifact(tmp_path / "knowledge")
+    former = artifact(tmp_path / "knowledge", {"rows": b"1"})
     (tmp_path / "knowledge").rename(tmp_path / ".knowledge.former")
     with only_writer(tmp_path / "knowledge"):
         assert open_artifact(tmp_path / "knowledge") == former
+    monkeypatch.setattr(module, "_exchange", lambda one, other: False)
+    second = artifact(tmp_path / "draft", {"rows": b"2"})
+    replace_directory(tmp_path / "draft", tmp_path / "knowledge")
+    assert open_artifact(tmp_path / "knowledge") == second
+    assert not work_dir(tmp_path / "knowledge").exists()
 
 
 def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path):
@@ -157,15 +162,6 @@ def test_two_fetches_into_one_folder_take_turns(tmp_path):
         thread.join()
     assert open_artifact(tmp_path / "in") == published
     assert files(tmp_path / "in") == files(tmp_path / "here")
-
-
-def test_a_file_system_without_exchange_replaces_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_exchange", lambda one, other: False)
-    artifact(tmp_path / "knowledge", {"rows": b"1"})
-    second = artifact(tmp_path / "draft", {"rows": b"2"})
-    replace_directory(tmp_path / "draft", tmp_path / "knowledge")
-    assert open_artifact(tmp_path / "knowledge") == second
-    assert not work_dir(tmp_path / "knowledge").exists()
 
 
 def test_a_link_out_of_the_artifact_is_not_copied(tmp_path):

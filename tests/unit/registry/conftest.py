@@ -16,10 +16,12 @@ from espalier.config import Profile, RegistryConfig
 from espalier.records import Provenance, publishing, read_manifest
 from espalier.registry import (
     ParentRun,
+    Promotion,
     PromotionGate,
     RegisteredModel,
     TrackingTarget,
     open_parent_run,
+    promote,
     tracking_target,
 )
 from espalier.stages.register import run
@@ -103,6 +105,11 @@ class Workbench:
         with parent.stage("register") as tracker:
             run(self.profile, inputs, self.root / f"out{self.count}", tracker)
         return json.loads((self.root / f"out{self.count}" / "run.json").read_text())["version"]
+
+    def lead(self, em: float, **kinds) -> Promotion:
+        """Register a policy that passes the gate, and promote it."""
+        self.register(em, **kinds)
+        return promote(self.model, self.gate())
 
     def gate(self, *, champion_em: float | None = None) -> PromotionGate:
         def judge(policy_dir: Path, suite_dir: Path) -> pd.DataFrame:

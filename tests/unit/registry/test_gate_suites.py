@@ -65,23 +65,14 @@ def test_a_better_challenger_that_falls_on_a_suite_is_refused(bench):
     with_suite(bench, 0.6, 0.6)
     promote(bench.model, gate(bench))
     with_suite(bench, 0.8, 0.4)
-    with pytest.raises(RegistryError, match=r"-0\.05.*sums: 40\.0% .*60\.0%"):
+    with pytest.raises(RegistryError, match="max_fall"):
         promote(bench.model, gate(bench))
     assert bench.model.version("champion").version == "1"
     assert "sums" in bench.model.version("challenger").tags["espalier.gate.suite.sums"]
 
 
-def test_a_challenger_that_holds_on_its_suites_is_promoted(bench):
-    with_suite(bench, 0.6, 0.6)
-    promote(bench.model, gate(bench))
-    with_suite(bench, 0.8, 0.6)
-    (suite,) = promote(bench.model, gate(bench)).comparison.suites
-    assert (suite.gain, suite.questions, suite.excluded) == (0.0, QUESTIONS, 0)
-
-
 def test_a_champion_is_asked_a_suite_once(bench):
-    bench.register(0.5)
-    promote(bench.model, bench.gate())
+    bench.lead(0.5)
     with_suite(bench, 0.8, 0.6)
     with pytest.raises(RegistryError, match="max_fall"):
         promote(bench.model, gate(bench, suite_em=0.9))
@@ -101,7 +92,7 @@ def test_tasks_that_one_was_trained_on_are_not_compared(bench):
     promote(bench.model, gate(bench))
     with_suite(bench, 0.8, 0.6, contaminated=("s0", "s199"))
     (suite,) = promote(bench.model, gate(bench)).comparison.suites
-    assert (suite.questions, suite.excluded) == (QUESTIONS - 2, 2)
+    assert (suite.gain, suite.questions, suite.excluded) == (0.0, QUESTIONS - 2, 2)
 
 
 def test_questions_that_a_version_was_trained_on_are_left_out(bench):
@@ -112,12 +103,10 @@ def test_questions_that_a_version_was_trained_on_are_left_out(bench):
         return Contaminated(frozenset({"t0", "t1", "not asked"}), "what the base was trained on")
 
     found = gate(bench, contaminated=seen, must_not_fall=(), min_questions=QUESTIONS - 2)
-    with pytest.raises(RegistryError, match=r"registry\.contaminated"):
-        promote(bench.model, replace(found, config=found.config.model_copy(
-            update={"contaminated": "refuse"})))  # fmt: skip
-    with pytest.raises(RegistryError, match="what the base was trained on"):
-        promote(bench.model, replace(found, config=found.config.model_copy(
-            update={"unknown_training": "refuse"})))  # fmt: skip
+    for key, word in (("contaminated", "contaminated"), ("unknown_training", "the base")):
+        strict = found.config.model_copy(update={key: "refuse"})
+        with pytest.raises(RegistryError, match=word):
+            promote(bench.model, replace(found, config=strict))
     comparison = promote(bench.model, found).comparison
     assert (comparison.questions, comparison.excluded) == (QUESTIONS - 2, 2)
     assert "2 questions" in (bench.model.version("champion").tags["espalier.gate_reason"])

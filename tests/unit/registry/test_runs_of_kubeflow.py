@@ -10,7 +10,7 @@ from espalier.config import Profile
 from espalier.records import CompositeTracker, NullTracker, RegistryAwayError, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracking
 from espalier.registry.connection import connect, experiment_id
-from espalier.registry.tracking import mark_killed, mlflow_run
+from espalier.registry.tracking import mark_killed
 from espalier.stages.register import run
 
 RUN_TAG = "kubeflow.run_id"
@@ -36,25 +36,17 @@ def runs_of(client, kubeflow_run):
     return client.search_runs([experiment.experiment_id], query)
 
 
-def test_stages_of_one_run_lie_below_one_parent(client, kubeflow):
-    stages = []
-    for name in ("ingest", "synthesize"):
+def test_stages_lie_below_one_parent_that_ends_with_the_last(client, kubeflow):
+    stages, statuses = [], []
+    for name in ("ingest", "synthesize", "register"):
         with stage_tracking(name, Profile(name="mine")) as tracker:
             stages.append(tracker.run)
-    (parent,) = runs_of(client, kubeflow)
+        (parent,) = runs_of(client, kubeflow)
+        statuses.append(parent.info.status)
     assert {stage.parent_run_id for stage in stages} == {parent.info.run_id}
-    assert parent.info.run_name == "mine"
-    assert parent.data.tags["espalier.profile"] == "mine"
-    assert parent.info.status == "RUNNING"
+    assert parent.info.run_name == parent.data.tags["espalier.profile"] == "mine"
+    assert statuses == ["RUNNING", "RUNNING", "FINISHED"]
     assert kubeflow in parent.data.tags["mlflow.note.content"]
-
-
-def test_the_last_stage_ends_the_parent(client, kubeflow):
-    for name in ("ingest", "register"):
-        with stage_tracking(name, Profile()):
-            pass
-    (parent,) = runs_of(client, kubeflow)
-    assert parent.info.status == "FINISHED"
 
 
 @pytest.mark.parametrize(
@@ -150,13 +142,6 @@ def test_a_run_for_registering_alone_ends_with_it(bench, client, kubeflow, monke
     run(bench.profile, bench.inputs(0.6), bench.root / "out", NullTracker())
     version = bench.model.version("challenger")
     assert client.get_run(version.run_id).info.status == "FINISHED"
-
-
-def test_the_run_of_several_trackers_is_that_of_mlflow(parent):
-    with parent.stage("found") as tracker:
-        inner = CompositeTracker(NullTracker(), tracker)
-        assert mlflow_run(CompositeTracker(NullTracker(), inner)) == tracker.run
-    assert mlflow_run(CompositeTracker(NullTracker())) is None
 
 
 def test_only_a_server_without_answer_is_away(target, monkeypatch):

@@ -16,7 +16,7 @@ from espalier.records import NullTracker, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracker_from_environment
 from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
 from espalier.registry.tracker import DatasetUse, MlflowTracker, log_datasets
-from espalier.registry.tracking import commit_of
+from espalier.registry.tracking import commit_of, operator
 
 EPISODE = {
     "task_id": "t1",
@@ -26,7 +26,7 @@ EPISODE = {
         {"role": "tool", "content": "France | capital: Paris"},
         {"role": "assistant", "content": "<answer> Paris </answer>"},
     ],
-    "reward": {"outcome": 1.0},
+    "reward": {"outcome": 1.0, "format": 0.1},
     "finish_reason": "answered",
     "tools": ["search"],
 }
@@ -74,28 +74,6 @@ def test_a_stage_with_other_settings_gets_a_new_run(parent):
     assert third.run.run_id == second.run.run_id
 
 
-def test_figures_are_sent_in_batches_not_one_by_one(parent):
-    now = [0.0]
-    tracker = MlflowTracker(tracker_handle(parent), clock=lambda: now[0])
-    tracker.metrics({"em": 0.0}, step=0)
-    for step in range(1, 5):
-        now[0] += 1.0
-        tracker.metrics({"em": 0.0}, step=step)
-    shown_early = len(tracker.run.client.get_metric_history(tracker.run.run_id, "em"))
-    tracker.flush()
-    shown_late = len(tracker.run.client.get_metric_history(tracker.run.run_id, "em"))
-    assert (shown_early, shown_late) == (1, 5)
-
-
-def test_a_thousand_figures_all_arrive(parent):
-    with parent.stage("many") as tracker:
-        for step in range(100):
-            tracker.metrics({f"figure_{i}": float(step) for i in range(10)}, step=step)
-        tracker.flush()
-    history = tracker.run.client.get_metric_history(tracker.run.run_id, "figure_3")
-    assert [figure.step for figure in sorted(history, key=lambda f: f.step)] == list(range(100))
-
-
 def test_trajectory_becomes_one_trace_with_a_span_for_each_turn(parent):
     with parent.stage("traced") as tracker:
         tracker.episodes([EPISODE] * 3)
@@ -115,18 +93,9 @@ def test_trajectory_becomes_one_trace_with_a_span_for_each_turn(parent):
     assert (call.name, call.outputs) == ("search", {"observation": "France | capital: Paris"})
     assert second.inputs == {"messages": EPISODE["messages"][:3]}
     assert second.outputs == {"choices": [{"message": EPISODE["messages"][3]}]}
-
-
-def test_reward_of_a_trajectory_is_an_assessment_of_its_trace(parent):
-    with parent.stage("assessed") as tracker:
-        tracker.episodes([EPISODE | {"reward": {"outcome": 1.0, "format": 0.1}}])
-    (trace,) = tracker.run.client.search_traces(
-        locations=[tracker.run.experiment_id], run_id=tracker.run.run_id
-    )
-    (reward,) = trace.info.assessments
-    assert (reward.name, reward.value) == ("reward", 1.1)
+    (reward,) = traces[0].info.assessments
+    assert (reward.name, reward.value, reward.source.source_type) == ("reward", 1.1, "CODE")
     assert reward.metadata == {"outcome": "1.0", "format": "0.1"}
-    assert reward.source.source_type == "CODE"
 
 
 def test_run_says_what_it_is_and_which_code_made_it(parent):
@@ -135,12 +104,16 @@ def test_run_says_what_it_is_and_which_code_made_it(parent):
     assert tags["mlflow.note.content"] == "a smoke run"
     assert tags["espalier.version"] == espalier.__version__
     assert re.fullmatch(r"[0-9a-f]{40}", tags["mlflow.source.git.commit"])
+    assert tags["mlflow.source.git.dirty"] in ("True", "False")
+    assert tags["mlflow.user"] == operator() != ""
 
 
-def test_code_outside_a_checkout_has_no_commit(tmp_path):
+def test_code_outside_a_checkout_has_no_commit(tmp_path, monkeypatch):
     """A package that is installed inside somebody's project must not take that project's commit."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "__init__.py").touch()
+    assert commit_of(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))  # without git
     assert commit_of(tmp_path) is None
 
 
@@ -154,14 +127,6 @@ def test_dataset_of_a_run_is_recorded_once(parent):
     assert json.loads(found.dataset.profile) == {"content": "ab" * 32, "train": 12}
 
 
-def test_parent_run_is_reopened_by_id_or_replaced(target, parent):
-    again = open_parent_run(target, "a run", {}, run_id=parent.run_id)
-    replaced = open_parent_run(target, "a run", {}, run_id="0" * 32)
-    tags = replaced.tracker.run.client.get_run(replaced.run_id).data.tags
-    assert again.run_id == parent.run_id
-    assert tags["espalier.continues"] == "0" * 32
-
-
 def test_run_injected_by_kubeflow_becomes_the_parent(target, parent, monkeypatch):
     monkeypatch.setenv("MLFLOW_RUN_ID", parent.run_id)
     assert open_parent_run(target, "another", {}).run_id == parent.run_id
@@ -170,11 +135,8 @@ def test_run_injected_by_kubeflow_becomes_the_parent(target, parent, monkeypatch
         open_parent_run(target, "another", {})
 
 
-def test_nothing_is_tracked_where_the_environment_names_no_server():
+def test_the_environment_names_the_server_or_none(monkeypatch, tmp_path):
     assert isinstance(tracker_from_environment("train", Profile()), NullTracker)
-
-
-def test_tracking_uri_of_the_environment_comes_before_the_default(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
     target = tracking_target(tmp_path / "mlflow.db", "tests")
     assert (target.uri, target.artifact_location) == ("http://tracking:5000", None)
@@ -189,19 +151,22 @@ def test_an_unreachable_server_is_an_error_within_seconds(monkeypatch):
     assert "secret" not in str(refusal.value)
 
 
-def test_password_is_not_shown():
-    assert shown("https://me:secret@host:5000/x") == "https://host:5000/x"
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("https://me:secret@host:5000/x", "https://host:5000/x"),
+        ("http://host:5000/x@y", "http://host:5000/x@y"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+    ],
+)
+def test_a_password_alone_is_not_shown(uri, told):
+    assert shown(uri) == told
 
 
 def test_database_that_is_no_database_is_a_clear_error(tmp_path):
     (tmp_path / "mlflow.db").write_text("not a database at all, " * 100)
     with pytest.raises(RegistryError, match=r"mlflow.db"):
         connect(TrackingTarget(f"sqlite:///{tmp_path}/mlflow.db", "tests").uri)
-
-
-def tracker_handle(parent):
-    with parent.stage("batched") as tracker:
-        return tracker.run
 
 
 @pytest.mark.slow

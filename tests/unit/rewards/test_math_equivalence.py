@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from espalier.records import Verifier
-from espalier.rewards.math_equivalence import MathJudge, MathJudgeError, math_equivalent
-from espalier.rewards.verdicts import is_right
+from espalier.rewards.math_equivalence import (
+    MathJudge,
+    MathJudgeError,
+    final_answer,
+    last_boxed,
+    math_equivalent,
+)
+from espalier.rewards.verdicts import is_right, retool_reward
+from tests.golden_cases import golden_family
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "data" / "math_equivalence"
 NEEDS_CASES = pytest.mark.skipif(not CASES.is_dir(), reason=f"{CASES} is not here")
@@ -60,51 +67,32 @@ def test_agrees_with_the_cases_of_the_math_data_set():
     assert all(math_equivalent(c["str1"], [c["str2"]]) == c["expected"] for c in cases)
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "expected"),
-    [
-        ("84", "84", True),
-        (r"\boxed{84}", "84", True),
-        ("84.0", "84", True),
-        ("1,234", "1234", True),
-        ("$15", "15", True),
-        (r"$15$.", "15", True),
-        (r"\$18.90", "18.90", True),
-        (r"$\$18.90$", r"\$18.90", True),
-        (r"x = \$18.90", r"\$18.90", True),
-        ("x = 14,000", "14000", True),
-        ("x = 14,000", "14", False),
-        ("y = 5", "x = 5", False),
-        ("$y = 5$", "x = 5", False),
-        ("y = 5", "5", True),
-        ("5", "x = 5", True),
-        (r"10, \!080", r"10,\!080", True),
-        (r"x = 11{,}111{,}100", r"11,\! 111,\! 100", True),
-        (r"\$18.91", r"\$18.90", False),
-        ("-7", "7", False),
-        ("85", "84", False),
-        ("8 4", "84", False),
-        ("", "0", False),
-        ("84" * 300, "84", False),
-        (r"\boxed{\frac{14}{4}}", "3.5", True),
-        ("seven", "7", False),
-        (">=7", "7", False),
-        (r"x \leq 7", "7", False),
-        ("$~7$", "7", False),
-        (None, "7", False),
-    ],
-)
-def test_numbers_are_compared_by_value(answer, gold, expected):
-    assert math_equivalent(answer, [gold]) is expected
+EQUAL = (
+    (r"\boxed{84}", "84"), ("84.0", "84"), ("1,234", "1234"), (r"$15$.", "15"), ("y = 5", "5"),
+    (r"x = \$18.90", r"\$18.90"), ("x = 14,000", "14000"), ("5", "x = 5"),
+    (r"10, \!080", r"10,\!080"), (r"x = 11{,}111{,}100", r"11,\! 111,\! 100"),
+    (r"\boxed{\frac{14}{4}}", "3.5"),
+)  # fmt: skip
+UNEQUAL = (
+    ("x = 14,000", "14"), ("$y = 5$", "x = 5"), (r"\$18.91", r"\$18.90"), ("-7", "7"),
+    ("8 4", "84"), ("", "0"), ("84" * 300, "84"), ("seven", "7"), (">=7", "7"),
+    (r"x \leq 7", "7"), ("$~7$", "7"), (None, "7"),
+)  # fmt: skip
 
 
-def test_any_accepted_answer_will_do():
-    assert is_right("0.5", Verifier(kind="math_equivalence", gold=("x", r"\frac{1}{2}")))
+@pytest.mark.parametrize(("pairs", "right"), [(EQUAL, True), (UNEQUAL, False)])
+def test_numbers_are_compared_by_value(pairs, right):
+    for answer, gold in pairs:
+        assert math_equivalent(answer, [gold]) is right, (answer, gold)
 
 
 def test_the_kind_of_verifier_decides():
+    assert is_right("0.5", Verifier(kind="math_equivalence", gold=("x", r"\frac{1}{2}")))
     assert is_right("The Lyon", Verifier(gold=("lyon",)))
     assert not is_right("2/4", Verifier(gold=("1/2",)))
+
+
+JUDGED = (r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +111,7 @@ def test_an_endless_comparison_is_wrong_within_its_time():
         assert not judge.compare(r"\boxed{\int_0^1 x^{x^{x^x}} dx}", r"\boxed{2}")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the process that was ended
         assert 1.0 < after.ru_utime - before.ru_utime < 10.0
-        assert any(judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}") for _ in range(4))
+        assert any(judge.compare(*JUDGED) for _ in range(4))
     finally:
         judge.close()
 
@@ -154,7 +142,7 @@ def test_a_comparison_that_waits_for_the_processor_is_right(stopped_judge):
     judge, pid = stopped_judge
     timer = threading.Timer(2.5, os.kill, (pid, signal.SIGCONT))  # more than within_s
     timer.start()
-    assert judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
+    assert judge.compare(*JUDGED)
     timer.join()
 
 
@@ -162,22 +150,15 @@ def test_a_comparison_that_waits_for_the_processor_is_right(stopped_judge):
 def test_a_process_without_processor_time_is_an_error(stopped_judge):
     judge, _ = stopped_judge
     with pytest.raises(MathJudgeError, match="5 s"):
-        judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
-    assert judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}"), "another process is started"
+        judge.compare(*JUDGED)
+    assert judge.compare(*JUDGED), "another process is started"
 
 
 HOSTILE = (
-    "__import__('os').system('touch /tmp/espalier-was-here')",
-    "2}$ \\input{/etc/passwd} ${",
-    "\x00\x00",
-    "{" * 200,
-    "\\boxed" * 40,
-    "lambda: 0",
-    "1/0",
-    "(" * 150 + "2" + ")" * 150,
-    "\ud800",
-    "\n".join("9" * 9),
-)
+    "__import__('os').system('touch /tmp/espalier-was-here')", "2}$ \\input{/etc/passwd} ${",
+    "\x00\x00", "{" * 200, "\\boxed" * 40, "lambda: 0", "1/0", "(" * 150 + "2" + ")" * 150,
+    "\ud800", "\n".join("9" * 9),
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -185,4 +166,31 @@ HOSTILE = (
 def test_hostile_answers_are_wrong_and_nothing_is_run(judge, answer):
     assert not judge.compare(answer, r"\boxed{3}")
     assert not Path("/tmp/espalier-was-here").exists()
-    assert judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
+    assert judge.compare(*JUDGED)
+
+
+ANSWERS = (
+    (r"\boxed{84}", "84"), (r"so \boxed{\frac{1}{2}} it is", r"\frac{1}{2}"),
+    (r"\boxed{3}, no: \boxed{ 4 }", "4"), (r"\boxed{7} and \boxed{8", "7"),
+    ("24 + 48 = 72\nANSWER: 72", "72"), ("**Final Answer:** **$72$**\r\nIndeed.", "$72$"),
+    ("Answer: 1\nanswer: 2", "2"), ("Answer: 1\nor \\boxed{2}", "2"),
+    ("the answer: 72", "the answer: 72"), ("24 + 48 = 72\n#### 1,072", "1,072"),
+    ("Answer: 1\n#### 2", "2"), ("#### Step 1", "#### Step 1"), (r"\boxed{}", r"\boxed{}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "answer"), ANSWERS)
+def test_the_last_whole_box_holds_the_answer(text, answer):
+    assert final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    "case", golden_family("retool", topic="rewards"), ids=lambda case: case["name"]
+)
+def test_agrees_with_verls_recipe_where_messages_are_credited(case):
+    inputs, correct = case["inputs"], last_boxed(case["inputs"]["solution_str"])
+    correct = math_equivalent(correct, [inputs["ground_truth"]])
+    messages = inputs["num_turns"]
+    credited = retool_reward(correct=correct, num_messages=messages, credit_per_message=0.05)
+    assert credited == pytest.approx(case["expected"]["score"])
+    assert retool_reward(correct=correct, num_messages=messages) == (1.0 if correct else -1.0)

@@ -32,20 +32,15 @@ def test_returning_everything_is_worth_its_overlap_alone():
     assert intercode_sql_reward([("rex",)] * 4, gold) == 0.25, "nor does repeating it help"
 
 
-@pytest.mark.parametrize(
-    ("rows", "gold", "ordered", "expected"),
-    [
-        ([(1,), (2,)], [(2,), (1,)], False, True),
-        ([(1,), (2,)], [(2,), (1,)], True, False),
-        ([(3,)], [(3.0,)], True, True),
-        ([("3",)], [(3,)], False, False),
-        ([(1,), (1,)], [(1,)], False, False),
-        ([], [], True, True),
-        (None, [], False, False),
-        ([(None,)], [(None,)], False, True),
-        ([(1, 2)], [(2, 1)], False, False),
-    ],
-)
+MATCHES = (
+    ([(1,), (2,)], [(2,), (1,)], False, True), ([(1,), (2,)], [(2,), (1,)], True, False),
+    ([(3,)], [(3.0,)], True, True), ([("3",)], [(3,)], False, False), ([], [], True, True),
+    ([(1,), (1,)], [(1,)], False, False), (None, [], False, False),
+    ([(None,)], [(None,)], False, True), ([(1, 2)], [(2, 1)], False, False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "gold", "ordered", "expected"), MATCHES)
 def test_a_match_is_of_values_and_order(rows, gold, ordered, expected):
     assert rows_match(rows, gold, ordered=ordered) is expected
 
@@ -68,12 +63,3 @@ def test_tau_is_what_its_definition_says(pairs):
     one, other = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     expected = slow_tau(one, other)
     assert kendall_tau(one, other) == pytest.approx(expected, nan_ok=True)
-
-
-ROWS = st.lists(st.tuples(st.integers(0, 3) | st.sampled_from("ab") | st.none()), max_size=6)
-
-
-@given(ROWS, ROWS)
-def test_rewards_stay_in_their_range(rows, gold):
-    assert -1 <= intercode_sql_reward(rows, gold) <= 1
-    assert intercode_sql_reward(gold, gold) == 1

@@ -25,11 +25,6 @@ def test_score_equals_toolrls_own(case):
     )
 
 
-def test_one_of_two_values_is_worth_its_share():
-    # S = 1 (names) + 1 (parameters) + 1 (days), S_max = 1 + 1 + 2
-    assert calls_correctness([ROME], [PARIS]) == pytest.approx(6 * 3 / 4 - 3)
-
-
 @given(st.lists(st.sampled_from([PARIS, ROME]), max_size=4))
 def test_correctness_is_most_for_the_same_calls_alone(calls):
     gold = [PARIS, ROME]

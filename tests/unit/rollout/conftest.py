@@ -1,7 +1,6 @@
 import pytest
 
 from tests.fakes.vllm_double import running
-from tests.unit.pauses import pauses  # noqa: F401 (pytest finds fixtures by name)
 from tests.unit.rollout.vllm_play import policy_at
 
 

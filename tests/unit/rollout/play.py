@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 
+import numpy as np
 import torch
 
 from espalier.rollout.engines.engine import Sampling
@@ -78,3 +79,10 @@ def plain_logprobs(model, context, mask, *, temperature=1.0):
         logits = model(ids).logits[0, :-1] / temperature
     scored = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     return scored[torch.tensor(mask[1:], dtype=torch.bool)]
+
+
+def assert_same(found, expected):
+    """The same tokens, and log-probs up to rounding."""
+    for one, other in zip(found, expected, strict=True):
+        assert one[:2] == other[:2]
+        np.testing.assert_allclose(one[2], other[2], atol=1e-5)

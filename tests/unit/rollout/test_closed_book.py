@@ -6,7 +6,6 @@ import pytest
 
 from espalier.config import EpisodeConfig, Profile
 from espalier.dialects.dialect import Dialect
-from espalier.records import FinalAnswer, ToolCall, ToolCalls
 from espalier.rollout.closed_book import ClosedBookQuestion, closed_book_answer, stated_answer
 from espalier.rollout.engines.engine import Completion
 from espalier.rollout.episode import EpisodeContext, ToolRunner
@@ -14,12 +13,7 @@ from espalier.rollout.roller import Roller
 from espalier_search.search_qa import SearchQA
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.records import make_task
-from tests.factories.tiny import (
-    TOOLS,
-    LookupSearch,
-    lookup_environments,
-    tiny_policy,
-)
+from tests.factories.tiny import TOOLS, LookupSearch, lookup_environments, tiny_policy
 
 CHATML = (
     "{% if tools is not none %}tools: {{ tools }}\n{% endif %}"
@@ -28,7 +22,7 @@ CHATML = (
 )
 TOLD = SearchQA.closed_book._replace(examples=(("Who wrote Hamlet?", "Shakespeare"),))
 TASK = make_task("t", "What is the capital of France?", gold=("Paris",))
-CALL = ToolCalls((ToolCall(name="search", arguments={"query": "France"}),), thought="country")
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "France"}}\n</tool_call>'
 
 
 def dialect_over(template, name, tools=TOOLS, instructions=""):
@@ -37,13 +31,21 @@ def dialect_over(template, name, tools=TOOLS, instructions=""):
     return Dialect(tokenizer, tools, name=name, instructions=instructions)
 
 
+ASKED = (
+    "<|im_start|>user\nAnswer the question from memory. Give only the name as the answer.\n"
+    "{}<|im_end|>\n<|im_start|>assistant\n"
+)
+EXAMPLE = (
+    ASKED.format("Who wrote Hamlet?") + "{said}<|im_end|>\n"
+    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
 @pytest.mark.parametrize("name", ["tags", "hermes", "llama3"])
 def test_a_bare_prompt_is_the_question_behind_the_instructions(name):
     dialect = dialect_over(CHATML, name, (), TOLD.instructions)
-    assert dialect.text(dialect.bare_prompt_ids(TASK.prompt)) == (
-        "<|im_start|>user\nAnswer the question from memory. Give only the name as the answer.\n"
-        "What is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    )
+    bare = dialect.text(dialect.bare_prompt_ids(TASK.prompt))
+    assert bare == ASKED.format("What is the capital of France?")
 
 
 @pytest.mark.parametrize(
@@ -51,26 +53,18 @@ def test_a_bare_prompt_is_the_question_behind_the_instructions(name):
     [
         ("tags", "Paris.<|im_end|>", "Paris."),
         ("tags", "<answer> Paris </answer>", "Paris"),
-        ("tags", "<think> the capital </think> <answer> Paris </answer>", "Paris"),
         ("tags", "<think> country </think> <search> France </search>", None),
         ("tags", "<think> the capital </think> Paris<|im_end|>", "Paris"),
         ("tags", "<|im_end|>", None),
-        ("hermes", "Paris<|im_end|>", "Paris"),
         ("hermes", "<think>\nthe capital\n</think>\n\nParis<|im_end|>", "Paris"),
         ("hermes", "<answer>Paris</answer><|im_end|>", "Paris"),
         ("hermes", "<tool_call> broken", "<tool_call> broken"),
+        ("hermes", CALL, None),
     ],
 )
 def test_the_answer_is_what_the_message_states(name, text, answer):
     dialect = dialect_over(CHATML, name)
     assert stated_answer(dialect.tokenizer.encode(text), dialect) == answer
-
-
-@pytest.mark.parametrize("name", ["tags", "hermes"])
-def test_a_message_that_calls_states_no_answer(name):
-    dialect = dialect_over(CHATML, name)
-    assert stated_answer(dialect.action_ids(CALL), dialect) is None
-    assert stated_answer(dialect.action_ids(FinalAnswer("Paris", "known")), dialect) == "Paris"
 
 
 class Writing:
@@ -107,18 +101,10 @@ def asked(dialect, *messages):
     return asyncio.run(closed_book_answer(question, context)), list(map(dialect.text, engine.read))
 
 
-EXAMPLE = (
-    "<|im_start|>user\nAnswer the question from memory. Give only the name as the answer.\n"
-    "Who wrote Hamlet?<|im_end|>\n<|im_start|>assistant\n{said}<|im_end|>\n"
-    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-)
-
-
 @pytest.mark.parametrize(
     ("written", "answer"),
     [
         (" Paris </answer>", "Paris"),
-        ("Paris<|im_end|>", "Paris"),
         (" Paris <search> Lyon </search>", "Paris"),
         ("<search> Lyon </search>", None),
         ("<|im_end|>", None),
@@ -133,8 +119,7 @@ def test_the_policy_writes_behind_examples_and_an_opened_answer(written, answer)
 def test_a_dialect_without_tags_shows_answers_alone():
     answered, read = asked(dialect_over(CHATML, "hermes"), "Paris")
     assert (answered, read) == ("Paris", [EXAMPLE.format(said="Shakespeare")])
-    call = '<tool_call>\n{"name": "search", "arguments": {"query": "France"}}\n</tool_call>'
-    assert asked(dialect_over(CHATML, "hermes"), call)[0] is None
+    assert asked(dialect_over(CHATML, "hermes"), CALL)[0] is None
 
 
 def test_answers_from_memory_are_greedy_and_counted():

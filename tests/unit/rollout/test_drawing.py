@@ -67,23 +67,6 @@ def test_action_kinds_come_from_the_exploration_mixture():
     np.testing.assert_allclose(np.exp(drawn.logprobs_N), expected[drawn.token_ids_N], rtol=1e-4)
 
 
-def test_greedy_and_sampled_rows_share_a_step():
-    rows = _rows(2)._replace(temperatures_L=np.array([0.0, 3.0], np.float32))
-    drawn = draw(_logits().expand(2, -1).clone(), rows)
-    hot = draw(_logits().expand(2, -1).clone(), _rows(2, temperature=3.0))
-    assert drawn.token_ids_N[0] == int(_logits().argmax())
-    assert drawn.token_ids_N[1] == hot.token_ids_N[1]
-    assert drawn.logprobs_N[0] == pytest.approx(float(_logits().log_softmax(0).max()))
-
-
-@pytest.mark.parametrize("vocabulary", [1, 2, 97, 64 * 7, 2048])
-def test_a_vocabulary_of_any_size_is_drawn_from(vocabulary):
-    logits = torch.full((500, vocabulary), -torch.inf)
-    logits[:, vocabulary // 2] = 0.0
-    drawn = draw(logits, _rows(500))
-    assert (drawn.token_ids_N == vocabulary // 2).all()
-
-
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 2**20))
 def test_no_uniform_number_draws_a_token_without_probability(uniform, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -93,14 +76,6 @@ def test_no_uniform_number_draws_a_token_without_probability(uniform, seed):
     drawn = draw(logits.clone(), _rows(1)._replace(uniforms_N=np.array([uniform])))
     assert logits[0, drawn.token_ids_N[0]] > -torch.inf
     assert np.isfinite(drawn.logprobs_N).all()
-
-
-def test_uniform_numbers_are_uniform_and_differ_by_seed_and_position():
-    numbers = uniforms(np.arange(300, dtype=np.uint64)[:, None], np.arange(300))
-    assert len(np.unique(numbers)) == numbers.size
-    assert 0 <= numbers.min() < numbers.max() < 1
-    assert abs(np.histogram(numbers, bins=10, range=(0, 1))[0] / numbers.size - 0.1).max() < 0.005
-    assert abs(np.corrcoef(numbers[0], numbers[1])[0, 1]) < 0.2
 
 
 def test_a_draw_is_that_of_splitmix64():

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
 from espalier.config import EpisodeConfig, Profile
 from espalier.environments import (
@@ -14,7 +15,7 @@ from espalier.environments import (
 )
 from espalier.records import FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
-from espalier.rollout.context import SUMMARY_REQUEST
+from espalier.rollout.context import REFLECTION_REQUEST, RETRY_REQUEST, SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
 from espalier.sandbox import SandboxLost
@@ -55,7 +56,7 @@ def _engine(actions=ACTIONS):
     return ScriptedEngine(DIALECT, [_ids(action) for action in actions])
 
 
-def _played(engine, task=TASK, *, limits=LIMITS, environments=None, workers=0, timeout_s=5.0):
+def _play(engine, task=TASK, *, limits=LIMITS, environments=None, workers=0, timeout_s=5.0):
     rules = Profile(episode=EpisodeConfig(max_turns=limits.max_turns))
 
     async def play():
@@ -68,25 +69,22 @@ def _played(engine, task=TASK, *, limits=LIMITS, environments=None, workers=0, t
         )
         return await run_episode(task, Sampling(temperature=1.0, seed=7), context)
 
-    return asyncio.run(play())
-
-
-def _play(*args, **settings):
-    return _played(*args, **settings).trajectory
+    return asyncio.run(play()).trajectory
 
 
 def test_a_right_answer_is_rewarded_with_outcome_and_format():
-    trajectory = _play(_engine())
+    engine = _engine()
+    trajectory = _play(engine)
     assert trajectory.finish_reason is FinishReason.ANSWERED
     assert trajectory.reward == {"outcome": 1.0, "format": 0.1}
-    assert [result.call.arguments["query"] for result in trajectory.tool_results] == [
-        "lyon country",
-        "france currency",
-    ]
-
-
-def test_a_trajectory_has_the_policy_version_that_sampled_it():
-    assert _play(_engine()).policy_version == 3
+    queries = [result.call.arguments["query"] for result in trajectory.tool_results]
+    assert queries == ["lyon country", "france currency"]
+    assert trajectory.policy_version == 3
+    (session,) = engine.sessions
+    assert tuple(session.context) == trajectory.token_ids
+    assert not session.is_open
+    answer_tag = tiny_tokenizer().convert_tokens_to_ids("<answer>")
+    assert trajectory.token_ids.count(answer_tag) == 1, "the document's tag is no control token"
 
 
 @pytest.mark.parametrize("overflow", ["stop", "truncate", "summarise"])
@@ -115,23 +113,10 @@ def test_token_ids_and_mask_equal_the_chat_templates():
     assert tuple(rendered["assistant_masks"][:40]) == trajectory.action_mask[:40]
 
 
-def test_the_session_saw_exactly_the_tokens_of_the_trajectory():
-    engine = _engine()
-    trajectory = _play(engine)
-    (session,) = engine.sessions
-    assert tuple(session.context) == trajectory.token_ids
-    assert not session.is_open
-
-
 def test_sampled_ids_are_kept_though_their_text_tokenises_differently():
-    letters = {letter: _ids(letter) for letter in "lyoncut"}
-    spelled = [token_id for letter in "lyon" for token_id in letters[letter][-1:]]
-    tag = _ids("<think> </think> <search>")
-    end = _ids("</search>")
-    odd = (*tag, *spelled, *end)
-    again = _ids(DIALECT.text(odd))
-    assert again != odd
-
+    spelled = [_ids(letter)[-1] for letter in "lyon"]
+    odd = (*_ids("<think> </think> <search>"), *spelled, *_ids("</search>"))
+    assert _ids(DIALECT.text(odd)) != odd
     engine = ScriptedEngine(DIALECT, [odd, _ids(ACTIONS[2])])
     trajectory = _play(engine)
     first = trajectory.turns[0]
@@ -139,21 +124,17 @@ def test_sampled_ids_are_kept_though_their_text_tokenises_differently():
     assert tuple(engine.sessions[0].context) == trajectory.token_ids
 
 
-def test_tags_spelled_by_a_document_do_not_become_control_tokens():
-    trajectory = _play(_engine())
-    answer_tag = tiny_tokenizer().convert_tokens_to_ids("<answer>")
-    assert trajectory.token_ids.count(answer_tag) == 1
-
-
-def test_text_outside_the_grammar_is_a_parse_error():
-    trajectory = _play(_engine(["<search> lyon </search>"]))
-    assert trajectory.finish_reason is FinishReason.PARSE_ERROR
+@pytest.mark.parametrize(
+    ("actions", "reason"),
+    [
+        (["<search> lyon </search>"], FinishReason.PARSE_ERROR),
+        ([ACTIONS[0]] * 2, FinishReason.MAX_TURNS),
+    ],
+)
+def test_bad_grammar_and_the_turn_limit_end_an_episode_unpaid(actions, reason):
+    trajectory = _play(_engine(actions), limits=EpisodeConfig(max_turns=2))
+    assert trajectory.finish_reason is reason
     assert trajectory.total_reward == 0
-
-
-def test_searching_for_ever_ends_at_the_turn_limit():
-    trajectory = _play(_engine([ACTIONS[0]] * 2), limits=EpisodeConfig(max_turns=2))
-    assert trajectory.finish_reason is FinishReason.MAX_TURNS
 
 
 def test_an_action_without_end_is_cut_off_and_not_executed():
@@ -183,161 +164,113 @@ def test_with_overflow_stop_a_long_observation_ends_the_episode():
     assert trajectory.window_starts == (0,)
 
 
-def _truncated():
-    """Room for the prompt, all actions, and one observation; the first one has to go."""
-    prompt = DIALECT.prompt_ids(TASK.prompt)
-    lengths = [len(_ids(action)) for action in ACTIONS]
-    second = _read_ids(SEARCH.observation("france"))
-    limits = EpisodeConfig(
-        max_tokens=len(prompt) + sum(lengths) + len(second) + 1,
-        max_turn_tokens=max(lengths),
-        overflow="truncate",
-    )
-    engine = _engine()
-    return engine, _play(engine, limits=limits)
+def _assert_windows_are_sessions(engine, trajectory, actions):
+    """What was sampled is an action once, and what a new window repeats is none."""
+    windows = [trajectory.token_ids[window] for window in trajectory.windows]
+    assert windows == [tuple(session.context) for session in engine.sessions]
+    assert not any(session.is_open for session in engine.sessions)
+    spans = [slice(turn.action_start, turn.action_end) for turn in trajectory.turns]
+    assert [trajectory.token_ids[span] for span in spans] == [_ids(action) for action in actions]
+    assert all(set(trajectory.action_mask[span]) == {1} for span in spans)
+    assert sum(trajectory.action_mask) == sum(span.stop - span.start for span in spans)
+    assert len({sampling.seed for sampling in engine.samplings}) == len(windows)
 
 
 def test_a_new_window_drops_the_oldest_observation():
-    engine, trajectory = _truncated()
-    assert trajectory.finish_reason is FinishReason.ANSWERED
-    first, second = engine.sessions
-    assert not first.is_open
-    assert not second.is_open
-    expected = (
-        *DIALECT.prompt_ids(TASK.prompt),
-        *_ids(ACTIONS[0]),
-        *_ids(ACTIONS[1]),
-        *_read_ids(SEARCH.observation("france")),
-        *_ids(ACTIONS[2]),
-    )
-    assert tuple(second.context) == expected
-
-
-def test_each_window_is_recorded_as_its_session_saw_it():
-    engine, trajectory = _truncated()
-    windows = [trajectory.token_ids[window] for window in trajectory.windows]
-    assert windows == [tuple(session.context) for session in engine.sessions]
-
-
-def test_tokens_repeated_in_a_new_window_are_no_actions():
-    _, trajectory = _truncated()
-    lengths = [len(_ids(action)) for action in ACTIONS]
-    assert sum(trajectory.action_mask) == sum(lengths)
-    for turn, action in zip(trajectory.turns, ACTIONS, strict=True):
-        spanned = trajectory.token_ids[turn.action_start : turn.action_end]
-        assert spanned == _ids(action)
-        assert set(trajectory.action_mask[turn.action_start : turn.action_end]) == {1}
-
-
-def test_a_new_window_has_another_seed():
-    engine, _ = _truncated()
-    seeds = {sampling.seed for sampling in engine.samplings}
-    assert len(seeds) == 2
-
-
-SUMMARY = "country of lyon : france"
-
-
-def _summarised():
-    """Room for one observation, and after it an action, the request and a summary."""
-    actions = [_ids(action) for action in ACTIONS]
-    longest = max(len(ids) for ids in actions)
-    request = _read_ids(SUMMARY_REQUEST)
-    first = _read_ids(SEARCH.observation("lyon"))
     prompt = DIALECT.prompt_ids(TASK.prompt)
-    room = len(prompt) + len(actions[0]) + len(first) + 2 * longest + len(request)
-    limits = EpisodeConfig(max_tokens=room, max_turn_tokens=longest, overflow="summarise")
-    engine = _engine([*ACTIONS[:2], SUMMARY, ACTIONS[2]])
-    return engine, _play(engine, limits=limits)
+    lengths = [len(_ids(action)) for action in ACTIONS]
+    second = _read_ids(SEARCH.observation("france"))
+    # room for the prompt, all actions, and one observation
+    room = len(prompt) + sum(lengths) + len(second) + 1
+    limits = EpisodeConfig(max_tokens=room, max_turn_tokens=max(lengths), overflow="truncate")
+    engine = _engine()
+    trajectory = _play(engine, limits=limits)
+    assert trajectory.finish_reason is FinishReason.ANSWERED
+    expected = (*prompt, *_ids(ACTIONS[0]), *_ids(ACTIONS[1]), *second, *_ids(ACTIONS[2]))
+    assert tuple(engine.sessions[1].context) == expected
+    _assert_windows_are_sessions(engine, trajectory, ACTIONS)
 
 
 def test_a_summary_by_the_policy_replaces_the_history():
-    engine, trajectory = _summarised()
+    summary = "country of lyon : france"
+    actions = [_ids(action) for action in ACTIONS]
+    longest = max(len(ids) for ids in actions)
+    first = _read_ids(SEARCH.observation("lyon"))
+    prompt = DIALECT.prompt_ids(TASK.prompt)
+    # room for one observation, and after it an action, the request and a summary
+    room = len(prompt) + len(actions[0]) + len(first) + 2 * longest
+    room += len(_read_ids(SUMMARY_REQUEST))
+    limits = EpisodeConfig(max_tokens=room, max_turn_tokens=longest, overflow="summarise")
+    engine = _engine([*ACTIONS[:2], summary, ACTIONS[2]])
+    trajectory = _play(engine, limits=limits)
     assert trajectory.finish_reason is FinishReason.ANSWERED
-    _, second = engine.sessions
-    assert tuple(second.context) == (
-        *DIALECT.prompt_ids(TASK.prompt),
-        *_ids(SUMMARY),
-        *_read_ids(SEARCH.observation("france")),
-        *_ids(ACTIONS[2]),
-    )
+    second = _read_ids(SEARCH.observation("france"))
+    expected = (*prompt, *_ids(summary), *second, *actions[2])
+    assert tuple(engine.sessions[1].context) == expected
+    _assert_windows_are_sessions(engine, trajectory, (*ACTIONS[:2], summary, ACTIONS[2]))
 
 
-def test_a_summary_is_an_action_of_its_window():
-    engine, trajectory = _summarised()
-    windows = [trajectory.token_ids[window] for window in trajectory.windows]
-    assert windows == [tuple(session.context) for session in engine.sessions]
-    spans = [trajectory.token_ids[t.action_start : t.action_end] for t in trajectory.turns]
-    assert spans == [_ids(text) for text in (*ACTIONS[:2], SUMMARY, ACTIONS[2])]
-    assert sum(trajectory.action_mask) == sum(len(span) for span in spans)
+def _lost(environment, action):
+    raise EnvironmentLostError("the sandbox is gone")
 
 
-class Failing(ToolEnvironment):
-    def step(self, action):
-        raise EnvironmentLostError("the sandbox is gone")
+def _broken(environment, action):
+    raise ProgramBrokeSandboxError("the program ended its sandbox")
 
 
-class Breaking(ToolEnvironment):
-    """The policy's program ends its sandbox, at a step or when its answer is judged."""
-
-    breaks_when = "step"
-
-    def step(self, action):
-        if self.breaks_when == "step":
-            raise ProgramBrokeSandboxError("the program ended its sandbox")
-        return super().step(action)
-
-    def score(self):
-        if self.breaks_when == "score" and self.answer is not None:
-            raise ProgramBrokeSandboxError("the answer ended its sandbox")
-        return super().score()
+def _broken_when_judged(environment):
+    if environment.answer is not None:
+        raise ProgramBrokeSandboxError("the answer ended its sandbox")
+    return ToolEnvironment.score(environment)
 
 
-class BreakingWhenJudged(Breaking):
-    breaks_when = "score"
+def _stuck(environment, action):
+    threading.Event().wait(30)
 
 
-class Stuck(ToolEnvironment):
-    def step(self, action):
-        threading.Event().wait(30)
+async def _stuck_and_asynchronous(environment, action):
+    await asyncio.sleep(30)
 
 
-class StuckAndAsynchronous(ToolEnvironment):
-    async def step(self, action):
-        await asyncio.sleep(30)
+async def _asynchronous(environment, action):
+    await asyncio.sleep(0)
+    return ToolEnvironment.step(environment, action)
 
 
-class Asynchronous(ToolEnvironment):
-    async def step(self, action):
-        await asyncio.sleep(0)
-        return super().step(action)
-
-
-class Buggy(ToolEnvironment):
-    def step(self, action):
-        raise ZeroDivisionError
-
-
-def _made_by(environment_class):
+def _with(**methods):
+    """Environments with some methods replaced."""
     rules = SearchQA(Profile()).rules((search_tool(SEARCH),))
+    environment_class = type("Changed", (ToolEnvironment,), methods)
     return replace(lookup_environments(SEARCH), make=lambda _: environment_class(rules))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_lost_environment_ends_its_episode_unscored(workers):
+    ended = []
+    rules = SearchQA(Profile()).rules((search_tool(SEARCH),))
+    rules = replace(rules, on_end=lambda: ended.append(1))
+    lost = type("Lost", (ToolEnvironment,), {"step": _lost})
+    environments = replace(lookup_environments(SEARCH), make=lambda _: lost(rules))
     engine = _engine()
-    trajectory = _play(engine, environments=_made_by(Failing), workers=workers)
+    trajectory = _play(engine, environments=environments, workers=workers)
     assert trajectory.finish_reason is FinishReason.SANDBOX_LOST
     assert trajectory.is_lost
     assert trajectory.reward == {}
     assert sum(trajectory.action_mask) == len(_ids(ACTIONS[0]))
     assert not engine.sessions[0].is_open
+    assert ended == [1], "what it held is given back"
+
+    def unavailable(task):
+        raise EnvironmentLostError("no sandbox is free")
+
+    never_begun = _play(_engine(), environments=unavailable)
+    assert never_begun.finish_reason is FinishReason.SANDBOX_LOST
 
 
-@pytest.mark.parametrize("environment_class", [Breaking, BreakingWhenJudged])
-def test_whose_program_broke_the_sandbox_has_answered_wrong(environment_class, tmp_path):
+@pytest.mark.parametrize("methods", [{"step": _broken}, {"score": _broken_when_judged}])
+def test_whose_program_broke_the_sandbox_has_answered_wrong(methods, tmp_path):
     engine = _engine()
-    trajectory = _play(engine, environments=_made_by(environment_class))
+    trajectory = _play(engine, environments=_with(**methods))
     assert trajectory.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
     assert trajectory.broke_sandbox
     assert not trajectory.is_lost
@@ -365,59 +298,155 @@ def test_any_familys_tool_says_whose_doing_a_loss_was():
     assert _play(others, environments=environments).finish_reason is FinishReason.SANDBOX_LOST
 
 
-def test_a_lost_episode_gives_back_what_it_held():
-    ended = []
-    rules = replace(
-        SearchQA(Profile()).rules((search_tool(SEARCH),)), on_end=lambda: ended.append(1)
-    )
-    environments = replace(lookup_environments(SEARCH), make=lambda _: Failing(rules))
-    _play(_engine(), environments=environments)
-    assert ended == [1]
-
-
-def test_an_environment_that_cannot_be_set_up_is_lost():
-    def unavailable(task):
-        raise EnvironmentLostError("no sandbox is free")
-
-    assert _play(_engine(), environments=unavailable).finish_reason is FinishReason.SANDBOX_LOST
-
-
-@pytest.mark.parametrize("environment_class", [Stuck, StuckAndAsynchronous])
-def test_a_stuck_environment_ends_its_episode_unscored_in_time(environment_class):
+@pytest.mark.parametrize("step", [_stuck, _stuck_and_asynchronous])
+def test_a_stuck_environment_ends_its_episode_unscored_in_time(step):
     started = time.perf_counter()
-    trajectory = _play(
-        _engine(), environments=_made_by(environment_class), workers=1, timeout_s=0.05
-    )
+    trajectory = _play(_engine(), environments=_with(step=step), workers=1, timeout_s=0.05)
     assert time.perf_counter() - started < 10
     assert trajectory.finish_reason is FinishReason.TIMEOUT
     assert trajectory.is_lost
     assert trajectory.reward == {}
 
 
-def test_an_asynchronous_environment_gives_the_same_episode():
-    assert _play(_engine(), environments=_made_by(Asynchronous)) == _play(_engine())
-
-
-def test_an_environment_in_a_thread_gives_the_same_episode():
-    assert _play(_engine(), workers=2) == _play(_engine())
+def test_environments_in_threads_or_asynchronous_give_the_same_episode():
+    plain = _play(_engine())
+    assert _play(_engine(), workers=2) == plain
+    assert _play(_engine(), environments=_with(step=_asynchronous)) == plain
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_bug_is_not_taken_for_a_lost_environment(workers):
     with pytest.raises(ZeroDivisionError):
-        _play(_engine(), environments=_made_by(Buggy), workers=workers)
+        _play(_engine(), environments=_with(step=lambda *_: 1 / 0), workers=workers)
 
 
 def test_a_reward_for_an_action_stays_with_its_turn(tmp_path):
-    class PaidByTheSearch(ToolEnvironment):
-        def step(self, action):
-            taken = super().step(action)
-            return replace(taken, reward=0.25) if taken.messages else taken
+    def paid_for_searches(environment, action):
+        taken = ToolEnvironment.step(environment, action)
+        return replace(taken, reward=0.25) if taken.messages else taken
 
-    environments = _made_by(PaidByTheSearch)
-    trajectory = _play(_engine(), environments=environments)
+    trajectory = _play(_engine(), environments=_with(step=paid_for_searches))
     assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25, 0.0]
     assert trajectory.reward == {"outcome": 1.0, "format": 0.1, "turns": 0.5}
     assert trajectory.total_reward == pytest.approx(1.6)
     write_trajectories(tmp_path / "t.parquet", [trajectory])
     assert read_trajectories(tmp_path / "t.parquet")[0].turns == trajectory.turns
+
+
+SEARCHED = search_call("country", "lyon country")
+WRONG, RIGHT = FinalAnswer("france", "answer"), FinalAnswer("euro", "answer")
+REFLECTION = "country is france , currency"
+
+
+def _retries(attempts=2, **changes):
+    retry = {"attempts": attempts, "reflection_tokens": 30}
+    return EpisodeConfig(**{"retry": retry} | changes)
+
+
+def _read(content):
+    return DIALECT.result_ids((Message(role="user", content=content),))
+
+
+def _retried(*actions, episode=None, environments=None):
+    engine = _engine(actions)
+    return engine, _play(engine, limits=episode or _retries(), environments=environments)
+
+
+def test_second_attempt_begins_with_the_prompt_and_the_reflection(tmp_path):
+    actions = (SEARCHED, WRONG, REFLECTION, SEARCHED, RIGHT)
+    engine, trajectory = _retried(*actions)
+    second = engine.sessions[1].context
+    begun = (*DIALECT.prompt_ids(TASK.prompt), *_ids(REFLECTION), *_read(RETRY_REQUEST))
+    assert tuple(second[: len(begun)]) == begun
+    assert trajectory.finish_reason is FinishReason.ANSWERED
+    assert trajectory.answer == "euro"
+    assert trajectory.reward == {"outcome": 1.0, "format": 0.1}
+    assert trajectory.attempts == 2
+    assert len(trajectory.tool_results) == 2
+    said = [message.content for message in trajectory.messages if message.role == "user"]
+    assert said == [TASK.question, REFLECTION_REQUEST, RETRY_REQUEST]
+    _assert_windows_are_sessions(engine, trajectory, actions)
+    unsampled = zip(trajectory.action_mask, trajectory.behavior_logprobs, strict=True)
+    assert {logprob for mask, logprob in unsampled if not mask} == {0.0}
+    write_trajectories(tmp_path / "t.parquet", [trajectory])
+    assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
+
+
+def test_right_answer_ends_the_episode_at_once():
+    engine, trajectory = _retried(SEARCHED, RIGHT)
+    _, plain = _retried(SEARCHED, RIGHT, episode=EpisodeConfig())
+    assert trajectory == plain
+    assert trajectory.attempts == 1
+    assert len(engine.sessions) == 1
+
+
+def test_last_attempt_is_paid_whatever_came_before():
+    engine, trajectory = _retried(
+        WRONG, REFLECTION, WRONG, "look again", WRONG, episode=_retries(3)
+    )
+    assert trajectory.attempts == 3
+    assert trajectory.reward == {"outcome": 0.0, "format": 0.1}
+    assert len(trajectory.windows) == 3
+    begun = (*DIALECT.prompt_ids(TASK.prompt), *_ids("look again"), *_read(RETRY_REQUEST))
+    assert tuple(engine.sessions[2].context[: len(begun)]) == begun, "the last reflection alone"
+    _, cut_off = _retried(" ".join(["lyon"] * 60), REFLECTION, SEARCHED, RIGHT)
+    assert (cut_off.attempts, cut_off.reward["outcome"]) == (2, 1)
+
+
+def test_attempt_without_room_for_a_reflection_is_the_last():
+    prompt = len(DIALECT.prompt_ids(TASK.prompt))
+    full = prompt + len(_ids(WRONG)) + len(_read(REFLECTION_REQUEST)) + 29
+    tight = _retries(max_tokens=full, max_turn_tokens=16)
+    engine, trajectory = _retried(WRONG, episode=tight)
+    assert trajectory.attempts == 1
+    assert trajectory.reward["outcome"] == 0
+    assert len(engine.sessions) == 1
+
+
+def test_no_context_exceeds_the_limit():
+    for room in range(90, 140, 5):
+        short = _retries(max_tokens=room, max_turn_tokens=16)
+        _, trajectory = _retried(SEARCHED, WRONG, REFLECTION, SEARCHED, RIGHT, episode=short)
+        assert all(window.stop - window.start <= room for window in trajectory.windows)
+
+
+class _LostLater(ToolEnvironment):
+    """Lost in every attempt but the first."""
+
+    resets = 0
+
+    def reset(self, task):
+        _LostLater.resets += 1
+        if _LostLater.resets > 1:
+            raise EnvironmentLostError("the sandbox is gone")
+        return super().reset(task)
+
+
+def test_loss_in_a_later_attempt_loses_the_episode():
+    rules = SearchQA(Profile()).rules((search_tool(SEARCH),))
+    environments = replace(lookup_environments(SEARCH), make=lambda _task: _LostLater(rules))
+    _, trajectory = _retried(WRONG, REFLECTION, environments=environments)
+    assert trajectory.is_lost
+    assert trajectory.reward == {}
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"agent": {"command": ["true"]}}, "loop"),
+        ({"episode": {"max_tokens": 60}}, "turn"),
+        (
+            {"environment": {"name": "python_math"}, "self_play": {"name": "absolute_zero"}},
+            "absolute_zero",
+        ),
+    ],
+)
+def test_retry_is_refused_where_it_makes_no_sense(sections, said):
+    episode = {"retry": {"attempts": 2}} | sections.get("episode", {})
+    with pytest.raises(ValidationError, match=said):
+        Profile.model_validate(sections | {"episode": episode})
+
+
+def test_profile_without_retry_has_the_digest_it_had():
+    assert "retry" not in Profile().model_dump(mode="json")["episode"]
+    assert "hindsight" not in Profile().model_dump(mode="json")["warm_start"]

@@ -1,5 +1,4 @@
 import asyncio
-from itertools import pairwise
 
 import pytest
 import torch
@@ -7,25 +6,17 @@ import torch
 from espalier.policy.loading import Policy, save_policy
 from espalier.records import PolicyError
 from espalier.rollout.engines.decoder import RowwiseDecoder
-from espalier.rollout.engines.engine import KindChoice, Sampling
+from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
-from tests.factories.causal_models import CASES, embedded, lfm2_with_shared_heads_and_biases
+from tests.factories.causal_models import CASES, lfm2_with_shared_heads_and_biases
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
-from tests.unit.rollout.play import (
-    NEVER,
-    STOPS_OFTEN,
-    StopsAt,
-    engine_over,
-    plain_logprobs,
-    run_sessions,
-    turns,
-)
+from tests.unit.rollout import play
 
 PROMPTS = ([30, 31, 32], [40] * 5, list(range(50, 90)))
 OBSERVATIONS = ((60, 61, 62, 63), (70,), tuple(range(100, 140)))
 # more episodes than rows, prompts that are shared, and turns of different lengths
 EPISODES = [
-    turns(PROMPTS[number % 3], seed=number, observations=OBSERVATIONS[: number % 4])
+    play.turns(PROMPTS[number % 3], seed=number, observations=OBSERVATIONS[: number % 4])
     for number in range(12)
 ]
 
@@ -33,57 +24,42 @@ EPISODES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_logprobs_equal_plain_transformers(name):
-    for context, mask, logprobs in run_sessions(engine_over(name, max_rows=5), *EPISODES):
-        expected = plain_logprobs(CASES[name][1](), context, mask)
+    for context, mask, logprobs in play.run_sessions(play.engine_over(name, max_rows=5), *EPISODES):
+        expected = play.plain_logprobs(CASES[name][1](), context, mask)
         torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 2.0])
 def test_logprobs_are_those_of_the_temperature_that_sampled(temperature):
-    episode = turns(PROMPTS[0], temperature=temperature)
-    ((context, mask, logprobs),) = run_sessions(engine_over(), episode)
-    expected = plain_logprobs(
-        lfm2_with_shared_heads_and_biases(), context, mask, temperature=temperature
-    )
+    episode = play.turns(PROMPTS[0], temperature=temperature)
+    ((context, mask, logprobs),) = play.run_sessions(play.engine_over(), episode)
+    model = lfm2_with_shared_heads_and_biases()
+    # a greedy token has its log-prob at temperature 1
+    expected = play.plain_logprobs(model, context, mask, temperature=temperature or 1.0)
     torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_session_is_independent_of_other_sessions():
-    together = run_sessions(engine_over(max_rows=4), *EPISODES)
-    backwards = run_sessions(engine_over(max_rows=3), *reversed(EPISODES))[::-1]
-    alone = [run_sessions(engine_over(), episode)[0] for episode in EPISODES]
+    together = play.run_sessions(play.engine_over(max_rows=4), *EPISODES)
+    backwards = play.run_sessions(play.engine_over(max_rows=3), *reversed(EPISODES))[::-1]
+    alone = [play.run_sessions(play.engine_over(), episode)[0] for episode in EPISODES]
     assert [context for context, _, _ in together] == [context for context, _, _ in alone]
     assert [context for context, _, _ in backwards] == [context for context, _, _ in alone]
 
 
-def test_sessions_of_one_prompt_differ_by_their_seed_alone():
-    first, again, other = run_sessions(
-        engine_over(stop_rule=NEVER), *(turns(PROMPTS[0], seed=seed) for seed in (1, 1, 2))
-    )
-    assert first == again
-    assert first != other
-
-
 def test_each_row_is_sampled_by_its_own_parameters():
-    engine = engine_over(stop_rule=NEVER)
-    greedy = turns(PROMPTS[0], temperature=0.0)
-    one_of_one = turns(PROMPTS[0], top_k=1)
-    tiny_mass = turns(PROMPTS[0], top_p=1e-6)
-    hot = turns(PROMPTS[0], temperature=5.0)
-    (argmax, _, _), (first, _, certain), (second, _, _), (other, _, _) = run_sessions(
+    engine = play.engine_over(stop_rule=play.NEVER)
+    greedy = play.turns(PROMPTS[0], temperature=0.0)
+    one_of_one = play.turns(PROMPTS[0], top_k=1)
+    tiny_mass = play.turns(PROMPTS[0], top_p=1e-6)
+    hot = play.turns(PROMPTS[0], temperature=5.0)
+    (argmax, _, _), (first, _, certain), (second, _, _), (other, _, _) = play.run_sessions(
         engine, greedy, one_of_one, tiny_mass, hot
     )
     assert argmax == first == second
     assert argmax != other
     assert certain == [0.0] * len(certain)
-
-
-def test_a_greedy_token_has_its_logprob_at_temperature_one():
-    episode = turns(PROMPTS[0], temperature=0.0)
-    ((context, mask, logprobs),) = run_sessions(engine_over(), episode)
-    expected = plain_logprobs(lfm2_with_shared_heads_and_biases(), context, mask)
-    torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_an_action_ends_at_its_stop_token_or_limit():
@@ -93,48 +69,13 @@ def test_an_action_ends_at_its_stop_token_or_limit():
         session.close()
         return actions
 
-    (actions,) = run_sessions(engine_over(), sample)
+    (actions,) = play.run_sessions(play.engine_over(), sample)
     assert {action.stopped for action in actions} == {True, False}
     for action in actions:
         *before, last = action.token_ids
-        assert not STOPS_OFTEN.stop_ids.intersection(before)
-        assert action.stopped == (last in STOPS_OFTEN.stop_ids)
+        assert not play.STOPS_OFTEN.stop_ids.intersection(before)
+        assert action.stopped == (last in play.STOPS_OFTEN.stop_ids)
         assert action.stopped or len(action.token_ids) == 4
-
-
-def test_a_stop_text_of_several_tokens_ends_an_action():
-    class EndsAfterThree(StopsAt):
-        def ends_action(self, action_ids):
-            return len(action_ids) == 3
-
-    engine = engine_over(stop_rule=EndsAfterThree(stop_texts=("</answer>",)))
-    ((_, mask, _),) = run_sessions(engine, turns(PROMPTS[0]))
-    assert sum(mask) == 3
-
-
-@pytest.mark.slow
-def test_tokens_and_shared_prompts_are_forwarded_once():
-    engine = engine_over(stop_rule=NEVER, max_rows=3)
-    episodes = [turns(PROMPTS[2], seed=n, observations=OBSERVATIONS[:1]) for n in range(7)]
-    run_sessions(engine, *episodes)
-    own = 12 + len(OBSERVATIONS[0]) + 12
-    assert engine.counters.sampled == 7 * 24
-    assert engine.counters.unique == len(PROMPTS[2]) + 7 * own
-    # the last token of an episode is followed by nothing and never read
-    assert engine.counters.forwarded == engine.counters.unique - 7
-
-
-def test_an_observation_before_the_first_action_is_read():
-    async def observe_first(engine):
-        session = await engine.open(PROMPTS[0], Sampling(temperature=0.0, seed=0))
-        session.observe([60, 61])
-        session.observe([62])
-        return (await session.sample(max_tokens=5)).token_ids
-
-    (observed,) = run_sessions(engine_over(), observe_first)
-    whole = turns([*PROMPTS[0], 60, 61, 62], temperature=0.0, max_tokens=5)
-    ((context, _, _),) = run_sessions(engine_over(), whole)
-    assert list(observed) == context[6:]
 
 
 def test_a_session_waiting_for_a_tool_delays_no_other():
@@ -147,41 +88,29 @@ def test_a_session_waiting_for_a_tool_delays_no_other():
         session.close()
 
     async def quick(engine):
-        await turns(PROMPTS[1], observations=OBSERVATIONS)(engine)
+        await play.turns(PROMPTS[1], observations=OBSERVATIONS)(engine)
         others_are_done.set()
 
     others_are_done = asyncio.Event()
-    run_sessions(engine_over(max_rows=2), slow, quick)
+    play.run_sessions(play.engine_over(max_rows=2), slow, quick)
 
 
 def test_a_session_that_is_given_up_frees_its_slot():
     async def impatient(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
-        try:
+        with pytest.raises(TimeoutError):
             await asyncio.wait_for(session.sample(max_tokens=10**6), timeout=0.05)
-        except TimeoutError:
-            return "gave up"
-        finally:
-            session.close()
-            session.close()
-
-    gave_up, (_, mask, _) = run_sessions(
-        engine_over(stop_rule=NEVER, max_rows=1), impatient, turns(PROMPTS[1])
-    )
-    assert gave_up == "gave up"
-    assert sum(mask) == 12
-
-
-def test_a_cancelled_open_gets_no_slot():
-    async def holder(engine):
-        session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
         waiting = asyncio.create_task(engine.open(PROMPTS[1], Sampling(temperature=1.0, seed=0)))
         await asyncio.sleep(0)
+        session.close()
         session.close()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
-    run_sessions(engine_over(max_rows=1), holder, turns(PROMPTS[2]))
+    _, (_, mask, _) = play.run_sessions(
+        play.engine_over(stop_rule=play.NEVER, max_rows=1), impatient, play.turns(PROMPTS[1])
+    )
+    assert sum(mask) == 12
 
 
 def test_a_failed_step_raises_in_all_sessions():
@@ -190,21 +119,21 @@ def test_a_failed_step_raises_in_all_sessions():
             raise RuntimeError("out of memory")
 
     model = lfm2_with_shared_heads_and_biases()
-    engine = LockstepEngine(model, Broken(model), NEVER, max_rows=1)
+    engine = LockstepEngine(model, Broken(model), play.NEVER, max_rows=1)
     with pytest.raises(RuntimeError, match="out of memory"):
-        run_sessions(engine, turns(PROMPTS[0]), turns(PROMPTS[1]))
+        play.run_sessions(engine, play.turns(PROMPTS[0]), play.turns(PROMPTS[1]))
 
 
 def test_one_engine_serves_one_event_loop_after_the_other():
-    engine = engine_over()
-    assert run_sessions(engine, *EPISODES[:3]) == run_sessions(engine, *EPISODES[:3])
+    engine = play.engine_over()
+    assert play.run_sessions(engine, *EPISODES[:3]) == play.run_sessions(engine, *EPISODES[:3])
 
 
 def test_loaded_weights_sample_from_the_next_session_on(tmp_path):
     policy = tiny_policy()
-    engine = LockstepEngine(policy.model, RowwiseDecoder(policy.model), NEVER, max_rows=2)
+    engine = LockstepEngine(policy.model, RowwiseDecoder(policy.model), play.NEVER, max_rows=2)
     save_policy(Policy(tiny_policy(seed=1).model, tiny_tokenizer()), tmp_path)
-    episode = turns(PROMPTS[0], temperature=0.0)
+    episode = play.turns(PROMPTS[0], temperature=0.0)
 
     async def load(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=0.0, seed=0))
@@ -215,43 +144,22 @@ def test_loaded_weights_sample_from_the_next_session_on(tmp_path):
         await loading
         return list(before.token_ids), await while_loading
 
-    ((before, (after, _, _)),) = run_sessions(engine, load)
+    ((before, (after, _, _)),) = play.run_sessions(engine, load)
     old, new = (
-        LockstepEngine(m, RowwiseDecoder(m), NEVER, max_rows=1)
+        LockstepEngine(m, RowwiseDecoder(m), play.NEVER, max_rows=1)
         for m in (tiny_policy().model, tiny_policy(seed=1).model)
     )
-    assert run_sessions(old, episode)[0][0] == [*PROMPTS[0], *before]
-    assert run_sessions(new, episode)[0][0] == after
+    assert play.run_sessions(old, episode)[0][0] == [*PROMPTS[0], *before]
+    assert play.run_sessions(new, episode)[0][0] == after
     assert engine.policy_version == 5
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
     save_policy(tiny_policy(), tmp_path)
     model = lfm2_with_shared_heads_and_biases()
-    engine = LockstepEngine(model, RowwiseDecoder(model), NEVER, max_rows=1)
+    engine = LockstepEngine(model, RowwiseDecoder(model), play.NEVER, max_rows=1)
     with pytest.raises(PolicyError, match=tmp_path.name):
         asyncio.run(engine.load_weights(tmp_path, version=1))
-
-
-@pytest.mark.slow
-def test_a_drawn_kind_has_the_logprob_of_the_mixture():
-    kinds, after = (25, 26), 24
-    choice = KindChoice(epsilon=0.5, after_id=after, kind_ids=kinds)
-    episodes = [
-        turns([30, 31], seed=seed, kind_choice=choice, max_tokens=200) for seed in range(16)
-    ]
-    engine = engine_over("tiny policy", NEVER, max_rows=16)
-    chosen = 0
-    for context, mask, logprobs in run_sessions(engine, *episodes):
-        policy = plain_logprobs(embedded(), context, mask).exp()
-        sampled = context[2:]
-        for place, (before, token) in enumerate(pairwise(sampled), 1):
-            expected = policy[place]
-            if before == after:
-                chosen += 1
-                expected = 0.5 * expected + (0.25 if token in kinds else 0.0)
-            assert torch.tensor(logprobs[place]).exp() == pytest.approx(float(expected), rel=1e-3)
-    assert chosen
 
 
 @pytest.mark.parametrize("turns_of_the_loop", range(1, 9))
@@ -265,30 +173,25 @@ def test_a_cancelled_sample_affects_no_other_session(turns_of_the_loop):
 
     async def cancel_one(engine):
         left = asyncio.create_task(leave(engine))
-        stayed = asyncio.create_task(turns(PROMPTS[1])(engine))
+        stayed = asyncio.create_task(play.turns(PROMPTS[1])(engine))
         for _ in range(turns_of_the_loop):
             await asyncio.sleep(0)
         left.cancel()
         return await stayed
 
-    ((context, _, _),) = run_sessions(engine_over(stop_rule=NEVER), cancel_one)
-    ((alone, _, _),) = run_sessions(engine_over(stop_rule=NEVER), turns(PROMPTS[1]))
-    assert context == alone
+    (stayed,) = play.run_sessions(play.engine_over(stop_rule=play.NEVER), cancel_one)
+    (alone,) = play.run_sessions(play.engine_over(stop_rule=play.NEVER), play.turns(PROMPTS[1]))
+    assert stayed[0] == alone[0]
 
 
-def test_counting_unique_tokens_forgets_old_prompts(monkeypatch):
-    monkeypatch.setattr("espalier.rollout.engines.lockstep._MAX_KNOWN", 2)
-    engine = engine_over(stop_rule=NEVER)
+def test_an_observation_before_the_first_action_is_read():
+    async def observe_first(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=0.0, seed=0))
+        session.observe([60, 61])
+        session.observe([62])
+        return (await session.sample(max_tokens=5)).token_ids
 
-    async def counts(engine):
-        for prompt in ([30], [30], [31], [30]):
-            session = await engine.open(prompt, Sampling(temperature=1.0, seed=0))
-            try:
-                await session.sample(max_tokens=1)
-            finally:
-                session.close()
-            seen.append(engine.counters.unique - engine.counters.sampled)
-
-    seen = []
-    run_sessions(engine, counts)
-    assert seen == [1, 1, 2, 3]
+    (observed,) = play.run_sessions(play.engine_over(), observe_first)
+    whole = play.turns([*PROMPTS[0], 60, 61, 62], temperature=0.0, max_tokens=5)
+    ((context, _, _),) = play.run_sessions(play.engine_over(), whole)
+    assert list(observed) == context[6:]

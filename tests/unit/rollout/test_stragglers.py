@@ -46,20 +46,17 @@ ENDED, CUT = FinishReason.ANSWERED, FinishReason.TIMEOUT
         ((0, 0, 0.2, 0.2), RULE, [ENDED, ENDED, CUT, CUT]),
         ((0, 0, 0.2, 0.2), None, [ENDED] * 4),
         ((0, 0.2, 0.2, 0.2), RULE, [ENDED] * 4),
+        # each group is closed by itself
+        ((0, 0, 0, None, 0.2, 0.2, 0.2, 0.2), RULE, [ENDED] * 3 + [CUT] + [ENDED] * 4),
     ],
 )
 def test_a_group_waits_for_a_share_and_then_a_time(roller_of, seconds, rule, reasons):
     roller = roller_of(seconds, rule)
-    played = roller.roll_out(TASKS[:1], samples=4, temperature=1.0, seed=0)
+    tasks = TASKS[: len(seconds) // 4]
+    played = roller.roll_out(tasks, samples=4, temperature=1.0, seed=0)
     assert [t.finish_reason for t in played] == reasons
+    assert [t.task_id for t in played] == [task.task_id for task in tasks for _ in range(4)]
     assert roller.losses[CUT] == reasons.count(CUT)
-
-
-def test_each_group_is_closed_by_itself(roller_of):
-    roller = roller_of((0, 0, 0, None, 0.2, 0.2, 0.2, 0.2), RULE)
-    played = roller.roll_out(TASKS[:2], samples=4, temperature=1.0, seed=0)
-    assert [t.is_lost for t in played] == [False] * 3 + [True] + [False] * 4
-    assert [t.task_id for t in played] == [TASKS[0].task_id] * 4 + [TASKS[1].task_id] * 4
 
 
 def test_a_group_that_is_sampled_ahead_is_closed_too(roller_of):
@@ -85,14 +82,3 @@ def test_episodes_that_are_cancelled_with_all_others_are_no_stragglers(roller_of
     with pytest.raises(TimeoutError):
         asyncio.run(play())
     assert not roller.losses
-
-
-def test_an_error_of_an_episode_ends_its_group(roller_of, monkeypatch):
-    roller = roller_of((0, 0, None), RULE)
-
-    async def broken(task, sampling, context, begun):
-        raise ValueError("no such tool")
-
-    monkeypatch.setattr(rolling, "run_episode", broken)
-    with pytest.raises(ValueError, match="no such tool"):
-        roller.roll_out(TASKS[:1], samples=3, temperature=1.0, seed=0)

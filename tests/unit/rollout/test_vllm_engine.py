@@ -1,40 +1,42 @@
 import asyncio
 import math
+from pathlib import Path
 
 import pytest
 
-from espalier.records import EngineError, PolicyError
+from espalier.config import VllmConfig
+from espalier.records import EngineError, HungError, PolicyError
 from espalier.rollout.engines.engine import KindChoice, Sampling
-from tests.fakes.vllm_double import KIND_IDS, STOP_ID, THOUGHT_ID, running
-from tests.unit.rollout.vllm_play import engine_of, play, policy_at, sample_once
+from espalier.rollout.engines.vllm import VllmServerEngine
+from tests.fakes.vllm_double import KIND_IDS, STOP_ID, THOUGHT_ID, completion, running
+from tests.unit.rollout.vllm_play import StopsAtOneId, engine_of, play, policy_at, sample_once
 
 
 def test_an_action_is_the_sampled_ids_until_a_stop(server, policy_dir):
-    action = play(engine_of(server), policy_dir, sample_once())
+    engine = engine_of(server)
+    action = play(engine, policy_dir, sample_once())
+    sampled = len(action.token_ids)
     assert action.token_ids[-1] == STOP_ID
     assert action.stopped
-    assert action.logprobs == (-0.25,) * len(action.token_ids)
-
-
-def test_an_action_cut_by_its_length_is_not_stopped(server, policy_dir):
-    engine = engine_of(server)
-    whole = play(engine, policy_dir, sample_once())
-    cut = play(engine, policy_dir, sample_once(len(whole.token_ids) - 1))
-    assert cut.token_ids == whole.token_ids[:-1]
+    assert action.logprobs == (-0.25,) * sampled
+    counters = engine.counters  # by the server's usage
+    assert (counters.sampled, counters.unique) == (sampled, 3 + sampled)
+    assert counters.forwarded == 3 - 1 + sampled - 1
+    cut = play(engine, policy_dir, sample_once(sampled - 1))
+    assert cut.token_ids == action.token_ids[:-1]
     assert not cut.stopped
 
 
 def test_a_request_carries_ids_and_the_whole_of_the_sampling(server, policy_dir):
     sampling = Sampling(temperature=0.7, seed=4, top_p=0.9, top_k=20)
     play(engine_of(server), policy_dir, sample_once(), sampling)
-    body = server.asked("/v1/completions")[-1]
-    assert body["prompt"] == [1, 2, 3]
-    assert (body["temperature"], body["top_p"], body["top_k"]) == (0.7, 0.9, 20)
-    assert body["stop_token_ids"] == [STOP_ID]
-    assert body["stop"] == ["</answer>"]
-    assert body["include_stop_str_in_output"]
-    assert body["ignore_eos"]
-    assert body["return_token_ids"]
+    asked = {
+        "prompt": [1, 2, 3],
+        **{"temperature": 0.7, "top_p": 0.9, "top_k": 20},
+        **{"stop_token_ids": [STOP_ID], "stop": ["</answer>"]},
+        **{"include_stop_str_in_output": True, "ignore_eos": True, "return_token_ids": True},
+    }
+    assert asked.items() <= server.asked("/v1/completions")[-1].items()
 
 
 def test_the_next_request_repeats_sampled_and_observed_ids_unchanged(server, policy_dir):
@@ -57,33 +59,6 @@ def test_the_draw_depends_on_seed_and_position_only(server, policy_dir):
         play(engine, policy_dir, sample_once(), Sampling(temperature=1.0, seed=seed))
     drawn = [body for body in server.asked("/v1/completions") if body["top_k"] != 1]
     assert drawn[0]["seed"] == drawn[1]["seed"] != drawn[2]["seed"]
-
-
-def test_tokens_are_counted_by_the_servers_usage(server, policy_dir):
-    engine = engine_of(server)
-    action = play(engine, policy_dir, sample_once())
-    sampled = len(action.token_ids)
-    assert engine.counters.sampled == sampled
-    assert engine.counters.unique == 3 + sampled
-    assert engine.counters.forwarded == 3 - 1 + sampled - 1
-
-
-def test_open_waits_for_a_free_slot(server, policy_dir):
-    async def five():
-        engine = engine_of(server)
-        await engine.load_weights(policy_dir, 1)
-        async with engine.serving():
-            sampling = Sampling(temperature=1.0, seed=0)
-            sessions = [await engine.open([1], sampling) for _ in range(4)]
-            waiting = asyncio.create_task(engine.open([1], sampling))
-            await asyncio.sleep(0.01)
-            waited = not waiting.done()
-            sessions[0].close()
-            sessions[0].close()
-            await waiting
-            return waited
-
-    assert asyncio.run(five())
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 0.25])
@@ -112,16 +87,12 @@ def test_loaded_weights_are_those_that_the_server_then_names(server, policy_dir,
     assert order.index("/reset_prefix_cache") < order.index("/resume")
 
 
-def test_a_policy_of_another_shape_is_not_loaded(server, tmp_path):
+def test_policies_of_another_shape_or_without_weights_are_not_loaded(server, tmp_path):
     wider = policy_at(tmp_path / "wider", hidden_size=64)
-    with pytest.raises(PolicyError, match="hidden_size"):
-        asyncio.run(engine_of(server).load_weights(wider, 1))
+    for refused, named in ((wider, "hidden_size"), (tmp_path, tmp_path.name)):
+        with pytest.raises(PolicyError, match=named):
+            asyncio.run(engine_of(server).load_weights(refused, 1))
     assert server.weights != str(wider)
-
-
-def test_a_directory_without_weights_is_not_loaded(server, tmp_path):
-    with pytest.raises(PolicyError, match=tmp_path.name):
-        asyncio.run(engine_of(server).load_weights(tmp_path, 1))
 
 
 def test_a_cpu_server_refuses_to_exchange_tied_weights(tmp_path):
@@ -143,24 +114,101 @@ def test_a_failed_exchange_lets_the_server_go_on(server, policy_dir):
     assert server.seen[-1][0] == "POST /resume"
 
 
-@pytest.mark.parametrize("exchanged", ["at the start", "in the middle"])
-def test_weights_that_another_run_loaded_are_noticed(server, policy_dir, exchanged):
+@pytest.mark.parametrize("exchanged", ["at the start", "in the middle", "not even loaded"])
+def test_weights_that_another_run_or_none_loaded_are_noticed(server, policy_dir, exchanged):
     async def episode():
         engine = engine_of(server)
-        await engine.load_weights(policy_dir, 1)
+        if exchanged != "not even loaded":
+            await engine.load_weights(policy_dir, 1)
         if exchanged == "at the start":
             server.version = "3-another"
         async with engine.serving():
             server.version = "3-another"
 
-    with pytest.raises(EngineError, match="'3-another'"):
+    named = "load_weights" if exchanged == "not even loaded" else "'3-another'"
+    with pytest.raises(EngineError, match=named):
         asyncio.run(episode())
 
 
-def test_nothing_is_sampled_before_a_policy_is_loaded(server):
-    async def serve():
-        async with engine_of(server).serving():
-            pass
+def test_server_errors_are_tried_again_and_then_named(server, policy_dir):
+    server.answers["/weight_info"] = [("break", None), (503, {"error": "starting"})]
+    assert play(engine_of(server), policy_dir, sample_once()).token_ids
+    server.answers["/weight_info"] = [(500, {"error": "EngineCore died"})] * 3
+    with pytest.raises(EngineError, match=r"3 times.*EngineCore died"):
+        asyncio.run(engine_of(server).load_weights(policy_dir, 1))
 
-    with pytest.raises(EngineError, match="load_weights"):
-        asyncio.run(serve())
+
+@pytest.mark.parametrize(
+    ("path", "answer", "settings", "named"),
+    [
+        ("/v1/models", ("slow", 0.5), {"request_timeout_s": 0.1}, r"0\.1 s"),
+        ("/pause", ("slow", 0.5), {"request_timeout_s": 0.1}, r"version 1: .*/pause.*0\.1 s"),
+        ("/collective_rpc", (404, {"detail": "Not Found"}), {}, "VLLM_SERVER_DEV_MODE"),
+        ("/none", None, {"model": "judge"}, r"policy.*'judge'"),
+        ("/none", None, {"key_file": Path("nokey")}, "nokey"),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_named(server, policy_dir, path, answer, settings, named):
+    server.answers[path] = [answer]
+    with pytest.raises(EngineError, match=named):
+        asyncio.run(engine_of(server, **settings).load_weights(policy_dir, 1))
+
+
+def test_an_unreachable_server_is_awaited_and_then_named(policy_dir):
+    config = VllmConfig(url="http://127.0.0.1:9", ready_timeout_s=0.05)
+    engine = VllmServerEngine(config, StopsAtOneId(), max_rows=1)
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9: .*0\.05 s"):
+        asyncio.run(engine.load_weights(policy_dir, 0))
+
+
+@pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/reset_prefix_cache"])
+def test_an_exchange_of_weights_that_hangs_is_named(server, policy_dir, path):
+    server.answers[path] = [("slow", 2.0)]
+    with pytest.raises(HungError, match=f"version 7 .*{path}.* 1 s"):
+        asyncio.run(engine_of(server, exchange_timeout_s=1.0).load_weights(policy_dir, 7))
+
+
+def test_raw_log_probs_are_refused(server, policy_dir):
+    raw = completion({"prompt": [0, 0], "seed": 0, "max_tokens": 1, "top_k": 0}, -3.0)
+    server.answers["/v1/completions"] = [(200, raw)]
+    with pytest.raises(EngineError, match="processed_logprobs"):
+        play(engine_of(server), policy_dir, sample_once())
+
+
+def _changed(**changes):
+    answer = completion({"prompt": [1], "seed": 0, "max_tokens": 2})
+    answer["choices"][0] |= changes
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (_changed(logprobs=None), "no log-probs"),
+        (_changed(token_ids=None), "no token ids"),
+        (_changed(token_ids=[1, 2, 3]), "3 token ids .*2 log-probs"),
+        (_changed(finish_reason="abort"), "off"),
+        ({"choices": "none"}, "protocol"),
+        (_changed() | {"model": "other"}, "'other'"),
+        (b"<html>", "JSON"),
+        ([1, 2], "JSON object"),
+    ],
+)
+def test_an_answer_that_cannot_be_trusted_is_refused(server, policy_dir, answer, complaint):
+    async def spoiled(session):
+        server.answers["/v1/completions"] = [(200, answer)]
+        await session.sample(max_tokens=2)
+
+    with pytest.raises(EngineError, match=complaint):
+        play(engine_of(server), policy_dir, spoiled)
+
+
+def test_the_key_goes_to_the_server_and_into_no_message(server, policy_dir, tmp_path, caplog):
+    key_file = tmp_path / "key"
+    key_file.write_text("s3cret\n")
+    server.answers["/weight_info"] = [(401, {"error": "Unauthorized"})]
+    engine = engine_of(server, key_file=key_file)
+    with caplog.at_level("DEBUG"), pytest.raises(EngineError, match="key_file") as raised:
+        asyncio.run(engine.load_weights(policy_dir, 1))
+    assert {key for _, _, key in server.seen} == {"Bearer s3cret"}
+    assert "s3cret" not in caplog.text + str(raised.value) + repr(raised.value.__cause__)

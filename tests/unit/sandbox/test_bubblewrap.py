@@ -3,8 +3,6 @@
 import itertools
 from pathlib import Path, PurePosixPath
 
-import pytest
-
 from espalier.sandbox import Limits
 from espalier.sandbox.bubblewrap import (
     ENVIRONMENT,
@@ -18,9 +16,9 @@ LIMITS = Limits(disk_bytes=12345)
 MOUNT = Mount(Path("/srv/python"), PurePosixPath("/home/someone/python"))
 
 
-def _command(user_map=None, settings=None):
+def _command(user_map=None):
     descriptors = PassedDescriptors(listener=5, information=6, user_map=user_map)
-    return command(LIMITS, [MOUNT], settings or {"A": "b"}, descriptors)
+    return command(LIMITS, [MOUNT], {"A": "b"}, descriptors)
 
 
 def _pairs(words):
@@ -31,14 +29,10 @@ def _triples(words):
     return list(zip(words, words[1:], words[2:], strict=False))
 
 
-@pytest.mark.parametrize("kind", ["user", "pid", "net", "ipc", "uts"])
-def test_every_sandbox_has_its_own_namespaces(kind):
-    assert f"--unshare-{kind}" in _command()
-
-
-def test_it_ends_with_its_parent_and_has_no_terminal():
-    words = _command()
-    assert {"--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"} <= set(words)
+def test_every_sandbox_has_own_namespaces_and_ends_with_its_parent():
+    wanted = {f"--unshare-{kind}" for kind in ("user", "pid", "net", "ipc", "uts")}
+    wanted |= {"--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"}
+    assert wanted <= set(_command())
 
 
 def test_only_sized_folders_can_be_written():
@@ -59,13 +53,6 @@ def test_of_this_machine_only_named_things_are_seen():
     named = {"/usr", "/etc/alternatives", "/etc/ld.so.cache", "/srv/python"}
     merged = {"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
     assert {source for source, _ in bound} - merged == named
-
-
-def test_parent_folders_of_mounts_are_accessible():
-    words = _command()
-    assert words.index("/home") < words.index("/home/someone") < words.index("/srv/python")
-    at = words.index("/home/someone")
-    assert words[at - 3 : at] == ["--perms", "0755", "--dir"]
 
 
 def test_a_sandbox_of_root_becomes_another_user_before_anything_runs():

@@ -8,15 +8,14 @@ import pytest
 
 from espalier.environments.losses import CallTimeoutError
 from espalier.rollout.episode import ToolRunner
-from espalier.sandbox import ExecResult, SandboxTimeout
-from espalier.sandbox.call_time import CallTime, current_call
+from espalier.sandbox import ExecResult
 from espalier.sandbox.choice import PoolThread
 from espalier.sandbox.pool import PoolSettings
 from tests.fakes.scripted_sandbox import ENDED, ScriptedBackend, ScriptedSandbox
 
 LIMIT_S = 1.0
 """Several times what a busy machine needs for a call that waits for nothing."""
-QUICK = {"low_water": 1, "high_water": 1, "size": 1, "backoff_s": 0.01}
+QUICK = PoolSettings(low_water=1, high_water=1, size=1, backoff_s=0.01)
 
 
 class SlowSandbox(ScriptedSandbox):
@@ -48,9 +47,9 @@ class SlowBackend(ScriptedBackend):
         pass
 
 
-def with_pool(use, **settings):
+def with_pool(use):
     backend = SlowBackend()
-    with PoolThread(backend, PoolSettings(**(QUICK | settings))) as sandboxes:
+    with PoolThread(backend, QUICK) as sandboxes:
         return asyncio.run(use(sandboxes)), backend.made
 
 
@@ -69,10 +68,16 @@ def borrower(sandboxes, *programs, then_s=0.0):
     return tool
 
 
-def test_waiting_for_a_sandbox_is_not_the_calls_time():
+@pytest.mark.parametrize("workers", [0, 5], ids=["awaited", "in a thread"])
+def test_waiting_for_a_sandbox_is_not_the_calls_time(workers):
     async def use(sandboxes):
-        tools = ToolRunner(workers=0, timeout_s=LIMIT_S)
-        calls = [tools.run(borrower(sandboxes, "0.3")) for _ in range(5)]
+        tools = ToolRunner(workers=workers, timeout_s=LIMIT_S)
+        tool = borrower(sandboxes, "0.3")
+
+        def threaded():
+            return sandboxes.post(tool()).result()
+
+        calls = [tools.run(threaded if workers else tool) for _ in range(5)]
         return await asyncio.gather(*calls)
 
     began = time.perf_counter()
@@ -104,42 +109,6 @@ def test_a_tool_that_hangs_beside_its_sandbox_is_given_up():
     assert ended - began < 10
 
 
-def test_a_tool_in_a_thread_has_the_same_time():
-    async def use(sandboxes):
-        tools = ToolRunner(workers=5, timeout_s=LIMIT_S)
-
-        def tool():
-            return sandboxes.post(borrower(sandboxes, "0.3")()).result()
-
-        return await asyncio.gather(*(tools.run(tool) for _ in range(5)))
-
-    assert with_pool(use)[0] == [[None]] * 5
-
-
-def test_nobody_waits_longer_than_the_pool_lets_them():
-    async def use(sandboxes):
-        tools = ToolRunner(workers=0, timeout_s=30.0)
-        calls = [tools.run(borrower(sandboxes, "0.5")) for _ in range(2)]
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    (first, second), _ = with_pool(use, claim_timeout_s=0.1)
-    assert first == [None]
-    assert isinstance(second, SandboxTimeout)
-
-
 def test_outside_of_a_call_programs_have_their_own_limit_alone():
-    async def use(sandboxes):
-        return await borrower(sandboxes, "0.01")()
-
-    _, (sandbox,) = with_pool(use)
+    _, (sandbox,) = with_pool(lambda sandboxes: borrower(sandboxes, "0.01")())
     assert sandbox.walls_s == [5.0]
-
-
-def test_a_call_knows_its_time_only_while_it_is_made():
-    async def use():
-        assert current_call() is None
-        async with CallTime(5.0) as call:
-            assert current_call() is call
-        assert current_call() is None
-
-    asyncio.run(use())

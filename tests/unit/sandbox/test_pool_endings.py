@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from espalier.sandbox import SandboxError, SandboxLost, SandboxUnavailable
+from espalier.sandbox import ExecResult, SandboxError, SandboxLost, SandboxUnavailable
 from espalier.sandbox.choice import PoolThread
 from espalier.sandbox.pool import PoolSettings, SandboxPool
-from espalier.sandbox.starting import probe
+from espalier.sandbox.starting import differences, probe
 from tests.fakes.scripted_sandbox import ENDED, ScriptedBackend, ScriptedSandbox
 
 _ONE = PoolSettings(
@@ -27,44 +27,25 @@ async def _lose(pool):
         await sandbox.exec(["true"])
 
 
-def test_closing_a_pool_ends_its_waiters_with_an_error():
+def test_closing_a_pool_ends_waiters_refuses_claims_and_starts_nothing():
     async def main():
         release = asyncio.Event()
         async with SandboxPool(ScriptedBackend(), _ONE) as pool:
             holder = asyncio.create_task(_hold(pool, release))
             waiter = asyncio.create_task(_hold(pool, release))
             await asyncio.sleep(0.05)
-        release.set()
-        return await asyncio.gather(holder, waiter, return_exceptions=True), pool.metrics
-
-    (held, waited), metrics = asyncio.run(asyncio.wait_for(main(), 10))
-    assert held is None
-    assert isinstance(waited, SandboxUnavailable)
-    assert metrics.created == metrics.closed == 1
-
-
-def test_a_closed_pool_refuses_claims_at_once():
-    async def main():
-        async with SandboxPool(ScriptedBackend(), _ONE) as pool:
-            pass
         with pytest.raises(SandboxUnavailable, match="closed"):
             async with asyncio.timeout(1.0), pool.claim():
                 pass
-
-    asyncio.run(main())
-
-
-def test_a_loan_that_outlives_its_pool_starts_nothing():
-    async def main():
-        release = asyncio.Event()
-        async with SandboxPool(ScriptedBackend(), _ONE) as pool:
-            holder = asyncio.create_task(_hold(pool, release))
-            await asyncio.sleep(0.05)
         release.set()
-        await holder
-        return asyncio.all_tasks() - {asyncio.current_task()}
+        ended = await asyncio.gather(holder, waiter, return_exceptions=True)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return ended, pool.metrics
 
-    assert asyncio.run(main()) == set()
+    (held, waited), metrics = asyncio.run(main())
+    assert held is None
+    assert isinstance(waited, SandboxUnavailable)
+    assert metrics.created == metrics.closed == 1
 
 
 def test_one_failed_start_does_not_end_a_pool():
@@ -79,11 +60,13 @@ def test_one_failed_start_does_not_end_a_pool():
     assert asyncio.run(asyncio.wait_for(main(), 10)) == 3
 
 
-@pytest.mark.parametrize("said", ["[]", "3", "null", "[" * 100_000])
-def test_a_probe_that_is_no_object_is_a_loss(said):
+@pytest.mark.parametrize(
+    ("said", "status"), [("{}", 1), ("no json", 0), ("[]", 0), ("[" * 100_000, 0)]
+)
+def test_a_probe_that_says_no_object_is_a_loss(said, status):
     class Lying(ScriptedSandbox):
         async def run_python(self, code, **_):
-            return (await self.exec([said])).__class__(stdout=said.encode(), **ENDED)
+            return ExecResult(stdout=said.encode(), **ENDED | {"exit_status": status})
 
     with pytest.raises(SandboxLost, match="probe"):
         asyncio.run(probe(Lying("lying")))
@@ -108,26 +91,26 @@ def test_closing_ends_a_borrower_on_another_loop():
     assert isinstance(ended[0][0], asyncio.CancelledError)
 
 
-def test_a_closing_thread_takes_no_more_work():
+def test_a_closing_or_closed_thread_takes_no_more_work():
     class Backend(ScriptedBackend):
         async def close(self):
-            try:
-                taken.append(thread.post(asyncio.sleep(0)))
-            except SandboxUnavailable as error:
-                refused.append(error)
+            with pytest.raises(SandboxUnavailable):
+                thread.post(asyncio.sleep(0))
+            closing.append(self)
 
-    taken, refused = [], []
-    with PoolThread(Backend(), _ONE) as thread:
-        pass
-    assert (len(taken), len(refused)) == (0, 1)
-
-
-def test_a_closed_thread_refuses_work_at_once():
     async def borrow(thread):
         async with thread.claim():
             pass
 
-    with PoolThread(ScriptedBackend(), _ONE) as thread:
+    closing = []
+    with PoolThread(Backend(), _ONE) as thread:
         pass
+    assert len(closing) == 1
     with pytest.raises(SandboxError, match="closed"):
         asyncio.run(thread.run(borrow(thread)))
+
+
+def test_changed_new_and_missing_entries_are_named():
+    before = {"a": 1, "b": [1, "x"], "c": None}
+    assert differences(before, before) == []
+    assert differences(before, {"a": 2, "b": [1, "x"], "d": 0}) == ["a", "d"]

@@ -7,7 +7,6 @@ from espalier.config import SandboxPodsConfig
 from espalier.config.cluster import Toleration, TopologySpread
 from espalier.records import ManifestError
 from espalier.sandbox.pod import (
-    SandboxPodSettings,
     sandbox_claim,
     sandbox_pod,
     sandbox_template,
@@ -22,23 +21,18 @@ def _pod(settings=SANDBOXES, run_id=RUN, name="r17-s0"):
 
 def test_a_sandbox_has_no_token_and_no_shared_volume():
     spec = _pod()["spec"]
+    (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"] is False
     assert all(volume.keys() == {"name", "emptyDir"} for volume in spec["volumes"])
     assert "secret" not in json.dumps(spec).lower()
+    assert container["terminationMessagePath"].startswith("/root/"), "the agent's user cannot go"
+    assert container["resources"]["limits"].keys() == {"cpu", "memory", "ephemeral-storage"}
 
 
-def test_a_sandbox_asks_for_little_and_may_burst():
-    resources = _pod()["spec"]["containers"][0]["resources"]
-    assert resources["requests"] == {"cpu": "10m", "memory": "64Mi"}
-    assert resources["limits"] == {
-        "cpu": "1",
-        "memory": "1536Mi",
-        "ephemeral-storage": "256Mi",
-    }
-
-
-def test_a_sandbox_ends_at_its_time_to_live():
+def test_a_sandbox_ends_with_lease_or_time_to_live():
     manifest = _pod()
+    (owner,) = manifest["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Lease", LEASE.uid)
     assert manifest["spec"]["activeDeadlineSeconds"] == 14400
     assert manifest["metadata"]["labels"]["espalier.dev/ttl-seconds"] == "14400"
 
@@ -49,22 +43,15 @@ def test_workspaces_are_in_memory_unless_the_profile_wants_disk():
         (SANDBOXES.pods, {"medium": "Memory", "sizeLimit": "256Mi"}),
         (on_disk, {"sizeLimit": "256Mi"}),
     ):
-        settings = SandboxPodSettings(image="python:1", namespace="n", pods=pods)
-        volumes = _pod(settings)["spec"]["volumes"]
+        volumes = _pod(replace(SANDBOXES, pods=pods))["spec"]["volumes"]
         found = {volume["name"]: volume["emptyDir"] for volume in volumes}
         assert found == {"tmp": expected, "workspace": expected}
-
-
-def test_the_kubelets_file_lies_where_the_agents_user_cannot_go():
-    (container,) = _pod()["spec"]["containers"]
-    assert container["terminationMessagePath"].startswith("/root/")
 
 
 @pytest.mark.parametrize(("internet_sockets", "expected"), [(False, "local"), (True, "internet")])
 def test_programs_get_internet_sockets_only_where_the_profile_asks(internet_sockets, expected):
     pods = SandboxPodsConfig(internet_sockets=internet_sockets)
-    settings = SandboxPodSettings(image="python:1", namespace="n", pods=pods)
-    (container,) = _pod(settings)["spec"]["containers"]
+    (container,) = _pod(replace(SANDBOXES, pods=pods))["spec"]["containers"]
     assert {"name": "SANDBOXD_SOCKETS", "value": expected} in container["env"]
 
 
@@ -75,22 +62,10 @@ def test_sandboxes_do_not_share_a_count_of_processes():
     assert max(users) < 1 << 31
 
 
-def test_deleting_the_lease_deletes_the_sandbox():
-    (owner,) = _pod()["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("Lease", LEASE.uid)
-
-
-def test_the_runtime_class_and_the_nodes_are_the_profiles():
-    pods = SandboxPodsConfig(runtime_class="runc", node_selector={"pool": "tools"})
-    settings = SandboxPodSettings(image="python:1", namespace="elsewhere", pods=pods)
-    manifest = _pod(settings)
-    assert manifest["spec"]["runtimeClassName"] == "runc"
-    assert manifest["spec"]["nodeSelector"] == {"pool": "tools"}
-    assert manifest["metadata"]["namespace"] == "elsewhere"
-
-
 def test_a_sandbox_lies_where_the_profile_says():
     pods = SandboxPodsConfig(
+        runtime_class="runc",
+        node_selector={"pool": "tools"},
         tolerations=(Toleration(key="spot"), Toleration(key="a", operator="Equal", value="b")),
         topology_spread=(
             TopologySpread(max_skew=4),
@@ -98,7 +73,10 @@ def test_a_sandbox_lies_where_the_profile_says():
         ),
         image_pull_secrets=("espalier-pull",),
     )
-    spec = _pod(replace(SANDBOXES, pods=pods))["spec"]
+    manifest = _pod(replace(SANDBOXES, namespace="elsewhere", pods=pods))
+    spec = manifest["spec"]
+    assert manifest["metadata"]["namespace"] == "elsewhere"
+    assert (spec["runtimeClassName"], spec["nodeSelector"]) == ("runc", {"pool": "tools"})
     assert spec["tolerations"] == [
         {"key": "spot", "operator": "Exists"},
         {"key": "a", "operator": "Equal", "value": "b"},
@@ -109,12 +87,6 @@ def test_a_sandbox_lies_where_the_profile_says():
     labels = _pod()["metadata"]["labels"]
     assert over_nodes["labelSelector"]["matchLabels"].items() <= labels.items()
     assert spec["imagePullSecrets"] == [{"name": "espalier-pull"}]
-
-
-def test_sandboxes_are_spread_over_nodes_where_there_is_room():
-    (spread,) = _pod()["spec"]["topologySpreadConstraints"]
-    assert spread["topologyKey"] == "kubernetes.io/hostname"
-    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
     unspread = replace(SANDBOXES, pods=SandboxPodsConfig(topology_spread=()))
     assert "topologySpreadConstraints" not in _pod(unspread)["spec"]
 
@@ -125,10 +97,12 @@ def test_a_run_that_cannot_be_a_label_is_refused():
 
 
 def test_a_warm_sandbox_is_the_same_pod():
-    template = sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE)["spec"]["podTemplate"]
+    made = sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE)["spec"]
+    template = made["podTemplate"]
     of_a_template = {"securityContext": template["spec"]["securityContext"]}
     assert template["spec"] == _pod()["spec"] | of_a_template
     assert template["metadata"]["labels"] == _pod()["metadata"]["labels"]
+    assert made["networkPolicyManagement"] == "Unmanaged", "the cluster's policies are in charge"
 
 
 def test_a_claim_finds_the_pool_and_the_pool_its_template():
@@ -137,8 +111,3 @@ def test_a_claim_finds_the_pool_and_the_pool_its_template():
     claim = sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE, now=NOON)
     assert pool["spec"]["sandboxTemplateRef"]["name"] == template["metadata"]["name"]
     assert claim["spec"]["warmPoolRef"]["name"] == pool["metadata"]["name"]
-
-
-def test_the_network_policies_of_the_cluster_are_left_in_charge():
-    template = sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE)
-    assert template["spec"]["networkPolicyManagement"] == "Unmanaged"

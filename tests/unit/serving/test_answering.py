@@ -42,11 +42,13 @@ class OneToken:
         self.closed += 1
 
 
+def order(max_tokens):
+    sampling = Sampling(temperature=1.0, seed=0)
+    return SamplingOrder(prompt_ids=(20,), sampling=sampling, max_tokens=max_tokens, in_pieces=True)
+
+
 def answering(engine, writer, metrics, *, timeout_s):
-    order = SamplingOrder(
-        prompt_ids=(20,), sampling=Sampling(temperature=1.0, seed=0), max_tokens=5, in_pieces=True
-    )
-    planned = AnswerPlan(((20,),), (order,))
+    planned = AnswerPlan(((20,),), (order(5),))
     source = Source(names=("tiny",), created=0, described={})
     policy = ServedPolicy(
         source=source, tokenizer=tiny_tokenizer(), engine=engine, vocabulary=400, context=64
@@ -82,16 +84,10 @@ def test_stopping_the_engine_ends_what_is_being_written():
     writer.start()
 
     async def write():
-        order = SamplingOrder(
-            prompt_ids=(20,),
-            sampling=Sampling(temperature=1.0, seed=0),
-            max_tokens=10**9,
-            in_pieces=True,
-        )
-        async for _ in writer.write(order):
+        async for _ in writer.write(order(10**9)):
             await asyncio.to_thread(writer.stop)
 
-    with pytest.raises(EngineError, match="the engine was stopped"):
+    with pytest.raises(EngineError, match="stopped"):
         asyncio.run(write())
     assert engine.closed == 1
     assert writer.failure is None
@@ -106,5 +102,5 @@ def test_an_engine_that_cannot_start_is_an_error():
             yield
 
     writer = EngineThread(Broken())
-    with pytest.raises(EngineError, match="did not start: no memory"):
+    with pytest.raises(EngineError, match="no memory"):
         writer.start()

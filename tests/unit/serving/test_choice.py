@@ -26,18 +26,6 @@ def test_tokens_behind_a_stop_text_are_left_out():
     assert TEXTS[1].strip() not in piece.text
 
 
-def test_a_stop_id_ends_the_answer_with_itself():
-    reader = ChoiceReader(order(stop_ids=frozenset(WORDS[2:3])), tiny_tokenizer())
-    piece = read(reader, WORDS)
-    assert (piece.token_ids, piece.finish_reason) == (tuple(WORDS[:3]), "stop")
-
-
-def test_the_policys_own_stop_ends_the_answer_unless_ignored():
-    assert read(ChoiceReader(order(), tiny_tokenizer()), WORDS, stopped=True).finish_reason
-    ignoring = ChoiceReader(order(ignores_end=True), tiny_tokenizer())
-    assert read(ignoring, WORDS, stopped=True).finish_reason is None
-
-
 def test_as_many_tokens_as_were_asked_for_end_the_answer():
     reader = ChoiceReader(order(max_tokens=len(WORDS)), tiny_tokenizer())
     assert read(reader, WORDS[:2]).finish_reason is None

@@ -129,20 +129,14 @@ def test_a_completion_says_what_was_written_and_used(served, engine):
     assert choice["prompt_token_ids"] == [5, 6, 7]
     assert choice["logprobs"]["token_logprobs"] == [-1.0] * 3
     assert choice["logprobs"]["tokens"] == [TOKENIZER.decode([i]) for i in WORDS[:3]]
-    assert answer.json()["usage"] == {
-        "prompt_tokens": 3,
-        "completion_tokens": 3,
-        "total_tokens": 6,
-    }
+    used = {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert answer.json()["usage"] == used
     assert (answer.json()["object"], answer.json()["id"][:5]) == ("text_completion", "cmpl-")
     assert answer.json()["system_fingerprint"] is None
     assert engine.asked == [3]
-
-
-def test_a_completion_tells_neither_ids_nor_logprobs_unasked(served):
-    (choice,) = served.complete(max_tokens=1).json()["choices"]
-    assert choice["logprobs"] is None
-    assert not {"token_ids", "prompt_token_ids"} & choice.keys()
+    (unasked,) = served.complete(max_tokens=1).json()["choices"]
+    assert unasked["logprobs"] is None
+    assert not {"token_ids", "prompt_token_ids"} & unasked.keys()
 
 
 def test_a_chat_answers_as_the_assistant(served, engine):
@@ -156,9 +150,8 @@ def test_a_chat_answers_as_the_assistant(served, engine):
     }
     assert choice["finish_reason"] == "stop"
     assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == [-1.0, -1.0]
-    rendered = TOKENIZER.apply_chat_template(
-        CHAT["messages"], add_generation_prompt=True, return_dict=False
-    )
+    opening = {"add_generation_prompt": True, "return_dict": False}
+    rendered = TOKENIZER.apply_chat_template(CHAT["messages"], **opening)
     assert answer["prompt_token_ids"] == list(rendered)
     assert "prompt_token_ids" not in choice
     assert (answer["object"], answer["id"][:9]) == ("chat.completion", "chatcmpl-")
@@ -168,9 +161,8 @@ def test_a_chat_answers_as_the_assistant(served, engine):
 def test_a_stream_tells_the_same_as_a_whole_answer(served):
     asked = {"max_tokens": 9, "return_token_ids": True, "n": 2}
     whole = served.complete(**asked).json()
-    *pieces, done = events(
-        served.complete(**asked, stream=True, stream_options={"include_usage": True})
-    )
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    *pieces, done = events(served.complete(**asked, **streaming))
     *pieces, last = [json.loads(piece) for piece in pieces]
     assert done == "[DONE]"
     assert (last["choices"], last["usage"]) == ([], whole["usage"])
@@ -203,6 +195,7 @@ def test_answers_of_one_request_have_seeds_of_their_own(served, engine):
     served.complete(max_tokens=1, temperature=0.5, top_k=-1, top_p=0.5)
     seeds = [sampling.seed for _, sampling in engine.opened]
     first, again, (free,) = seeds[:4], seeds[4:8], seeds[8:]
+    assert 1 << 60 < max(new_seed() for _ in range(64)) < 1 << 63
     assert [prompt for prompt, _ in engine.opened[:4]] == [(5,), (5,), (6, 7), (6, 7)]
     assert first[0] == 3
     assert len(set(first)) == 4
@@ -210,15 +203,11 @@ def test_answers_of_one_request_have_seeds_of_their_own(served, engine):
     assert (first, free) == (again, 11)
     sampling = engine.opened[-1][1]
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 0, 0.5)
-
-
-def test_seeds_that_nobody_named_are_of_63_bits(served, engine):
-    drawn = [new_seed() for _ in range(64)]
-    served.complete(prompt=[[5]] * 4, n=1, max_tokens=1, seed=(1 << 63) - 1)
-    served.complete(prompt=[[5]] * 4, n=1, max_tokens=1, seed=-1)
-    seeds = [sampling.seed for _, sampling in engine.opened]
-    assert 1 << 60 < max(drawn) < 1 << 63
-    assert (len(seeds), max(seeds) < 1 << 63) == (8, True)
+    served.complete(max_tokens=1, seed=0)
+    assert engine.opened[-1][1].seed == 0
+    for seed in ((1 << 63) - 1, -1):
+        served.complete(prompt=[[5]] * 4, n=1, max_tokens=1, seed=seed)
+    assert [drawn.seed < 1 << 63 for _, drawn in engine.opened[-8:]] == [True] * 8
 
 
 def test_usage_counts_each_prompt_once_and_every_answer(served):
@@ -230,17 +219,13 @@ def test_usage_counts_each_prompt_once_and_every_answer(served):
     ("changes", "status", "told"),
     [
         ({"model": "other"}, 404, "ask for tiny or models:/tiny/3"),
-        ({"n": 5}, 400, "at most 4 answers"),
-        ({"prompt": [[5]] * 5}, 400, "at most 4 prompts"),
-        ({"prompt": [[5], [6]], "n": 3}, 400, "at most 4 answers"),
+        ({"n": 5}, 400, "4 answers"),
+        ({"prompt": [[5]] * 5}, 400, "4 prompts"),
+        ({"prompt": [[5], [6]], "n": 3}, 400, "4 answers"),
         ({"prompt": [400]}, 400, "400 is no token id"),
         ({"prompt": [5, -1]}, 400, "-1 is no token id"),
-        (
-            {"max_tokens": CONTEXT - 2},
-            400,
-            f"3 tokens of the prompt and {CONTEXT - 2} of the answer",
-        ),
-        ({"prompt": [5] * CONTEXT}, 400, "shorten the prompt"),
+        ({"max_tokens": CONTEXT - 2}, 400, f"3 tokens of the prompt and {CONTEXT - 2} of"),
+        ({"prompt": [5] * CONTEXT}, 400, f"{CONTEXT} tokens of the prompt and 1 of"),
         ({"stop": 3}, 400, "stop"),
     ],
 )
@@ -254,9 +239,8 @@ def test_what_just_fits_the_policy_is_answered(served, engine):
     assert served.complete(max_tokens=CONTEXT - 3).json()["usage"]["total_tokens"] == CONTEXT
     assert served.complete(prompt=[399, 0], max_tokens=1).status_code == 200
     assert served.complete(n=4, max_tokens=1).status_code == 200
-    assert (
-        served.complete(prompt=[[5]] * 4, max_tokens=1, model="models:/tiny/3").status_code == 200
-    )
+    four = served.complete(prompt=[[5]] * 4, max_tokens=1, model="models:/tiny/3")
+    assert four.status_code == 200
     engine.asked.clear()
     served.complete()
     served.complete(prompt=[5] * (CONTEXT - 2))
@@ -267,7 +251,8 @@ def test_what_just_fits_the_policy_is_answered(served, engine):
 def test_a_chat_names_its_longest_answer_twice(served, engine):
     served.chat(max_tokens=5)
     served.chat(max_tokens=5, max_completion_tokens=4)
-    assert engine.asked == [5, 4]
+    served.chat(max_tokens=4, max_completion_tokens=6)
+    assert engine.asked == [5, 4, 6]
     refused = served.chat(max_tokens=CONTEXT).json()["error"]
     assert (refused["param"], refused["code"]) == ("messages", "context_length_exceeded")
 
@@ -284,29 +269,23 @@ def test_more_answers_than_places_are_refused_at_once():
     assert (admission.taken, admission.waiting) == (0, 0)
 
 
-def test_a_request_may_fill_every_place(engine):
-    server = Served(engine, ServingConfig(rows=1, max_waiting=2, max_choices=3))
-    server.writer.start()
-    server.endpoint.serve(server.policy, server.writer)
-    answers = [server.complete(n=3, max_tokens=1).status_code for _ in range(2)]
-    server.writer.stop()
-    assert answers == [200, 200]
+def test_a_request_may_fill_every_place(served):
+    served.endpoint = Endpoint(ServingConfig(rows=1, max_waiting=2, max_choices=3), lambda: 11)
+    served.app = served.endpoint.app()
+    served.endpoint.serve(served.policy, served.writer)
+    assert [served.complete(n=3, max_tokens=1).status_code for _ in range(2)] == [200, 200]
 
 
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
         (b"{", {}, 400),
-        (b"[]", {}, 400),
         (b"{}", {"content-type": "text/plain"}, 415),
         (b"{}", {"content-type": "Application/JSON; charset=utf-8"}, 400),
-        (b" " * 1024 + b"{}", {}, 413),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused(engine, body, headers, status):
-    server = Served(engine, ServingConfig(max_body_bytes=1024))
-    server.endpoint.serve(server.policy, server.writer)
-    answer = server.ask("POST", "/v1/completions", body, headers)
+def test_a_body_that_cannot_be_read_is_refused(served, body, headers, status):
+    answer = served.ask("POST", "/v1/completions", body, headers)
     assert answer.status_code == status
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
@@ -325,10 +304,8 @@ def test_probes_say_what_the_endpoint_waits_for(engine):
     server.endpoint.wait_for("tiny is being loaded")
     statuses = {p: server.ask("GET", p).status_code for p in ("/health", "/healthz", "/readyz")}
     assert statuses == {"/health": 503, "/healthz": 200, "/readyz": 503}
-    assert server.ask("GET", "/health").json() == {
-        "status": "loading",
-        "detail": "tiny is being loaded",
-    }
+    told = {"status": "loading", "detail": "tiny is being loaded"}
+    assert server.ask("GET", "/health").json() == told
     refused = server.complete()
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert "espalier_serving_ready 0.0\n" in server.ask("GET", "/metrics").text
@@ -372,7 +349,7 @@ def test_an_answer_that_takes_too_long_is_given_up(engine):
         streamed = events(server.complete(stream=True))
     server.writer.stop()
     assert whole.status_code == 504
-    assert "not answered within 0.05 s (0 tokens were sampled)" in whole.text
+    assert "0 tokens were sampled" in whole.text
     assert json.loads(streamed[-1])["error"]["type"] == "timeout_error"
 
 
@@ -409,10 +386,9 @@ def test_a_stop_text_ends_an_answer_before_it(served):
     assert (choice["finish_reason"], stop in choice["text"]) == ("stop", False)
     told = served.complete(max_tokens=8, stop=stop, include_stop_str_in_output=True).json()
     assert told["choices"][0]["text"].endswith(stop)
-    (by_id,) = served.complete(
-        max_tokens=8, stop_token_ids=[WORDS[2]], return_token_ids=True
-    ).json()["choices"]
-    assert by_id["token_ids"] == list(WORDS[:3])
+    by_id = served.complete(max_tokens=8, stop_token_ids=[WORDS[2]], return_token_ids=True).json()
+    (choice,) = by_id["choices"]
+    assert (choice["token_ids"], choice["finish_reason"]) == (list(WORDS[:3]), "stop")
 
 
 def test_what_ends_a_message_can_be_written_past(served, engine):

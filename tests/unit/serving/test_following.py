@@ -7,7 +7,7 @@ import pytest
 from espalier.config import ControllerConfig
 from espalier.records import RegistryAwayError, RegistryError, ServingError
 from espalier.registry.promotion import promote, rollback
-from espalier.serving.controller import Heartbeat, follow, pause_s
+from espalier.serving.controller import Heartbeat, follow
 from espalier.serving.controller_metrics import ControllerMetrics
 from espalier.serving.decision import Refuse, Wait
 from espalier.serving.following import Follower, HealthProbe, VersionSource
@@ -31,10 +31,10 @@ def address(cluster):
 def new_follower(bench, address):
     """A controller that has just started; a new one remembers nothing."""
 
-    def start(metrics=None):
+    def start(metrics=None, *, registry=bench.target.uri, api=address):
         return Follower(
-            VersionSource(bench.target.uri, bench.name),
-            connected(address, bench.name),
+            VersionSource(registry, bench.name),
+            connected(api, bench.name),
             HealthProbe(),
             health_attempts=3,
             metrics=metrics or ControllerMetrics(),
@@ -59,6 +59,19 @@ def force(bench, version):
     return promote(bench.model, bench.gate(), version=version, force_reason=REASON)
 
 
+@pytest.fixture
+def serve_forced(bench, new_follower):
+    """Registers, forces and settles one version after the other."""
+
+    def served(*versions):
+        for version in versions:
+            bench.register(0.6)
+            force(bench, version)
+            settle(new_follower)
+
+    return served
+
+
 def reasons(cluster):
     return [event["reason"] for event in cluster.events]
 
@@ -68,8 +81,7 @@ def tags(bench, version):
 
 
 def test_a_promoted_version_is_rolled_out_and_recorded(bench, cluster, new_follower):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     settle(new_follower)
     assert cluster.environment["ESPALIER_MODEL"] == f"models:/{bench.name}/1"
     assert cluster.environment["ESPALIER_POLICY_DIGEST"] == bench.model.version("1").policy_digest
@@ -81,6 +93,8 @@ def test_a_promoted_version_is_rolled_out_and_recorded(bench, cluster, new_follo
 
 def test_looking_again_changes_nothing_whoever_looks(bench, cluster, new_follower):
     bench.register(0.6)
+    assert isinstance(new_follower().step(), Wait)
+    assert (cluster.rolls, cluster.events) == (0, []), "nothing was promoted yet"
     promote(bench.model, bench.gate())
     settle(new_follower)
     seen = len(cluster.requests)
@@ -90,15 +104,8 @@ def test_looking_again_changes_nothing_whoever_looks(bench, cluster, new_followe
     assert cluster.rolls == 1
 
 
-def test_before_the_first_promotion_nothing_is_touched(bench, cluster, new_follower):
-    bench.register(0.6)
-    assert isinstance(new_follower().step(), Wait)
-    assert (cluster.rolls, cluster.events) == (0, [])
-
-
 def test_an_alias_moved_past_the_gate_changes_nothing(bench, cluster, new_follower):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     settle(new_follower)
     bench.register(0.3)
     bench.model.point("champion", bench.model.version("2"))
@@ -106,7 +113,7 @@ def test_an_alias_moved_past_the_gate_changes_nothing(bench, cluster, new_follow
         assert isinstance(new_follower().step(), Refuse)
     assert (cluster.serving, cluster.rolls) == ("1", 1)
     assert reasons(cluster) == ["Rolling", "Served", "Refused"]
-    assert "neither a gate pass nor a forced" in cluster.events[-1]["message"]
+    assert "gate" in cluster.events[-1]["message"]
     assert tags(bench, "2")["espalier.serving"] == "refused"
 
 
@@ -118,12 +125,9 @@ def test_a_forced_promotion_is_served_with_its_reason(bench, cluster, new_follow
     assert REASON in cluster.events[-1]["message"]
 
 
-def test_a_version_that_does_not_start_is_rolled_back(bench, cluster, new_follower):
-    for number in ("1", "2"):
-        bench.register(0.6)
-        cluster.plays["2"] = "stuck"
-        force(bench, number)
-        settle(new_follower)
+def test_a_version_that_does_not_start_is_rolled_back(bench, cluster, serve_forced):
+    cluster.plays["2"] = "stuck"
+    serve_forced("1", "2")
     assert cluster.serving == "1"
     assert reasons(cluster) == ["Rolling", "Served", "Rolling", "RolloutFailed", "Rolling"]
     for told in (
@@ -132,16 +136,15 @@ def test_a_version_that_does_not_start_is_rolled_back(bench, cluster, new_follow
         tags(bench, "2")["espalier.serving_reason"],
     ):
         assert "timed out progressing" in told
-        assert "CrashLoopBackOff; serving: exit 1 error: model.safetensors" in told
+        assert "CrashLoopBackOff" in told
     assert cluster.annotations["espalier.dev/last-good"] == "1"
 
 
-def test_a_failed_version_is_tried_again_when_promoted_again(bench, cluster, new_follower):
-    for number in ("1", "2"):
-        bench.register(0.6)
-        cluster.plays["2"] = "stuck"
-        force(bench, number)
-        settle(new_follower)
+def test_a_failed_version_is_tried_again_when_promoted_again(
+    bench, cluster, new_follower, serve_forced
+):
+    cluster.plays["2"] = "stuck"
+    serve_forced("1", "2")
     rolls = cluster.rolls
     cluster.plays["2"] = "ready"
     settle(new_follower)
@@ -181,19 +184,15 @@ def shown(metrics, name):
     return {label: value for label, value in found.items() if value}
 
 
-def test_ready_pods_that_do_not_answer_are_rolled_back(bench, cluster, new_follower):
-    for number in ("1", "2"):
-        bench.register(0.6)
-        cluster.answers["2"] = 500
-        force(bench, number)
-        settle(new_follower)
+def test_ready_pods_that_do_not_answer_are_rolled_back(bench, cluster, serve_forced):
+    cluster.answers["2"] = 500
+    serve_forced("1", "2")
     assert cluster.serving == "1"
     assert "HTTP 500" in tags(bench, "2")["espalier.serving_reason"]
 
 
 def test_a_service_that_is_slow_to_answer_gets_another_chance(bench, cluster, new_follower):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     follower = new_follower()
     follower.step()
     cluster.answers["1"] = 503
@@ -207,8 +206,7 @@ def test_a_service_that_is_slow_to_answer_gets_another_chance(bench, cluster, ne
 def test_what_became_of_a_version_is_tagged_after_an_outage(
     bench, cluster, new_follower, monkeypatch
 ):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     follower = new_follower()
     follower.step()
 
@@ -227,16 +225,14 @@ def test_what_became_of_a_version_is_tagged_after_an_outage(
 
 
 def test_without_a_good_version_a_failure_stays(bench, cluster, new_follower):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     cluster.plays["1"] = "stuck"
     settle(new_follower)
     assert (cluster.serving, reasons(cluster)) == ("1", ["Rolling", "RolloutFailed"])
 
 
 def test_a_roll_out_that_is_under_way_is_waited_for(bench, cluster, new_follower):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     cluster.plays["1"] = "rolling"
     follower = new_follower()
     follower.step()
@@ -246,23 +242,17 @@ def test_a_roll_out_that_is_under_way_is_waited_for(bench, cluster, new_follower
     assert "espalier.dev/last-good" not in cluster.annotations
 
 
-def test_the_deployment_follows_the_alias_back(bench, cluster, new_follower):
-    for number in ("1", "2"):
-        bench.register(0.6)
-        force(bench, number)
-        settle(new_follower)
+def test_the_deployment_follows_the_alias_back(bench, cluster, new_follower, serve_forced):
+    serve_forced("1", "2")
     rollback(bench.model)
     settle(new_follower)
     assert (cluster.serving, cluster.rolls) == ("1", 3)
     assert cluster.annotations["espalier.dev/last-good"] == "1"
 
 
-def test_a_good_version_without_a_pass_is_not_rolled_to(bench, cluster, new_follower):
-    for number in ("1", "2"):
-        bench.register(0.6)
-        force(bench, number)
-        settle(new_follower)
-        cluster.plays["3"] = "stuck"
+def test_a_good_version_without_a_pass_is_not_rolled_to(bench, cluster, new_follower, serve_forced):
+    serve_forced("1", "2")
+    cluster.plays["3"] = "stuck"
     bench.model.tag(bench.model.version("2"), {"espalier.gate": "refused"})
     bench.register(0.6)
     force(bench, "3")
@@ -273,8 +263,7 @@ def test_a_good_version_without_a_pass_is_not_rolled_to(bench, cluster, new_foll
 
 
 def test_an_environment_changed_by_hand_is_put_right(bench, cluster, new_follower):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     settle(new_follower)
     (container, _) = cluster.deployment["spec"]["template"]["spec"]["containers"]
     next(e for e in container["env"] if e["name"] == "ESPALIER_MODEL")["value"] = "models:/other/1"
@@ -282,36 +271,20 @@ def test_an_environment_changed_by_hand_is_put_right(bench, cluster, new_followe
     assert cluster.environment["ESPALIER_MODEL"] == f"models:/{bench.name}/1"
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 409, 429, 500, 503])
+@pytest.mark.parametrize("status", [401, 404, 409, 503])
 def test_a_refusal_of_the_api_server_names_the_purpose(bench, cluster, new_follower, status):
     cluster.faults = [status]
     with pytest.raises(ServingError, match=f"read the Deployment .*: HTTP {status}"):
         new_follower().step()
 
 
-def test_an_absent_api_server_is_an_error_without_secrets(bench):
-    follower = Follower(
-        VersionSource(bench.target.uri, bench.name),
-        connected("http://127.0.0.1:9", bench.name),
-        HealthProbe(),
-        health_attempts=1,
-        metrics=ControllerMetrics(),
-    )
+def test_an_absent_server_is_an_error_that_changes_nothing(cluster, new_follower):
+    nowhere = "http://127.0.0.1:9"
     with pytest.raises(ServingError, match="does not answer") as away:
-        follower.step()
-    assert "the-controller" not in str(away.value)
-
-
-def test_an_absent_registry_is_an_error_and_changes_nothing(cluster, address):
-    follower = Follower(
-        VersionSource("http://127.0.0.1:9", "m"),
-        connected(address, "m"),
-        HealthProbe(),
-        health_attempts=1,
-        metrics=ControllerMetrics(),
-    )
+        new_follower(api=nowhere).step()
+    assert "the-controller" not in str(away.value), "its token"
     with pytest.raises(RegistryError):
-        follower.step()
+        new_follower(registry=nowhere).step()
     assert {verb for verb, _ in cluster.requests} == {"get"}
 
 
@@ -345,10 +318,3 @@ def test_a_flaky_api_server_only_delays_the_outcome(bench, cluster, new_follower
     assert cluster.serving == "1"
     assert cluster.annotations["espalier.dev/failed"].startswith("2@")
     assert reasons(cluster).count("Served") == 0
-
-
-def test_pauses_grow_with_faults_and_stay_bounded():
-    config = ControllerConfig(poll_s=5, max_backoff_s=60)
-    assert pause_s(config, 0, 0.5) == 5
-    assert [pause_s(config, faults, 1.0) for faults in (1, 2, 3, 9, 10_000)] == [10, 20, 40, 60, 60]
-    assert pause_s(config, 3, 0.0) == 20

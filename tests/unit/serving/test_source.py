@@ -17,8 +17,7 @@ def fetch(bench, reference, digest=None):
 
 
 def test_a_passed_version_is_served_under_model_and_number(bench):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     directory, source = fetch(bench, f"{bench.name}@champion")
     assert source.names == (bench.name, f"models:/{bench.name}/1")
     assert source.described["gate"] == "passed"
@@ -32,7 +31,7 @@ def test_a_passed_version_is_served_under_model_and_number(bench):
 def test_no_alias_and_no_number_gets_around_the_gate(bench, reference):
     bench.register(0.6)
     bench.model.point("champion", bench.model.version("1"))
-    with pytest.raises(ServingError, match="neither a gate pass nor a forced"):
+    with pytest.raises(ServingError, match="gate"):
         fetch(bench, reference.format(bench.name))
 
 
@@ -41,13 +40,12 @@ def test_a_forced_version_is_served_only_with_a_reason(bench):
     promote(bench.model, bench.gate(), force_reason="the suite was wrong")
     fetch(bench, f"models:/{bench.name}/1")
     bench.model.tag(bench.model.version("1"), {"espalier.gate_reason": " "})
-    with pytest.raises(ServingError, match=r"gate: forced"):
+    with pytest.raises(ServingError, match="forced"):
         fetch(bench, f"models:/{bench.name}/1")
 
 
 def test_only_the_policy_that_was_approved_is_loaded(bench):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     digest = bench.model.version("1").policy_digest
     fetch(bench, f"models:/{bench.name}/1", digest)
     with pytest.raises(ServingError, match="0000 was approved"):
@@ -55,8 +53,7 @@ def test_only_the_policy_that_was_approved_is_loaded(bench):
 
 
 def test_files_that_were_changed_in_the_store_are_not_served(bench):
-    bench.register(0.6)
-    promote(bench.model, bench.gate())
+    bench.lead(0.6)
     version = bench.model.version("1")
     stored = next((bench.model_root() / version.run_id).rglob("model.safetensors"))
     stored.write_bytes(b"others")
@@ -65,19 +62,20 @@ def test_files_that_were_changed_in_the_store_are_not_served(bench):
 
 
 def test_a_directory_is_served_under_its_own_name(tmp_path):
-    (tmp_path / "trained_policy" / "policy").mkdir(parents=True)
-    assert directory_source(tmp_path / "trained_policy").names == ("trained_policy",)
-    assert directory_source(tmp_path / "trained_policy" / "policy").names == ("trained_policy",)
+    folder = tmp_path / "trained_policy"
+    (folder / "policy").mkdir(parents=True)
+    for directory in (folder, folder / "policy"):
+        assert directory_source(directory).names == ("trained_policy",)
     with pytest.raises(ServingError, match="no such directory"):
         directory_source(tmp_path / "elsewhere")
 
 
 def test_versions_are_told_from_directories(tmp_path):
     (tmp_path / "a@b").mkdir()
-    assert is_reference("models:/m/3")
-    assert is_reference("m@champion")
-    assert not is_reference(str(tmp_path / "a@b"))
-    assert not is_reference("runs/demo/policy")
+    for reference in ("models:/m/3", "m@champion", str(tmp_path / "me@work")):
+        assert is_reference(reference)
+    for directory in (str(tmp_path / "a@b"), "runs/demo/policy"):
+        assert not is_reference(directory)
 
 
 def test_without_a_registry_none_is_made(tmp_path):

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import threading
 
 import pytest
 import tenacity
@@ -15,7 +14,6 @@ from espalier.storage.transfer import FileSums, MultipartUpload, upload
 from tests.factories.storage import HASTY, artifact, files, key_of, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET, SECRET_KEY
 
-KEY = "runs/r17/knowledge"
 LARGE = (11 << 20) + 7
 
 
@@ -31,11 +29,11 @@ def test_a_transient_failure_is_retried(s3, tmp_path, method, kind):
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
-@pytest.mark.parametrize(("method", "pattern"), [("POST", "uploads"), ("POST", "uploadId")])
+@pytest.mark.parametrize("pattern", ["uploads", "uploadId"])
 @pytest.mark.parametrize("kind", ["error", "drop", "lost"])
-def test_starting_and_completing_an_upload_are_retried(s3, tmp_path, method, pattern, kind):
+def test_starting_and_completing_an_upload_are_retried(s3, tmp_path, pattern, kind):
     artifact(tmp_path / "here", {"weights": os.urandom(LARGE)})
-    s3.fail(method, pattern, kind, times=2)
+    s3.fail("POST", pattern, kind, times=2)
     place = s3_place(s3)
     place.publish(tmp_path / "here")
     place.fetch(tmp_path / "there")
@@ -49,7 +47,8 @@ def test_an_unreachable_server_is_named_with_the_operation(s3, tmp_path):
         s3_place(s3).publish(tmp_path / "here")
     assert f"write s3://{BUCKET}/{key_of(b'1')}" in str(caught.value)
     assert s3.endpoint in str(caught.value)
-    assert "InternalError" in str(caught.value)
+    with pytest.raises(StorageAwayError, match=r"127\.0\.0\.1:9"):
+        s3_place(s3, endpoint="http://127.0.0.1:9").manifest()
 
 
 def test_an_unreachable_server_is_retried_for_two_minutes(s3, pauses):
@@ -75,31 +74,13 @@ def test_the_retry_time_starts_at_the_first_failure(s3, pauses):
     assert requests.send("read a large object", slow_transfer) == "whole"
 
 
-def test_a_refused_connection_is_an_unreachable_server(s3, tmp_path):
-    place = s3_place(s3, endpoint="http://127.0.0.1:9")
-    with pytest.raises(StorageAwayError, match=r"127\.0\.0\.1:9"):
-        place.manifest()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"access_key": "nobody"}, "does not accept the credentials"),
-        ({"secret_key": "wrong"}, "does not accept the credentials"),
-    ],
-)
-def test_refused_credentials_are_reported_but_not_shown(s3, changes, message):
-    with pytest.raises(StorageError, match=message) as caught:
+@pytest.mark.parametrize("changes", [{"access_key": "nobody"}, {"secret_key": "wrong"}])
+def test_refused_credentials_are_reported_but_not_shown(s3, changes):
+    with pytest.raises(StorageError, match="credentials") as caught:
         s3_place(s3, **changes).manifest()
     assert not isinstance(caught.value, StorageAwayError)
     assert len(s3.requests) == 1
     assert all(secret not in str(caught.value) for secret in (SECRET_KEY, "wrong"))
-
-
-def test_a_bucket_that_is_missing_is_named(s3):
-    s3.buckets.clear()
-    with pytest.raises(StorageError, match=rf"s3://{BUCKET}/.*create it"):
-        s3_place(s3).manifest()
 
 
 def test_an_address_without_s3_server_is_an_error(s3, monkeypatch):
@@ -113,35 +94,20 @@ def test_an_address_without_s3_server_is_an_error(s3, monkeypatch):
         s3_place(s3).manifest()
 
 
-def test_damaged_bytes_are_refused_and_leave_no_artifact(s3, tmp_path):
+@pytest.mark.parametrize("left", [None, b"oth"], ids=["anew", "resumed"])
+def test_damaged_bytes_are_refused_and_leave_nothing(s3, tmp_path, left):
     artifact(tmp_path / "here", {"rows": b"whole"})
     place = s3_place(s3)
     place.publish(tmp_path / "here")
     s3.objects[key_of(b"whole")] = (b"other", "0")
-    with pytest.raises(ArtifactError, match=rf"s3://{BUCKET}/{key_of(b'whole')}: its bytes"):
+    draft = tmp_path / ".there.fetch"
+    draft.mkdir()
+    if left:
+        (draft / "rows.espalier-partial").write_bytes(left)
+    with pytest.raises(ArtifactError, match=key_of(b"whole")):
         place.fetch(tmp_path / "there")
+    assert list(draft.iterdir()) == []
     assert not (tmp_path / "there").exists()
-
-
-@pytest.mark.parametrize("name", ["../escaped", "/etc/escaped", "a/../../escaped", "a//b", "."])
-def test_a_manifest_cannot_name_files_outside_of_its_artifact(s3, tmp_path, name):
-    from espalier.records.artifact import content_digest, integrity_digest
-
-    manifest = artifact(tmp_path / "here", {"rows": b"1"})
-    named = {name: manifest.files["rows"]}
-    digests = {"integrity": integrity_digest(named), "content": content_digest(named)}
-    hostile = manifest.model_copy(update={"files": named, **digests})
-    s3.objects[f"{KEY}/manifest.json"] = (hostile.model_dump_json().encode(), "0")
-    with pytest.raises(ArtifactError, match="outside of the artifact"):
-        s3_place(s3).fetch(tmp_path / "deep" / "there")
-    assert not (tmp_path / "deep").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"files": 3}', b"\xff"])
-def test_an_invalid_manifest_is_an_error(s3, content):
-    s3.objects[f"{KEY}/manifest.json"] = (content, "0")
-    with pytest.raises(ArtifactError, match="not a manifest"):
-        s3_place(s3).manifest()
 
 
 def test_neither_log_nor_repr_shows_a_secret(s3, tmp_path, caplog):
@@ -168,14 +134,6 @@ def test_a_publication_that_breaks_off_leaves_the_former_artifact(s3, tmp_path):
     assert place.fetch(tmp_path / "there") == former
     assert files(tmp_path / "there") == files(tmp_path / "first")
     assert s3.counted("DELETE") == 0
-
-
-def test_the_manifest_travels_last(s3, tmp_path):
-    artifact(tmp_path / "here")
-    s3_place(s3).publish(tmp_path / "here")
-    written = [line for line in s3.requests if line.startswith("PUT")]
-    assert written[-1].endswith("/manifest.json")
-    assert sum(line.endswith("/manifest.json") for line in written) == 1
 
 
 def test_publishing_what_is_there_already_sends_nothing(s3, tmp_path):
@@ -276,17 +234,3 @@ def test_fetching_what_is_there_already_reads_the_manifest_alone(s3, tmp_path):
     s3.requests.clear()
     place.fetch(tmp_path / "there")
     assert s3.methods() == {"GET": 1}
-
-
-def test_several_processes_may_read_at_once(s3, tmp_path):
-    artifact(tmp_path / "here")
-    s3_place(s3).publish(tmp_path / "here")
-    threads = [
-        threading.Thread(target=s3_place(s3).fetch, args=(tmp_path / f"there-{n}",))
-        for n in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(files(tmp_path / f"there-{n}") == files(tmp_path / "here") for n in range(6))

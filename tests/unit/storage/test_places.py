@@ -32,16 +32,9 @@ def test_what_is_fetched_is_what_was_published(place, tmp_path):
     assert open_artifact(tmp_path / "there") == published
 
 
-def test_files_of_odd_names_and_sizes_arrive(place, tmp_path):
+def test_files_of_odd_names_and_many_parts_arrive(place, tmp_path):
     odd = {"empty": b"", "a b+c=d&e.txt": b"1", "\u00fcber/%41.bin": bytes(range(256))}
-    artifact(tmp_path / "here", odd)
-    place.publish(tmp_path / "here")
-    place.fetch(tmp_path / "there")
-    assert files(tmp_path / "there") == files(tmp_path / "here")
-
-
-def test_a_file_of_several_parts_arrives(place, tmp_path):
-    artifact(tmp_path / "here", {"weights": os.urandom((17 << 20) + 7)})
+    artifact(tmp_path / "here", odd | {"weights": os.urandom((17 << 20) + 7)})
     place.publish(tmp_path / "here")
     place.fetch(tmp_path / "there")
     assert files(tmp_path / "there") == files(tmp_path / "here")
@@ -57,11 +50,12 @@ def test_publishing_again_replaces_and_leaves_nothing_of_the_former(place, tmp_p
     assert files(tmp_path / "there") == files(tmp_path / "second")
 
 
-def test_a_damaged_artifact_is_not_published(place, tmp_path):
+def test_neither_a_damaged_artifact_nor_a_note_is_published(place, tmp_path):
     artifact(tmp_path / "here", {"rows": b"whole"})
     (tmp_path / "here" / "rows").write_bytes(b"edit")
     with pytest.raises(ArtifactError, match="rows"):
         place.publish(tmp_path / "here")
+    place.write("steps/usage.json", b"{}")
     assert place.manifest() is None
 
 
@@ -79,16 +73,10 @@ def test_an_unwritable_folder_is_an_error(place, tmp_path):
         place.fetch(tmp_path / "file" / "there")
 
 
-def test_a_note_is_no_artifact(place):
-    place.write("steps/usage.json", b"{}")
-    assert place.manifest() is None
-
-
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("gs://bucket/key", "gs:// is not supported"),
-        ("minio://bucket/key", "minio:// is not supported"),
+        ("gs://bucket/key", "gs://"),
         ("s3://bucket", "BUCKET/KEY"),
         ("s3:///key", "BUCKET/KEY"),
         ("s3://Bucket/key", "BUCKET/KEY"),

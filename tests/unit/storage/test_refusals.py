@@ -8,16 +8,11 @@ import pytest
 import urllib3
 from minio.error import InvalidResponseError, S3Error, ServerError
 
-from espalier.records import ArtifactError, StorageAwayError, StorageError
+from espalier.records import StorageAwayError, StorageError
 from espalier.storage import S3Retries, open_location
 from espalier.storage.requests import S3Requests
-from espalier.storage.settings import s3_settings
-from espalier.storage.transfer import PART_BYTES, part_size
 from tests.factories.storage import artifact, files, key_of, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET
-
-KEYS = {"AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "hush"}
-MIB = 1 << 20
 
 
 def refused(code, status, message="why"):
@@ -65,12 +60,12 @@ def test_a_fault_that_may_pass_is_asked_again(attempts, error):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (refused("AccessDenied", 403), "do not allow it"),
+        (refused("AccessDenied", 403), "allow"),
         (refused("RequestTimeTooSkewed", 403), "set them"),
         (refused("NoSuchBucket", 404), "create it"),
         (refused("NoSuchKey", 404), "no such object"),
-        (refused("ExpiredToken", 400), "does not accept the credentials"),
-        (refused("Other", 501, ""), r"\(Other\)\. Is AWS_ENDPOINT_URL_S3 an S3 server"),
+        (refused("ExpiredToken", 400), "credentials"),
+        (refused("Other", 501, ""), r"\(Other\)\. Is AWS_ENDPOINT_URL_S3"),
         (refused("Other", 400), r"\(Other: why\)"),
         (ServerError("odd", 499), "an S3 server"),
         (InvalidResponseError(499, "text/html", "<html>"), "an S3 server"),
@@ -98,12 +93,6 @@ def test_only_what_is_not_there_is_none(s3):
     assert meets("NoSuchKey") is meets("NoSuchUpload") is None
     with pytest.raises(StorageError, match="no such bucket"):
         meets("NoSuchBucket")
-
-
-def test_parts_are_whole_mebibytes_and_no_larger_than_needed():
-    assert part_size(PART_BYTES * 10_000 + 1) == 17 * MIB
-    assert part_size(17 * MIB * 10_000) == 17 * MIB
-    assert part_size(17 * MIB * 10_000 + 1) == 18 * MIB
 
 
 @pytest.mark.parametrize("harm", ["cut", "delete"])
@@ -145,19 +134,6 @@ def test_a_server_without_ranges_begins_again(s3, tmp_path):
     assert s3.counted("GET", key_of(content)) == 1
 
 
-def test_bytes_that_are_wrong_twice_leave_nothing_half(s3, tmp_path):
-    artifact(tmp_path / "here", {"rows": b"whole"})
-    place = s3_place(s3)
-    place.publish(tmp_path / "here")
-    s3.objects[key_of(b"whole")] = (b"other", "0")
-    draft = tmp_path / ".there.fetch"
-    draft.mkdir()
-    (draft / "rows.espalier-partial").write_bytes(b"oth")
-    with pytest.raises(ArtifactError, match="not those that were published"):
-        place.fetch(tmp_path / "there")
-    assert list(draft.iterdir()) == []
-
-
 def test_a_folder_is_its_own_copy(tmp_path):
     published = artifact(tmp_path / "here")
     place = open_location(str(tmp_path / "here"), {})
@@ -172,42 +148,3 @@ def test_a_small_file_is_written_by_one_rename(tmp_path):
     place.write("steps/usage.json", b"[]")
     written = {path.name: path.read_bytes() for path in (tmp_path / "run" / "steps").iterdir()}
     assert written == {"usage.json": b"[]"}
-
-
-@pytest.mark.parametrize(
-    ("environment", "endpoint", "region"),
-    [
-        ({"AWS_REGION": "a", "AWS_DEFAULT_REGION": "b"}, "https://s3.a.amazonaws.com", "a"),
-        ({}, "https://s3.us-east-1.amazonaws.com", "us-east-1"),
-        ({"AWS_ENDPOINT_URL": "http://all:9"}, "http://all:9", "us-east-1"),
-        (
-            {"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "https://s3:9000"},
-            "https://s3:9000",
-            "us-east-1",
-        ),
-    ],
-)
-def test_the_more_particular_name_comes_first(environment, endpoint, region):
-    found = s3_settings({**KEYS, **environment})
-    assert (found.endpoint, found.region) == (endpoint, region)
-    assert found.is_encrypted == endpoint.startswith("https")
-
-
-def test_a_token_and_a_ca_bundle_are_read():
-    named = {"AWS_SESSION_TOKEN": "t", "AWS_CA_BUNDLE": "/ca.pem"}
-    found = s3_settings({**KEYS, **named})
-    assert (found.session_token, found.ca_bundle) == ("t", "/ca.pem")
-    empty = s3_settings({**KEYS, "AWS_SESSION_TOKEN": ""})
-    assert (empty.session_token, empty.ca_bundle) == (None, None)
-
-
-def test_an_address_with_a_query_is_refused():
-    with pytest.raises(StorageError, match="without a path"):
-        s3_settings({**KEYS, "AWS_ENDPOINT_URL_S3": "http://minio:9000?x=1"})
-
-
-def test_a_file_of_credentials_may_lie_anywhere(tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
-    named = {"AWS_SHARED_CREDENTIALS_FILE": str(keys), "HOME": "/nowhere"}
-    assert s3_settings(named).access_key == "a"

@@ -3,11 +3,12 @@ from collections import Counter
 
 import pytest
 
-from espalier.config import KnowledgeConfig
 from espalier.records import DataError, NullTracker, open_artifact, read_agent_texts, read_tasks
+from espalier.records.knowledge import load_documents
 from espalier.stages import ingest, validate
 from espalier.stages import synthesize as stage
 from espalier.validation import HiddenNames
+from espalier_search.knowledge.search import documents_path
 from tests.fakes.endpoint_double import Scripted, completion, running_double
 
 from .conftest import PROFILE
@@ -62,9 +63,6 @@ def test_agent_texts_change_nothing_else_of_the_artifact(written, synthetic_dir)
 
 
 def test_every_text_is_traced_back_to_its_documents_and_task(written, knowledge_dir):
-    from espalier.records.knowledge import load_documents
-    from espalier_search.knowledge.search import documents_path
-
     readable = {d.document_id for d in load_documents(documents_path(knowledge_dir, "train"))}
     tasks = {task.task_id for task in read_tasks(written / "tasks" / "train.jsonl")}
     for name in ("agent_texts.jsonl", "negatives.jsonl"):
@@ -84,28 +82,13 @@ def test_validation_accepts_texts_that_say_no_hidden_name(accepted, knowledge_di
     assert report["suites"]["texts"]["dropped"] <= 2
 
 
-def test_a_teacher_without_usable_answers_stops_the_run(tmp_path):
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    rows = []
-    for number in range(40):
-        text = f"# Gadget{number:02d}\n\nGadget{number:02d} was built by Maker{number:02d}.\n"
-        (folder / f"{number}.md").write_text(text)
-        rows.append(json.dumps({"question": f"Who built Gadget{number:02d}?",
-                                "answer": f"Maker{number:02d}"}))  # fmt: skip
-    (tmp_path / "questions.jsonl").write_text("\n".join(rows))
-    source = KnowledgeConfig(source="folder", path=folder, questions=tmp_path / "questions.jsonl")
+def test_a_teacher_without_usable_answers_stops_the_run(own_profile, tmp_path):
     with running_double() as double:
         double.usual = Scripted(completion("I would rather chat."))
         endpoint = {"url": double.url, "model": "small", "asks": 1}
-        profile = WITH_TEXTS.model_copy(
-            update={
-                "knowledge": source,
-                "teacher": WITH_TEXTS.teacher.model_validate(
-                    {"kind": "endpoint", "endpoint": endpoint}
-                ),
-            }
-        )
+        teacher = WITH_TEXTS.teacher.model_validate({"kind": "endpoint", "endpoint": endpoint})
+        asked = {"knowledge": own_profile.knowledge, "teacher": teacher}
+        profile = WITH_TEXTS.model_copy(update=asked)
         ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
         inputs = {"knowledge": tmp_path / "knowledge"}
         with pytest.raises(DataError, match="claims_broken_json"):

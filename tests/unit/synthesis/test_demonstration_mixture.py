@@ -14,20 +14,17 @@ ASKED = ["chain"] * 80 + ["union"] * 10 + ["intersection"] * 10
 
 
 @pytest.mark.parametrize(
-    ("temperature", "shown"),
+    ("temperature", "unions", "shown"),
     [
-        (1, {"chain": 80, "union": 10, "intersection": 10}),
-        (3, {"chain": 50, "union": 25, "intersection": 25}),
+        (1, 200, {"chain": 80, "union": 10, "intersection": 10}),
+        (3, 200, {"chain": 50, "union": 25, "intersection": 25}),
+        # what a kind lacks goes to the others
+        (3, 5, {"chain": 63, "union": 5, "intersection": 32}),
     ],
 )
-def test_rare_kinds_are_shown_more_often_as_the_profile_asks(temperature, shown):
-    kept = collected(dict.fromkeys(shown, 200), temperature, 100)
-    assert Counter(kept) == shown
-
-
-def test_what_a_kind_lacks_goes_to_the_others():
-    kept = collected({"chain": 200, "union": 5, "intersection": 200}, 3, 100)
-    assert Counter(kept) == {"chain": 63, "union": 5, "intersection": 32}
+def test_rare_kinds_are_shown_as_often_as_the_profile_asks(temperature, unions, shown):
+    available = {"chain": 200, "union": unions, "intersection": 200}
+    assert Counter(collected(available, temperature, 100)) == shown
 
 
 def collected(available, temperature, count):

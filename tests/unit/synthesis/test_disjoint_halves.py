@@ -4,12 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from espalier.config import KnowledgeConfig, PrestageConfig, Profile
-from espalier.environments import Renames
+from espalier.config import KnowledgeConfig, Profile
 from espalier.records import NullTracker, read_tasks, write_tasks
 from espalier.records.trajectory import read_trajectories
-from espalier.stages import filter_curriculum, ingest, prepare_policy, synthesize, warm_start
-from espalier.training.packing import TrainingSequence
+from espalier.stages import filter_curriculum, ingest, synthesize, warm_start
 from espalier_search.synthesis.task_making import fact_of
 from tests.factories.prose_folder import ProseFolder, write
 from tests.factories.storage import artifact
@@ -95,60 +93,9 @@ def test_where_all_is_demonstrated_training_repeats_it(left_to_training, synthet
     assert "synthesis.trajectories" in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("num_words", "steps", "tokens"),
-    [(0, 651, 1536), (6_500, 651, 1536), (40_000, 1300, 1846), (10**6, 1300, 2048)],
-)
-def test_reading_follows_the_size_of_the_source(num_words, steps, tokens):
-    fitted = prepare_policy.fitted_prestage(PrestageConfig(), num_words)
-    assert (fitted.steps, fitted.tokens_per_step) == (steps, tokens)
-
-
-def test_a_short_pre_stage_stays_as_it_is():
-    config = PrestageConfig(steps=20, tokens_per_step=512)
-    assert prepare_policy.fitted_prestage(config, 10) == config
-
-
-@pytest.mark.parametrize(("sequences", "steps"), [(80, 100), (130, 163), (300, 300), (1, 2)])
-def test_no_demonstration_is_shown_more_than_twenty_times(profile, sequences, steps):
+@pytest.mark.parametrize(("sequences", "steps"), [(130, 163), (300, 300), (1, 2)])
+def test_no_own_demonstration_is_shown_more_than_twenty_times(profile, sequences, steps):
     shown = SimpleNamespace(sequences=[None] * sequences, sequences_at=lambda per_step, seed: None)
-    plan = warm_start._plan(profile, shown, lambda: None)
-    assert plan.steps == steps
-
-
-def test_a_source_of_the_house_keeps_its_steps():
-    shown = SimpleNamespace(sequences=[None] * 10, sequences_at=lambda per_step, seed: None)
-    plan = warm_start._plan(Profile(), shown, lambda: None)
-    assert plan.steps == Profile().warm_start.steps
-
-
-def test_demonstrations_are_renamed_in_every_round():
-    sequences = [TrainingSequence(token_ids=(number,), loss_mask=(1,)) for number in range(4)]
-    shown, negative, relabelled, other = sequences
-    task = SimpleNamespace(task_id="t")
-    drawn = []
-
-    def renaming(task, trajectory, rng):
-        drawn.append(rng.random())
-        return task, trajectory
-
-    class Renaming(Renames):
-        task_renaming = None
-
-        def renaming(self, knowledge, share):
-            return renaming
-
-    material = warm_start._Material(Profile(), {"knowledge": None}, None)
-    vars(material).update(
-        family=Renaming(),
-        sequences=[shown, negative],
-        demonstrations=[task],
-        train_tasks=[task],
-        encode=lambda trajectory, tasks: other,
-    )
-    for further in ([], [relabelled]):
-        expected = {other, negative, *further}
-        for step in (0, 1, 1):
-            found = material.sequences_at(len(expected), seed=3, further=further)(step)
-            assert set(found) == expected
-    assert drawn[1] == drawn[2] != drawn[0]
+    assert warm_start._plan(profile, shown, lambda: None).steps == steps
+    house = Profile()
+    assert warm_start._plan(house, shown, lambda: None).steps == house.warm_start.steps

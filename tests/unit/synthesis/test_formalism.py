@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from espalier.records import DataError
 from espalier.records.knowledge import Entity, KnowledgeGraph, Relation, Triple
 from espalier_search.synthesis.webshaper.notation import (
-    EXPLANATIONS,
     MAX_ENTRIES,
     FaultKind,
     FormalismError,
@@ -20,13 +19,14 @@ from espalier_search.synthesis.webshaper.notation import (
     print_term,
     rows_of,
 )
-from espalier_search.synthesis.webshaper.notation_checks import check, equivalent, structure_of
+from espalier_search.synthesis.webshaper.notation_checks import check, equivalent
 from espalier_search.synthesis.webshaper.notation_queries import answers, entries_of, query_of
-from espalier_search.synthesis.webshaper.query import Constant, Projection, canonical, evaluate
+from espalier_search.synthesis.webshaper.query import canonical, evaluate
 
 from .test_query import IDS, QUERIES
 
 ROWS = Path(__file__).parents[4] / "shared" / "data" / "webshaper" / "webshaper.500.jsonl"
+NAMED = ["city:1", "city:2", "a | b", "x]", 'say "c"', "(", "é & f", "C"]
 NAMES = st.text(st.sampled_from('abV@C{}|" \\?é\n0'), min_size=1, max_size=12)
 FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]
 BROKEN = {
@@ -59,88 +59,56 @@ def _kinds(rows):
     return {fault.kind for fault in check(rows)}
 
 
-def test_a_fair_row_has_no_fault():
-    assert check(FAIR) == ()
-
-
 @pytest.mark.parametrize("kind", FaultKind)
 def test_each_kind_of_fault_is_told_apart(kind):
+    assert check(FAIR) == ()
     assert _kinds(BROKEN[kind]) - {FaultKind.REPEATED_ENTRY} == {kind} - {FaultKind.REPEATED_ENTRY}
     assert kind in _kinds(BROKEN[kind])
-    assert EXPLANATIONS[kind] in str(next(f for f in check(BROKEN[kind]) if f.kind == kind))
 
 
-def test_two_entries_between_the_same_variables_are_a_cycle():
-    twice = [*FAIR, ["?", "used in", "V@X"]]
-    assert [str(fault) for fault in check(twice)] == [
-        "cycle: variables in a cycle: no nested projections (? - V@X - ?)"
-    ]
+REPEATED = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"]]
 
 
-def test_a_repeated_entry_closes_no_cycle():
-    repeated = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"], ["C@A", "r", "V@Y"]]
-    assert _kinds(repeated) == {FaultKind.REPEATED_ENTRY}
+@pytest.mark.parametrize(
+    ("rows", "kinds"),
+    [
+        ([*FAIR, ["?", "used in", "V@X"]], {FaultKind.CYCLE}),
+        ([*REPEATED, ["C@A", "r", "V@Y"]], {FaultKind.REPEATED_ENTRY}),
+        (REPEATED, {FaultKind.REPEATED_ENTRY, FaultKind.LEAF_VARIABLE}),
+        ([["C@Lyon", "mail @ domain", "V@X"], FAIR[1]], set()),
+        ([["C@A", "r", "V@X"], ["C@A", "s", "V@Y"], ["V@X", "t", "?"], ["V@Y", "u", "?"]], set()),
+        (
+            [*FAIR, [3, "", "Bonn"]],
+            {FaultKind.ITEM_NOT_TEXT, FaultKind.BLANK_RELATION, FaultKind.UNMARKED_ENTITY},
+        ),
+        (
+            [*FAIR, ["V@X", "score", "scored by V@Y"]],
+            {FaultKind.UNMARKED_ENTITY, FaultKind.SEVERAL_ENTITIES},
+        ),
+        (
+            [*FAIR, ["V@X", "score", 'C@{a | a | "b}']],
+            {FaultKind.REPEATED_MEMBER, FaultKind.BROKEN_SET},
+        ),
+    ],
+)
+def test_all_faults_of_rows_and_no_others_are_found(rows, kinds):
+    assert _kinds(rows) == kinds
 
 
-def test_a_repeated_entry_does_not_hide_a_leaf():
-    repeated = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"]]
-    assert _kinds(repeated) == {FaultKind.REPEATED_ENTRY, FaultKind.LEAF_VARIABLE}
-
-
-def test_entries_after_an_unreadable_one_keep_their_numbers():
+def test_a_fault_is_named_with_its_place():
     rows = [["V@X", "is landlocked"], *FAIR, ["C@Lyon", "river", "C@Rhone"]]
     assert [(fault.kind, fault.entry) for fault in check(rows)] == [
         (FaultKind.ENTRY_NOT_THREE_ITEMS, 0),
         (FaultKind.CONSTANT_CONSTANT_EDGE, 3),
     ]
-
-
-@pytest.mark.parametrize(
-    ("item", "kinds"),
-    [
-        ("scored by V@Y", {FaultKind.UNMARKED_ENTITY, FaultKind.SEVERAL_ENTITIES}),
-        ("C@{a | b and C@c | a}", {FaultKind.SEVERAL_ENTITIES, FaultKind.REPEATED_MEMBER}),
-        ('C@{a | a | "b}', {FaultKind.REPEATED_MEMBER, FaultKind.BROKEN_SET}),
-    ],
-)
-def test_every_fault_of_an_item_is_reported(item, kinds):
-    assert _kinds([*FAIR, ["V@X", "score", item]]) == kinds
-
-
-def test_one_broken_item_does_not_hide_the_others():
-    kinds = {FaultKind.ITEM_NOT_TEXT, FaultKind.BLANK_RELATION, FaultKind.UNMARKED_ENTITY}
-    assert _kinds([*FAIR, [3, "", "Bonn"]]) == kinds
-
-
-def test_an_at_sign_in_a_relation_is_no_entity():
-    assert check([["C@Lyon", "mail @ domain", "V@X"], FAIR[1]]) == ()
-
-
-def test_a_constant_in_two_entries_closes_no_cycle():
-    shared = [["C@A", "r", "V@X"], ["C@A", "s", "V@Y"], ["V@X", "t", "?"], ["V@Y", "u", "?"]]
-    assert check(shared) == ()
-
-
-def test_what_cannot_be_read_is_named_with_its_place():
-    with pytest.raises(FormalismError, match="entry 3: entry_not_three_items") as caught:
+    with pytest.raises(FormalismError, match="entry 3: entry_not_three_items"):
         parse(BROKEN[FaultKind.ENTRY_NOT_THREE_ITEMS])
-    assert [fault.entry for fault in caught.value.faults] == [2]
 
 
 @given(st.lists(NAMES.filter(str.strip), min_size=1, max_size=3, unique=True))
 def test_any_constants_can_be_written_and_read_back(names):
     constant = Named(tuple(names))
     assert parse_term(print_term(constant)) == constant
-
-
-@given(st.lists(st.tuples(NAMES, NAMES, NAMES).map(list), max_size=4))
-def test_rows_that_parse_print_as_they_were_read(rows):
-    marked = [[f"V@{row[0]}", row[1], f"C@{row[2]}"] for row in rows]
-    try:
-        entries = parse(marked)
-    except FormalismError:
-        return
-    assert parse(rows_of(entries)) == entries
 
 
 @pytest.mark.skipif(not ROWS.is_file(), reason="the public WebShaper rows are not here")
@@ -164,7 +132,7 @@ def _renamed(rows, rng):
 
 @given(QUERIES, st.integers(0, 100))
 def test_renamed_variables_are_equivalent_and_changed_relations_are_not(query, seed):
-    names = {entity: entity for entity in _ids()}
+    names = {entity: entity for entity in NAMED}
     rows = rows_of(entries_of(query, names))
     renamed = parse(_renamed(rows, random.Random(seed)))
     assert equivalent(parse(rows), renamed)
@@ -172,41 +140,17 @@ def test_renamed_variables_are_equivalent_and_changed_relations_are_not(query, s
     assert not equivalent(parse(rows), renamed)
 
 
-def test_cycles_that_local_views_cannot_tell_apart_are_told_apart():
-    def cycle(names):
-        pairs = zip(names, [*names[1:], names[0]], strict=True)
-        return [[f"V@{a}", "r", f"V@{b}"] for a, b in pairs]
-
-    two_triangles = parse([*cycle("abc"), *cycle("def")])
-    hexagon = parse(cycle("abcdef"))
-    assert equivalent(hexagon, parse(cycle("fedcba")))
-    assert not equivalent(two_triangles, hexagon)
-
-
-@pytest.mark.parametrize("length", [24, 198])
-def test_long_cycles_of_equal_variables_are_compared_at_once(length):
+@pytest.mark.parametrize("length", [6, 198])
+def test_cycles_that_local_views_cannot_tell_apart_are_told_apart(length):
     ring = [[f"V@{n}", "r", f"V@{(n + 1) % length}"] for n in range(length)]
     triangles = [[f"V@{n}", "r", f"V@{n - 2 if n % 3 == 2 else n + 1}"] for n in range(length)]
     assert not equivalent(parse(ring), parse(triangles))
     assert equivalent(parse(ring), parse(_renamed(ring, random.Random(0))))
 
 
-def test_equal_arms_of_a_star_are_compared_at_once():
-    arms = [[f"V@{n}", "r", "?"] for n in range(60)] + [
-        [f"V@b{n}", "r", f"V@{n}"] for n in range(60)
-    ]
-    star = [*arms, ["V@z", "r", "V@b0"]]
-    assert equivalent(parse(star), parse(_renamed(star, random.Random(0))))
-    assert not equivalent(parse(star), parse([*arms, ["V@z", "r", "V@0"]]))
-
-
-def _ids():
-    return ["city:1", "city:2", "a | b", "x]", 'say "c"', "(", "é & f", "C"]
-
-
 @given(QUERIES)
 def test_a_query_survives_its_own_notation(query):
-    names = {entity: entity for entity in _ids()}
+    names = {entity: entity for entity in NAMED}
     entries = entries_of(query, names)
     assert parse(rows_of(entries)) == entries
     assert canonical(query_of(entries, names)) == canonical(query)
@@ -218,25 +162,19 @@ def random_graph():
     relations = ["capital", "time zone", "r(", "a & b"]
     entities = [
         Entity(name, name, "thing", hub=False, split="train", askable=True, document_id=name)
-        for name in _ids()
+        for name in NAMED
     ]
-    return KnowledgeGraph(
-        entities,
-        [
-            Relation(name, name, "thing", "thing", functional=False, phrasings=("the {x}",))
-            for name in relations
-        ],
-        [
-            Triple(rng.choice(_ids()), relation, rng.choice(_ids()))
-            for relation in relations
-            for _ in range(12)
-        ],
-    )
+    kinds = [
+        Relation(name, name, "thing", "thing", functional=False, phrasings=("the {x}",))
+        for name in relations
+    ]
+    ends = [(name, rng.choice(NAMED), rng.choice(NAMED)) for name in relations for _ in range(12)]
+    return KnowledgeGraph(entities, kinds, [Triple(start, name, end) for name, start, end in ends])
 
 
 @given(query=QUERIES)
 def test_entries_have_the_answers_of_the_query_that_wrote_them(query, random_graph):
-    names = {entity: entity for entity in _ids()}
+    names = {entity: entity for entity in NAMED}
     assert answers(entries_of(query, names), random_graph, names) == evaluate(query, random_graph)
 
 
@@ -259,22 +197,6 @@ def test_what_has_no_answer_is_refused_with_the_reason(random_graph):
         answers(parse([["V@X", "currency", "?"], ["C@(", "r(", "V@X"]]), random_graph, {"(": "("})
     with pytest.raises(DataError, match="target"):
         query_of(parse([["?", "capital", "V@X"], ["C@(", "r(", "V@X"]]), {"(": "("})
-
-
-def test_structure_counts_what_hangs_from_the_target():
-    rows = [*FAIR, ["V@X", "borders", "V@Y"], ["V@Y", "language", "C@German"]]
-    assert structure_of(parse(rows))._asdict() == {
-        "entries": 4,
-        "variables": 2,
-        "constants": 2,
-        "depth": 3,
-        "branching": 2,
-    }
-
-
-def test_projection_depth_is_the_depth_of_its_entries():
-    query = Projection("capital", Projection("r(", Projection("a & b", Constant("("))))
-    assert structure_of(entries_of(query, {"(": "("})).depth == 3
 
 
 def _hostile(rng, depth=0):

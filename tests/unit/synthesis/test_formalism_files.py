@@ -21,31 +21,19 @@ def test_faulty_rows_count_once_per_kind_and_have_no_figures(tmp_path):
     found = figures(check_file(path))
     assert found["rows"] == 3
     assert found["without_fault"] == 1
-    assert {kind: n for kind, n in found["rows_by_kind"].items() if n} == {
-        "entry_not_three_items": 1,
-        "constant_beside_target": 1,
-    }
+    counts = {kind: count for kind, count in found["rows_by_kind"].items() if count}
+    assert counts == {"entry_not_three_items": 1, "constant_beside_target": 1}
     assert found["structure"]["depth"] == {"mean": 2, "median": 2, "max": 2}
     assert list(found["faults"]) == [2, 3]
     assert len(found["faults"][3]) == 2
 
 
-def test_the_table_explains_what_it_counts(tmp_path):
-    shown = table(check_file(_written(tmp_path, SHORTCUT)))
-    assert "1 rows, 0 without fault" in shown
-    assert "     1  constant_beside_target  shortcut: a constant is next to the target" in shown
-    assert "depth" not in shown
-
-
 def test_rows_with_unreadable_entries_are_counted_as_not_judged_whole(tmp_path):
-    no_target = [FAIR[0]]
-    checked = check_file(_written(tmp_path, FAIR, SHORT, [SHORT[2]], no_target))
+    checked = check_file(_written(tmp_path, FAIR, SHORT, [SHORT[2]], [FAIR[0]]))
     found = figures(checked)
     assert found["rows_with_unreadable_entry"] == 2
     assert found["rows_by_kind"]["no_target"] == 1
-    shown = table(checked)
-    assert "2 rows have an entry that cannot be read" in shown
-    assert "     1  no_target               the question has no target (of 2 rows)" in shown
+    assert "no_target" in table(checked)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +42,6 @@ def test_rows_with_unreadable_entries_are_counted_as_not_judged_whole(tmp_path):
         ("", "no row"),
         ("[]\n{", "line 2: "),
         ('{"question": "?"}', 'line 1: .*"formalization"'),
-        ("3", 'line 1: .*"formalization"'),
         ("[" * 100_000, "line 1: "),
     ],
 )

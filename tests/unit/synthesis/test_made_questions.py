@@ -42,26 +42,17 @@ def test_wordings_are_asked_of_every_document_that_says_the_same():
         ("Where was Emil born?", "Ulm"),
         ("In which town was Emil born?", "Ulm"),
     }
-
-
-def test_documents_of_one_title_are_not_asked_about():
-    twins = [
-        _document("Emil", "Emil was born in Ulm."),
-        _document("Emil", "Emil was born in Bern."),
-    ]
-    assert not _made(PAIRS, [*DOCUMENTS[1:3], *twins])
-
-
-def test_known_facts_are_asked_for_in_other_words():
-    pairs = [*PAIRS, _pair("Where was Emil born?", "Ulm", "Emil")]
-    made = _made(pairs)
+    known = _pair("Where was Emil born?", "Ulm", "Emil")
+    made = _made([*PAIRS, known])
     assert ("In which town was Emil born?", "Ulm") in made
     assert ("Where was Emil born?", "Ulm") not in made
 
 
-def test_one_pair_alone_makes_no_pattern():
+def test_one_pair_or_equal_titles_make_no_question():
     assert not _made(PAIRS[:1])
     assert not _made([PAIRS[0], _pair("Where was Ada born?", "London", "Ada")])
+    twins = [_document("Emil", f"Emil was born in {town}.") for town in ("Ulm", "Bern")]
+    assert not _made(PAIRS, [*DOCUMENTS[1:3], *twins])
 
 
 def test_every_made_answer_is_what_the_document_says():

@@ -29,39 +29,23 @@ def actions(text):
     return [tags.parse(piece.content) for piece in text.pieces if piece.role == "assistant"]
 
 
-def test_the_three_kinds_come_in_turn(knowledge_dir, synthetic_dir):
-    texts, counts = negatives(knowledge_dir, synthetic_dir, 7)
-    assert [text.style for text in texts] == [*KINDS, *KINDS, NOT_OFFERED]
-    assert counts == {NOT_OFFERED: 3, NOT_NEEDED: 2, NOT_EXISTING: 2}
-
-
-def test_without_the_tool_that_is_needed_the_agent_declines(knowledge_dir, synthetic_dir):
-    texts, _ = negatives(knowledge_dir, synthetic_dir)
-    for text in (text for text in texts if text.style == NOT_OFFERED):
-        assert text.prompt[0].content.startswith("No tool is offered. ")
-        (answer,) = actions(text)
-        assert isinstance(answer, FinalAnswer)
-        assert answer.text == DECLINED
-
-
-def test_where_chat_is_enough_no_tool_is_called(knowledge_dir, synthetic_dir):
-    texts, _ = negatives(knowledge_dir, synthetic_dir)
-    for text in (text for text in texts if text.style == NOT_NEEDED):
-        (answer,) = actions(text)
-        assert isinstance(answer, FinalAnswer)
-        assert f" is {answer.text}. What is " in text.prompt[0].content
-
-
-def test_a_tool_that_does_not_exist_is_never_called(knowledge_dir, synthetic_dir):
-    texts, _ = negatives(knowledge_dir, synthetic_dir)
-    found = [text for text in texts if text.style == NOT_EXISTING]
-    for text in found:
-        assert any(f"Use the {tool} tool. " in text.prompt[0].content for tool in UNKNOWN_TOOLS)
+def test_three_kinds_in_turn_call_no_missing_tool(knowledge_dir, synthetic_dir):
+    texts, counts = negatives(knowledge_dir, synthetic_dir)
+    assert [text.style for text in texts] == [*KINDS] * 20
+    assert counts == dict.fromkeys(KINDS, 20)
+    for text in texts:
+        asked = text.prompt[0].content
         *searches, answer = actions(text)
-        assert searches
-        assert all(isinstance(action, ToolCalls) for action in searches)
         assert isinstance(answer, FinalAnswer)
-    assert found
+        assert all(isinstance(action, ToolCalls) for action in searches)
+        assert bool(searches) == (text.style == NOT_EXISTING)
+        if text.style == NOT_OFFERED:
+            assert asked.startswith("No tool is offered. ")
+            assert answer.text == DECLINED
+        elif text.style == NOT_NEEDED:
+            assert f" is {answer.text}. What is " in asked
+        else:
+            assert any(f"Use the {tool} tool. " in asked for tool in UNKNOWN_TOOLS)
 
 
 def test_a_kind_that_runs_dry_leaves_room_to_the_others(knowledge_dir, synthetic_dir):

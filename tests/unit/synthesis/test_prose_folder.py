@@ -30,8 +30,8 @@ def _names(rng, count, num_words):
     return rng.sample(sorted(found), count)
 
 
-def _profile(tmp_path, wordings):
-    """A hundred biographies with 399 triples of 4 relations, each of which a sentence says."""
+def _synthesized(tmp_path, wordings):
+    """Questions of a hundred biographies, with 399 triples that a sentence says each."""
     rng = random.Random(0)
     people, books = _names(rng, 200, 2)[:100], _names(rng, 100, 3)
     towns, firms = _names(rng, 20, 1), [f"{name} Works" for name in _names(rng, 15, 1)]
@@ -39,11 +39,8 @@ def _profile(tmp_path, wordings):
     folder.mkdir()
     rows = []
     for number, person in enumerate(people):
-        facts = {
-            "born_in": rng.choice(towns),
-            "employer": rng.choice(firms),
-            "wrote": books[number],
-        }
+        facts = {"born_in": rng.choice(towns), "employer": rng.choice(firms)}
+        facts["wrote"] = books[number]
         if number:
             facts["mentor"] = rng.choice(people[:number])
         sentences = [rng.choice(ASIDES).format(s=person)]
@@ -54,13 +51,8 @@ def _profile(tmp_path, wordings):
         (folder / f"{number}.md").write_text(f"# {person}\n\n{' '.join(sentences)}\n")
     triples = tmp_path / "triples.jsonl"
     triples.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert len(rows) == 399
     knowledge = KnowledgeConfig(source="folder", path=folder, triples=triples)
-    return PROFILE.model_copy(update={"knowledge": knowledge})
-
-
-def _synthesized(tmp_path, wordings):
-    profile = _profile(tmp_path, wordings)
+    profile = PROFILE.model_copy(update={"knowledge": knowledge})
     ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
     inputs = {"knowledge": tmp_path / "knowledge"}
     stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
@@ -78,13 +70,7 @@ def test_prose_that_states_the_triples_yields_questions_for_every_split(tmp_path
     assert funnel["reached"]["trajectories"] == PROFILE.synthesis.trajectories
 
 
-def test_a_source_without_fair_questions_names_reasons_and_remedies(tmp_path):
+def test_a_source_without_fair_questions_names_the_reason(tmp_path):
     mentions = dict.fromkeys(WORDINGS, ("{o} comes to mind here.",))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="answer_twice_in_last_document"):
         _synthesized(tmp_path, mentions)
-    message = str(caught.value)
-    assert "train, dev, heldout" in message
-    assert "train, refused: " in message
-    assert " answer_twice_in_last_document" in message
-
-    assert "too few" not in message

@@ -59,8 +59,7 @@ def test_every_question_pair_has_a_reason(tmp_path):
         "repeated": 1,
         "second_answer": 1,
     }
-    assert any("second answer" in line and '"answer": ["first"' in line for line in notes)
-    assert any("dev has 4" in line for line in notes)
+    assert any("second answer" in line for line in notes)
 
 
 def _triples(count, num_towns):

@@ -1,4 +1,3 @@
-import random
 from collections import Counter
 
 import pytest
@@ -9,15 +8,8 @@ from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards.answers import exact_match
 from espalier_search.knowledge.search import NO_RESULTS, SearchTool
 from espalier_search.search_qa import SearchQA, search_environments
-from espalier_search.synthesis.search_wording import listed_values
 from espalier_search.synthesis.task_making import formal_question
-from espalier_search.synthesis.teacher import (
-    DETOUR_KINDS,
-    Lookup,
-    RouteTeacher,
-    detour_kind_of,
-    misspelled,
-)
+from espalier_search.synthesis.teacher import DETOUR_KINDS, RouteTeacher
 
 from .conftest import PROFILE
 
@@ -72,24 +64,17 @@ def test_a_teacher_types_only_given_or_observed_names(demonstrations):
             seen += " " + message.content
 
 
-def test_detours_of_every_kind_are_there_in_the_asked_share(demonstrations):
+def test_the_asked_share_of_detours_costs_one_search_each(demonstrations):
     kinds = Counter(trajectory.detour for _, trajectory in demonstrations if trajectory.detour)
     assert set(kinds) == set(DETOUR_KINDS)
     asked = PROFILE.synthesis.detour_share * len(demonstrations)
     assert abs(kinds.total() - asked) <= 2
-
-
-def test_a_detour_makes_exactly_one_search_more(demonstrations):
-    for task, trajectory in demonstrations:
+    for task, shown in demonstrations:
         if task.extra["kind"] == "chain":
-            extra = len(trajectory.tool_results) - task.extra["hops"]
-            assert extra == bool(trajectory.detour)
-
-
-def test_an_empty_result_shows_no_results(demonstrations):
-    empty = [t for _, t in demonstrations if t.detour == "empty_result"]
-    assert all(any(one.content == NO_RESULTS for one in t.tool_results) for t in empty)
-    assert all(not all(one.succeeded for one in t.tool_results) for t in empty)
+            assert len(shown.tool_results) - task.extra["hops"] == bool(shown.detour)
+        if shown.detour == "empty_result":
+            assert any(one.content == NO_RESULTS for one in shown.tool_results)
+            assert not all(one.succeeded for one in shown.tool_results)
 
 
 def test_demonstrations_have_the_mix_of_the_held_out_questions(demonstrations, synthetic_dir):
@@ -104,7 +89,6 @@ def test_demonstrations_have_the_mix_of_the_held_out_questions(demonstrations, s
 def test_a_line_not_shown_by_search_rejects_the_route(candidates, search):
     question = formal_question(candidates["heldout"][0], "heldout", PROFILE.seed)
     teacher = RouteTeacher(search, PROFILE.search.max_observation_words, PROFILE.seed)
-    assert question.route is not None
     rejected = teacher.demonstrate(question.task, question.route)
     assert isinstance(rejected, Rejected)
     assert rejected.reason == "line_not_shown"
@@ -117,36 +101,3 @@ def test_a_cut_observation_rejects_the_route(candidates, knowledge_dir):
     outcomes = [teacher.demonstrate(q.task, q.route) for q in questions if q.route]
     reasons = Counter(o.reason for o in outcomes if isinstance(o, Rejected))
     assert reasons["observation_cut"] > 0
-
-
-def test_values_are_read_from_the_hit_with_the_title_alone():
-    observation = "Lyon | country: France | zone: CET || Bonn | country: Germany; Prussia"
-    assert listed_values(observation, "bonn", "country") == ("Germany", "Prussia")
-    assert listed_values(observation, "Lyon", "zone") == ("CET",)
-    assert listed_values(observation, "Paris", "country") is None
-
-
-def test_outcomes_are_named_by_what_was_shown():
-    lookup = Lookup("Lyon", "country", "", ())
-    assert detour_kind_of("no results", lookup) == "empty_result"
-    assert detour_kind_of("Bonn | country: Germany", lookup) == "wrong_document"
-    assert detour_kind_of("Lyon | zone: CET", lookup) == "bad_query"
-    assert detour_kind_of("Lyon | country: France", lookup) == ""
-
-
-def test_a_misspelling_changes_the_longest_word_alone():
-    for seed in range(50):
-        wrong = misspelled("The Bronx", random.Random(seed))
-        assert wrong.startswith("The B")
-        assert sorted(wrong.replace("The B", "")) in (sorted("ronx"), *_without_one("ronx"))
-    assert misspelled("A", random.Random(0)) in ("", "A")
-
-
-@pytest.mark.parametrize("name", ["U2", "Po", "É-2", "42", "A 1", "Ur of 3"])
-def test_the_shortest_names_can_be_misspelled(name):
-    wrong = {misspelled(name, random.Random(seed)) for seed in range(50)}
-    assert any(one != name for one in wrong)
-
-
-def _without_one(word):
-    return [sorted(word[:place] + word[place + 1 :]) for place in range(len(word))]

@@ -10,6 +10,7 @@ import torch
 from espalier.config import HardwareConfig
 from espalier.policy.hardware import Hardware, copy_weights
 from espalier.training.checkpoint import random_state, restore_random_state
+from tests.factories.rl_loops import same_weights
 from tests.factories.tiny import tiny_policy
 
 
@@ -26,61 +27,51 @@ def accelerator(monkeypatch):
     return made
 
 
-def test_the_generators_of_both_devices_are_kept(accelerator):
-    states = random_state()
-    drawn = torch.rand(3)
-    accelerator.state = "drawn further"
-    restore_random_state(states)
-    assert accelerator.state == "drawn twice"
-    assert torch.equal(torch.rand(3), drawn)
-
-
-@pytest.mark.parametrize(("kept", "is_there"), [(True, False), (False, True), (False, False)])
-def test_a_checkpoint_may_come_from_another_machine(accelerator, kept, is_there):
+@pytest.mark.parametrize(("kept", "is_there"), [(True, True), (True, False), (False, True)])
+def test_generators_are_kept_whatever_machine_goes_on(accelerator, kept, is_there):
     accelerator.is_there = kept
     states = random_state()
     assert ("accelerator" in states) == kept
-    accelerator.is_there, accelerator.state = is_there, "another machine's"
+    drawn = torch.rand(3)
+    accelerator.is_there, accelerator.state = is_there, "drawn further"
     restore_random_state(states)
-    assert accelerator.state == "another machine's"
+    assert accelerator.state == ("drawn twice" if kept and is_there else "drawn further")
+    assert torch.equal(torch.rand(3), drawn)
 
 
 @pytest.mark.parametrize(
-    ("asked", "has_bf16", "autocast"),
+    ("device", "asked", "has_bf16", "autocast"),
     [
-        ("auto", True, torch.bfloat16),
-        ("auto", False, None),
-        ("float32", True, None),
-        ("bfloat16", False, torch.bfloat16),
+        ("cuda", "auto", True, torch.bfloat16),
+        ("cuda", "auto", False, None),
+        ("cuda", "float32", True, None),
+        ("cuda", "bfloat16", False, torch.bfloat16),
+        ("cpu", "auto", True, None),
+        ("cpu", "bfloat16", False, torch.bfloat16),
     ],
 )
-def test_a_gpu_computes_in_bfloat16_where_it_can(monkeypatch, asked, has_bf16, autocast):
-    gpu = torch.device("cuda")
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: gpu)
+def test_devices_compute_in_bfloat16_where_asked(monkeypatch, device, asked, has_bf16, autocast):
+    found = torch.device(device) if device != "cpu" else None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
     chosen = Hardware.from_config(HardwareConfig(device="auto", precision=asked))
-    assert (chosen.device, chosen.autocast) == (gpu, autocast)
-
-
-def test_without_an_accelerator_it_is_the_cpu(monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    assert Hardware.from_config(HardwareConfig(device="auto")).device == torch.device("cpu")
+    assert (chosen.device, chosen.autocast) == (torch.device(device), autocast)
+    if device == "cpu":
+        with chosen.precision():
+            product = torch.ones(2, 2) @ torch.ones(2, 2)
+        assert product.dtype == (autocast or torch.float32)
+        model = tiny_policy().model
+        assert chosen.place(model) is model
 
 
 def test_a_model_elsewhere_is_trained_as_a_copy():
-    model = tiny_policy().model
+    model, trained = tiny_policy().model, tiny_policy(seed=1).model
     elsewhere = Hardware(torch.device("meta"), None).place(model)
     assert elsewhere is not model
     assert (elsewhere.device.type, model.device.type) == ("meta", "cpu")
-    trained = tiny_policy(seed=1).model
     copy_weights(trained, model)
     copy_weights(trained, trained)
-    for one, other in zip(trained.parameters(), model.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_activations_are_computed_again_where_asked(monkeypatch):
-    model = tiny_policy().model
+    assert same_weights(trained, model)
     Hardware(model.device, None).place(model)
     assert not model.is_activation_checkpointing
     Hardware(model.device, None, checkpoints_activations=True).place(model)

@@ -1,7 +1,6 @@
 import asyncio
 import copy
 import random
-import threading
 import time
 from collections import deque
 from dataclasses import replace
@@ -27,6 +26,7 @@ from espalier.training.rl.ledger import DrawJournal, Outcome
 from espalier.training.rl.pacing import AsynchronousSampler
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
 from espalier.training.rl.sampling import draws_of
+from tests.factories.rl_loops import rollout_threads
 from tests.factories.tiny import lookup_environments, tiny_policy
 from tests.factories.training import PROFILE, SEARCH, make_task, make_trajectory
 
@@ -74,26 +74,35 @@ def _sampler(worker, *, max_staleness=1, screening=0, tasks=TASKS, **changes):
     return AsynchronousSampler(worker, pool, config, seed=0, screening=screening)
 
 
-def test_a_step_gets_as_many_groups_as_it_asks_for():
-    result = _sampler(ScriptedWorker()).sample(0, groups=3)
+def test_a_step_gets_its_groups_and_no_task_flies_twice():
+    worker = ScriptedWorker()
+    result = _sampler(worker, max_staleness=3).sample(0, groups=3)
     assert [len(group.trajectories) for group in result.groups] == [4, 4, 4]
     assert (result.groups_sampled, len(result.sampled)) == (3, 12)
+    under_way = [order.task.task_id for order, _ in worker.orders]
+    assert len(under_way) == len(set(under_way))
 
 
-@pytest.mark.parametrize("max_staleness", [1, 3])
-def test_groups_are_ordered_ahead_as_far_as_the_bound_allows(max_staleness):
+@pytest.mark.parametrize(
+    ("max_staleness", "groups", "under_way"),
+    # a quarter of a long bound is kept in reserve
+    [(1, 1, 1), (2, 1, 2), (4, 1, 3), (8, 1, 6), (1, 2, 2), (3, 3, 9), (8, 3, 18)],
+)
+def test_groups_are_ordered_ahead_as_far_as_the_bound_allows(max_staleness, groups, under_way):
     worker = ScriptedWorker()
-    sampler = _sampler(worker, max_staleness=max_staleness)
+    sampler = _sampler(worker, max_staleness=max_staleness, tasks_per_step=groups)
     for step in range(4):
-        sampler.sample(step, groups=3)
-        worker.version = step + 1
-    assert len(worker.orders) == max_staleness * 3
-
-
-def test_a_quarter_of_a_long_bound_is_kept_in_reserve():
-    worker = ScriptedWorker()
-    _sampler(worker, max_staleness=8).sample(0, groups=3)
-    assert len(worker.orders) == 6 * 3
+        worker.version = step
+        assert len(sampler.sample(step, groups=groups).groups) == groups
+        assert len(worker.orders) == under_way
+    last = ScriptedWorker()
+    sampler = _sampler(last, max_staleness=max_staleness, tasks_per_step=groups, steps=4)
+    for step in range(4):
+        last.version = step
+        result = sampler.sample(step, groups=groups)
+        sampler.ledger.settle(draws_of(result.groups), Outcome.TRAINED)
+    assert sampler.ledger.open_draws == [], "nothing that no step could learn from"
+    assert sampler.ledger.counts == {"trained": 4 * groups}
 
 
 def test_under_an_older_version_fewer_groups_are_ordered_ahead():
@@ -104,41 +113,17 @@ def test_under_an_older_version_fewer_groups_are_ordered_ahead():
     assert len(worker.orders) == 3  # of version 0, for step 3 alone
 
 
-def test_no_task_is_in_flight_twice():
-    worker = ScriptedWorker()
-    sampler = _sampler(worker, max_staleness=3)
-    sampler.sample(0, groups=3)
-    under_way = [order.task.task_id for order, _ in worker.orders]
-    assert len(under_way) == len(set(under_way))
-
-
 def test_the_oldest_version_is_learned_from_first():
     worker = ScriptedWorker()
     sampler = _sampler(worker, max_staleness=2)
-    sampler.sample(0, groups=3)
-    worker.version = 1
-    sampler.sample(1, groups=3)
+    for version in (0, 1):
+        worker.version = version
+        sampler.sample(version, groups=3)
     worker.finish(len(worker.orders))
     worker.finished.reverse()
     versions = [t.policy_version for t in sampler.sample(2, groups=9).sampled]
     assert set(versions) == {0, 1}
     assert versions == sorted(versions)
-
-
-def test_a_step_waits_for_groups_that_would_get_too_old():
-    class NewestFirst(ScriptedWorker):
-        def finish(self, count):
-            self.orders.reverse()
-            super().finish(count)
-            self.orders.reverse()
-
-    worker = NewestFirst()
-    sampler = _sampler(worker, max_staleness=1)
-    sampler.sample(0, groups=3)
-    worker.version = 1
-    assert {t.policy_version for t in sampler.sample(1, groups=3).sampled} == {0}
-    worker.version = 2
-    assert {t.policy_version for t in sampler.sample(2, groups=3).sampled} == {1}
 
 
 class Shuffled(ScriptedWorker):
@@ -185,25 +170,12 @@ def test_no_group_is_ever_too_old_and_each_is_settled(seed):
     assert sorted(worker.ordered) == list(range(ledger.num_draws))
 
 
-def test_nothing_is_ordered_that_no_step_could_learn_from():
-    worker = ScriptedWorker()
-    sampler = _sampler(worker, max_staleness=3, steps=4)
-    ledger = sampler.ledger
-    for step in range(4):
-        worker.version = step
-        result = sampler.sample(step, groups=3)
-        ledger.settle(draws_of(result.groups), Outcome.TRAINED)
-    assert ledger.open_draws == []
-    assert ledger.counts == {"trained": 12}
-
-
 def test_a_draw_depends_on_its_number_alone():
-    tasks = []
-    for bound in (1, 3):
-        worker = ScriptedWorker()
+    few, many = ScriptedWorker(), ScriptedWorker()
+    for worker, bound in ((few, 1), (many, 3)):
         _sampler(worker, max_staleness=bound).sample(0, groups=3)
-        tasks.append([order.task.task_id for order, _ in worker.orders])
-    assert tasks[0] == tasks[1][: len(tasks[0])]
+    pairs = zip(few.orders, many.orders, strict=False)
+    assert all(one[0].task == other[0].task for one, other in pairs)
 
 
 def test_an_open_draw_whose_task_is_gone_is_dropped():
@@ -242,25 +214,20 @@ def test_a_resumed_sampler_orders_open_draws_first(tmp_path):
     assert again.counts == {"trained": 6}
 
 
-def test_groups_that_the_screening_ended_count_and_do_not_train():
+@pytest.mark.parametrize(
+    ("changes", "sampled"),
+    [
+        ({"screening": 2}, 12),  # four times as many as wanted, then the step gives up
+        ({"tasks": TASKS[:2], "algorithm": {}}, 9),  # the default draws anew twice
+    ],
+)
+def test_groups_ended_by_screening_or_a_filter_do_not_train(changes, sampled):
     worker = ScriptedWorker(outcomes=(0, 0, 0, 0))
-    result = _sampler(worker, screening=2).sample(0, groups=3)
-    assert result.groups == []
-    assert result.groups_sampled == 12  # four times as many as wanted, then the step gives up
+    sampler = _sampler(worker, **changes)
+    result = sampler.sample(0, groups=3)
+    assert (result.groups, result.groups_sampled) == ([], sampled)
     assert result.zero_variance_share == 1
-
-
-def test_a_small_pool_of_tasks_ends_a_step_early():
-    result = _sampler(ScriptedWorker(outcomes=(0,) * 4), tasks=TASKS[:2], algorithm={}).sample(
-        0, groups=3
-    )
-    assert result.groups == []
-    assert result.groups_sampled == 9  # the default draws anew twice
-
-
-def test_closing_the_sampler_closes_the_worker():
-    worker = ScriptedWorker()
-    _sampler(worker).close()
+    sampler.close()
     assert worker.closed
 
 
@@ -298,8 +265,8 @@ def _order(number):
 def started():
     workers = []
 
-    def start(make_replica):
-        worker = RolloutWorker(make_replica, threads=1)
+    def start(make_replica, **how):
+        worker = RolloutWorker(make_replica, threads=1, **how)
         workers.append(worker)
         worker.start()
         return worker
@@ -334,15 +301,13 @@ def test_an_idle_replica_serves_the_next_version(started):
     assert sum(kind == "open" for kind, _ in log) == sum(kind == "close" for kind, _ in log)
 
 
-def test_the_workers_error_is_raised_in_the_learner(started):
+def test_an_error_beside_the_learner_is_raised_in_it(started):
     worker = started(lambda: FakeReplica([], failure=ValueError("no such tool")))
     worker.publish(0, {})
     worker.order(_order(0))
     with pytest.raises(ValueError, match="tool"):
         worker.take(wait=True)
 
-
-def test_a_failed_replica_raises_in_the_learner(started):
     def broken():
         raise RuntimeError("no memory")
 
@@ -353,42 +318,33 @@ def test_a_failed_replica_raises_in_the_learner(started):
     worker.order(_order(0))  # nobody takes it, and it raises no error
 
 
-def test_a_group_that_hangs_is_named_by_the_deadline():
+def test_a_group_that_hangs_is_named_by_the_deadline(started):
     waits = EpisodeWaits()
-    worker = RolloutWorker(
-        lambda: FakeReplica([], seconds=60.0), threads=1, limit_s=0.2, waits=lambda: [waits]
-    )
-    worker.start()
+    worker = started(lambda: FakeReplica([], seconds=60.0), limit_s=0.2, waits=lambda: [waits])
     worker.publish(3, {})
     worker.order(_order(0))
-    try:
-        with (
-            waits.wait("name0-0", "the tool search"),
-            pytest.raises(HungError, match=r"0\.2 s: .*name0-0 .*the tool search"),
-        ):
-            worker.take(wait=True)
-    finally:
-        worker.close()
+    with (
+        waits.wait("name0-0", "the tool search"),
+        pytest.raises(HungError, match=r"0\.2 s: .*name0-0 .*the tool search"),
+    ):
+        worker.take(wait=True)
 
 
-def test_weights_that_are_never_loaded_are_named():
+def test_weights_that_are_never_loaded_are_named(started):
     class Stuck(FakeReplica):
         async def open(self, version, weights):
             await asyncio.Event().wait()
 
-    worker = RolloutWorker(lambda: Stuck([]), threads=1, limit_s=0.2)
-    worker.start()
+    worker = started(lambda: Stuck([]), limit_s=0.2)
     worker.publish(3, {})
-    try:
-        with pytest.raises(HungError, match="version 3"):
-            worker.take(wait=True)
-    finally:
-        worker.close()
-    assert not [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
+    with pytest.raises(HungError, match="version 3"):
+        worker.take(wait=True)
+    worker.close()
+    assert not rollout_threads()
 
 
 def test_closing_cancels_groups_and_ends_the_thread(started):
-    log = []
+    log, threads = [], torch.get_num_threads()
     worker = started(lambda: FakeReplica(log, seconds=60.0))
     worker.publish(0, {})
     worker.order(_order(0))
@@ -397,14 +353,12 @@ def test_closing_cancels_groups_and_ends_the_thread(started):
     worker.close()
     assert time.monotonic() - began < 5
     assert log[-1] == ("close", 0)
-    assert not [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
+    assert not rollout_threads()
+    assert torch.get_num_threads() == threads
 
 
-def test_closing_restores_the_number_of_cpu_threads(started):
-    before = torch.get_num_threads()
-    worker = started(lambda: FakeReplica([]))
-    worker.close()
-    assert torch.get_num_threads() == before
+def _roller(policy):
+    return Roller.local(policy, lookup_environments(SEARCH, PROFILE), PROFILE)
 
 
 def test_a_replica_samples_whole_groups_with_the_published_weights(started):
@@ -412,39 +366,32 @@ def test_a_replica_samples_whole_groups_with_the_published_weights(started):
 
     def make_replica():
         own = copy.deepcopy(policy)
-        return PolicyReplica(
-            Roller.local(own, lookup_environments(SEARCH, PROFILE), PROFILE), own.model, plan
-        )
+        return PolicyReplica(_roller(own), own.model, plan)
 
     worker = started(make_replica)
     dev_roller = SimpleNamespace(policy_version=-1)
     local = MemoryPublisher(policy.model, policy, [dev_roller])
-    publisher = WorkerPublisher(local, policy, worker)
-    expected = Roller.local(copy.deepcopy(policy), lookup_environments(SEARCH, PROFILE), PROFILE)
-    publisher.publish(7)
+    expected = _roller(copy.deepcopy(policy))
+    WorkerPublisher(local, policy, worker).publish(7)
     with torch.no_grad():  # the learner goes on: nobody else may notice
         for parameter in policy.model.parameters():
             parameter.zero_()
     worker.order(_order(3))
     played = worker.take(wait=True)
     assert (played.version, dev_roller.policy_version) == (7, 7)
-    assert len(played.trajectories) == 4
-    assert {t.policy_version for t in played.trajectories} == {7}
+    assert [t.policy_version for t in played.trajectories] == [7] * 4
     greedy = expected.roll_out([TASKS[3]], samples=1, temperature=0.0, seed=0)[0]
     assert played.greedy.token_ids == greedy.token_ids
-    assert cloned_weights(policy.model).keys() == policy.model.state_dict().keys()
 
 
 def test_the_worker_gets_every_nth_version_of_the_weights():
-    given = []
-    worker = SimpleNamespace(version=None)
-
-    def publish(version, _):
-        worker.version = version
-        given.append(version)
-
-    worker.publish = publish
-    policy, dev_roller = tiny_policy(), SimpleNamespace(policy_version=-1)
+    given, worker, dev_roller = (
+        [],
+        SimpleNamespace(version=None),
+        SimpleNamespace(policy_version=-1),
+    )
+    worker.publish = lambda version, _: given.append(version) or setattr(worker, "version", version)
+    policy = tiny_policy()
     local = MemoryPublisher(policy.model, policy, [dev_roller])
     publisher = WorkerPublisher(local, policy, worker, every=3)
     for version in range(4, 11):
@@ -455,13 +402,8 @@ def test_the_worker_gets_every_nth_version_of_the_weights():
 
 def test_a_replica_completes_a_group_only_if_screening_passes(started):
     policy, plan = tiny_policy(), GroupPlan(group_size=6, screening=2, wants_baseline=False)
-    worker = started(
-        lambda: PolicyReplica(
-            Roller.local(policy, lookup_environments(SEARCH, PROFILE), PROFILE), policy.model, plan
-        )
-    )
+    worker = started(lambda: PolicyReplica(_roller(policy), policy.model, plan))
     worker.publish(0, cloned_weights(policy.model))
     worker.order(_order(0))  # an untrained policy never succeeds
     played = worker.take(wait=True)
-    assert len(played.trajectories) == 2
-    assert not played.passed_screening
+    assert (len(played.trajectories), played.passed_screening) == (2, False)

@@ -71,33 +71,18 @@ def test_without_pretraining_the_base_policy_keeps_its_content_digest(inputs, tm
     assert manifest.rows["texts"] == 0
 
 
-def test_reading_on_lowers_the_loss_and_changes_the_weights(inputs, tmp_path):
-    given = inputs([a_text(number) for number in range(8)])
-    manifest = stage.run(ON, given, tmp_path / "out", NullTracker())
+def test_reading_on_lowers_the_loss_and_is_reproducible(inputs, tmp_path):
+    given = inputs([a_text(8, words=200), *(a_text(number) for number in range(8))])
+    tracker = Notes()
+    manifest = stage.run(ON, given, tmp_path / "out", tracker)
     history = pd.read_parquet(tmp_path / "out" / "history.parquet")
-    assert manifest.rows["texts"] == 8
+    assert manifest.rows["texts"] == 8, "one is longer than a context"
+    assert any("1 of 9" in line for line in tracker.lines)
     assert len(history) == 12
     assert history["loss"].iloc[-1] < 0.7 * history["loss"].iloc[0]
     before, after = weights(given["base_policy"]), weights(tmp_path / "out")
     assert any(not before[name].equal(after[name]) for name in before)
-
-
-@pytest.mark.slow
-def test_the_same_texts_and_seed_make_the_same_policy(inputs, tmp_path):
-    given = inputs([a_text(number) for number in range(8)])
-    contents = {
-        stage.run(ON, given, tmp_path / name, NullTracker()).content for name in ("one", "two")
-    }
-    assert len(contents) == 1
-
-
-@pytest.mark.slow
-def test_a_text_longer_than_a_context_is_skipped_and_reported(inputs, tmp_path):
-    given = inputs([a_text(0), a_text(1, words=200)])
-    tracker = Notes()
-    manifest = stage.run(ON, given, tmp_path / "out", tracker)
-    assert manifest.rows["texts"] == 1
-    assert any("1 of 2" in line for line in tracker.lines)
+    assert stage.run(ON, given, tmp_path / "again", NullTracker()).content == manifest.content
 
 
 @pytest.mark.parametrize("texts", [[], [a_text(1, words=200)]])
@@ -112,16 +97,13 @@ def test_texts_train_every_token_negatives_only_the_policys():
     whole, masked = encode_text(a_text(), dialect), encode_negative(a_text(), dialect)
     assert whole.token_ids == masked.token_ids
     assert set(whole.loss_mask) == {1}
-    trained = [
-        token for token, mask in zip(masked.token_ids, masked.loss_mask, strict=True) if mask
-    ]
-    text = dialect.text(trained)
-    assert "lyon" in text
-    assert "answer" in text
-    assert "information" not in text
-    assert "what is" not in text
+    pairs = zip(masked.token_ids, masked.loss_mask, strict=True)
+    text = dialect.text([token for token, mask in pairs if mask])
+    assert [said in text for said in ("lyon", "answer", "information", "what is")] == [
+        True, True, False, False,
+    ]  # fmt: skip
 
 
 def test_a_profile_that_reads_on_without_texts_is_refused():
-    with pytest.raises(ValueError, match=r"continued_pretraining|read"):
+    with pytest.raises(ValueError, match="continued_pretraining"):
         Profile.model_validate({"continued_pretraining": {"enabled": True}})

@@ -10,15 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from espalier.config import HardwareConfig, OptimizerConfig
-from espalier.policy.hardware import Hardware
+from espalier.config import OptimizerConfig
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
 from espalier.training.packing import micro_batches as runs_of_sequences
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import build_layout, perplexities
 from espalier.training.rl.policy_gradient import add_scaled, mean_figures
-from espalier.training.rl.rows import micro_batches, minibatches
+from espalier.training.rl.rows import micro_batches, minibatches, totals
 from espalier.training.rl.sampling import StepRollouts
 from espalier.training.scoring import PLAIN, Scorer, score
 from tests.factories.tiny import tiny_policy
@@ -36,7 +35,6 @@ def sequence(*mask, start=20, windows=(0,)):
     ("lengths", "row_tokens", "gap", "rows"),
     [
         ([5, 5], 10, 0, [[0, 1]]),
-        ([5, 6], 10, 0, [[1], [0]]),
         ([5, 5], 12, 2, [[0, 1]]),
         ([5, 5], 11, 2, [[0], [1]]),
         ([3, 8, 2], 10, 0, [[1, 2], [0]]),
@@ -64,19 +62,45 @@ def test_packed_tokens_stand_in_their_columns_behind_a_gap():
 
 
 def test_a_sequence_of_two_contexts_is_packed_as_two():
-    batch = pack([sequence(1, 1, 1, 1, 1, windows=(0, 2))], row_tokens=3, gap=0)
+    both = sequence(1, 1, 1, 1, 1, windows=(0, 2))
+    batch = pack([both], row_tokens=3, gap=0)
     assert batch.token_ids_RT.tolist() == [[22, 23, 24], [20, 21, 0]]
     assert batch.position_ids_RT.tolist() == [[0, 1, 2], [0, 1, 0]]
     assert sorted(batch.token_N.tolist()) == [1, 3, 4]
     assert batch.num_sequences == 1
+    parts = [sequence(1, 1), sequence(1, 1, 1, start=22)]
+    [first_T, second_T] = logprobs(parts, row_tokens=64)
+    [found_T] = logprobs([both], row_tokens=64)
+    torch.testing.assert_close(found_T, torch.cat([first_T[:2], second_T]))
 
 
-@pytest.mark.parametrize(
-    ("config", "reach"), [({"conv_L_cache": 3}, 2), ({"conv_L_cache": 1}, 0), ({}, 0)]
-)
-def test_a_convolution_reaches_back_by_its_kernel(config, reach):
-    model = SimpleNamespace(config=SimpleNamespace(**config))
-    assert convolution_reach(model) == reach
+def logprobs(sequences, *, row_tokens, gap=2):
+    model = tiny_policy().model
+    batch = pack(sequences, row_tokens=row_tokens, gap=gap)
+    with torch.no_grad():
+        logprobs_N = score(model, batch).logprobs_N
+    return batch.dense(logprobs_N, width=max(len(one.token_ids) for one in sequences))
+
+
+@pytest.mark.parametrize("row_tokens", [20, 64, 200])
+def test_packed_logprobs_equal_those_of_each_sequence_alone(row_tokens):
+    rng = random.Random(0)
+    sequences = [
+        sequence(0, *rng.choices((0, 1), k=rng.randrange(2, 18)), 1, start=rng.randrange(20, 250))
+        for _ in range(9)
+    ]
+    together = logprobs(sequences, row_tokens=row_tokens)
+    for one, found_T in zip(sequences, together, strict=True):
+        [alone_T] = logprobs([one], row_tokens=row_tokens)
+        torch.testing.assert_close(found_T[: len(alone_T)], alone_T, rtol=1e-5, atol=1e-5)
+    wrong = logprobs(sequences, row_tokens=200, gap=0)  # a convolution reads over the border
+    assert not torch.allclose(together, wrong, atol=1e-4)
+
+
+def test_a_convolution_reaches_back_by_its_kernel():
+    configs = ({"conv_L_cache": 3}, {"conv_L_cache": 1}, {})
+    models = [SimpleNamespace(config=SimpleNamespace(**config)) for config in configs]
+    assert [convolution_reach(model) for model in models] == [2, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +140,15 @@ def test_like_lengths_share_a_run_up_to_its_last_token(units, max_tokens, runs):
 def test_units_are_dealt_in_as_many_parts_as_asked(units, count, sizes):
     parts = minibatches([(n,) for n in range(units)], count=count, rng=random.Random(0))
     assert [len(part) for part in parts] == sizes
+    assert sorted(unit for part in parts for unit in part) == [(n,) for n in range(units)]
+
+
+def test_totals_count_the_whole_minibatch_and_rows_without_loss_apart():
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 0], [1, 1, 1]]).bool()
+    found = totals([(0, 1), (2, 3)], mask, max_tokens=30)
+    assert (found.tokens, found.sequences, found.rows, found.pairs) == (6, 3, 4, 2)
+    assert found.max_tokens == 30
+    assert totals([(1,)], mask, max_tokens=30).tokens == 1  # nothing is divided by zero
 
 
 def test_every_process_takes_equally_many_turns():
@@ -125,21 +158,22 @@ def test_every_process_takes_equally_many_turns():
     assert Processes().share(items) == [(item, 1.0) for item in items]
     assert [Processes(rank, 6).share("ab")[0][1] for rank in range(3)] == [1.0, 1.0, 0.0]
     assert [Processes(rank, 2).is_first for rank in range(2)] == [True, False]
-
-
-def test_a_lone_process_talks_to_nobody():
     alone, tensor = Processes(), torch.ones(2)
     alone.sum([tensor])
-    assert tensor.tolist() == [1, 1]
+    assert tensor.tolist() == [1, 1], "a lone process talks to nobody"
     assert (alone.gather("x"), alone.broadcast("x")) == (["x"], "x")
 
 
-def test_figures_are_the_mean_of_the_updates_that_have_them():
+def test_figures_are_the_mean_of_what_has_them():
     assert mean_figures([{"loss": 1.0, "kl": 3.0}, {"loss": 2.0}, {}]) == {"loss": 1.5, "kl": 3.0}
     assert mean_figures([]) == {}
     figures = {"loss": 1.0}
     add_scaled(figures, {"loss": torch.tensor(4.0), "kl": 1}, 0.5)
     assert figures == {"loss": 3.0, "kl": 0.5}
+    steps = [
+        StepRollouts(groups_sampled=n, zero_variance=zero) for n, zero in ((4, 1), (1, 1), (0, 0))
+    ]
+    assert [step.zero_variance_share for step in steps] == [0.25, 1.0, 0.0]
 
 
 def test_an_update_is_made_at_the_rate_of_its_step():
@@ -152,29 +186,6 @@ def test_an_update_is_made_at_the_rate_of_its_step():
         rates = [group["lr"] for group in updater.optimizer.param_groups]
         assert rates == [learning_rate(config, step, 4)] * 2
     assert re.search(r"step 4: 2 ", skipped_warning(4, skipped=2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "autocast"),
-    [
-        ({"device": "cpu", "precision": "bfloat16"}, torch.bfloat16),
-        ({"device": "cpu", "precision": "float32"}, None),
-        ({"device": "cpu", "precision": "auto"}, None),
-    ],
-)
-def test_a_cpu_computes_in_float32_unless_asked_otherwise(settings, autocast):
-    chosen = Hardware.from_config(HardwareConfig(**settings))
-    assert (chosen.device.type, chosen.autocast) == ("cpu", autocast)
-    with chosen.precision():
-        product = torch.ones(2, 2) @ torch.ones(2, 2)
-    assert product.dtype == (autocast or torch.float32)
-    model = tiny_policy().model
-    assert chosen.place(model) is model
-
-
-@pytest.mark.parametrize(("sampled", "zero", "share"), [(4, 1, 0.25), (1, 1, 1.0), (0, 0, 0.0)])
-def test_the_share_of_equal_groups_is_of_those_sampled(sampled, zero, share):
-    assert StepRollouts(groups_sampled=sampled, zero_variance=zero).zero_variance_share == share
 
 
 def test_a_perplexity_is_that_of_the_actions_alone():

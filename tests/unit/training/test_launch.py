@@ -24,8 +24,8 @@ class ScriptedWorkers:
     address = "127.0.0.1"
     share_cores = True
 
-    def __init__(self, failures=()):
-        self.failures = list(failures)
+    def __init__(self, *failures):
+        self.failures = list(failures) or [None]
         self.started = self.ended = False
         self.on_poll = lambda: None
 
@@ -34,14 +34,10 @@ class ScriptedWorkers:
 
     def failure(self):
         self.on_poll()
-        return self.failures.pop(0) if len(self.failures) > 1 else (self.failures or [None])[0]
-
-    def wait(self):
-        raise AssertionError("waits for workers that never joined")
+        return self.failures.pop(0) if len(self.failures) > 1 else self.failures[0]
 
     @contextmanager
     def made(self, count, device):
-        del count, device
         try:
             yield self
         finally:
@@ -88,7 +84,7 @@ def test_one_process_starts_no_other():
 
 def test_a_worker_that_fails_before_joining_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(launch, "JOIN_TIMEOUT", timedelta(hours=1))
-    scripted = ScriptedWorkers([None, "rank 2 has ended"])
+    scripted = ScriptedWorkers(None, "rank 2 has ended")
     with pytest.raises(TrainingError, match="rank 2"):
         join(scripted)
     assert scripted.ended
@@ -105,7 +101,7 @@ def test_workers_that_do_not_join_are_named():
 
 def test_workers_are_awaited_on_one_address_only():
     seen = []
-    scripted = ScriptedWorkers([None, "enough"])
+    scripted = ScriptedWorkers(None, "enough")
     scripted.on_poll = lambda: seen.append(listening_addresses())
     with pytest.raises(TrainingError, match="enough"):
         join(scripted)
@@ -115,7 +111,7 @@ def test_workers_are_awaited_on_one_address_only():
 
 def test_a_broken_connection_is_explained_by_the_failed_worker():
     # the failure is known a moment after the connection breaks
-    scripted = ScriptedWorkers([None, None, "rank 1 has ended"])
+    scripted = ScriptedWorkers(None, None, "rank 1 has ended")
     with (
         pytest.raises(TrainingError, match="rank 1") as caught,
         launch.worker_failures_reported(scripted),
@@ -126,17 +122,15 @@ def test_a_broken_connection_is_explained_by_the_failed_worker():
 
 @pytest.mark.parametrize("own", [RuntimeError("CUDA out of memory"), ValueError("a bug")])
 def test_an_error_of_rank_zero_is_not_replaced(own):
-    with (
-        pytest.raises(type(own), match=str(own)),
-        launch.worker_failures_reported(ScriptedWorkers()),
-    ):
+    reported = launch.worker_failures_reported(ScriptedWorkers())
+    with pytest.raises(type(own), match=str(own)), reported:
         raise own
 
 
 def test_rank_zero_is_not_ended_while_it_works_on(monkeypatch):
     monkeypatch.setattr(launch.os, "_exit", lambda code: pytest.fail(f"ended with {code}"))
     monkeypatch.setattr(launch, "_UNNOTICED_FOR_S", 5.0)
-    with launch.worker_failures_reported(ScriptedWorkers(["rank 1 has ended"])):
+    with launch.worker_failures_reported(ScriptedWorkers("rank 1 has ended")):
         time.sleep(0.2)
 
 

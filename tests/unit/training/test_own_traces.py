@@ -29,9 +29,12 @@ ASKED = {"role": "user", "content": "country of lyon?"}
 ANSWERED = {"role": "assistant", "content": "france"}
 
 
+def calls(name, arguments, call_id="c1"):
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 def call(query, call_id="c1"):
-    function = {"name": "search", "arguments": json.dumps({"query": query})}
-    return {"id": call_id, "type": "function", "function": function}
+    return calls("search", json.dumps({"query": query}), call_id)
 
 
 def calling(*calls, content=None):
@@ -58,10 +61,14 @@ def written(tmp_path):
     return write
 
 
+def steady(name):
+    """Of a given model, whose template knows tools."""
+    return Dialect(byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>")), TOOLS, name=name)
+
+
 @cache
 def hermes():
-    """Of a given model, whose template knows tools."""
-    return Dialect(byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>")), TOOLS, name="hermes")
+    return steady("hermes")
 
 
 def learned(sequence, dialect):
@@ -82,8 +89,7 @@ def only(path, dialect):
 
 
 def test_only_what_the_policy_writes_is_learned(written):
-    system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
-    dialect = hermes()
+    system, dialect = {"role": "system", "content": [{"type": "text", "text": "Brief."}]}, hermes()
     sequence = only(written({"messages": [system, *TRACE], "tools": []}), dialect)
     assert learned(sequence, dialect) == [
         "<think>\ncountry\n</think>\n\n<tool_call>\n"
@@ -91,14 +97,13 @@ def test_only_what_the_policy_writes_is_learned(written):
         "france<|im_end|>",
     ]
     text = dialect.text(sequence.token_ids)
-    assert "Be brief." in text
+    assert "Brief." in text
     assert "lyon: france" in text
 
 
 @pytest.mark.parametrize("name", SYNTAXES)
 def test_a_trace_has_the_tokens_of_the_teachers_demonstration(written, name):
-    dialect = Dialect(byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>")), TOOLS, name=name)
-    answered = {**ANSWERED, "reasoning_content": "answer"}
+    dialect, answered = steady(name), {**ANSWERED, "reasoning_content": "answer"}
     pieces = (
         ToolCalls((ToolCall(name="search", arguments={"query": "lyon"}),), "country"),
         (Message(role="tool", content="lyon: france"),),
@@ -109,10 +114,19 @@ def test_a_trace_has_the_tokens_of_the_teachers_demonstration(written, name):
     assert only(trace, dialect) == encode_pieces(prompt, pieces, dialect)
 
 
-def test_a_thought_in_the_text_is_a_thought(written):
-    tagged = {"role": "assistant", "content": "<think>\nanswer\n</think>\n\nfrance\n"}
-    apart = {**ANSWERED, "reasoning_content": "answer"}
-    one, other = (only(written({"messages": [ASKED, said]}), hermes()) for said in (tagged, apart))
+@pytest.mark.parametrize(
+    ("given", "alike"),
+    [
+        (
+            [ASKED, {**ANSWERED, "content": "<think>\nanswer\n</think>\n\nfrance\n"}],
+            [ASKED, {**ANSWERED, "reasoning_content": "answer"}],
+        ),
+        ([*TRACE, {"role": "user", "content": "Thanks."}], TRACE),
+    ],
+    ids=["a thought in the text", "what is read last is left away"],
+)
+def test_traces_of_one_meaning_have_the_same_tokens(written, given, alike):
+    one, other = (only(written({"messages": it}), hermes()) for it in (given, alike))
     assert one == other
 
 
@@ -122,28 +136,23 @@ def test_the_embedded_dialect_gets_the_thought_that_it_needs(written):
     assert tiny_dialect().parse_text(answer) == FinalAnswer("france", "")
 
 
-def test_a_message_of_weight_0_is_read_and_not_learned(written):
-    first = {**TRACE[1], "weight": 0}
-    sequence = only(written({"messages": [ASKED, first, *TRACE[2:]]}), hermes())
-    assert learned(sequence, hermes()) == ["france<|im_end|>"]
-
-
-def test_of_prompt_and_completion_the_completion_is_learned(written):
-    row = {"prompt": [*TRACE, {"role": "user", "content": "Sure?"}], "completion": [ANSWERED]}
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [ASKED, {**TRACE[1], "weight": 0}, *TRACE[2:]]},
+        {"prompt": [*TRACE, {"role": "user", "content": "Sure?"}], "completion": [ANSWERED]},
+    ],
+    ids=["weight 0", "prompt and completion"],
+)
+def test_what_is_only_read_is_not_learned(written, row):
     assert learned(only(written(row), hermes()), hermes()) == ["france<|im_end|>"]
 
 
 def test_results_are_read_in_the_order_of_their_calls(written):
-    calls = calling(call("lyon", "a"), call("paris", "b"))
-    turned = [ASKED, calls, result("second", "b"), result("first", "a"), ANSWERED]
+    both = calling(call("lyon", "a"), call("paris", "b"))
+    turned = [ASKED, both, result("second", "b"), result("first", "a"), ANSWERED]
     (trace,) = read_demonstrations(written({"messages": turned}))
-    assert [one.content for one in trace.messages if one.role == "tool"] == ["first", "second"]
-
-
-def test_what_is_read_last_is_left_away(written):
-    longer = [*TRACE, {"role": "user", "content": "Thanks."}]
-    one, other = (only(written({"messages": it}), hermes()) for it in (longer, TRACE))
-    assert one == other
+    assert [one.content for one in trace.messages[2:4]] == ["first", "second"]
 
 
 def test_an_exported_trajectory_is_a_demonstration_again(written):
@@ -163,7 +172,6 @@ def test_an_exported_trajectory_is_a_demonstration_again(written):
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("{", "JSON"),
         ("[]", "JSON object"),
         ({}, "messages"),
         ({"messages": [ASKED]}, "no message of the assistant"),
@@ -180,18 +188,11 @@ def test_an_exported_trajectory_is_a_demonstration_again(written):
             {"messages": [ASKED, calling(call("a"), call("b", "c2")), result("x"), ANSWERED]},
             "message 2 ",
         ),
-        (
-            {"messages": [ASKED, calling(call("a")), result("x", "other"), ANSWERED]},
-            "ids",
-        ),
-        (
-            {"messages": [ASKED, calling({"type": "function", "function": {
-                "name": "search", "arguments": "[]"}})]},
-            "JSON object",
-        ),
+        ({"messages": [ASKED, calling(call("a")), result("x", "other"), ANSWERED]}, "ids"),
+        ({"messages": [ASKED, calling(calls("search", "[]"))]}, "JSON object"),
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "JSON"),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_row_is_refused_by_file_and_line(written, row, complaint):
     path = written({"messages": TRACE}, row)
     with pytest.raises(DataError) as refused:
@@ -200,40 +201,33 @@ def test_a_malformed_row_is_refused_by_file_and_line(written, row, complaint):
     assert complaint in str(refused.value)
 
 
-def test_a_call_of_no_tool_is_refused_by_line(written):
-    function = {"name": "find", "arguments": "{}"}
-    row = {"messages": [ASKED, calling({"type": "function", "function": function})]}
+def test_calls_that_a_dialect_cannot_write_are_refused_by_line(written):
     with pytest.raises(DataError, match=r"line 1: .*find.*search"):
-        only(written(row), hermes())
-
-
-def test_a_dialect_of_one_call_refuses_two(written):
-    row = {"messages": [ASKED, calling(call("a"), call("b", "c2"))]}
+        only(written({"messages": [ASKED, calling(calls("find", "{}"))]}), hermes())
     with pytest.raises(DataError, match=r'line 1: .*"tags"'):
-        only(written(row), tiny_dialect())
+        only(written({"messages": [ASKED, calling(call("a"), call("b", "c2"))]}), tiny_dialect())
 
 
-@pytest.mark.parametrize("name", ["demonstrations", "preferences"])
-def test_files_are_read_before_a_run_begins(tmp_path, name):
-    missing = tmp_path / "none.jsonl"
-    given = missing if name == "demonstrations" else {"path": missing}
-    profile = Profile.model_validate({"warm_start": {name: given}})
-    with pytest.raises(DataError, match=r"none\.jsonl"):
-        check_own_traces(profile.warm_start)
-    missing.write_text("\n")
-    with pytest.raises(DataError, match="no row"):
-        check_own_traces(profile.warm_start)
+def test_files_are_read_before_a_run_begins(tmp_path):
+    missing, empty = tmp_path / "none.jsonl", tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    for path, said in ((missing, r"none\.jsonl"), (empty, "no row")):
+        for table in ({"demonstrations": path}, {"preferences": {"path": path}}):
+            profile = Profile.model_validate({"warm_start": table})
+            with pytest.raises(DataError, match=said):
+                check_own_traces(profile.warm_start)
 
 
 # ------------------------------------------------------------------------- what is left out
 
 
-def reader(*, limits=None, heldout=(), dev=(), symbols=False):
+def reader(*, limits=None, symbols=False, **judged):
     tasks = {
         split: [
-            records.make_task(f"{split}-{n}", text, gold=("x",)) for n, text in enumerate(asked)
+            records.make_task(f"{split}-{n}", text, gold=("x",))
+            for n, text in enumerate(judged.get(split, ()))
         ]
-        for split, asked in (("heldout", heldout), ("dev", dev))
+        for split in ("heldout", "dev")
     }
     return OwnTraces(
         dialect_of=lambda _: hermes(),
@@ -243,61 +237,50 @@ def reader(*, limits=None, heldout=(), dev=(), symbols=False):
 
 
 @pytest.mark.parametrize(
-    ("limits", "reason"),
+    ("limits", "row", "reason"),
     [
-        ({"max_tokens": 100, "max_turn_tokens": 10}, "longer_than_an_episode"),
-        ({"max_turn_tokens": 20}, "longer_message_than_a_turn"),
+        ({"max_tokens": 100, "max_turn_tokens": 10}, TRACE, "longer_than_an_episode"),
+        ({"max_turn_tokens": 20}, TRACE, "longer_message_than_a_turn"),
+        ({"max_turns": 1}, [*TRACE[:3], *TRACE[1:]], "more_calls_than_turns"),
     ],
 )
-def test_what_no_episode_could_hold_is_counted(written, limits, reason):
+def test_what_no_episode_could_hold_is_counted(written, limits, row, reason):
     short = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "x"}]}
-    row = {"messages": TRACE}
     found = reader(limits=limits)
-    if reason == "longer_message_than_a_turn":
-        fit = found.demonstrations(written(row, short))
+    if reason != "longer_than_an_episode":
+        fit = found.demonstrations(written({"messages": row}, short))
         assert (fit.used, fit.left_out) == (1, {reason: 1})
     with pytest.raises(DataError, match=f"1 {reason}"):
-        found.demonstrations(written(row))
-
-
-def test_more_calls_than_an_episode_allows_are_counted(written):
-    twice = [*TRACE[:3], *TRACE[1:]]
-    found = reader(limits={"max_turns": 1}).demonstrations(
-        written({"messages": twice}, {"messages": TRACE})
-    )
-    assert (found.used, found.left_out) == (1, {"more_calls_than_turns": 1})
+        found.demonstrations(written({"messages": row}))
 
 
 def test_a_demonstration_of_a_judged_question_is_left_out(written):
-    other = {"messages": [{"role": "user", "content": "And of Nice?"}, ANSWERED]}
-    inside = "Please tell: what is the currency of France? Thanks."
-    asked = {"messages": [{"role": "user", "content": inside}, ANSWERED]}
-    found = reader(
-        heldout=["Country of Lyon"], dev=["What is the currency of France?"]
-    ).demonstrations(written({"messages": TRACE}, asked, other))
+    texts = [
+        "country of lyon?",
+        "Please tell: what is the currency of France? Thanks.",
+        "And of Nice?",
+    ]
+    asked = [{"messages": [{"role": "user", "content": text}, ANSWERED]} for text in texts]
+    judged = {"heldout": ["Country of Lyon"], "dev": ["What is the currency of France?"]}
+    found = reader(**judged).demonstrations(written(*asked))
     assert found.left_out == {"heldout_question": 1, "dev_question": 1}
-    assert found.questions == ["And of Nice?"]
-
-
-def test_questions_of_signs_are_told_apart_by_them(written):
-    row = {"messages": [{"role": "user", "content": "What is 3 - 4 of it?"}, ANSWERED]}
-    asked = ["What is 3 + 4 of it?"]
-    assert reader(heldout=asked, symbols=True).demonstrations(written(row)).used == 1
+    assert found.questions == texts[2:]
+    signs = written({"messages": [{"role": "user", "content": "What is 3 - 4 of it?"}, ANSWERED]})
+    other = ["What is 3 + 4 of it?"]
+    assert reader(heldout=other, symbols=True).demonstrations(signs).used == 1
     with pytest.raises(DataError, match="1 heldout_question"):
-        reader(heldout=asked).demonstrations(written(row))
+        reader(heldout=other).demonstrations(signs)
 
 
 # ------------------------------------------------------------------------- pairs
 
 
 CHOSEN, REJECTED = [ANSWERED], [{"role": "assistant", "content": "spain"}]
-LONG = [calling(call("lyon")), result("lyon: france"), ANSWERED]
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        {"prompt": [ASKED], "chosen": CHOSEN, "rejected": REJECTED},
         {"prompt": "country of lyon?", "chosen": "france", "rejected": "spain"},
         {"chosen": [ASKED, *CHOSEN], "rejected": [ASKED, *REJECTED]},
         {"prompt": "country of lyon?", "chosen": [ASKED, *CHOSEN], "rejected": [ASKED, *REJECTED]},
@@ -312,29 +295,22 @@ def test_a_pair_in_any_form_of_trl_reads_alike(written, row):
 
 
 def test_every_message_behind_the_prompt_of_a_pair_counts(written):
-    row = {"prompt": [ASKED], "chosen": LONG, "rejected": REJECTED}
-    chosen, _ = reader().pairs(written(row)).sequences
-    assert [text[-20:] for text in learned(chosen, hermes())] == [
-        "</tool_call><|im_end|>"[-20:],
-        "france<|im_end|>"[-20:],
-    ]
+    chosen = [calling(call("lyon")), result("lyon: france"), ANSWERED]
+    row = {"prompt": [ASKED], "chosen": chosen, "rejected": REJECTED}
+    called, answered = learned(reader().pairs(written(row)).sequences[0], hermes())
+    assert called.endswith("</tool_call><|im_end|>")
+    assert answered == "france<|im_end|>"
 
 
 def test_a_text_of_the_policy_keeps_its_marks(written):
     text = '<tool_call>\n{"name": "search", "arguments": {"query": "lyon"}}\n</tool_call>'
-    row = {"prompt": "country of lyon?", "chosen": text, "rejected": "spain"}
+    row = {"prompt": "country of lyon?", "chosen": text, "rejected": "france"}
     (pair,) = read_pairs(written(row))
     sequence = encode_trace(pair.chosen, hermes())
-    (said,) = learned(sequence, hermes())
-    assert said == f"{text}<|im_end|>"
+    assert learned(sequence, hermes()) == [f"{text}<|im_end|>"]
     assert hermes().text_ids(text) == sequence.token_ids[-len(hermes().text_ids(text)) :]
-
-
-def test_a_text_for_the_embedded_policy_becomes_an_answer(written):
-    row = {"prompt": "country of lyon?", "chosen": "france", "rejected": "spain"}
-    (pair,) = read_pairs(written(row))
-    (said,) = learned(encode_trace(pair.chosen, tiny_dialect()), tiny_dialect())
-    assert tiny_dialect().parse_text(said) == FinalAnswer("france", "")
+    (said,) = learned(encode_trace(pair.rejected, tiny_dialect()), tiny_dialect())
+    assert tiny_dialect().parse_text(said) == FinalAnswer("france", ""), "embedded: an answer"
 
 
 def test_equal_and_judged_pairs_are_left_out(written):
@@ -350,7 +326,6 @@ def test_equal_and_judged_pairs_are_left_out(written):
     [
         ({"chosen": None}, "chosen: "),
         ({"rejected": []}, "rejected: "),
-        ({"rejected": 3}, "rejected: "),
         ({"chosen": [ASKED]}, "chosen: "),
         ({"prompt": None}, "chosen: "),
         ({"prompt": [ASKED, ANSWERED]}, "chosen: message 3 "),

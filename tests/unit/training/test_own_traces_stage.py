@@ -73,14 +73,14 @@ def artifacts(tmp_path_factory):
     return {name: folder / name for name in STAGES["warm_start"].inputs}
 
 
-def asking(question, answer="7"):
-    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 3, "b": 4}'}}
+def asking(question, name="add"):
+    call = {"type": "function", "function": {"name": name, "arguments": '{"a": 3, "b": 4}'}}
     return {
         "messages": [
             {"role": "user", "content": question},
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "content": "7"},
-            {"role": "assistant", "content": answer},
+            {"role": "assistant", "content": "7"},
         ]
     }
 
@@ -100,8 +100,8 @@ def files(tmp_path_factory):
 
 
 def preferring(files, **keys):
-    table = {"path": files / "pairs.jsonl", "steps": 3, "pairs_per_step": 2, **keys}
-    return profile_with(demonstrations=files / "own.jsonl", preferences=table)
+    table = {"path": files / "pairs.jsonl", "steps": 3, "pairs_per_step": 2}
+    return profile_with(demonstrations=files / "own.jsonl", preferences=table, **keys)
 
 
 def test_own_demonstrations_are_shown_beside_the_teachers(artifacts, files, tmp_path):
@@ -117,12 +117,6 @@ def test_own_demonstrations_are_shown_beside_the_teachers(artifacts, files, tmp_
     assert OWN_QUESTIONS in read_manifest(tmp_path / "trained").files
 
 
-def test_own_demonstrations_can_take_the_teachers_place(artifacts, files, tmp_path):
-    profile = profile_with(demonstrations=files / "own.jsonl", teacher=False)
-    made = warm_start.run(profile, artifacts, tmp_path / "warm", NullTracker())
-    assert made.rows["trajectories"] == 1
-
-
 @pytest.mark.parametrize("killed_after", [4, 6])
 def test_a_killed_preference_phase_ends_the_same(artifacts, files, tmp_path, killed_after):
     whole = warm_start.run(preferring(files), artifacts, tmp_path / "whole", NullTracker())
@@ -136,19 +130,19 @@ def test_a_killed_preference_phase_ends_the_same(artifacts, files, tmp_path, kil
 
 
 def test_preferences_change_the_policy_that_imitation_left(artifacts, files, tmp_path):
-    plain = profile_with(demonstrations=files / "own.jsonl")
+    plain = profile_with(demonstrations=files / "own.jsonl", teacher=False)
     without = warm_start.run(plain, artifacts, tmp_path / "plain", NullTracker())
-    made = warm_start.run(preferring(files), artifacts, tmp_path / "warm", NullTracker())
+    assert without.rows["trajectories"] == 1, "own demonstrations in the teacher's place"
+    profile = preferring(files, teacher=False)
+    made = warm_start.run(profile, artifacts, tmp_path / "warm", NullTracker())
     weights = "policy/model.safetensors"
     assert made.files[weights] != without.files[weights]
     assert made.files["history.parquet"] == without.files["history.parquet"]
 
 
-def test_a_faulty_line_ends_the_stage_before_training(artifacts, files, tmp_path):
-    row = asking("3 and 4?")
-    row["messages"][1]["tool_calls"][0]["function"]["name"] = "multiply"
+def test_a_faulty_line_ends_the_stage_before_training(artifacts, tmp_path):
     own = tmp_path / "own.jsonl"
-    own.write_text(json.dumps(row))
+    own.write_text(json.dumps(asking("3 and 4?", name="multiply")))
     profile = profile_with(demonstrations=own)
     with pytest.raises(DataError, match=r"own\.jsonl, line 1: .*multiply"):
         warm_start.run(profile, artifacts, tmp_path / "warm", InterruptingTracker(1))

@@ -16,7 +16,7 @@ from espalier.training.packing import PackedBatch, TrainingSequence, pack
 from espalier.training.parallel import Processes
 from espalier.training.prefix_tree import PrefixTree, prefix_tree_of
 from espalier.training.rl.models import build_layout
-from espalier.training.rl.rows import Group, dense_rows, learning_batch, tree_micro_batches
+from espalier.training.rl.rows import Group, tree_micro_batches
 from espalier.training.scoring import PLAIN, ScoreRequest, score
 from tests.factories import causal_models
 from tests.factories.tiny import tiny_policy
@@ -26,10 +26,7 @@ from tests.factories.training_episodes import (
     exact_policy,
     gradient_of,
     layout,
-    make_update,
-    on_policy,
     profile_of,
-    step_of,
 )
 
 
@@ -97,13 +94,10 @@ def test_what_sequences_begin_with_alike_is_one_path():
     assert (tree.num_tokens, tree.num_sequences) == (7, 3)
 
 
-def test_a_token_is_scored_for_those_who_learn_it():
+def test_tokens_and_contexts_that_differ_are_scored_apart():
     tree = prefix_tree_of([sequence(5, 6, 7), sequence(5, 6, 8, mask=(0, 0, 1))])
     dense_BT = tree.dense(torch.tensor([1.0, 2.0, 3.0]), width=3)
-    assert dense_BT.tolist() == [[0, 1, 2], [0, 0, 3]]
-
-
-def test_contexts_of_one_sequence_share_what_they_begin_with():
+    assert dense_BT.tolist() == [[0, 1, 2], [0, 0, 3]], "for those who learn it"
     tree = prefix_tree_of([sequence(5, 6, 7, 5, 6, 8, windows=(0, 3))])
     assert tree.token_ids_M.tolist() == [5, 6, 7, 8]
     # the first token of each context is predicted by nothing
@@ -158,38 +152,12 @@ def test_gradients_of_a_tree_are_those_of_each_trajectory(preset, nodes):
     tree.close_to(apart, tolerance=1e-6)
 
 
-def test_gradients_in_single_precision_differ_by_rounding_alone():
-    policy, groups, profile = tiny_policy().model, branching_groups(), profile_of()
-    apart = gradient_of(policy, groups, profile, layout(row_tokens=1))
-    tree = gradient_of(policy, groups, profile, layout(prefix_tree=True))
-    tree.close_to(apart, tolerance=1e-5)
-
-
-def test_a_step_on_a_tree_changes_weights_alike():
-    moved, figures = [], []
-    for as_tree in (False, True):
-        policy = tiny_policy().model
-        groups = on_policy(branching_groups(), policy)
-        profile = profile_of({"preset": "ppo"}, minibatches=2, epochs=2)
-        update, _ = make_update(policy, profile, layout(prefix_tree=as_tree))
-        material = learning_batch(groups, profile.training.algorithm.material)
-        rows = dense_rows(material.groups, with_observations=False)
-        figures.append(update.apply(rows, material.units, step_of(profile, 11)))
-        moved.append(policy.state_dict())
-    positions = [found.pop("update_positions") for found in figures]
-    assert positions[1] < positions[0] == figures[0]["update_tokens"]
-    assert figures[1] == pytest.approx(figures[0], rel=1e-3, abs=1e-5)
-    for name, weights in moved[1].items():
-        torch.testing.assert_close(weights, moved[0][name], rtol=1e-4, atol=1e-5, msg=name)
-
-
 def test_activations_computed_again_give_the_same_gradient():
     policy, groups, profile = exact_policy(), branching_groups(), profile_of()
     plain = gradient_of(policy, groups, profile, layout(prefix_tree=True))
     policy.activation_checkpointing_enable({"use_reentrant": False})
     policy.train()
-    again = gradient_of(policy, groups, profile, layout(prefix_tree=True))
-    again.close_to(plain)
+    gradient_of(policy, groups, profile, layout(prefix_tree=True)).close_to(plain)
 
 
 @settings(max_examples=50, deadline=None)
@@ -214,15 +182,12 @@ def test_a_run_ends_where_the_least_is_forwarded_again():
     assert tree_micro_batches(units, sequences, max_nodes=28) == [units[:8], units[8:]]
 
 
-def test_a_run_has_a_few_tokens_for_each_node():
+def test_runs_have_few_tokens_for_each_node_and_whole_pairs():
     sequences = [sequence(*range(100, 109), 9)] * 9
     runs = tree_micro_batches([(row,) for row in range(9)], sequences, max_nodes=10)
     assert [len(run) for run in runs] == [4, 4, 1]
-
-
-def test_preference_pairs_stay_together():
-    sequences = [sequence(5, 6, 7), sequence(9, 6, 7), sequence(5, 6, 8), sequence(9, 6, 8)]
-    runs = tree_micro_batches([(0, 3), (1, 2)], sequences, max_nodes=6)
+    pairs = [sequence(5, 6, 7), sequence(9, 6, 7), sequence(5, 6, 8), sequence(9, 6, 8)]
+    runs = tree_micro_batches([(0, 3), (1, 2)], pairs, max_nodes=6)
     assert runs == [[(0, 3)], [(1, 2)]]
 
 
@@ -268,16 +233,16 @@ def test_grouped_heads_and_biases_are_the_models_own(precision, gap):
     [causal_models.llama, causal_models.mistral, causal_models.qwen2, causal_models.qwen3],
 )
 def test_models_of_plain_attention_are_forwarded_as_trees(build):
-    model = copy.deepcopy(build()).double()
+    model, row = copy.deepcopy(build()).double(), torch.arange(3, 12)[None]
     assert build_layout(model, Profile(), CPU, Processes()).prefix_tree
+    before = model(row, use_cache=False).logits
     sequences = branching(random.Random(3), 8)
     found = []
     for as_tree in (False, True):
         model.zero_grad(set_to_none=True)
         [scores_BT] = scores_of(model, sequences, PLAIN, as_tree=as_tree)
-        (
-            scores_BT * torch.rand(scores_BT.shape, generator=torch.Generator().manual_seed(0))
-        ).sum().backward()
+        weights_BT = torch.rand(scores_BT.shape, generator=torch.Generator().manual_seed(0))
+        (scores_BT * weights_BT).sum().backward()
         found.append((scores_BT, {n: p.grad.clone() for n, p in model.named_parameters()}))
     # norms are computed in single precision, whatever the weights are
     (apart_BT, gradients), (tree_BT, of_tree) = found
@@ -285,14 +250,8 @@ def test_models_of_plain_attention_are_forwarded_as_trees(build):
     for name, gradient in gradients.items():
         gap = (of_tree[name] - gradient).abs().max() / gradient.abs().max()
         assert gap < 1e-5, name
-
-
-def test_a_model_forwards_rows_as_before_after_a_tree():
-    model = copy.deepcopy(causal_models.llama())
-    row = torch.arange(3, 12)[None]
-    before = model(row, use_cache=False).logits
-    scores_of(model, branching(random.Random(0), 4), PLAIN, as_tree=True)
-    torch.testing.assert_close(model(row, use_cache=False).logits, before)
+    after = model(row, use_cache=False).logits
+    torch.testing.assert_close(after, before)
 
 
 @pytest.mark.parametrize(
@@ -305,5 +264,4 @@ def test_a_model_forwards_rows_as_before_after_a_tree():
     ],
 )
 def test_models_of_other_attention_are_packed(build):
-    model = copy.deepcopy(build())
-    assert not build_layout(model, Profile(), CPU, Processes()).prefix_tree
+    assert not build_layout(copy.deepcopy(build()), Profile(), CPU, Processes()).prefix_tree

@@ -64,40 +64,31 @@ def test_a_rank_that_does_not_come_is_named():
     assert re.match(r"rank 0 of 3 .* 5 s in a sum .*\b7\b.*rank 2 .*broadcast by rank 0", said)
 
 
-def test_a_rank_that_is_stopped_is_named():
-    store = Store({"at/1": b"9/7/in a sum", "at/2": b"9/6/at work after a sum"})
-    said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
-    assert "rank 2 has not reported" in said
-
-
-def test_a_rank_that_never_said_anything_is_named():
-    said = RankWatch(at(0, 7, inside_for_s=5.0), Beating({"at/1": (7, "in")}), 4.0).look()
-    assert "rank 2 has not reported" in said
+def test_a_rank_that_is_stopped_or_never_there_is_named():
+    stopped = Store({"at/1": b"9/7/in a sum", "at/2": b"9/6/at work after a sum"})
+    for store in (stopped, Beating({"at/1": (7, "in a sum")})):
+        said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
+        assert "rank 2 has not reported" in said
     assert "rank 1" not in said
 
 
 def test_a_silent_rank_is_named_while_rank_zero_works():
-    store = Store({"at/1": b"9/7/in a sum"})
-    ranks = RankWatch(at(0, 7, count=2), store, 0.05)
-    assert ranks.look() is None
+    silent = RankWatch(at(0, 7, count=2), Store({"at/1": b"9/7/in a sum"}), 0.05)
+    beating = RankWatch(at(0, 7, count=2), Beating({"at/1": (6, "at work")}), 0.05)
+    assert silent.look() is beating.look() is None
     time.sleep(0.1)
-    assert "rank 1 has not reported" in ranks.look()
+    assert beating.look() is None
+    assert "rank 1 has not reported" in silent.look()
 
 
-def test_beats_keep_the_watch_quiet():
-    ranks = RankWatch(at(0, 7, count=2), Beating({"at/1": (6, "at work")}), 0.01)
-    for _ in range(3):
-        assert ranks.look() is None
-        time.sleep(0.02)
-
-
-def test_rank_zero_speaks_before_the_others(monkeypatch):
+def test_rank_zero_speaks_before_the_others():
     places = {f"at/{rank}": (6, "at work after a sum") for rank in range(3)}
-    assert RankWatch(at(1, 7, inside_for_s=5.0), Beating(places), 4.0).look() is None
-    assert (
-        "rank 0 has not reached"
-        in RankWatch(at(1, 7, inside_for_s=15.0), Beating(places), 4).look()
+    early, late = (
+        RankWatch(at(1, 7, inside_for_s=seconds), Beating(places), 4.0).look()
+        for seconds in (5, 15)
     )
+    assert early is None
+    assert "rank 0 has not reached" in late
 
 
 def test_rank_zero_that_does_not_answer_is_named():

@@ -28,17 +28,12 @@ def _drawn(buffer, step_groups=8, seed=0):
     return buffer.draw(step_groups, random.Random(seed))
 
 
-def test_without_capacity_nothing_is_kept():
-    buffer = _buffer(capacity=0)
-    buffer.add([_group(1)], version=0)
-    assert len(buffer) == 0
-    assert _drawn(buffer) == []
-
-
 def test_nothing_is_replayed_before_there_is_enough():
-    buffer = _buffer()
-    buffer.add([_group(1)], version=0)
-    assert _drawn(buffer) == []
+    buffer, none = _buffer(), _buffer(capacity=0)
+    for one in (buffer, none):
+        one.add([_group(1)], version=0)
+        assert _drawn(one) == []
+    assert (len(buffer), len(none)) == (1, 0)
     buffer.add([_group(2)], version=1)
     assert len(_drawn(buffer)) == 2  # a quarter of eight
 
@@ -69,10 +64,8 @@ def test_priority_evicts_and_draws_by_reward_deviation():
     assert all(_drawn(buffer, seed=seed) == [spread] for seed in range(20))
     between = _group(3, (0, 0, 0, 1))
     buffer.add([between], version=1)
-    assert {id(g) for seed in range(40) for g in _drawn(buffer, seed=seed)} == {
-        id(spread),
-        id(between),
-    }
+    drawn = {id(group) for seed in range(40) for group in _drawn(buffer, seed=seed)}
+    assert drawn == {id(spread), id(between)}
 
 
 def test_successes_only_keeps_nothing_else():
@@ -84,16 +77,14 @@ def test_successes_only_keeps_nothing_else():
 
 
 def test_only_trajectories_inside_the_perplexity_window_are_replayed():
-    known = {}
-
-    def perplexities(trajectories):
-        return [known[t.token_ids] for t in trajectories]
-
     group, easy = _group(1, (1, 1, 1, 1)), _group(2, (1, 1))
-    found = (1.04, 1.05, 2.0, 2.01)
-    known |= dict(zip([t.token_ids for t in group.trajectories], found, strict=True))
-    known |= dict.fromkeys([t.token_ids for t in easy.trajectories], 1.0)
-    buffer = _buffer(perplexities, perplexity_window=(1.05, 2.0), share=0.125)
+    ids = [t.token_ids for one in (group, easy) for t in one.trajectories]
+    known = dict(zip(ids, (1.04, 1.05, 2.0, 2.01, 1.0, 1.0), strict=True))
+    buffer = _buffer(
+        lambda trajectories: [known[t.token_ids] for t in trajectories],
+        perplexity_window=(1.05, 2.0),
+        share=0.125,
+    )
     buffer.add([group, easy], version=0)
     [drawn] = _drawn(buffer)
     assert drawn.trajectories == group.trajectories[1:3]
@@ -101,11 +92,8 @@ def test_only_trajectories_inside_the_perplexity_window_are_replayed():
 
 @pytest.mark.parametrize("compares_groups", [True, False])
 def test_a_group_shrunk_to_one_is_replayed_only_uncompared(compares_groups):
-    def perplexities(trajectories):
-        return [1.01, 1.5, 2.5][: len(trajectories)]
-
     buffer = _buffer(
-        perplexities,
+        lambda trajectories: [1.01, 1.5, 2.5][: len(trajectories)],
         compares_groups=compares_groups,
         perplexity_window=(1.05, 2.0),
         share=0.125,
@@ -115,39 +103,28 @@ def test_a_group_shrunk_to_one_is_replayed_only_uncompared(compares_groups):
     assert sizes == ([] if compares_groups else [1])
 
 
-def test_what_is_known_of_a_group_outlives_a_restart(tmp_path):
-    buffer = _buffer(share=0.25)
-    buffer.add([replace(_group(1), is_silenced=True, expected_reward=0.25), _group(2)], version=0)
-    layout = buffer.save(tmp_path / "replay.parquet")
-    restored = _buffer(share=0.25)
-    restored.restore(tmp_path / "replay.parquet", layout)
-    known = {(group.is_silenced, group.expected_reward) for group in _drawn(restored)}
-    assert known == {(True, 0.25), (False, None)}
-
-
 def test_a_restored_buffer_draws_what_the_saved_one_would(tmp_path):
-    buffer = _buffer(share=0.25)
-    for version in range(4):
-        buffer.add([_group(version, (0, 1, 1), version)], version=version)
+    buffer, restored = _buffer(share=0.25), _buffer(share=0.25)
+    known = replace(_group(9, version=3), is_silenced=True, expected_reward=0.25)
+    for version, group in enumerate([*(_group(n, (0, 1, 1), n) for n in range(3)), known]):
+        buffer.add([group], version=version)
     layout = buffer.save(tmp_path / "replay.parquet")
-    restored = _buffer(share=0.25)
     restored.restore(tmp_path / "replay.parquet", layout)
 
-    def rounded(groups):  # log-probs are stored as float32
+    def drawn(one, seed):  # log-probs are stored as float32
         return [
-            [
-                replace(t, behavior_logprobs=tuple(round(x, 4) for x in t.behavior_logprobs))
-                for t in group.trajectories
-            ]
-            for group in groups
+            replace(
+                group,
+                trajectories=tuple(
+                    replace(t, behavior_logprobs=tuple(round(x, 4) for x in t.behavior_logprobs))
+                    for t in group.trajectories
+                ),
+            )
+            for group in _drawn(one, seed=seed)
         ]
 
-    for seed in range(5):
-        assert rounded(_drawn(restored, seed=seed)) == rounded(_drawn(buffer, seed=seed))
+    found = [drawn(restored, seed) for seed in range(9)]
+    assert found == [drawn(buffer, seed) for seed in range(9)]
+    assert {group.is_silenced for groups in found for group in groups} == {True, False}
     restored.add([], version=40)
     assert len(restored) == 0
-
-
-def test_a_window_below_the_least_perplexity_is_refused():
-    with pytest.raises(ValueError, match="perplexity_window"):
-        ReplayConfig(capacity=4, perplexity_window=(0.5, 2.0))

@@ -19,7 +19,6 @@ from espalier.training.rl.reward_functions import (
     TermRewards,
     episode_facts,
 )
-from espalier.training.rl.rows import Group, dense_rows
 from tests.factories.training import make_task, make_trajectory
 from tests.fakes.endpoint_double import completion, running_double
 
@@ -60,10 +59,13 @@ def two_calls_and_an_answer(outcome=1.0, answer="france"):
     )
 
 
-def test_facts_give_each_turn_its_calls():
+def test_facts_give_each_turn_its_calls(tmp_path):
+    write_trajectories(tmp_path / "trajectories.parquet", [two_calls_and_an_answer()])
+    [read] = read_trajectories(tmp_path / "trajectories.parquet")
     facts = episode_facts(two_calls_and_an_answer())
     assert [[call.name for call in turn] for turn in facts.turns] == [["search"], ["lookup"], []]
     assert [call.exists for call in facts.calls] == [True, False]
+    assert [result.exists for result in read.tool_results] == [True, False], "also after reading"
     assert facts.thoughts == (True, False, False)
     assert facts.last_text == "france"
     assert len(facts.action_token_ids) == len(facts.action_logprobs) == 5
@@ -76,39 +78,21 @@ def test_terms_are_kept_by_name_and_turns_where_they_fell():
         {"outcome": 1.0, "format": 0.0, "overlong": -0.25, "majority": 0.1, "turns": -0.2}
     )
     assert [turn.reward for turn in rewarded.turns] == pytest.approx([0.1, -0.3, 0.0])
-
-
-def test_what_a_turn_earned_stands_on_its_last_token():
-    rewarded = TermRewards([CallShaping()], CONTEXT)([two_calls_and_an_answer()])
-    rows = dense_rows([Group(trajectories=tuple(rewarded))], with_observations=False)
-    assert rows.rewards_BT[0].tolist() == pytest.approx([0, 0, 0.1, 0, -0.3, 0, 0, 0, 1.0])
-
-
-def test_a_missing_outcome_is_an_error_and_not_zero():
-    unjudged = replace(two_calls_and_an_answer(), reward={"format": 0.1})
-    with pytest.raises(DataError, match="no outcome"):
-        TermRewards([], CONTEXT)([unjudged])
-    broken = replace(two_calls_and_an_answer(), reward={"outcome": float("nan")})
-    with pytest.raises(DataError, match="number"):
-        TermRewards([], CONTEXT)([broken])
-
-
-def test_two_terms_of_one_name_are_refused():
-    own = two_calls_and_an_answer()
-    own = replace(own, reward=own.reward | {"majority": 0.5})
-    with pytest.raises(DataError, match="majority"):
-        TermRewards([Majority()], CONTEXT)([own])
-
-
-def test_a_cut_off_episode_pays_the_whole_overlong_penalty():
     cut = replace(two_calls_and_an_answer(), finish_reason=FinishReason.MAX_TOKENS)
-    assert TermRewards([Overlong()], CONTEXT)([cut])[0].reward["overlong"] == -0.5
+    assert reward_function([cut])[0].reward["overlong"] == -0.5, "the whole penalty"
 
 
-def test_unknown_tools_are_still_known_after_reading(tmp_path):
-    path = tmp_path / "trajectories.parquet"
-    write_trajectories(path, [two_calls_and_an_answer()])
-    assert [result.exists for result in read_trajectories(path)[0].tool_results] == [True, False]
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        ({"format": 0.1}, "no outcome"),
+        ({"outcome": float("nan")}, "number"),
+        ({"outcome": 1.0, "majority": 0.5}, "majority"),  # two terms of one name
+    ],
+)
+def test_a_reward_that_is_missing_broken_or_double_is_refused(reward, said):
+    with pytest.raises(DataError, match=said):
+        TermRewards([Majority()], CONTEXT)([replace(two_calls_and_an_answer(), reward=reward)])
 
 
 def test_judges_pay_their_score_and_see_no_reward():

@@ -25,7 +25,6 @@ from espalier.training.rl.reward_functions import (
     ProfileRewards,
     TermRewards,
 )
-from tests.factories.tiny import tiny_policy
 from tests.factories.training import (
     CPU,
     PROFILE,
@@ -37,27 +36,24 @@ from tests.factories.training import (
 )
 
 
-@pytest.fixture(scope="module")
-def roller(tmp_path_factory):
-    return warm_roller(warm_policy(tmp_path_factory.mktemp("warm")))
+@pytest.fixture
+def roller(warm):
+    return warm_roller(warm_policy(warm))
 
 
 def layout(policy):
     return build_layout(policy.model, PROFILE, CPU, Processes())
 
 
-def attempt(task, outcome, turns=3):
-    spans = tuple(
-        Turn(action_start=2 * n, action_end=2 * n + 1, observation_end=2 * n + 2)
-        for n in range(turns)
-    )
+def attempt(task, outcome):
+    spans = [Turn(action_start=n, action_end=n + 1, observation_end=n + 2) for n in (0, 2, 4)]
     return make_trajectory(
         task,
         outcome,
-        token_ids=tuple(range(5, 5 + 2 * turns)),
-        action_mask=(1, 0) * turns,
-        behavior_logprobs=(-1.0, 0.0) * turns,
-        turns=spans,
+        token_ids=tuple(range(5, 11)),
+        action_mask=(1, 0) * 3,
+        behavior_logprobs=(-1.0, 0.0) * 3,
+        turns=tuple(spans),
     )
 
 
@@ -65,30 +61,26 @@ class ScriptedEnds:
     """Ends the n-th begun episode as the script says; None is a lost one."""
 
     def __init__(self, *ends):
-        self.ends = ends
-        self.starts = []
+        self.ends, self.starts = ends, []
 
     def complete(self, starts, *, samples, temperature, seed):
         self.starts = list(starts)
         assert len(self.ends) == len(starts) * samples
-        return [self._ended(end) for end in self.ends]
+        ended = [make_trajectory(make_task("lyon"), end or 0) for end in self.ends]
+        lost = FinishReason.SANDBOX_LOST
+        pairs = zip(ended, self.ends, strict=True)
+        return [replace(t, finish_reason=lost) if end is None else t for t, end in pairs]
 
-    def _ended(self, end):
-        ended = make_trajectory(make_task("lyon"), end or 0)
-        return replace(ended, finish_reason=FinishReason.SANDBOX_LOST) if end is None else ended
 
-
-def labelled_steps(trajectory, ends, completions=2):
-    roller = ScriptedEnds(*ends)
-    tasks = {trajectory.task_id: make_task("lyon")}
-    [found] = label_steps(
-        [trajectory], tasks, roller, completions=completions, temperature=1.0, seed=0
-    )
+def labelled_steps(trajectory, *ends):
+    roller, tasks = ScriptedEnds(*ends), {trajectory.task_id: make_task("lyon")}
+    how = {"completions": 2, "temperature": 1.0, "seed": 0}
+    [found] = label_steps([trajectory], tasks, roller, **how)
     return found, roller
 
 
 def test_a_step_is_worth_the_share_of_its_right_ends():
-    found, roller = labelled_steps(attempt(make_task("lyon"), 0), (1, 1, 0, 1))
+    found, roller = labelled_steps(attempt(make_task("lyon"), 0), 1, 1, 0, 1)
     assert found.turns == (0, 1, 2)
     assert found.targets("soft") == (1.0, 0.5, 0.0), "the last step is the outcome itself"
     assert found.targets("hard") == (1.0, 1.0, 0.0)
@@ -96,13 +88,9 @@ def test_a_step_is_worth_the_share_of_its_right_ends():
     assert found.positions == (0, 2, 4)
 
 
-def test_ends_that_were_lost_count_for_nothing():
-    found, _ = labelled_steps(attempt(make_task("lyon"), 1), (None, None, None, 1))
-    assert found.turns == (1, 2)
-    assert found.shares == (1.0, 1.0)
-
-
-def test_lost_attempts_have_no_label():
+def test_what_was_lost_has_no_label():
+    found, _ = labelled_steps(attempt(make_task("lyon"), 1), None, None, None, 1)
+    assert (found.turns, found.shares) == ((1, 2), (1.0, 1.0))
     lost = replace(attempt(make_task("lyon"), 0), finish_reason=FinishReason.TIMEOUT, reward={})
     assert label_outcomes([lost]) == []
 
@@ -120,8 +108,8 @@ def test_an_episode_goes_on_from_its_first_messages(roller):
         assert end.reward
 
 
-def test_a_head_tells_right_attempts_from_wrong_ones(roller, tmp_path):
-    policy = warm_policy(tmp_path / "warm")
+def test_a_head_tells_right_attempts_from_wrong_ones(roller, warm, tmp_path):
+    policy = warm_policy(warm)
     attempts = roller.roll_out(TASKS, samples=24, temperature=1.0, seed=1)
     assert 0.1 < sum(t.is_right for t in attempts) / len(attempts) < 0.9
     model = RewardModel("outcome", Critic(policy.model), layout(policy))
@@ -138,11 +126,8 @@ def test_a_head_tells_right_attempts_from_wrong_ones(roller, tmp_path):
         assert one == pytest.approx(other, abs=1e-6)
     with pytest.raises(ArtifactError, match=r"outcome.*process"):
         load_reward_model(tmp_path / "model", "process", layout(policy))
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match=tmp_path.name):
-        load_reward_model(tmp_path, "process", layout(tiny_policy()))
+        load_reward_model(tmp_path, "process", layout(policy))
 
 
 def scored(*scores):
@@ -177,13 +162,6 @@ def test_an_outcome_model_takes_the_rules_place(tmp_path):
     assert reward_function.figures() == {"outcome_model/agreement": pytest.approx(1 / 3)}
 
 
-@pytest.mark.parametrize(
-    ("scores", "truths", "area"),
-    [
-        ([0.9, 0.8, 0.1], [True, True, False], 1.0),
-        ([0.9, 0.2, 0.5, 0.2], [True, True, False, False], 0.625),
-        ([0.5, 0.5], [True, False], 0.5),
-    ],
-)
-def test_the_area_counts_pairs_in_order(scores, truths, area):
-    assert area_under_curve(scores, truths) == area
+def test_the_area_counts_pairs_in_order():
+    assert area_under_curve([0.9, 0.2, 0.5, 0.2], [True, True, False, False]) == 0.625
+    assert area_under_curve([0.9, 0.8, 0.1], [True, True, False]) == 1.0

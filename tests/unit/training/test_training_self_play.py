@@ -25,13 +25,14 @@ from espalier.training.rl.sampling import GroupSampler
 from espalier.training.rl.self_play import (
     JudgedRoller,
     PolicyTrials,
-    RankZeroProposer,
     build_self_play,
     shared_proposer,
 )
 from espalier.training.supervised import dev_exact_match
 from espalier_search.search_qa import SearchQA
+from tests.factories.rl_loops import same_weights
 from tests.factories.tiny import lookup_environments
+from tests.factories.tracking import Notes
 from tests.factories.training import (
     FACTS,
     PROFILE,
@@ -54,11 +55,6 @@ def with_self_play(**changes):
     return Profile.model_validate(values)
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    return tmp_path_factory.mktemp("warm")
-
-
 class RepeatingProposer:
     """Asks failed questions again, under another id; the same order gets the same tasks."""
 
@@ -74,51 +70,40 @@ class RepeatingProposer:
         return ProposedTasks(fresh[: order.num_tasks], {"asked_before": len(posed) - len(fresh)})
 
 
-class Listener(InterruptingTracker):
-    def __init__(self, steps=99):
-        super().__init__(steps)
-        self.notes = []
-
-    def note(self, line):
-        self.notes.append(line)
-
-
-def loop_of(warm, directory, profile, proposer):
-    policy = warm_policy(warm)
-    roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
+def models_of(policy, profile):
     hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, profile.training, hardware, Processes())
-    layout = build_layout(policy.model, profile, hardware, Processes())
+    return models, build_layout(policy.model, profile, hardware, Processes())
+
+
+def run(warm, directory, profile=None, tracker=None):
+    profile, proposer, policy = profile or with_self_play(), RepeatingProposer(), warm_policy(warm)
+    roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
+    models, layout = models_of(policy, profile)
     pool = TaskPool(TASKS, profile.curriculum)
     screening = profile.curriculum.active_screening
-    sampler = GroupSampler(roller, pool, profile.training, seed=0, screening=screening)
     parts = LoopParts(
         models=models,
         layout=layout,
-        sampler=sampler,
+        sampler=GroupSampler(roller, pool, profile.training, seed=0, screening=screening),
         pool=pool,
         dev_score=lambda: dev_exact_match(roller, TASKS),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
         self_play=build_self_play(proposer, profile, pool, roller, models, layout),
     )
-    return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
-
-
-def run(warm, directory, profile=None, tracker=None):
-    proposer = RepeatingProposer()
-    loop, model = loop_of(warm, directory, profile or with_self_play(), proposer)
+    loop = RlLoop(profile, parts, CheckpointStore(directory, "run"))
     loop.run(tracker or NullTracker())
-    return loop, model, proposer
+    return loop, policy.model, proposer
 
 
 @pytest.mark.slow
 def test_every_refresh_but_the_last_proposes_tasks_from_failures(warm, tmp_path):
-    listener = Listener()
+    listener = Notes()
     loop, _, proposer = run(warm, tmp_path, tracker=listener)
     phases = loop.parts.self_play.phases
     assert [phase.step for phase in phases] == [2, 4]
     assert sum(phase.kept for phase in phases) == len(loop.parts.self_play.tasks) > 0
-    assert listener.notes == [phase.line() for phase in phases]
+    assert listener.lines == [phase.line() for phase in phases]
     rows = {row["step"]: row for row in loop.progress.history}
     assert rows[2]["posed_tasks"] == phases[0].posed
     assert rows[4]["kept_posed_tasks"] == phases[1].kept
@@ -135,8 +120,7 @@ def test_a_resumed_self_play_run_equals_an_unbroken_one(warm, tmp_path, killed_a
     resumed, resumed_model, _ = run(warm, tmp_path / "broken")
     assert resumed.progress.history == unbroken.progress.history
     assert resumed.parts.self_play.state() == unbroken.parts.self_play.state()
-    pairs = zip(resumed_model.parameters(), unbroken_model.parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert same_weights(resumed_model, unbroken_model)
 
 
 @pytest.mark.slow
@@ -152,51 +136,40 @@ def test_the_critic_gives_the_value_of_a_proposed_task(warm, tmp_path):
 
 def critic_of(warm, profile):
     policy = warm_policy(warm)
-    hardware = Hardware.from_config(profile.hardware)
-    models = build_models(policy.model, profile.training, hardware, Processes())
+    models, layout = models_of(policy, profile)
     torch.nn.init.normal_(models.critic.head.weight, generator=torch.Generator().manual_seed(1))
-    return policy, models.critic, build_layout(policy.model, profile, hardware, Processes())
+    return policy, models.critic, layout
 
 
 def test_the_initial_value_depends_only_on_the_question(warm):
     policy, critic, layout = critic_of(warm, with_self_play(value="critic"))
     roller = warm_roller(policy)
     played = roller.roll_out(TASKS, samples=3, temperature=1.0, seed=1)
-    values_B = initial_values(played, critic, layout)
-    for start in range(0, len(played), 3):
-        torch.testing.assert_close(
-            values_B[start : start + 3], values_B[start].expand(3), atol=1e-5, rtol=1e-5
-        )
-    assert len({round(value, 4) for value in values_B[::3].tolist()}) == len(FACTS)
+    values_B3 = initial_values(played, critic, layout).reshape(-1, 3)
+    alike_B3 = values_B3[:, :1].expand(-1, 3)
+    torch.testing.assert_close(values_B3, alike_B3, atol=1e-5, rtol=1e-5)
+    firsts = values_B3[:, 0].tolist()
+    assert len({round(value, 4) for value in firsts}) == len(FACTS)
     trials = PolicyTrials(roller, layout, critic, PROFILE.training, samples=3, seed=1)(TASKS, 1)
-    assert [trial.value for trial in trials] == pytest.approx(values_B[::3].tolist(), abs=1e-5)
+    assert [trial.value for trial in trials] == pytest.approx(firsts, abs=1e-5)
 
 
 class LosingRoller:
     """The first attempt at a task is lost, the second solves it, the third never acts."""
 
     def roll_out(self, tasks, *, samples, temperature, seed):
-        del temperature, seed
         assert samples == 3
-        return [
-            attempt
-            for task in tasks
-            for attempt in (
-                replace(make_trajectory(task, 0), finish_reason=FinishReason.SANDBOX_LOST),
-                make_trajectory(task, 1),
-                make_trajectory(task, 0),
-            )
-        ]
+        lost = {"finish_reason": FinishReason.SANDBOX_LOST}
+        ends = ((0, lost), (1, {}), (0, {}))
+        return [replace(make_trajectory(t, right), **end) for t in tasks for right, end in ends]
 
 
 def test_lost_attempts_do_not_count_for_a_task(warm):
     _, critic, layout = critic_of(warm, with_self_play(value="critic"))
     asked = PolicyTrials(LosingRoller(), layout, critic, PROFILE.training, samples=3, seed=1)
     trials = asked(TASKS[:2], 1)
-    assert [(trial.task, trial.attempts, trial.successes) for trial in trials] == [
-        (TASKS[0], 2, 1),
-        (TASKS[1], 2, 1),
-    ]
+    counts = [(trial.task, trial.attempts, trial.successes) for trial in trials]
+    assert counts == [(TASKS[0], 2, 1), (TASKS[1], 2, 1)]
     assert all(math.isnan(trial.value) for trial in trials)
 
 
@@ -206,9 +179,8 @@ def test_proposed_tasks_are_judged_as_training_judges():
 
     roller = JudgedRoller(LosingRoller(), reversed_)
     sampled = roller.roll_out(TASKS[:2], samples=3, temperature=1.0, seed=1)
-    assert [(one.is_lost, one.is_right) for one in sampled] == 2 * [
-        (True, False), (False, False), (False, True),
-    ]  # fmt: skip
+    found = [(one.is_lost, one.is_right) for one in sampled]
+    assert found == 2 * [(True, False), (False, False), (False, True)]
     asked = PolicyTrials(roller, None, None, PROFILE.training, samples=3, seed=1)
     assert [trial.successes for trial in asked(TASKS[:2], 1)] == [1, 1]
 
@@ -223,48 +195,45 @@ class AskedAgain(SearchQA):
         return RepeatingProposer()
 
 
-def test_only_rank_zero_makes_a_proposer():
+def test_only_rank_zero_makes_a_proposer_whose_tasks_all_get():
     inputs = {name: Path(name) for name in ("knowledge", "accepted", "curriculum")}
     own = {"environment": {"name": f"{__name__}:AskedAgain"}}
     off = Profile.model_validate(PROFILE.model_dump() | own)
     on = Profile.model_validate(with_self_play().model_dump() | own)
     assert shared_proposer(off, inputs, Processes()) is None
-    assert shared_proposer(on, inputs, Processes(1, 2)) is not None
-    assert AskedAgain.asked == []
-    proposer = shared_proposer(on, inputs, Processes())
-    assert AskedAgain.asked == [(Path("knowledge"), Path("accepted"))]
-    order = ProposalRequest(2, TASKS[:1], TASKS, "a")
-    assert proposer.propose(order) == RepeatingProposer().propose(order)
+    posed = ProposedTasks(TASKS[:1], {"not_unique": 2})
 
-
-def test_other_ranks_get_rank_zeros_proposed_tasks():
     class Second(Processes):
         def broadcast(self, item):
             assert item == ((), {})
-            return ProposedTasks(TASKS[:1], {"not_unique": 2})
+            return posed
 
-    posed = RankZeroProposer(None, Second(1, 2)).propose(ProposalRequest(1, (), (), "a"))
-    assert posed == ProposedTasks(TASKS[:1], {"not_unique": 2})
-
-
-def test_a_family_without_a_proposer_refuses_self_play(tmp_path):
-    with pytest.raises(ProfileError, match=r'self_play\.name = "off"'):
-        family_of(PROFILE).proposer(tmp_path, tmp_path)
+    order = ProposalRequest(2, TASKS[:1], TASKS, "a")
+    assert shared_proposer(on, inputs, Second(1, 2)).propose(order) == posed
+    assert AskedAgain.asked == []
+    proposer = shared_proposer(on, inputs, Processes())
+    assert AskedAgain.asked == [(Path("knowledge"), Path("accepted"))]
+    assert proposer.propose(order) == RepeatingProposer().propose(order)
 
 
 def test_attempts_have_the_temperature_of_the_next_step():
     class Listening:
         def roll_out(self, tasks, *, samples, temperature, seed):
-            self.received = (temperature, seed)
+            received.append((temperature, seed))
             return [make_trajectory(task, 1) for task in tasks for _ in range(samples)]
 
-    values = PROFILE.model_dump()
+    values, received = PROFILE.model_dump(), []
     values["training"]["temperature_schedule"] = {"shape": "linear", "final": 0.5}
-    config, roller = Profile.model_validate(values).training, Listening()
-    trials = PolicyTrials(roller, None, None, config, samples=2, seed=1)
-    first = trials(TASKS[:1], 0) and roller.received
-    last = trials(TASKS[:1], config.steps - 1) and roller.received
+    config = Profile.model_validate(values).training
+    trials = PolicyTrials(Listening(), None, None, config, samples=2, seed=1)
+    found = [trials(TASKS[:1], step) for step in (0, config.steps - 1, 0)]
+    first, last, again = received
     assert (first[0], last[0]) == (1.0, 0.5)
+    assert first == again
     assert first[1] != last[1]
-    assert trials(TASKS[:1], 0) == [(TASKS[0], 2, 2, pytest.approx(math.nan, nan_ok=True))]
-    assert roller.received == first
+    assert found[0] == [(TASKS[0], 2, 2, pytest.approx(math.nan, nan_ok=True))]
+
+
+def test_a_family_without_a_proposer_refuses_self_play(tmp_path):
+    with pytest.raises(ProfileError, match="self_play"):
+        family_of(PROFILE).proposer(tmp_path, tmp_path)

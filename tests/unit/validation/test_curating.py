@@ -42,15 +42,20 @@ def material():
     return ValidationRows([*train, heldout], [a_trajectory("t1"), a_trajectory("t2")], texts)
 
 
-def test_training_questions_are_screened_and_heldout_ones_are_not(material):
-    left = curate(material, FAMILY).material
+def test_training_questions_are_screened_with_what_belongs_to_them(material):
+    curated = curate(material, FAMILY)
+    left = curated.material
     assert [task.task_id for _, task in left.tasks] == ["t1", "t3", "h1"]
-
-
-def test_trajectories_and_texts_go_with_their_task(material):
-    left = curate(material, FAMILY).material
     assert [trajectory.task_id for trajectory in left.trajectories] == ["t1"]
     assert "x1" not in {text.text_id for text in left.texts}
+    rows = curated.report["training_questions"]
+    assert (rows["before"], rows["after"]) == (4, 2)
+    assert rows["dropped_rows"] == [
+        {"row_id": "t2", "reason": "near_duplicate", "detail": "t1"},
+        {"row_id": "t4", "reason": "secret", "detail": "email"},
+    ]
+    weighted = family(weights={"planning": 2, "decision": 1}, near_duplicate=1.0)
+    assert curate(material, weighted).report["kinds_of_text"] == {"decision": 1, "planning": 2}
 
 
 def test_a_benchmark_that_the_profile_names_is_kept_out(material, tmp_path):
@@ -60,21 +65,6 @@ def test_a_benchmark_that_the_profile_names_is_kept_out(material, tmp_path):
     assert "t3" not in {task.task_id for _, task in curated.material.tasks}
     assert curated.report["training_questions"]["contaminated"] == 1
     assert curated.report["benchmarks"] == {"exam": 1}
-
-
-def test_weights_set_the_mix_of_kinds(material):
-    weighted = family(weights={"planning": 2, "decision": 1}, near_duplicate=1.0)
-    report = curate(material, weighted).report
-    assert report["kinds_of_text"] == {"decision": 1, "planning": 2}
-
-
-def test_every_refusal_stands_in_the_report_with_its_reason(material):
-    rows = curate(material, FAMILY).report["training_questions"]
-    assert (rows["before"], rows["after"]) == (4, 2)
-    assert rows["dropped_rows"] == [
-        {"row_id": "t2", "reason": "near_duplicate", "detail": "t1"},
-        {"row_id": "t4", "reason": "secret", "detail": "email"},
-    ]
 
 
 def test_card_and_lineage_are_written_beside_the_data(material, tmp_path):

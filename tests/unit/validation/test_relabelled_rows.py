@@ -18,7 +18,8 @@ def test_sound_tasks_are_kept_and_accepted_ones_not_judged_twice():
     assert verdicts([known, held], known, a_task("new", question="When?", query="n")) == {}
 
 
-def test_question_query_or_entity_of_a_judged_split_is_refused():
+def test_long_tasks_and_those_of_judged_splits_are_refused():
+    words = " ".join(["word"] * (FAMILY.profile.validation.max_question_words + 1))
     held = a_task("held", "heldout", question="Who is in Turin?", query="q", entities=("Turin",))
     train = a_task("train", question="Who?", query="t")
     found = verdicts(
@@ -26,19 +27,12 @@ def test_question_query_or_entity_of_a_judged_split_is_refused():
         a_task("same words", question="who is in TURIN", query="1"),
         a_task("same query", question="Who lives there?", query="q"),
         a_task("same entity", question="Where is Turin?", query="2", entities=("Turin",)),
+        a_task("long", question=words, query="l"),
         a_task("apart", question="Where is Lyon?", query="3", entities=("Lyon",)),
     )
     assert found == {
         "same words": "questions_are_unique",
         "same query": "splits_share_no_query",
         "same entity": "splits_share_no_entity",
-    }
-
-
-def test_task_longer_than_validation_allows_is_refused():
-    words = " ".join(["word"] * (FAMILY.profile.validation.max_question_words + 1))
-    train = a_task("train", question="Who?", query="t")
-    held = a_task("held", "heldout", question="What?", query="h")
-    assert verdicts([train, held], a_task("long", question=words, query="l")) == {
-        "long": "question_length"
+        "long": "question_length",
     }

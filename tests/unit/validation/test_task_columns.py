@@ -26,45 +26,33 @@ def test_copies_of_a_question_ignore_accents_and_case():
     assert frame["earlier_same_question"].tolist() == [0, 1, 0]
 
 
-def test_tasks_without_a_formal_query_share_none():
+def test_a_query_in_two_splits_is_counted_in_both():
+    frame = columns(a_task("a", query="q"), a_task("b", "heldout", query="q"), a_task("c"))
+    assert frame["other_splits_of_query"].tolist() == [1, 1, 0]
+    # without a formal query there is none to share
     frame = columns(a_task("a", query=""), a_task("b", "heldout", query=""))
     assert frame["earlier_same_query"].tolist() == [0, 0]
     assert frame["other_splits_of_query"].tolist() == [0, 0]
 
 
-def test_a_query_in_two_splits_is_counted_in_both():
-    frame = columns(a_task("a", query="q"), a_task("b", "heldout", query="q"), a_task("c"))
-    assert frame["other_splits_of_query"].tolist() == [1, 1, 0]
+@pytest.mark.parametrize(
+    ("train", "heldout", "conflicts"),
+    [
+        (("Lyon",), ("Turin",), [0, 0]),
+        (("Lyon", "Turin"), ("Bonn",), [1, 0]),
+        (("Unknown",), ("UNKNOWN",), [1, 1]),
+        (("Euro",), ("Euro",), [0, 0]),
+    ],
+)
+def test_a_chain_with_an_entity_of_another_split_conflicts(train, heldout, conflicts):
+    tasks = a_task("a", entities=train), a_task("b", "heldout", entities=heldout)
+    frame = columns(*tasks, entities=splits_of(Lyon="train", Turin="heldout", Euro="hub"))
+    assert frame["entity_split_conflicts"].tolist() == conflicts
 
 
-def test_a_chain_with_an_entity_of_another_split_conflicts():
-    entities = splits_of(Lyon="train", Turin="heldout")
-    frame = columns(
-        a_task("a", entities=("Lyon",)), a_task("b", entities=("Lyon", "Turin")), entities=entities
-    )
-    assert frame["entity_split_conflicts"].tolist() == [0, 1]
-
-
-def test_an_unknown_name_in_chains_of_two_splits_conflicts():
-    frame = columns(a_task("a", entities=("Lyon",)), a_task("b", "heldout", entities=("LYON",)))
-    assert frame["entity_split_conflicts"].tolist() == [1, 1]
-
-
-def test_hubs_may_occur_in_every_split():
-    frame = columns(
-        a_task("a", entities=("Euro",)),
-        a_task("b", "heldout", entities=("Euro",)),
-        entities=splits_of(Euro="hub"),
-    )
-    assert frame["entity_split_conflicts"].tolist() == [0, 0]
-
-
-def test_a_gold_answer_of_punctuation_alone_is_blank():
+def test_blank_gold_answers_and_files_of_other_splits_are_seen():
     frame = columns(a_task("a", gold=("Lyon", "?!")), a_task("b"))
     assert frame["blank_gold_answers"].tolist() == [1, 0]
-
-
-def test_a_task_in_the_file_of_another_split_is_seen():
     frame = task_columns([SplitTask("train", a_task("a", "heldout"))], NO_ENTITIES, FAMILY)
     assert frame["is_in_own_file"].tolist() == [False]
 
@@ -75,8 +63,5 @@ def test_entity_splits_are_read_from_the_knowledge_artifact(tmp_path):
     assert splits.splits == {"lyon": frozenset({"train"}), "euro": frozenset({"hub"})}
     assert splits.hubs == {"euro"}
     assert splits.hub_kinds == {"currency": 1}
-
-
-def test_missing_entities_are_an_error_that_names_the_file(tmp_path):
     with pytest.raises(ArtifactError, match=r"entities\.parquet"):
         EntitySplits.load(tmp_path)

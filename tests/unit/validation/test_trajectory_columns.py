@@ -15,31 +15,21 @@ def row(trajectory, family=FAMILY):
     return trajectory_columns([trajectory], {"t1": a_task("t1", "train")}, family).iloc[0]
 
 
-def encoded(mask, logprobs):
-    """Five tokens: prompt, action, action, observation, action."""
-    turns = (
-        Turn(action_start=1, action_end=3, observation_end=4),
-        Turn(action_start=4, action_end=5, observation_end=5),
-    )
-    return a_trajectory(
-        "t1", token_ids=(9,) * 5, action_mask=mask, behavior_logprobs=logprobs, turns=turns
-    )
-
-
 def test_a_sound_demonstration_has_no_faults():
     found = row(a_trajectory("t1"))
     assert found["turns"] == 2
     faults = ["order_faults", "call_faults", "mask_faults", "grammar_faults"]
     assert [found[name] for name in faults] == [0, 0, 0, 0]
-    assert found["is_train_task"]
-    assert found["is_solved"]
-    assert found["is_answer_in_evidence"]
+    truths = ["is_train_task", "is_solved", "is_answer_in_evidence"]
+    assert all(found[name] for name in truths)
+    other = row(a_trajectory("another", reward=0.0))
+    assert not other["is_train_task"]
+    assert not other["is_solved"]
 
 
 def test_action_share_is_counted_in_characters_after_the_prompt():
-    episode = (search("q"), saw("x" * 100), answer("x"))
+    found = row(a_trajectory("t1", search("q"), saw("x" * 100), answer("x")))
     written = len('looksearch{"query": "q"}') + len("foundx")
-    found = row(a_trajectory("t1", *episode))
     assert found["action_share"] == pytest.approx(written / (written + 100))
 
 
@@ -59,25 +49,32 @@ def test_calls_without_results_and_results_without_calls_are_faults(episode, fau
     assert row(a_trajectory("t1", *episode))["order_faults"] == faults
 
 
-def test_a_tool_call_missing_in_the_messages_is_a_fault():
-    assert row(a_trajectory("t1", calls=()))["call_faults"] == 2
-    other = a_trajectory("t1", calls=(("rhone", "another result"),))
-    assert row(other)["call_faults"] == 1
+@pytest.mark.parametrize(
+    ("episode", "calls", "faults"),
+    [
+        ((), (), 2),
+        ((), (("rhone", "another result"),), 1),
+        # the result of an ending call is not shown
+        ((search("q"), saw("x"), search("r")), (("q", "x"), ("r", "bought")), 0),
+    ],
+)
+def test_tool_calls_that_the_messages_lack_are_faults(episode, calls, faults):
+    assert row(a_trajectory("t1", *episode, calls=calls))["call_faults"] == faults
 
 
-def test_a_mask_over_exactly_the_actions_is_sound():
-    sound = encoded((0, 1, 1, 0, 1), (0.0, -1.0, -1.0, 0.0, -1.0))
-    assert row(sound)["mask_faults"] == 0
-
-
-def test_an_observation_token_in_the_mask_is_a_fault():
-    leaking = encoded((0, 1, 1, 1, 1), (0.0, -1.0, -1.0, -1.0, -1.0))
-    assert row(leaking)["mask_faults"] == 1
-
-
-def test_a_log_prob_outside_the_mask_is_a_fault():
-    leaking = encoded((0, 1, 1, 0, 1), (0.0, -1.0, -1.0, -0.5, -1.0))
-    assert row(leaking)["mask_faults"] == 1
+@pytest.mark.parametrize(
+    ("mask", "logprob", "faults"),
+    [((0, 1, 1, 0, 1), 0.0, 0), ((0, 1, 1, 1, 1), -1.0, 1), ((0, 1, 1, 0, 1), -0.5, 1)],
+)
+def test_only_actions_have_mask_and_log_probs(mask, logprob, faults):
+    """Five tokens: prompt, action, action, observation, action."""
+    turns = (
+        Turn(action_start=1, action_end=3, observation_end=4),
+        Turn(action_start=4, action_end=5, observation_end=5),
+    )
+    logprobs = (0.0, -1.0, -1.0, logprob, -1.0)
+    encoded = {"token_ids": (9,) * 5, "action_mask": mask, "behavior_logprobs": logprobs}
+    assert row(a_trajectory("t1", **encoded, turns=turns))["mask_faults"] == faults
 
 
 @pytest.mark.parametrize(
@@ -102,19 +99,12 @@ def test_actions_that_the_environment_would_refuse_are_faults(episode):
         ("city: Lyonnais", "Lyon", False),
         ("saint | etienne", "Etienne Saint", False),
         ("Lyon", "", False),
-        ("Lyon", None, False),
     ],
 )
 def test_evidence_shows_the_answer_word_by_word(observation, final, shown):
     episode = (search("q"), saw(observation), answer("x"))
     found = row(a_trajectory("t1", *episode, final=final))
     assert found["is_answer_in_evidence"] == shown
-
-
-def test_demonstrations_of_unknown_or_unsolved_tasks_are_found():
-    found = row(a_trajectory("another", reward=0.0))
-    assert not found["is_train_task"]
-    assert not found["is_solved"]
 
 
 class Talks(SearchQA):
@@ -140,9 +130,3 @@ def test_a_family_says_what_form_its_episodes_have(episode, faults):
     assert found["is_answer_in_evidence"]
     strict = row(trajectory)
     assert strict["order_faults"] + strict["grammar_faults"] > sum(faults)
-
-
-def test_the_result_of_an_ending_call_is_not_shown():
-    calls = (("q", "x"), ("r", "bought"))
-    found = row(a_trajectory("t1", search("q"), saw("x"), search("r"), calls=calls))
-    assert found["call_faults"] == 0

@@ -82,37 +82,30 @@ def test_a_repeated_question_leaves_and_takes_its_trajectory_along(validated):
 
 def test_more_dropped_rows_than_allowed_stop_the_run(validated):
     tasks = [*sound_tasks(), a_task("train-9", question="what is asked by train-0")]
-    broken = r"1 of 13 .*7\.7%.*questions_are_unique.*earlier_same_question: found 1"
-    with pytest.raises(DataError, match=broken):
+    with pytest.raises(DataError, match=r"1 of 13 .*questions_are_unique"):
         validated(tasks, sound_trajectories(), max_dropped_share=0.05)
 
 
-def test_a_heldout_entity_in_a_training_chain_stops_the_run(validated, tmp_path):
-    tasks = [*sound_tasks(), a_task("train-9", entities=("Turin",))]
-    with pytest.raises(DataError) as caught:
-        validated(tasks, sound_trajectories())
-    message = str(caught.value)
-    assert "splits_share_no_entity" in message
-    assert "train-9" in message
-    assert str(tmp_path / "validation_failed" / "validation.html") in message
-    assert not (tmp_path / "accepted").exists()
-
-
-def test_an_error_names_ten_rows_and_counts_the_rest(validated):
+def test_heldout_entities_in_training_chains_stop_the_run(validated, tmp_path):
     guilty = [a_task(f"train-9{n:02}", entities=("Turin",)) for n in range(12)]
-    with pytest.raises(DataError, match=r"train-909 and 2 more") as caught:
+    with pytest.raises(DataError, match="splits_share_no_entity") as caught:
         validated([*sound_tasks(), *guilty], sound_trajectories())
     assert len(re.findall(r"train-9\d\d", str(caught.value))) == 10
+    assert str(tmp_path / "validation_failed" / "validation.html") in str(caught.value)
+    assert not (tmp_path / "accepted").exists()
 
 
 def test_a_stopped_run_leaves_a_report_until_it_succeeds(validated, tmp_path):
     failed = tmp_path / "validation_failed"
-    with pytest.raises(DataError):
+    with pytest.raises(RefusedRowsError) as caught:
         validated(sound_tasks(), [a_trajectory("dev-0")])
+    (fault,) = caught.value.faults
+    assert re.match("trajectories: .*tasks_are_train_tasks.*is_train_task.*False in dev-0$", fault)
+    assert caught.value.report == failed
     report = json.loads((failed / "validation.json").read_text())
     assert report["verdict"] == "stopped"
     assert "tasks_are_train_tasks" in report["faults"][0]
-    assert "tasks_are_train_tasks" in (failed / "validation.html").read_text()
+    assert "is_train_task" in (failed / "validation.html").read_text()
     validated(sound_tasks(), sound_trajectories())
     assert not failed.exists()
 
@@ -140,14 +133,3 @@ def test_truncated_trajectories_are_an_artifact_error(validated, tmp_path):
     inputs = {"knowledge": tmp_path / "knowledge", "synthetic": tmp_path / "synthetic"}
     with pytest.raises(ArtifactError, match=r"trajectories\.parquet"):
         stage.run(Profile(), inputs, tmp_path / "again", NullTracker())
-
-
-def test_a_stop_names_column_and_observed_values(validated, tmp_path):
-    with pytest.raises(RefusedRowsError) as caught:
-        validated(sound_tasks(), [a_trajectory("dev-0")])
-    (fault,) = caught.value.faults
-    assert re.match("trajectories: .*tasks_are_train_tasks.*is_train_task.*False in dev-0$", fault)
-    assert caught.value.report == tmp_path / "validation_failed"
-    page = (tmp_path / "validation_failed" / "validation.html").read_text()
-    assert "column is_train_task" in page
-    assert "found False" in page

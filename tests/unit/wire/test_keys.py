@@ -22,38 +22,29 @@ def test_a_key_is_known_by_its_digest_alone(path):
     keys = ApiKeys.open(path, {})
     assert keys.names == ("alice", "bob@example.org")
     assert (keys.owner(alice), keys.owner(bob)) == ("alice", "bob@example.org")
-    assert keys.owner(alice[:-1]) is None
-    assert keys.owner("") is None
+    for other in (alice[:-1], "", "\xff\x00\udcff"):
+        assert keys.owner(other) is None
+    assert all(re.fullmatch(r"esp-[A-Za-z0-9_-]{43}", key) for key in (alice, bob))
+    assert alice != bob
     text = path.read_text()
     assert alice not in text
     assert hashlib.sha256(alice.encode()).hexdigest() in text
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_no_two_keys_are_alike_and_each_is_long(path):
-    made = {new_key(f"k{number}", path) for number in range(50)}
-    assert len(made) == 50
-    assert all(re.fullmatch(r"esp-[A-Za-z0-9_-]{43}", key) for key in made)
-
-
-@pytest.mark.parametrize("name", ["", "a b", "-a", "a\nb", "x" * 65, "\u00e9", "#x"])
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a\nb", "x" * 65, "\u00e9"])
 def test_a_name_that_no_line_can_hold_is_refused(path, name):
     with pytest.raises(ServingError, match="name"):
         new_key(name, path)
     assert not path.exists()
 
 
-def test_a_second_key_of_a_name_is_refused(path):
-    first = new_key("alice", path)
-    with pytest.raises(ServingError, match=r"alice|name"):
-        new_key("alice", path)
-    assert ApiKeys.open(path, {}).owner(first) == "alice"
-
-
 def test_a_file_without_a_last_line_break_goes_on(path):
     first = new_key("alice", path)
     path.write_text("# keys of the team\n\n" + path.read_text().rstrip("\n"))
     second = new_key("bob", path)
+    with pytest.raises(ServingError, match="alice"):
+        new_key("alice", path)
     keys = ApiKeys.open(path, {})
     assert (keys.owner(first), keys.owner(second)) == ("alice", "bob")
 
@@ -61,7 +52,6 @@ def test_a_file_without_a_last_line_break_goes_on(path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no key"),
         ("# none yet\n", "no key"),
         ("alice esp-plain-key-by-mistake\n", "line 1: "),
         ("alice sha256:abc\n", "line 1: "),
@@ -69,19 +59,12 @@ def test_a_file_without_a_last_line_break_goes_on(path):
     ],
 )
 def test_a_file_that_is_none_of_keys_is_refused_unquoted(path, text, message):
+    with pytest.raises(ServingError, match=path.name):
+        ApiKeys.open(path, {})
     path.write_text(text)
     with pytest.raises(ServingError, match=message) as refused:
         ApiKeys.open(path, {})
     assert "mistake" not in str(refused.value)
-
-
-def test_a_missing_file_is_refused(path):
-    with pytest.raises(ServingError, match=path.name):
-        ApiKeys.open(path, {})
-
-
-def test_without_file_and_variable_there_are_no_keys():
-    assert ApiKeys.open(None, {}) is None
 
 
 def test_a_variable_holds_the_lines_of_a_file(path):
@@ -89,6 +72,7 @@ def test_a_variable_holds_the_lines_of_a_file(path):
     assert ApiKeys.open(None, {KEYS_VARIABLE: path.read_text()}).owner(key) == "alice"
     with pytest.raises(ServingError, match="no key"):
         ApiKeys.open(None, {KEYS_VARIABLE: ""})
+    assert ApiKeys.open(None, {}) is None
 
 
 def test_a_changed_file_is_read_again(path):
@@ -140,23 +124,7 @@ def test_a_broken_file_changes_nothing_and_is_told_once(path, caplog):
     assert alice not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("header", "key"),
-    [
-        ("Bearer x", "x"),
-        ("bearer   x ", "x"),
-        ("Bearer", None),
-        ("Bearer ", None),
-        ("Basic x", None),
-        ("x", None),
-        ("", None),
-    ],
-)
-def test_a_key_is_what_follows_bearer(header, key):
-    assert bearer(header) == key
-
-
-def test_any_bytes_of_a_header_are_no_key(path):
-    new_key("alice", path)
-    keys = ApiKeys.open(path, {})
-    assert keys.owner("\xff\x00\udcff") is None
+def test_a_key_is_what_follows_bearer():
+    assert bearer("Bearer x") == bearer("bearer   x ") == "x"
+    for header in ("Bearer ", "Basic x", "x", ""):
+        assert bearer(header) is None

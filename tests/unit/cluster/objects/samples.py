@@ -51,9 +51,10 @@ SANDBOXES = SandboxPodSettings(
 SANDBOXD = {"SANDBOXD_TOKEN_SHA256": 64 * "b", "SANDBOXD_PREIMPORT": "numpy"}
 LEASE = lease_owner("r17-sandboxes", "6c8f2b1e-0000-4000-8000-000000000001")
 LAUNCHER = Owner("batch/v1", "Job", "r17-train", "6c8f2b1e-0000-4000-8000-000000000002")
-PARTIAL = {"served-version", "queued-version"}
+PARTIAL = {"queued-version"}
 """A server-side apply of some fields: what a whole object requires is not in it."""
 
+AGENT, SERVED = "espalier-search-agent", {"namespace": "espalier-pipeline"}
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 
 
@@ -71,28 +72,13 @@ def every_manifest():
     return {
         "job-validate": job("validate", LAPTOP_SIZED),
         "job-train-on-gpus": job("train", CLUSTER),
-        "job-train-launches-ray": job("train", NODES),
-        "job-warm-start-launches-train-job": job("warm_start", LAPTOP_TRAINER),
         "ray-job": ray_job(order(NODES, environment=TRACKING)),
-        "train-job": train_job(order(LAPTOP_TRAINER, stage="warm_start", environment=TRACKING)),
         "train-job-on-gpus": train_job(order(TRAINER, environment=TRACKING, processes=8)),
-        "served-version": served_version(
-            "espalier-search-agent",
-            "3",
-            policy_digest="9f" * 32,
-            namespace="espalier-pipeline",
-        ),
         "queued-version": served_version(
-            "espalier-search-agent",
-            "4",
-            policy_digest="8e" * 32,
-            namespace="espalier-pipeline",
-            queue="espalier",
+            AGENT, "4", policy_digest="8e" * 32, queue="espalier", **SERVED
         ),
         "llm-inference-service": llm_inference_service(
-            LlmModel("espalier-search-agent", "4", POLICY, "8e" * 32),
-            namespace="espalier-pipeline",
-            queue="espalier",
+            LlmModel(AGENT, "4", POLICY, "8e" * 32), queue="espalier", **SERVED
         ),
         "sandbox-pod": sandbox_pod(SANDBOXES, SANDBOXD, name="r17-s0", run_id=RUN, owner=LEASE),
         "sandbox-lease": run_lease(

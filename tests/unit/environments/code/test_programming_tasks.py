@@ -1,15 +1,12 @@
 import json
-from pathlib import Path
 
 import pytest
 
-from espalier.config import Profile, load_profile
-from espalier.dialects import SYNTAXES
+from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.records import DataError, FinalAnswer
+from espalier.records import DataError
 from espalier_environments.code.family import program_in
 from espalier_environments.code.inside.program import composed
-from espalier_environments.code.tasks import behaviour
 from espalier_environments.code.unit_tests import cases_of, unit_tests_of
 
 HUMANEVAL = {
@@ -61,15 +58,11 @@ def test_an_mbpp_row_is_read_in_both_forms(tmp_path):
 @pytest.mark.parametrize(
     "broken",
     [
-        {"task_id": 1},
-        {**HUMANEVAL, "test": "def check(: pass"},
-        {**HUMANEVAL, "test": "x = 1"},
-        {**HUMANEVAL, "entry_point": "f()"},
-        {**MBPP, "test_list": ["assert g(1) == 2"]},
-        {**MBPP, "test_list": []},
-        {**MBPP, "code": "def f(:"},
+        {"task_id": 1}, {**HUMANEVAL, "test": "def check(: pass"}, {**HUMANEVAL, "test": "x = 1"},
+        {**HUMANEVAL, "entry_point": "f()"}, {**MBPP, "test_list": ["assert g(1) == 2"]},
+        {**MBPP, "test_list": []}, {**MBPP, "code": "def f(:"},
     ],
-)
+)  # fmt: skip
 def test_a_row_that_is_no_task_is_named(tmp_path, broken):
     with pytest.raises(DataError, match=r"line 1|task"):
         read(tmp_path, broken)
@@ -94,10 +87,7 @@ def test_what_is_no_program_does_not_compile(answer):
 def test_the_last_block_of_a_message_is_the_program():
     assert program_in("So:\n```python\nx = 1\n```\nor\n```\nx = 2\n```") == "x = 2\n"
     assert program_in("x = 3") == "x = 3"
-
-
-def test_an_example_of_its_use_is_not_the_program():
-    program = "def f(x):\n    return x\n"
+    program = "def f(x):\n    return x\n"  # an example of its use is not the program
     assert program_in(f"```python\n{program}```\nSo:\n```\nprint(f(1))\n```") == program
     assert program_in(f"```python\n{program}") == program
     assert program_in(f"{program}```\n") == f"{program}```\n"
@@ -107,8 +97,7 @@ def test_made_tasks_of_two_splits_are_different_functions():
     made = {split: family().tasks(split, 60) for split in ("train", "dev", "heldout")}
     keys = {split: {task.extra["query"] for task in tasks} for split, tasks in made.items()}
     assert all(len(keys[split]) == len(made[split]) >= 40 for split in made)
-    assert not keys["train"] & keys["heldout"]
-    assert not keys["train"] & keys["dev"]
+    assert not keys["train"] & (keys["heldout"] | keys["dev"])
     assert made["heldout"] == family().tasks("heldout", 60)
 
 
@@ -118,25 +107,3 @@ def test_reference_programs_pass_their_tests():
         exec(task.verifier.gold[0], scope)  # our own grammar's text
         for case in cases_of(unit_tests_of(task), unit_tests_of(task).hidden):
             exec(f"assert {case.text} == {case.expected!r}", scope)
-
-
-def test_equal_functions_of_other_programs_are_one_task():
-    from espalier_environments.code.grammar import _ANY, _ENDS, Chain, Step
-
-    reverse, order, total = Step(_ANY[0]), Step(_ANY[1]), Step(_ENDS["numbers"][0])
-    assert behaviour(Chain("numbers", (reverse,), total)) == behaviour(
-        Chain("numbers", (order,), total)
-    )
-
-
-def test_settings_that_pay_for_compiling_are_refused():
-    with pytest.raises(ValueError, match="compile_weight"):
-        Profile.model_validate(
-            {"environment": {"name": "code", "compile_weight": 0.2}, "reward": {"outcome": 0.5}}
-        )
-
-
-def test_a_program_is_an_answer_in_the_profiles_dialect():
-    syntax = SYNTAXES[load_profile(Path("pipelines/profiles/code.toml")).policy.dialect]
-    answer = FinalAnswer("def f(x):\n    x = x[::-1]\n    return x")
-    assert syntax.parse(syntax.write(answer, ()), ()) == answer

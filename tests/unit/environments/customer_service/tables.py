@@ -16,40 +16,30 @@ RETAIL = {
     "users": {
         "ada_1": {
             "name": {"first_name": "Ada", "last_name": "Berg"},
-            "address": ADDRESS,
-            "email": "ada@example.com",
+            "address": ADDRESS, "email": "ada@example.com", "orders": ["#W1", "#W2"],
             "payment_methods": {
                 "gift_card_1": {"source": "gift_card", "id": "gift_card_1", "balance": 10.1},
                 "paypal_1": {"source": "paypal", "id": "paypal_1"},
             },
-            "orders": ["#W1", "#W2"],
         }
     },
     "products": {
         "50": {
-            "name": "Lamp",
-            "product_id": "50",
+            "name": "Lamp", "product_id": "50",
             "variants": {
-                item_id: {
-                    "item_id": item_id,
-                    "options": {"color": color},
-                    "available": item_id != "9",
-                    "price": price,
-                }
+                item_id: {"item_id": item_id, "options": {"color": color}, "price": price,
+                          "available": item_id != "9"}
                 for item_id, color, price in VARIANTS
             },
         }
     },
     "orders": {
         number: {
-            "order_id": number,
-            "user_id": "ada_1",
-            "address": ADDRESS,
+            "order_id": number, "user_id": "ada_1", "address": ADDRESS, "status": status,
             "items": [
                 {"name": "Lamp", "product_id": "50", "item_id": "7", "price": 20.1,
                  "options": {"color": "red"}}
             ],
-            "status": status,
             "payment_history": [
                 {"transaction_type": "payment", "amount": 20.1, "payment_method_id": method}
             ],
@@ -59,6 +49,7 @@ RETAIL = {
         )
     },
 }  # fmt: skip
+PASSENGER = {"first_name": "Bo", "last_name": "Ito", "dob": "1990-01-01"}
 AIRLINE = {
     "users": {
         "bo_1": {
@@ -72,15 +63,11 @@ AIRLINE = {
     },
     "flights": {
         "F1": {
-            "origin": "SFO",
-            "destination": "JFK",
-            "flight_number": "F1",
-            "scheduled_departure_time_est": "06:00:00",
-            "scheduled_arrival_time_est": "09:00:00",
+            "origin": "SFO", "destination": "JFK", "flight_number": "F1",
+            "scheduled_departure_time_est": "06:00:00", "scheduled_arrival_time_est": "09:00:00",
             "dates": {
                 "2024-05-20": {
-                    "status": "available",
-                    "available_seats": {"economy": 2, "business": 1},
+                    "status": "available", "available_seats": {"economy": 2, "business": 1},
                     "prices": {"economy": 100, "business": 300},
                 },
                 "2024-05-21": {"status": "cancelled"},
@@ -89,21 +76,17 @@ AIRLINE = {
     },
     "reservations": {
         "R1": {
-            "reservation_id": "R1",
-            "user_id": "bo_1",
-            "cabin": "economy",
+            "reservation_id": "R1", "user_id": "bo_1", "cabin": "economy",
             "flights": [
                 {"flight_number": "F1", "date": "2024-05-20", "origin": "SFO",
                  "destination": "JFK", "price": 80}
             ],
-            "passengers": [{"first_name": "Bo", "last_name": "Ito", "dob": "1990-01-01"}],
+            "passengers": [PASSENGER],
             "payment_history": [{"payment_id": "credit_card_4", "amount": 80}],
-            "nonfree_baggages": 0,
-            "total_baggages": 1,
+            "nonfree_baggages": 0, "total_baggages": 1,
         }
     },
 }  # fmt: skip
-PASSENGER = {"first_name": "Bo", "last_name": "Ito", "dob": "1990-01-01"}
 ARGUMENTS = {
     "address1": ("2 Oak Lane", ""), "address2": ("",), "city": ("Dover",), "state": ("DE",),
     "country": ("USA",), "zip": ("97301", "1"), "user_id": ("ada_1", "bo_1"),

@@ -1,5 +1,7 @@
 import copy
 import json
+from functools import reduce
+from operator import getitem
 
 import pytest
 
@@ -21,37 +23,32 @@ def test_copies_of_one_database_are_independent():
     assert first.digest() != second.digest()
 
 
-def test_a_record_written_as_it_was_is_no_change():
+def test_changes_and_digests_are_those_of_values():
     copied = database().copy()
     email = copied.edit("users", "ada_1")["email"]
     copied.edit("users", "ada_1")["email"] = email
     assert copied.changes() == {}
-
-
-def test_digests_tell_an_integer_from_a_float():
-    first, second = database().copy(), database().copy()
-    first.edit("orders", "#W1")["payment_history"][0]["amount"] = 20
-    second.edit("orders", "#W1")["payment_history"][0]["amount"] = 20.0
-    assert first.digest() != second.digest()
-
-
-def test_new_rows_come_last():
-    copied = database().copy()
+    amounts = [database().copy(), database().copy()]
+    for one, amount in zip(amounts, (20, 20.0), strict=True):
+        one.edit("orders", "#W1")["payment_history"][0]["amount"] = amount
+    assert amounts[0].digest() != amounts[1].digest(), "an integer is no float"
     copied.put("orders", "#W0", {"order_id": "#W0"})
-    assert [key for key, _ in copied.rows("orders")] == ["#W1", "#W2", "#W0"]
+    assert [key for key, _ in copied.rows("orders")] == ["#W1", "#W2", "#W0"], "new rows come last"
 
 
 def spoilt(tables, *path, value=None):
     """A copy of the tables with another value at `path`; None deletes it."""
     changed = copy.deepcopy(tables)
-    at = changed
-    for key in path[:-1]:
-        at = at[key]
+    *above, last = path
+    at = reduce(getitem, above, changed)
     if value is None:
-        del at[path[-1]]
+        del at[last]
     else:
-        at[path[-1]] = value
+        at[last] = value
     return changed
+
+
+METHODS = ("users", "ada_1", "payment_methods")
 
 
 @pytest.mark.parametrize(
@@ -61,23 +58,12 @@ def spoilt(tables, *path, value=None):
         (spoilt(RETAIL, "users", value=[1]), "retail", "users: "),
         (spoilt(RETAIL, "orders", "#W1", "user_id", value="bob"), "retail", "'bob'"),
         (spoilt(RETAIL, "products", "50"), "retail", "'50'"),
-        (
-            spoilt(RETAIL, "users", "ada_1", "payment_methods", "paypal_1"),
-            "retail",
-            "#W2: ",
-        ),
-        (
-            spoilt(RETAIL, "users", "ada_1", "payment_methods", "gift_card_1", "balance"),
-            "retail",
-            "balance",
-        ),
-        (
-            spoilt(AIRLINE, "flights", "F1", "dates", "2024-05-20", "prices"),
-            "airline",
-            "F1.2024-05-20",
-        ),
+        (spoilt(RETAIL, *METHODS, "paypal_1"), "retail", "#W2: "),
+        (spoilt(RETAIL, *METHODS, "gift_card_1", "balance"), "retail", "balance"),
+        (spoilt(AIRLINE, "flights", "F1", "dates", "2024-05-20", "prices"), "airline",
+         "F1.2024-05-20"),
     ],
-)
+)  # fmt: skip
 def test_a_faulty_table_is_refused_by_its_record(tables, domain, said):
     with pytest.raises(DataError, match="tables, ") as refused:
         checked_database(tables, domain, "tables")

@@ -25,7 +25,6 @@ SAME_STATE = {
 OVERWRITTEN = {"heldout-6fe7b7752b12": "its user wants an address, and then the former one again"}
 """Tasks with an action that a later one undoes, and why."""
 READING = ("get_", "find_", "list_", "search_", "calculate", "think", "transfer_")
-
 pytestmark = pytest.mark.skipif(not TAU.is_dir(), reason=f"{TAU} is not here")
 
 
@@ -67,18 +66,12 @@ def test_gold_conversations_are_right_and_those_of_others_wrong(public):
     assert [fault for fault in found.faults if fault.task_id not in SAME_STATE] == []
 
 
-def test_a_dropped_action_fails(public):
-    for task, place, _ in writing_actions(public):
-        actions = gold_actions(task)
-        rest = [*actions[:place], *actions[place + 1 :], told(task)]
-        assert not public.is_solved_by(task, rest), (task.task_id, actions[place])
-
-
-def test_an_altered_action_fails(public):
+def test_a_dropped_or_altered_action_fails(public):
     for task, place, action in writing_actions(public):
         actions = gold_actions(task)
-        altered = [*actions[:place], changed(action), *actions[place + 1 :], told(task)]
-        assert not public.is_solved_by(task, altered), (task.task_id, action)
+        for instead in ([], [changed(action)]):
+            others = [*actions[:place], *instead, *actions[place + 1 :], told(task)]
+            assert not public.is_solved_by(task, others), (task.task_id, action)
 
 
 def test_a_message_that_was_not_sent_fails(public):

@@ -5,7 +5,6 @@ import pytest
 
 from espalier.environments.contract import EnvironmentLostError
 from espalier.records import EngineError
-from espalier_environments.customer_service.tau_tasks import in_first_person
 from espalier_environments.customer_service.users import EndpointUser, ModelThread, ScriptedUser
 from tests.fakes.endpoint_double import completion, config, running_double
 
@@ -16,7 +15,6 @@ FACTS = {"name": "ada berg", "zip": "97301", "order": "#w1", "reason": "ordered 
     ("said", "answer"),
     [
         ("What is your name, and your zip code?", "ada berg , 97301 ."),
-        ("Could you tell me the order number", "#w1 ."),
         ("I will cancel #w1, reason: ordered by mistake. Shall I proceed?", "yes ."),
         ("Why do you want that?", "ordered by mistake ."),
         ("Is your name Ada Berg?", "yes ."),
@@ -25,17 +23,9 @@ FACTS = {"name": "ada berg", "zip": "97301", "order": "#w1", "reason": "ordered 
 )
 def test_a_scripted_user_tells_what_is_asked_for(said, answer):
     assert ScriptedUser(FACTS, reminders=0).reply(said) == answer
-
-
-def test_a_scripted_user_reminds_before_leaving():
-    user = ScriptedUser(FACTS, reminders=1)
-    assert user.reply("One moment.") == "is everything done that i asked for ?"
-    assert user.reply("Yes, it is.") is None
-
-
-def test_an_instruction_becomes_what_the_user_says():
-    said = in_first_person("You are Ada. You'd like your lamp back, and you're in a hurry.")
-    assert said == "I am Ada. I'd like my lamp back, and I'm in a hurry."
+    reminding = ScriptedUser(FACTS, reminders=1)
+    assert reminding.reply("One moment.") is not None
+    assert reminding.reply(said) == answer
 
 
 def line(text, *, leaves=False):
@@ -74,10 +64,3 @@ def test_a_user_beyond_the_limit_of_cost_ends_the_run():
         limits = {"prompt_price": 1000.0, "completion_price": 1000.0, "max_cost": 0.001}
         with pytest.raises(EngineError, match="max_cost"):
             played(double, "What is it?", **limits)
-
-
-def test_a_silent_server_is_waited_for_as_told():
-    with running_double() as double:
-        double.usual.delay_s = 5.0
-        with pytest.raises(EngineError, match=r"timeout_s"):
-            played(double, "What is it?", timeout_s=0.2)

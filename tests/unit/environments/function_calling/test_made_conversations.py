@@ -1,22 +1,17 @@
 """Made-up conversations over the eight services: golds, splits, and what a wrong call leads to."""
 
 import json
-import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from espalier.config import Profile, SplitsConfig
+from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.environments.benchmarks import check_golds
 from espalier.environments.funnel import Funnel
 from espalier.environments.mixins import PlainQuestion
 from espalier.records.trajectory import Trajectory
 from espalier.rewards.bfcl import PYTHON_TYPES
-from espalier_environments.function_calling.config import FunctionCallingConfig
-from espalier_environments.function_calling.errands import SCENES
-from espalier_environments.function_calling.made_conversations import drawn_conversation
 from espalier_environments.function_calling.states import (
     APIS,
     document_of,
@@ -47,8 +42,7 @@ def gold_of(task):
 def test_golds_are_right_and_those_of_others_wrong(family, tasks):
     with family.environments(NOWHERE) as over:
         checked = check_golds(family, tasks["heldout"][:150], over("full"))
-    assert checked.faults == ()
-    assert checked.accepted == 150
+    assert (checked.accepted, checked.faults) == (150, ())
 
 
 def test_conversations_are_demonstrated_call_by_call(family, tasks):
@@ -60,43 +54,19 @@ def test_conversations_are_demonstrated_call_by_call(family, tasks):
             assert len(shown.tool_results) == sum(map(len, gold_of(task)))
 
 
-def test_no_turn_that_names_values_is_in_two_splits(tasks):
+def test_no_turn_that_names_values_is_in_two_splits(family, tasks):
     assert {split: len(found) for split, found in tasks.items()} == dict.fromkeys(SPLITS, 500)
-    said = {
-        split: {
-            turn
-            for task in found
-            for turn in (
-                task.question.rpartition(" ; ")[2].partition(" . ")[2],
-                *task.arguments["turns"],
-            )
-            if "that" not in turn
-        }
-        for split, found in tasks.items()
-    }  # "the ticket that you just opened", "that post": no values
-    for one, other in (("train", "dev"), ("train", "heldout"), ("dev", "heldout")):
-        assert said[one]
-        assert not said[one] & said[other]
+    said = []
+    for found in tasks.values():
+        firsts = {task.question.rpartition(" ; ")[2].partition(" . ")[2] for task in found}
+        turns = firsts.union(*(task.arguments["turns"] for task in found))
+        # "the ticket that you just opened", "that post": no values
+        said.append({turn for turn in turns if "that" not in turn})
+    assert all(said)
+    assert sum(map(len, said)) == len(set.union(*said))
     ids = [task.task_id for found in tasks.values() for task in found]
     assert len(set(ids)) == len(ids)
-
-
-def test_all_services_and_their_errands_are_asked_for(tasks):
-    services = Counter(name for task in tasks["train"] for name in task.arguments["services"])
-    assert services.keys() == APIS.keys() == SCENES.keys()
-    tools = {call["name"] for task in tasks["train"] for turn in gold_of(task) for call in turn}
-    assert len(tools) >= 38
-    assert {len(task.arguments["turns"]) for task in tasks["train"]} == {1, 2}
-
-
-def test_equal_seeds_draw_equal_conversations(tasks):
-    config, splits = FunctionCallingConfig(apis={"kinds": ["conversation"]}), SplitsConfig()
-    for number in range(5):
-        one, other = (
-            drawn_conversation(random.Random(number), config, splits, "dev", "function_calling")
-            for _ in range(2)
-        )
-        assert one == other
+    assert family.tasks("dev", 500) == tasks["dev"], "equal seeds draw equal conversations"
 
 
 def test_a_dropped_or_changed_call_is_wrong(family, tasks):
@@ -132,13 +102,3 @@ def test_every_tool_has_a_document(service):
         assert tuple(properties) == parameter_names(APIS[service], tool)
         assert {one["type"] for one in properties.values()} <= PYTHON_TYPES.keys()
         assert document["description"]
-
-
-def test_reading_shows_the_first_turn_with_its_results(family):
-    reading = family.reading_material(NOWHERE, ())
-    log = reading.write(random.Random(0))
-    *calls, last = log.pieces
-    assert last.text
-    assert len(calls) % 2 == 0
-    assert all(isinstance(result, str) for result in calls[1::2])
-    assert any("done" in text for text in reading.texts(random.Random(0)))

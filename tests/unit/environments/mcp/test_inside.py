@@ -44,15 +44,10 @@ def test_a_request_is_answered_by_the_line_with_its_number(tmp_path):
         assert json.loads(said["answer"])["result"]["content"][0]["text"] == "all is well"
 
 
-def test_a_late_answer_is_not_taken_for_the_next_one(tmp_path):
+@pytest.mark.parametrize(("how", "within_s"), [("late", 0.2), ("long", 10.0)])
+def test_a_late_or_long_answer_is_not_the_next_one(tmp_path, how, within_s):
     with started(tmp_path) as server:
-        assert asked(server, 1, "late", 0.2) == {"late": True}
-        assert json.loads(asked(server, 2, "")["answer"])["id"] == 2
-
-
-def test_a_long_answer_is_dropped_and_the_next_one_read(tmp_path):
-    with started(tmp_path) as server:
-        assert asked(server, 1, "long") == {"long": True}
+        assert asked(server, 1, how, within_s) == {how: True}
         assert json.loads(asked(server, 2, "")["answer"])["id"] == 2
 
 

@@ -40,20 +40,11 @@ def notes(request):
 
 
 def family(url, rows, *, server=None, **environment):
-    return family_of(
-        Profile.model_validate(
-            {
-                "environment": {
-                    "name": "mcp",
-                    "tasks": rows,
-                    "servers": {"notes": {"url": url, **(server or {})}},
-                    "call_timeout_s": 2.0,
-                    **environment,
-                },
-                "episode": {"max_turns": 6},
-            }
-        )
-    )
+    section = {
+        "name": "mcp", "tasks": rows, "servers": {"notes": {"url": url, **(server or {})}},
+        "call_timeout_s": 2.0, **environment,
+    }  # fmt: skip
+    return family_of(Profile.model_validate({"environment": section, "episode": {"max_turns": 6}}))
 
 
 def call(how):
@@ -94,12 +85,8 @@ def test_an_episode_that_leaves_the_work_undone_earns_nothing(notes, rows):
 
 def test_an_answer_is_compared_with_the_gold_one(notes, rows):
     found = family(notes[0], rows)
-    task = next(
-        t
-        for s in ("train", "dev", "heldout")
-        for t in found.tasks(s, 99)
-        if t.verifier.kind == "exact_match"
-    )
+    every = [task for split in ("train", "dev", "heldout") for task in found.tasks(split, 99)]
+    task = next(task for task in every if task.verifier.kind == "exact_match")
     right = played(found, task, ToolCalls.one("list", {}), FinalAnswer("None"))
     assert (right.reward["outcome"], right.tool_results[0].content) == (1.0, "none\n(image)")
     assert played(found, task, FinalAnswer("all")).reward["outcome"] == 0.0
@@ -157,9 +144,6 @@ def test_a_key_is_sent_and_a_missing_one_named(rows, monkeypatch):
             _ = asked.specs
         monkeypatch.setenv("NOTES_KEY", "open")
         assert len(asked.specs) == 3
-
-
-def test_a_server_that_is_away_is_named(rows):
     with pytest.raises(DataError, match=r"127\.0\.0\.1:9/mcp"):
         _ = family("http://127.0.0.1:9/mcp", rows).specs
 
@@ -197,10 +181,7 @@ def test_a_faulty_section_is_refused_as_it_is_read(server, message):
         ('{"question": "x"}', "answer"),
         ('{"question": "", "answer": "x"}', "question"),
         ('{"question": "x", "answer": "y", "check": []}', "check"),
-        (
-            '{"question": "x", "answer": "y"}\n{"question": "x", "answer": "z"}',
-            "line 2",
-        ),
+        ('{"question": "x", "answer": "y"}\n{"question": "x", "answer": "z"}', "line 2"),
     ],
 )
 def test_a_line_that_is_no_task_is_named(tmp_path, line, message):
@@ -218,9 +199,10 @@ def test_splits_share_no_question(rows):
 
 @pytest.mark.parametrize("key", ["call_timeout_s", "start_timeout_s"])
 def test_a_sandbox_waits_for_a_server_under_a_minute(key):
-    waits = {"name": "mcp", key: 56.0}
-    server = {"url": "http://127.0.0.1:9"}
-    Profile.model_validate({"environment": {**waits, "servers": {"notes": server}}})
-    server = {"command": ["notes"]}
+    def read(server):
+        section = {"name": "mcp", key: 56.0, "servers": {"notes": server}}
+        Profile.model_validate({"environment": section})
+
+    read({"url": "http://127.0.0.1:9"})
     with pytest.raises(ValidationError, match=f"{key}=56.* 55"):
-        Profile.model_validate({"environment": {**waits, "servers": {"notes": server}}})
+        read({"command": ["notes"]})

@@ -1,17 +1,15 @@
 import asyncio
-import random
 from collections import Counter
 
 import pytest
 
-from espalier.config import Profile, SplitsConfig
+from espalier.config import SplitsConfig
 from espalier.environments import PlainQuestion, check_golds
-from espalier.environments.family import make_task
 from espalier.environments.funnel import Funnel
 from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ProfileError
 from espalier_environments.procedural.drawing import Drawing, shares
-from espalier_environments.procedural.family import WorkedReading, answer_in
+from espalier_environments.procedural.family import answer_in
 from espalier_environments.procedural.generators import Item
 from espalier_environments.procedural.worked import PLAIN, worked
 from tests.unit.environments.procedural import NEEDS_GENERATORS, SUMS, family
@@ -37,7 +35,10 @@ def test_a_question_is_in_one_split_and_once():
     asked = {split: drawn.tasks(split, 2000) for split in ("train", "dev", "heldout")}
     questions = [task.question for tasks in asked.values() for task in tasks]
     assert len(questions) == len(set(questions)) == 500
-    assert [task.metadata.split for task in asked["dev"]] == ["dev"] * len(asked["dev"])
+    assert {task.metadata.split for task in asked["dev"]} == {"dev"}
+    assert drawing(250, SUMS).tasks("train", 2000) == asked["train"]
+    with pytest.raises(DataError, match=r"chain_sum, level 1: .*dev"):
+        drawing(1, SUMS).tasks("dev", 10)
 
 
 def test_weights_and_levels_share_the_tasks_out():
@@ -47,21 +48,10 @@ def test_weights_and_levels_share_the_tasks_out():
     assert shares([1, 1, 1], 10) == [4, 3, 3]
 
 
-def test_the_same_seed_draws_the_same_tasks():
-    first, again = (drawing(10_000, SUMS).tasks("train", 50) for _ in range(2))
-    assert first == again
-
-
-def test_a_generator_without_a_question_for_a_split_is_named():
-    with pytest.raises(DataError, match=r"chain_sum, level 1: .*dev"):
-        drawing(1, SUMS).tasks("dev", 10)
-
-
 @pytest.mark.parametrize(
     ("generators", "message"),
     [
         ([{"name": "chain_sums"}], "mean chain_sum"),
-        ([{"name": "gcd", "levels": []}], "levels"),
         ([{"name": "gcd", "levels": [{"seed": 1}]}], "seed"),
         ([{"name": "gcd", "levels": [{}], "curriculum": 2}], "levels or curriculum"),
         ([{"name": "gcd"}, {"name": "gcd"}], "generators"),
@@ -69,24 +59,17 @@ def test_a_generator_without_a_question_for_a_split_is_named():
     ],
 )
 def test_a_faulty_mixture_is_refused(generators, message):
-    section = {"name": "procedural", "generators": generators}
     with pytest.raises((ProfileError, ValueError), match=message):
-        Profile.model_validate({"environment": section})
+        family(*generators)
 
 
-@pytest.mark.parametrize(
-    ("said", "answer"),
-    [
-        (" 12\n", "12"),
-        ("so <answer> a\nb </answer>", "a\nb"),
-        ("<answer>1</answer> no, <answer>2</answer>", "2"),
-        ("<answer>", "<answer>"),
-    ],
-)
-def test_the_last_tagged_answer_counts_or_the_whole_text(said, answer):
-    assert answer_in(said) == answer
+def test_the_last_tagged_answer_counts_or_the_whole_text():
+    assert answer_in(" 12\n") == "12"
+    assert answer_in("<answer>1</answer> no, <answer> a\nb </answer>") == "a\nb"
+    assert answer_in("<answer>") == "<answer>"
 
 
+# worked by hand
 # worked by hand
 @pytest.mark.parametrize(
     ("generator", "question", "gold", "thought"),
@@ -95,47 +78,17 @@ def test_the_last_tagged_answer_counts_or_the_whole_text(said, answer):
         ("chain_sum", "the problem: 4 - 1 - 7 =", "5", PLAIN),
         ("simple_equations", "Solve for b: 5*b + 6 = 26", "4", "26 - 6 = 20 , 20 / 5 = 4"),
         ("simple_equations", "Solve for b: 5 - 8*b = -51", "7", "-51 - 5 = -56 , -56 / -8 = 7"),
-        ("simple_equations", "Solve for l: 7 - l = 3", "4", "3 - 7 = -4 , -4 / -1 = 4"),
         ("simple_equations", "Solve for h: 8*h = 64", "8", "64 / 8 = 8"),
-        (
-            "number_filtering",
-            "Keep all numbers larger than 5 in this list: ['4', '7']\nReturn",
-            "['7']",
-            "4 no , 7 yes",
-        ),
-        (
-            "leg_counting",
-            "total if you have 3 woodlouses, 1 leech?",
-            "42",
-            "3 * 14 = 42 , total 42 , 1 * 0 = 0 , total 42",
-        ),
+        ("number_filtering", "Keep all numbers larger than 5 in this list: ['4', '7']\nReturn",
+         "['7']", "4 no , 7 yes"),
+        ("leg_counting", "total if you have 3 woodlouses, 1 leech?", "42",
+         "3 * 14 = 42 , total 42 , 1 * 0 = 0 , total 42"),
         ("leg_counting", "total if you have 3 dragons?", "12", PLAIN),
         ("sudoku", "Solve it", "1 2", PLAIN),
     ],
-)
+)  # fmt: skip
 def test_worked_answers(generator, question, gold, thought):
     assert worked(generator, question, gold) == thought
-
-
-@NEEDS_GENERATORS
-def test_reading_keeps_numbers_in_their_order():
-    question = "state the answer to this problem: 4 - 1 + 12 ="
-    task = make_task(
-        "procedural",
-        question,
-        gold=("15",),
-        split="train",
-        source="test",
-        key="1",
-        arguments={"generator": "chain_sum"},
-    )
-    logs = [WorkedReading([task]).write(random.Random(seed)) for seed in range(5)]
-    assert len({log.prompt for log in logs}) > 1
-    for log in logs:
-        assert log.prompt.endswith("problem: 4 - 1 + 12 =")
-        assert sorted(log.prompt.split()) == sorted(question.split())
-        (answer,) = log.pieces
-        assert answer == FinalAnswer("15", "4 - 1 = 3 , 3 + 12 = 15")
 
 
 @NEEDS_GENERATORS
@@ -160,13 +113,9 @@ def test_questions_are_demonstrated_and_judged(tmp_path):
 def test_a_partial_score_is_reported_and_not_rewarded(tmp_path):
     played = family({"name": "spiral_matrix"})
     (task,) = played.tasks("dev", 1)
-
-    def script():
-        yield FinalAnswer(str(task.verifier.gold[0].split()))
-
+    script = (one for one in [FinalAnswer(str(task.verifier.gold[0].split()))])
     with played.environments(tmp_path) as environments_over:
-        attempt = asyncio.run(play_script(environments_over("full"), task, script()))
+        attempt = asyncio.run(play_script(environments_over("full"), task, script))
     assert attempt.reward["outcome"] == 0
     assert played.official_scores(task, attempt) == {"accuracy": 0.0, "score": 0.1}
-    assert played.report_groups(task) == {"generator": "spiral_matrix", "level": "spiral_matrix 1"}
     assert played.verify(task, None) == 0

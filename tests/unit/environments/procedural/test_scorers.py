@@ -16,17 +16,11 @@ from espalier_environments.procedural.generators import Generators, GeneratorsEr
 from espalier_environments.procedural.packages import own_python, python_of
 from tests.unit.environments.procedural import NEEDS_GENERATORS
 
-EVALUATING = [  # whose score_answer evaluates an answer as Python, or has sympy do so
-    "binary_matrix",
-    "countdown",
-    "intermediate_integration",
-    "n_queens",
-    "polynomial_multiplication",
-    "puzzle24",
-    "simple_integration",
-    "spiral_matrix",
+EVALUATING = (  # whose score_answer evaluates an answer as Python, or has sympy do so
+    "binary_matrix", "countdown", "intermediate_integration", "n_queens",
+    "polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix",
     "string_insertion",
-]
+)  # fmt: skip
 MANY_ANSWERS = {"propositional_logic": "whatever follows from the premises is right"}
 
 
@@ -35,15 +29,13 @@ def generators():
     return generators_of(own_python())
 
 
-def asked(generators, name, answer=None, knobs=None, place=0):
-    (item,) = generators.items(name, knobs or {}, range(place, place + 1))
+def asked(generators, name, answer=None, place=0):
+    (item,) = generators.items(name, {}, range(place, place + 1))
     said = item.gold if answer is None else answer
-    return generators.score(name, knobs or {}, place, item.question, said)
+    return generators.score(name, {}, place, item.question, said)
 
 
-@pytest.mark.parametrize(
-    "text", ["1 + 2*(3 - x)**2", "sin(2*x)/4 + C", "1.5e3*x", "exp(x) - sqrt(Abs(y))", "", "\n3"]
-)
+@pytest.mark.parametrize("text", ["1 + 2*(3 - x)**2", "sin(2*x)/4 + C", "1.5e3*x", "", "\n3"])
 def test_arithmetic_is_handed_to_sympy(text):
     assert worker.arithmetic(text) == text
 
@@ -51,22 +43,10 @@ def test_arithmetic_is_handed_to_sympy(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "__import__('os')",
-        "eval(x)",
-        "x.__class__",
-        "(1).real",
-        "x.a",
-        "open",
-        "[x for x in y]",
-        "lambda",
-        "1e99999",
-        "100000!",
-        "\u00e9",
-        "1;2",
-        "x=1",
-        "1" * 2001,
+        "__import__('os')", "eval(x)", "x.__class__", "(1).real", "x.a", "open", "[x for x in y]",
+        "lambda", "1e99999", "100000!", "\u00e9", "1;2", "x=1", "1" * 2001,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_arithmetic_is_not_evaluated(text):
     with pytest.raises(ValueError, match="arithmetic"):
         worker.arithmetic(text)
@@ -84,21 +64,6 @@ def test_an_answer_runs_nothing(generators, tmp_path, name):
 
 
 @NEEDS_GENERATORS
-def test_a_list_is_read_where_upstream_reads_one(generators):
-    (item,) = generators.items("spiral_matrix", {}, range(1))
-    verdict = asked(generators, "spiral_matrix", str(item.gold.split()))
-    assert (verdict.score, verdict.right) == (0.1, False)
-
-
-@NEEDS_GENERATORS
-def test_an_answer_that_takes_too_long_is_wrong(generators):
-    started = time.monotonic()
-    assert asked(generators, "countdown", "9**9**9**9") == (0.0, False)
-    assert time.monotonic() - started < 60
-    assert asked(generators, "countdown").right
-
-
-@NEEDS_GENERATORS
 @pytest.mark.parametrize(
     ("name", "answer", "score"),
     [
@@ -109,33 +74,25 @@ def test_an_answer_that_takes_too_long_is_wrong(generators):
         ("chain_sum", "1" * 30_000, 0.0),
         ("number_sorting", "[" * 10_000, 0.0),
         ("codeio", "\ud800", 0.0),
+        ("countdown", "9**9**9**9", 0.0),  # it would take too long
     ],
 )
 def test_an_answer_that_cheats_upstream_is_not_right(generators, name, answer, score):
+    started = time.monotonic()
     place = 3  # the first puzzle of 24 has these numbers
     assert asked(generators, name, answer, place=place) == (score, False)
+    assert time.monotonic() - started < 60
 
 
 @NEEDS_GENERATORS
 def test_sampled_generators_accept_their_own_answer_alone(generators):
-    for name in GENERATORS[4::9]:
-        items = generators.items(name, {}, range(2))
-        own = [
-            generators.score(name, {}, place, item.question, item.gold).right
-            for place, item in enumerate(items)
-        ]
-        assert own == [True, True], name
-        if items[0].gold != items[1].gold and name not in MANY_ANSWERS:
-            crossed = generators.score(name, {}, 0, items[0].question, items[1].gold)
-            assert not crossed.right, name
-
-
-@NEEDS_GENERATORS
-def test_the_generators_are_those_of_upstream(generators):
     assert tuple(generators.names()) == GENERATORS
-    first, second = generators.levels("chain_sum", 2)
-    assert set(first) == {"min_terms", "max_terms", "min_digits", "max_digits"}
-    assert first != second
+    for name in GENERATORS[4::9]:
+        first, second = generators.items(name, {}, range(2))
+        for place in range(2):
+            assert asked(generators, name, place=place).right, name
+        if first.gold != second.gold and name not in MANY_ANSWERS:
+            assert not asked(generators, name, second.gold).right, name
 
 
 @NEEDS_GENERATORS

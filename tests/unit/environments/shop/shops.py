@@ -13,32 +13,23 @@ from espalier_environments.shop.webshop_files import load_webshop
 
 NOWHERE = Path("no-knowledge")
 SHIRT = {
-    "asin": "B0AAAAAAA1",
-    "name": "Acme Mens Cotton Shirt, Soft, Machine Wash",
-    "category": "fashion",
-    "query": "mens shirts",
+    "asin": "B0AAAAAAA1", "name": "Acme Mens Cotton Shirt, Soft, Machine Wash",
+    "category": "fashion", "query": "mens shirts",
     "product_category": "Clothing \u203a Men \u203a Shirts",
     "full_description": "A shirt of soft cotton.",
-    "small_description": ["machine wash", "long sleeve"],
-    "pricing": "$19.99",
+    "small_description": ["machine wash", "long sleeve"], "pricing": "$19.99",
     "customization_options": {
         "Color": [{"value": "Crimson Red", "image": None}, {"value": "Black/White"}],
-        "Size": [{"value": "Small"}, {"value": "Large"}],
-        "Style": None,
+        "Size": [{"value": "Small"}, {"value": "Large"}], "Style": None,
     },
     "images": ["http://example.com/a.jpg"],
-}
+}  # fmt: skip
 LAMP = {
-    "asin": "B0AAAAAAA2",
-    "name": "Bright Desk Lamp for Reading",
-    "category": "garden",
-    "query": "Desk Lamps ",
-    "product_category": "Home \u203a Lighting \u203a Lamps",
-    "full_description": None,
-    "small_description": "easy clean",
-    "pricing": "$10.50 - $20",
+    "asin": "B0AAAAAAA2", "name": "Bright Desk Lamp for Reading", "category": "garden",
+    "query": "Desk Lamps ", "product_category": "Home \u203a Lighting \u203a Lamps",
+    "full_description": None, "small_description": "easy clean", "pricing": "$10.50 - $20",
     "customization_options": {},
-}
+}  # fmt: skip
 PRODUCTS = [SHIRT, LAMP, {**LAMP, "name": "twice"}, {**LAMP, "asin": "nan"}]
 ATTRIBUTES = {
     "B0AAAAAAA1": {
@@ -55,15 +46,14 @@ ATTRIBUTES = {
 HUMAN = {
     "B0AAAAAAA1": [
         {
-            "asin": "B0AAAAAAA1",
+            "asin": "B0AAAAAAA1", "instruction_attributes": ["machine wash"],
             "instruction": "i need a red shirt that i can machine wash, size large.",
-            "instruction_attributes": ["machine wash"],
             "instruction_options": ["red", "large"],
         },
         {"instruction": "anything", "instruction_attributes": [], "instruction_options": []},
     ],
     "B0MISSING1": [{"instruction": "i", "instruction_attributes": ["a"]}],
-}
+}  # fmt: skip
 
 
 def shop_family(max_turns=12, **environment):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from espalier.records import DataError, FinalAnswer, ToolCall, ToolCalls
+from espalier.records import FinalAnswer, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason
 from tests.unit.environments.shop.shops import (
     HUMAN,
@@ -15,8 +15,6 @@ from tests.unit.environments.shop.shops import (
     shop_family,
     write_shop,
 )
-
-WANTED = ("?cotton shirt", "b0aaaaaaa1", "crimson red", "large", "buy")
 
 
 @pytest.fixture
@@ -36,62 +34,30 @@ def bought(tmp_path):
     return scored
 
 
-def test_wanted_purchase_scores_one(bought):
-    assert bought(*WANTED)[0] == 1.0
+NAMED = {**LAMP, "customization_options": {"Color": [{"value": "crimson red"}]}}
+ALIKE = {**SHIRT, "asin": "B0AAAAAAA3", "name": "Bright Desk Lamp"}
+UNNAMED = {**SHIRT, "asin": "B0AAAAAAA4", "name": "", "small_description": ["plain"]}
+DEAR = {**SHIRT, "asin": "B0AAAAAAA5", "pricing": "$900.00", "name": "dear cotton shirt"}
+SHIRT_ID = "b0aaaaaaa1"
+CHOSEN = ("crimson red", "large", "buy")
 
 
-def test_purchase_of_another_kind_scores_nothing(bought):
-    """The price is fine, but no noun is shared."""
-    assert bought("?lamp", "b0aaaaaaa2", "buy")[0] == 0.0
-
-
-def test_other_kind_with_all_attributes_scores_nothing(bought):
-    copied = {**SHIRT, "asin": "B0AAAAAAA3", "name": "Bright Desk Lamp"}
-    score, _ = bought(
-        "?lamp", "b0aaaaaaa3", "crimson red", "large", "buy", products=(SHIRT, copied)
-    )
-    assert score == 0.0
-
-
-def test_options_of_other_products_are_not_taken_along(bought):
-    named = {**LAMP, "customization_options": {"Color": [{"value": "crimson red"}]}}
-    score, trajectory = bought(
-        "?lamp", "b0aaaaaaa2", "crimson red", "?shirt", "b0aaaaaaa1", "buy", products=(SHIRT, named)
-    )
-    assert json.loads(trajectory.answer)["options"] == {}
-    assert score == 2 / 4
-
-
-def test_option_that_is_not_offered_cannot_be_chosen(bought):
-    score, trajectory = bought("?shirt", "b0aaaaaaa1", "red", "large , red", "buy")
-    assert [result.succeeded for result in trajectory.tool_results[2:4]] == [False, False]
-    assert score == 2 / 4
-
-
-def test_all_values_of_an_option_are_not_bought_together(bought):
-    score, trajectory = bought(
-        "?shirt", "b0aaaaaaa1", "crimson red", "small", "large", "small", "buy"
-    )
-    assert json.loads(trajectory.answer)["options"] == {"color": "crimson red", "size": "small"}
-    assert score == 3 / 4
-
-
-def test_empty_title_shares_no_noun(bought):
-    unnamed = {**SHIRT, "asin": "B0AAAAAAA4", "name": "", "small_description": ["plain"]}
-    actions = ("?plain", "b0aaaaaaa4", "crimson red", "large", "buy")
-    assert bought(*actions, products=(SHIRT, unnamed))[0] == 0.0
-
-
-def test_product_above_the_limit_loses_its_price_term(bought):
-    dear = {**SHIRT, "asin": "B0AAAAAAA5", "pricing": "$900.00", "name": "dear cotton shirt"}
-    actions = ("?dear", "b0aaaaaaa5", "crimson red", "large", "buy")
-    assert bought(*actions, products=(SHIRT, dear))[0] == pytest.approx(3 / 4)
-
-
-@pytest.mark.parametrize("price", ["free", "$nan", "$-inf", "NaN"])
-def test_price_that_is_no_number_is_refused_with_its_file(bought, price):
-    with pytest.raises(DataError, match="pricing"):
-        bought(*WANTED, products=({**SHIRT, "pricing": price}, LAMP))
+@pytest.mark.parametrize(
+    ("products", "actions", "score"),
+    [
+        ([SHIRT, LAMP], ("?cotton shirt", SHIRT_ID, *CHOSEN), 1),  # as it is wanted
+        ([SHIRT, LAMP], ("?lamp", "b0aaaaaaa2", "buy"), 0),  # its price is fine; no noun is shared
+        ([SHIRT, ALIKE], ("?lamp", "b0aaaaaaa3", *CHOSEN), 0),
+        ([SHIRT, UNNAMED], ("?plain", "b0aaaaaaa4", *CHOSEN), 0),
+        ([SHIRT, DEAR], ("?dear", "b0aaaaaaa5", *CHOSEN), 3 / 4),  # above the limit
+        # what is chosen of one product, or is not offered, or not last, is not bought
+        ([SHIRT, NAMED], ("?lamp", "b0aaaaaaa2", "crimson red", "?shirt", SHIRT_ID, "buy"), 2 / 4),
+        ([SHIRT, LAMP], ("?shirt", SHIRT_ID, "red", "large , red", "buy"), 2 / 4),
+        ([SHIRT, LAMP], ("?shirt", SHIRT_ID, "crimson red", "large", "small", "buy"), 3 / 4),
+    ],
+)
+def test_a_purchase_scores_what_it_has_of_the_wanted(bought, products, actions, score):
+    assert bought(*actions, products=products)[0] == pytest.approx(score)
 
 
 def test_answer_that_claims_a_purchase_buys_nothing(bought):
@@ -111,17 +77,9 @@ def test_arguments_of_buying_are_refused(bought):
 
 
 def test_first_purchase_counts_and_no_second(bought):
-    score, trajectory = bought(
-        "?lamp",
-        "b0aaaaaaa2",
-        ToolCalls(
-            (
-                ToolCall(name="buy", arguments={}),
-                ToolCall(name="search", arguments={"query": "shirt"}),
-                ToolCall(name="buy", arguments={}),
-            )
-        ),
-    )
+    buy = ToolCall(name="buy", arguments={})
+    calls = (buy, ToolCall(name="search", arguments={"query": "shirt"}), buy)
+    score, trajectory = bought("?lamp", "b0aaaaaaa2", ToolCalls(calls))
     assert len(trajectory.tool_results) == 3
     assert score == 0.0
 

@@ -1,6 +1,7 @@
 """SWE-bench's instances and snapshots: what is read, and what is refused by name."""
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -76,64 +77,45 @@ def test_a_row_that_is_no_instance_is_named(tmp_path):
             own.read_benchmark(rows_file(tmp_path, row(**spoilt)))
 
 
-def test_a_snapshot_has_to_be_there_and_of_its_commit(tmp_path):
+def test_a_snapshot_is_of_its_commit_and_without_the_fix(tmp_path):
     path = rows_file(tmp_path, row())
-    with pytest.raises(DataError, match=r"environment\.snapshots"):
-        family().read_benchmark(path)
-    with pytest.raises(DataError, match="made__pkg-1"):
-        family(snapshots=tmp_path).read_benchmark(path)
     other = snapshot(tmp_path / "b", {"pkg/area.py": "def area(r):\n    return 7\n"})
-    with pytest.raises(DataError, match="commit"):
-        family(snapshots=other).read_benchmark(path)
+    fixed = snapshot(tmp_path / "c", {**WRONG, "old/area.py": RIGHT})
+    for settings, said in (
+        ({}, "environment.snapshots"),
+        ({"snapshots": tmp_path}, "made__pkg-1"),
+        ({"snapshots": other}, "commit"),
+        ({"snapshots": fixed}, "old/area.py"),
+    ):
+        with pytest.raises(DataError, match=re.escape(said)):
+            family(**settings).read_benchmark(path)
 
 
-def test_a_fixed_file_beside_the_snapshot_is_refused(tmp_path):
-    own = family(snapshots=snapshot(tmp_path, {**WRONG, "old/area.py": RIGHT}))
-    with pytest.raises(DataError, match=r"old/area\.py"):
-        own.read_benchmark(rows_file(tmp_path, row()))
-
-
-def test_history_and_links_of_a_checkout_are_left_out(tmp_path):
-    snapshot(tmp_path, {**WRONG, ".git/HEAD": "x", "pkg/__pycache__/a.pyc": "x"})
-    (tmp_path / "made__pkg-1" / "link").symlink_to("/etc/passwd")
-    assert load_snapshot(tmp_path, "made__pkg-1") == WRONG
-
-
-def test_an_archive_is_read_without_its_root(tmp_path):
-    folder = snapshot(tmp_path / "a")
+def test_archives_are_read_without_root_and_checkouts_without_links(tmp_path):
+    folder = snapshot(tmp_path / "a", {**WRONG, ".git/HEAD": "x", "pkg/__pycache__/a.pyc": "x"})
+    (folder / "made__pkg-1" / "link").symlink_to("/etc/passwd")
+    assert load_snapshot(folder, "made__pkg-1") == WRONG
+    whole = snapshot(tmp_path / "b")
     with tarfile.open(tmp_path / "made__pkg-1.tar.gz", "w:gz") as archive:
-        archive.add(folder / "made__pkg-1", arcname="pkg-main")
+        archive.add(whole / "made__pkg-1", arcname="pkg-main")
     assert load_snapshot(tmp_path, "made__pkg-1") == WRONG
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("tests/test_a.py::Case::test_b", ("tests/test_a.py", "Case::test_b")),
-        ("test_b (pkg.test_a.Case)", ("pkg.test_a", "Case::test_b")),
-        ("test_b (pkg.test_a.Case.test_b)", ("pkg.test_a", "Case::test_b")),
-        ("A sentence about a test.", ("", "A sentence about a test.")),
-    ],
-)
-def test_names_of_tests_are_read(name, found):
-    assert split_test(name) == found
+def test_names_of_tests_are_read():
+    in_file, in_module = ("tests/test_a.py", "Case::test_b"), ("pkg.test_a", "Case::test_b")
+    assert split_test("tests/test_a.py::Case::test_b") == in_file
+    assert split_test("test_b (pkg.test_a.Case)") == in_module
+    assert split_test("test_b (pkg.test_a.Case.test_b)") == in_module
+    assert split_test("A sentence about a test.") == ("", "A sentence about a test.")
 
 
 @pytest.mark.parametrize(
-    ("path", "protected"),
+    "path",
     [
-        ("conftest.py", True),
-        ("pkg/conftest.py", True),
-        ("sitecustomize.py", True),
-        ("a.pth", True),
-        ("unittest/__init__.py", True),
-        ("src/json.py", True),
-        ("pytest.py", True),
-        ("tests/test_area.py", True),
-        ("pkg/area.py", False),
-        ("pkg/json.py", False),
-        ("new.py", False),
+        "pkg/conftest.py", "sitecustomize.py", "a.pth", "unittest/__init__.py", "src/json.py",
+        "pytest.py", "tests/test_area.py",
     ],
-)
-def test_what_could_change_how_tests_run_does_not_count(path, protected):
-    assert is_protected(path, WRONG) is protected
+)  # fmt: skip
+def test_what_could_change_how_tests_run_does_not_count(path):
+    assert is_protected(path, WRONG)
+    assert not any(is_protected(one, WRONG) for one in ("pkg/area.py", "pkg/json.py", "new.py"))

@@ -7,11 +7,10 @@ import pytest
 
 from espalier.environments.contract import EnvironmentLostError, ProgramBrokeSandboxError
 from espalier.environments.teaching import play_script
-from espalier.records import DataError, FinalAnswer, ToolCall, ToolCalls
-from espalier.records.trajectory import FinishReason
+from espalier.records import DataError, FinalAnswer
 from espalier.sandbox import SandboxLost, SandboxTimeout
-from espalier_environments.sql.public_tasks import query_kind, read_public_file
-from espalier_environments.sql.runs import QueryRuns, read_written_rows
+from espalier_environments.sql.public_tasks import read_public_file
+from espalier_environments.sql.runs import QueryRuns
 from espalier_environments.sql.worlds import made_database
 from tests.factories.python_math import ended
 from tests.factories.sql import PETS, SUBMIT, FolderSandboxes, query, sql_family
@@ -39,10 +38,6 @@ def said(trajectory):
     return [message.content for message in trajectory.messages if message.role == "tool"]
 
 
-def call(name, **arguments):
-    return ToolCalls((ToolCall(name=name, arguments=arguments),))
-
-
 def test_the_rows_of_the_last_query_are_submitted():
     found = attempt(query("SELECT 1"), query(GOLD), SUBMIT)
     assert found.reward == {"outcome": 1.0, "format": 0.1}
@@ -50,35 +45,9 @@ def test_the_rows_of_the_last_query_are_submitted():
     assert said(found) == ["1", "rex\nbo"]
     assert attempt(query(GOLD), query("SELECT 1"), SUBMIT).reward["outcome"] == 0
     assert attempt(query(GOLD), FinalAnswer("rex and bo")).reward["outcome"] == 1
-
-
-def test_nothing_is_submitted_where_the_last_query_failed():
     for actions in ([SUBMIT], [query(GOLD), query("SELECT nope"), SUBMIT], [FinalAnswer("rex")]):
         found = attempt(*actions)
-        assert found.answer == "null"
-        assert found.reward == {"outcome": 0.0, "format": 0.1}
-
-
-def test_tables_are_shown_before_the_first_query():
-    found = attempt(call("tables"), call("describe", table="dogs"), query(GOLD), SUBMIT)
-    assert said(found)[:2] == [
-        "towns\ndogs",
-        "name | text\nage | integer\ntown | text | towns.name",
-    ]
-    assert found.is_right
-
-
-def test_only_what_the_policy_reads_is_cut():
-    family = sql_family(max_observation_characters=16)
-    long = "SELECT name, town, age, name, town FROM dogs ORDER BY age"
-    rows = [["kim", "Bari", None, "kim", "Bari"], ["rex", "Oslo", 3, "rex", "Oslo"],
-            ["bo", "Oslo", 5, "bo", "Oslo"], ["ada", "Bari", 7, "ada", "Bari"]]  # fmt: skip
-    task = task_about_pets(family, long, rows)
-    found = attempt(query(long), SUBMIT, family=family, task=task)
-    assert len(said(found)[0]) == 16
-    assert found.is_right
-    empty = attempt(query("SELECT name FROM dogs WHERE age > 99"), SUBMIT)
-    assert said(empty) == ["(no rows)"]
+        assert (found.answer, found.reward) == ("null", {"outcome": 0.0, "format": 0.1})
 
 
 def test_order_counts_where_the_gold_query_orders():
@@ -87,12 +56,9 @@ def test_order_counts_where_the_gold_query_orders():
     family = sql_family()
     task = task_about_pets(family, ordered=False)
     assert attempt(turned, SUBMIT, family=family, task=task).reward["outcome"] == 1
-
-
-def test_intercodes_reward_can_be_what_is_paid():
     family = sql_family(outcome="intercode")
     task = task_about_pets(family)
-    assert attempt(query(GOLD + " DESC"), SUBMIT, family=family, task=task).reward["outcome"] == -1
+    assert attempt(turned, SUBMIT, family=family, task=task).reward["outcome"] == -1
     half = query("SELECT name FROM dogs ORDER BY town DESC, age")
     assert attempt(half, SUBMIT, family=family, task=task).reward["outcome"] == 0.5
 
@@ -100,35 +66,22 @@ def test_intercodes_reward_can_be_what_is_paid():
 def test_official_scores_are_those_of_the_submitted_rows():
     family = sql_family()
     task = task_about_pets(family, ordered=False)
-    everything = attempt(query("SELECT name FROM dogs ORDER BY rowid"), SUBMIT, task=task)
-    assert family.official_scores(task, everything) == {
-        "success_rate": 0.0, "reward": 0.5, "execution_match": 0.0,
-    }  # fmt: skip
-    turned = attempt(query(GOLD + " DESC"), SUBMIT, task=task)
-    assert family.official_scores(task, turned) == {
-        "success_rate": 0.0, "reward": -1.0, "execution_match": 1.0,
-    }  # fmt: skip
-    right = attempt(query(GOLD), SUBMIT, task=task)
-    assert set(family.official_scores(task, right).values()) == {1.0}
+    for text, scores in (
+        ("SELECT name FROM dogs ORDER BY rowid", (0.0, 0.5, 0.0)),
+        (GOLD + " DESC", (0.0, -1.0, 1.0)),
+        (GOLD, (1.0, 1.0, 1.0)),
+    ):
+        names = ("success_rate", "reward", "execution_match")
+        found = family.official_scores(task, attempt(query(text), SUBMIT, task=task))
+        assert found == dict(zip(names, scores, strict=True))
 
 
-@pytest.mark.parametrize(
-    "answer", ["", "nope", "[[{}]]", "[1]", '{"rows": []}', "[[true]]", "[[[1]]]"]
-)
-def test_an_answer_that_spells_no_rows_is_wrong(answer):
+def test_an_answer_that_spells_no_rows_is_wrong():
     family = sql_family()
     task = task_about_pets(family, "SELECT 1 WHERE 0", ())
-    assert read_written_rows(answer) is None
-    assert family.verify(task, answer) == 0
-    assert family.verify(task, None) == 0
+    for answer in ("", "nope", "[[{}]]", "[1]", '{"rows": []}', "[[true]]", "[[[1]]]", None):
+        assert family.verify(task, answer) == 0
     assert family.verify(task, "[]") == 1
-
-
-def test_a_policy_that_broke_its_sandbox_has_no_answer():
-    sandboxes = FolderSandboxes(SandboxLost("gone", by_program=True))
-    found = attempt(query(GOLD), SUBMIT, sandboxes=sandboxes)
-    assert found.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
-    assert found.reward == {"outcome": 0.0, "format": 0.0}
 
 
 # ---------------------------------------------------------------------------- queries together
@@ -172,22 +125,16 @@ def test_a_lost_or_killed_run_is_repeated_query_by_query():
 
 
 def test_only_the_query_that_breaks_its_sandbox_fails():
-    lost = SandboxLost("gone", by_program=True)
+    lost, killed = SandboxLost("gone", by_program=True), ended(killed_by="memory")
     first, second = answers(FolderSandboxes(lost, lost), "SELECT 1", "SELECT 2")
     assert isinstance(first, ProgramBrokeSandboxError)
     assert second.rows == ((2,),)
-    first, second = answers(
-        FolderSandboxes(lost, ended(killed_by="memory")), "SELECT 1", "SELECT 2"
-    )
-    assert "limit of memory" in first.error
+    first, second = answers(FolderSandboxes(lost, killed), "SELECT 1", "SELECT 2")
+    assert "memory" in first.error
     assert second.rows == ((2,),)
-
-
-def test_a_fault_from_outside_is_no_result():
-    (found,) = answers(FolderSandboxes(SandboxLost("gone")), "SELECT 1")
-    assert isinstance(found, EnvironmentLostError)
-    (found,) = answers(FolderSandboxes(SandboxTimeout("slow")), "SELECT 1")
-    assert isinstance(found, EnvironmentLostError)
+    for outside in (SandboxLost("gone"), SandboxTimeout("slow")):
+        (found,) = answers(FolderSandboxes(outside), "SELECT 1")
+        assert isinstance(found, EnvironmentLostError)
 
 
 # ---------------------------------------------------------------------------- public formats
@@ -213,21 +160,16 @@ def write_spider(folder, *rows):
 
 
 def test_both_formats_are_read(tmp_path):
-    (question,) = read_public_file(write_intercode(tmp_path), "quoted").questions
+    path = write_intercode(tmp_path, INTERCODE, {**INTERCODE, "gold": "SELECT b FROM t"})
+    file = read_public_file(path, "quoted")
+    (question,), (broken,) = file.questions, file.broken
     assert question.question == "How many? (Use table t)"
     assert question.gold == 'SELECT COUNT("a") FROM "t"'
+    assert broken.where.endswith("row 2")
+    assert "column b" in broken.reason
     file = read_public_file(write_spider(tmp_path), "as_written")
     assert file.questions[0].gold == SPIDER["query"]
     assert file.databases == {"pets": PETS}
-
-
-def test_a_gold_without_a_reading_is_named(tmp_path):
-    path = write_intercode(tmp_path, INTERCODE, {**INTERCODE, "gold": "SELECT b FROM t"})
-    file = read_public_file(path, "quoted")
-    assert len(file.questions) == 1
-    (broken,) = file.broken
-    assert broken.where.endswith("row 2")
-    assert broken.reason == "t has no column b"
 
 
 @pytest.mark.parametrize(
@@ -235,16 +177,14 @@ def test_a_gold_without_a_reading_is_named(tmp_path):
     [
         ({**INTERCODE, "db": "other"}, "'other'"),
         ({"db": "dev"}, "row 1: query"),
-        ({**SPIDER, "db_id": "../pets"}, "'../pets'"),
+        ({**SPIDER, "db_id": "../pets"}, r"'\.\./pets'"),
         ({**SPIDER, "db_id": "cats"}, "cats.sqlite"),
-        ({**SPIDER, "query": 3}, "row 1: query"),
     ],
 )
 def test_a_row_that_cannot_be_asked_is_refused(tmp_path, row, message):
     write = write_spider if "db_id" in row else write_intercode
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=message):
         read_public_file(write(tmp_path, row), "as_written")
-    assert message in str(caught.value)
 
 
 def test_databases_that_are_missing_or_no_sqlite_are_refused(tmp_path):
@@ -260,34 +200,18 @@ def test_databases_that_are_missing_or_no_sqlite_are_refused(tmp_path):
         read_public_file(spider, "quoted")
 
 
-@pytest.mark.parametrize(
-    ("gold", "kind"),
-    [
-        ("SELECT a FROM t", "select"),
-        ("select max(a) from t", "aggregate"),
-        ("SELECT a FROM t ORDER  BY a", "order"),
-        ("SELECT a, count(*) FROM t GROUP BY a ORDER BY 2", "group"),
-        ("SELECT a FROM t WHERE a IN (SELECT a FROM u)", "nested"),
-        ("SELECT a FROM t JOIN u", "join"),
-    ],
-)
-def test_reports_group_by_the_parts_of_a_query(gold, kind):
-    assert query_kind(gold) == kind
+@pytest.mark.parametrize("shown", [True, False])
+def test_demonstrations_solve_made_tasks(shown):
+    family = sql_family(made={"databases": 20, "show_schema": shown})
+    made, splits = family.settings.made, family.profile.splits
 
+    def database_of(task):
+        return made_database(task.arguments["database"], made, splits).database
 
-def test_demonstrations_solve_made_tasks():
-    for shown in (True, False):
-        family = sql_family(made={"databases": 20, "show_schema": shown})
-        made, splits = family.settings.made, family.profile.splits
-        environments = family.environments_in(
-            FolderSandboxes(),
-            lambda task, made=made, splits=splits: (
-                made_database(task.arguments["database"], made, splits).database
-            ),
-        )
-        for task in family.tasks("train", 6):
-            played = asyncio.run(play_script(environments, task, family.demonstrate(task)))
-            assert played.is_right, task.question
-            assert (" ; " in task.question) is shown
-            described = [one for one in played.tool_results if one.call.name == "describe"]
-            assert bool(described) is not shown
+    environments = family.environments_in(FolderSandboxes(), database_of)
+    for task in family.tasks("train", 6):
+        played = asyncio.run(play_script(environments, task, family.demonstrate(task)))
+        assert played.is_right, task.question
+        assert (" ; " in task.question) is shown
+        described = [one for one in played.tool_results if one.call.name == "describe"]
+        assert bool(described) is not shown

@@ -16,30 +16,21 @@ from tests.factories.sql import LIMITS, PETS, asked
 BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 HOSTILE = {
     "ATTACH DATABASE '/etc/passwd' AS other": "not authorized",
-    "ATTACH ':memory:' AS other": "not authorized",
-    "CREATE TABLE t (a)": "not authorized",
     "CREATE TEMP TABLE t AS SELECT 1": "not authorized",
     "INSERT INTO dogs VALUES ('x', 1, 'Oslo')": "not authorized",
-    "UPDATE dogs SET age = 1": "not authorized",
-    "DELETE FROM dogs": "not authorized",
     "DROP TABLE dogs": "not authorized",
-    "PRAGMA query_only = 0": "not authorized",
     "PRAGMA writable_schema = 1": "not authorized",
     "SELECT * FROM pragma_database_list": "not authorized",
     "BEGIN": "not authorized",
     "VACUUM INTO '/tmp/x'": "authorization denied",
-    "ANALYZE": "not authorized",
     "SELECT load_extension('x.so')": "not authorized to use function",
     "SELECT LOAD_EXTENSION('x.so')": "not authorized to use function",
-    "SELECT writefile('x', 'y')": "no such function",
     "SELECT readfile('/etc/passwd')": "no such function",
-    "SELECT 1; SELECT 2": "one statement at a time",
     "SELECT 1; DROP TABLE dogs": "one statement at a time",
     "": "nothing is selected",
     "-- nothing": "nothing is selected",
     "SELECT hex(zeroblob(2000000000))": "too big",
     "SELECT nope FROM dogs": "no such column",
-    "SELECT * FROM golds": "no such table",
     "SELECT '\x00'": "",
     "SELECT \ud800": "surrogates",
     "SELECT " + "(" * 3000 + "1" + ")" * 3000: "",
@@ -60,16 +51,11 @@ def test_what_is_no_reading_query_is_refused(tmp_path, text):
 def test_a_query_returns_its_columns_and_rows(tmp_path):
     found = asked(tmp_path, "SELECT name, age AS years FROM dogs WHERE town = 'Oslo' ORDER BY age")
     assert found == {"columns": ["name", "years"], "rows": [["rex", 3], ["bo", 5]]}
-    joined = "SELECT people FROM dogs JOIN towns ON town = towns.name WHERE dogs.name = 'kim'"
-    assert asked(tmp_path, joined)["rows"] == [[300]]
-    assert asked(
-        tmp_path, "WITH old AS (SELECT * FROM dogs WHERE age > 4) SELECT count(*) FROM old"
-    )["rows"] == [[2]]
-
-
-def test_values_that_json_lacks_are_written_as_text(tmp_path):
+    joined = "WITH t AS (SELECT * FROM towns) SELECT people FROM dogs JOIN t ON town = t.name"
+    assert asked(tmp_path, f"{joined} WHERE dogs.name = 'kim'")["rows"] == [[300]]
+    # values that JSON lacks are written as text
     found = asked(tmp_path, "SELECT x'00ff', 9e999, -9e999, NULL, 1.5, cast(x'ff' AS TEXT)")
-    assert found["rows"] == [["x'00ff'", "inf", "-inf", None, 1.5, "�"]]
+    assert found["rows"] == [["x'00ff'", "inf", "-inf", None, 1.5, "\ufffd"]]
 
 
 def test_tables_and_columns_are_described(tmp_path):
@@ -92,9 +78,7 @@ def test_bombs_end_in_time(tmp_path):
 
 
 def test_large_results_are_refused_whole(tmp_path):
-    rows = (
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 51) SELECT i FROM n"
-    )
+    rows = BOMB.replace("FROM n)", "FROM n LIMIT 51)").replace("count(*)", "i")
     assert "at most 50 rows" in asked(tmp_path, rows)["error"]
     assert len(asked(tmp_path, rows, max_rows=51)["rows"]) == 51
     assert "too large" in asked(tmp_path, "SELECT printf('%.*c', 5000, 'x')")["error"]
@@ -122,26 +106,21 @@ def test_any_text_gets_rows_or_an_error(tmp_path, text):
     assert json.loads(json.dumps(found)) == found
 
 
-def run_program(folder, requests, **limits):
-    (folder / "pets.sqlite").write_bytes(PETS.content)
-    given = {"limits": LIMITS | limits, "requests": requests}
-    subprocess.run(
-        [sys.executable, "-c", inside_program()],
-        cwd=folder,
-        input=json.dumps(given).encode(),
-        check=True,
-        timeout=30,
-    )
-    return json.loads((folder / "answers.json").read_text())
-
-
 def test_requests_run_in_processes_of_their_own(tmp_path):
     # one step of SQLite's machine that takes 20 s: no progress handler is asked meanwhile
     stuck = "SELECT printf('%.*c', 2000000000, 'x')"
     texts = ("SELECT count(*) FROM dogs", BOMB, stuck, "DROP TABLE dogs", "SELECT 7")
-    requests = [{"kind": "query", "text": text, "file": "pets.sqlite"} for text in texts]
-    answers = run_program(tmp_path, requests, max_seconds=0.2)
+    (tmp_path / "pets.sqlite").write_bytes(PETS.content)
+
+    def run_program(**limits):
+        requests = [{"kind": "query", "text": text, "file": "pets.sqlite"} for text in texts]
+        given = json.dumps({"limits": LIMITS | limits, "requests": requests}).encode()
+        command = [sys.executable, "-c", inside_program()]
+        subprocess.run(command, cwd=tmp_path, input=given, check=True, timeout=30)
+        return json.loads((tmp_path / "answers.json").read_text())
+
+    answers = run_program(max_seconds=0.2)
     assert [one.get("rows") for one in answers] == [[[4]], None, None, None, [[7]]]
     assert "took too long" in answers[1]["error"]
     assert "took too long" in answers[2]["error"]
-    assert run_program(tmp_path, requests, batch_seconds=0.0) == [None] * 5
+    assert run_program(batch_seconds=0.0) == [None] * 5

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from espalier.environments import check_golds, family_of
-from espalier.environments.teaching import GaveUp
-from espalier.records import FinalAnswer, ToolCalls
-from espalier.records.trajectory import FinishReason
+from espalier.environments import check_golds
+from espalier.records import FinalAnswer
 from tests.unit.environments.web.playing import (
     DONE,
     NOWHERE,
@@ -31,9 +29,10 @@ def test_the_teacher_solves_every_kind(kind):
     family = web()
     for place in range(2):
         task = task_of(family, kind, place=place)
-        attempt = played(family, task, plan(family, task))
-        assert attempt.is_right, attempt.messages
-        assert all(result.succeeded for result in attempt.tool_results)
+        first, second = (played(family, task, plan(family, task)) for _ in range(2))
+        assert first.is_right, first.messages
+        assert all(result.succeeded for result in first.tool_results)
+        assert first.messages == second.messages, "nothing of an episode is left to the next"
 
 
 @pytest.mark.parametrize("form", ["tree", "html", "dom", "words"])
@@ -41,14 +40,6 @@ def test_plans_do_not_depend_on_how_pages_are_read(form):
     family = web(observation=form)
     task = task_of(family, "assign")
     assert outcome(family, task, *plan(family, task)) == 1
-    assert (
-        task.question.partition("\n")[2]
-        == web(observation=form)
-        .tasks("train", 5000)[
-            [one.task_id for one in family.tasks("train", 5000)].index(task.task_id)
-        ]
-        .question.partition("\n")[2]
-    )
 
 
 @pytest.mark.parametrize("kind", ["comment", "assign", "street", "order", "vote"])
@@ -65,19 +56,12 @@ def test_a_plan_that_is_left_half_done_is_not_solved(kind):
 def test_what_else_was_changed_costs_the_reward(kind):
     family = web()
     task = task_of(family, kind)
-    steps = plan(family, task)
-    vote = [
-        call("goto", path="/forum/2"),
-        call("click", id=_id_of(family, task, "/forum/2", "vote")),
-        call("goto", path=_last_page(family, task)),
-    ]
-    look = [call("goto", path="/forum/2"), call("goto", path=_last_page(family, task))]
-    assert outcome(family, task, *steps[:-1], *look, steps[-1]) == 1  # looking changes nothing
-    assert outcome(family, task, *steps[:-1], *vote, steps[-1]) == 0
-
-
-def _last_page(family, task):
-    return task.arguments["eval"].get("page", "/")
+    *steps, last = plan(family, task)
+    there = call("goto", path="/forum/2")
+    vote = call("click", id=_id_of(family, task, "/forum/2", "vote"))
+    back = call("goto", path=task.arguments["eval"].get("page", "/"))
+    assert outcome(family, task, *steps, there, back, last) == 1, "looking changes nothing"
+    assert outcome(family, task, *steps, there, vote, back, last) == 0
 
 
 def _id_of(family, task, path, name):
@@ -108,58 +92,54 @@ def test_a_page_that_only_looks_alike_is_not_the_page():
         assert outcome(family, task, call("goto", path=path), DONE) == 0, path
 
 
-def test_addresses_change_nothing():
-    family = web()
-    for kind, path in (
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
         ("vote", "/forum/{id}/vote"),
         ("comment", "/forum/{id}/comment?text={text}"),
         ("close", "/issues/{id}/edit?assignee=nobody&status=closed"),
         ("order", "/cart/order"),
-    ):
-        task = task_of(family, kind)
-        gold = task.arguments["eval"]["forms"][0]
-        number = gold[0].split("/")[2]
-        asked = path.format(id=number, text=gold[1].get("text", ""))
-        assert outcome(family, task, call("goto", path=asked), DONE) == 0
+    ],
+)
+def test_addresses_change_nothing(kind, path):
+    family = web()
+    task = task_of(family, kind)
+    address, fields = task.arguments["eval"]["forms"][0]
+    asked = path.format(id=address.split("/")[2], text=fields.get("text", ""))
+    assert outcome(family, task, call("goto", path=asked), DONE) == 0
 
 
 def test_the_marker_posted_elsewhere_is_not_the_comment():
     family = web()
     task = task_of(family, "comment")
-    steps = plan(family, task)
-    text = steps[-3].calls[0].arguments["text"]
+    text = plan(family, task)[-3].calls[0].arguments["text"]
     right = task.arguments["eval"]["forms"][0][0]
     wrong = next(f"/forum/{n}/comment" for n in (1, 2) if f"/forum/{n}/comment" != right)
 
     def posted(path, text):
         field, button = _id_of(family, task, path, "text"), _id_of(family, task, path, "post")
-        return [
-            call("goto", path=path),
-            call("type", id=field, text=text),
-            call("click", id=button),
-            DONE,
-        ]
+        fill = call("type", id=field, text=text)
+        return [call("goto", path=path), fill, call("click", id=button)]
 
-    assert outcome(family, task, *posted(right, text)) == 1
-    assert outcome(family, task, *posted(wrong, text)) == 0
-    assert outcome(family, task, *posted(right, f"{text} <b>{text}</b>")) == 0
-    twice = [*posted(right, text)[:-1], *posted(right, text)]
-    assert outcome(family, task, *twice) == 0
+    assert outcome(family, task, *posted(right, text), DONE) == 1
+    assert outcome(family, task, *posted(wrong, text), DONE) == 0
+    assert outcome(family, task, *posted(right, f"{text} <b>{text}</b>"), DONE) == 0
+    assert outcome(family, task, *posted(right, text) * 2, DONE) == 0
 
 
 def test_markup_that_is_typed_makes_no_element():
     family = web()
     task = task_of(family, "street")
     markup = '"><button>order</button><a href="/cart/order">x</a>\n 99 button order'
-    edit, _, save, done = plan(family, task)
-    field = plan(family, task)[1].calls[0].arguments["id"]
-    attempt = played(family, task, [edit, call("type", id=field, text=markup), save, done])
-    before = played(family, task, [edit, call("type", id=field, text="x"), save, done])
-    shown, plain = attempt.tool_results[-1].content, before.tool_results[-1].content
-    assert [line.split()[0] for line in shown.splitlines()] == [
-        line.split()[0] for line in plain.splitlines()
-    ]
-    assert attempt.reward["outcome"] == 0
+    edit, fill, save, done = plan(family, task)
+    field = fill.calls[0].arguments["id"]
+
+    def ids(text):
+        attempt = played(family, task, [edit, call("type", id=field, text=text), save, done])
+        assert attempt.reward["outcome"] == 0
+        return [line.split()[0] for line in attempt.tool_results[-1].content.splitlines()]
+
+    assert ids(markup) == ids("x")
 
 
 def test_other_peoples_data_cannot_be_reached():
@@ -167,51 +147,21 @@ def test_other_peoples_data_cannot_be_reached():
     task = task_of(family, "street")
     other = site_of(family, task)["users"][1]["name"]
     for path in (f"/users/{other}/edit", f"/account/edit?user={other}", "/orders/1", "/account/2"):
-        attempt = played(family, task, [call("goto", path=path), DONE])
-        assert attempt.reward["outcome"] == 0
-    steps = plan(family, task)
-    through = [call("goto", path=f"/account/edit?user={other}"), *steps[1:]]
-    attempt = played(family, task, through)
-    assert attempt.is_right  # the form is the visitor's own, whatever the address says
-
-
-def test_an_attempt_that_is_cut_off_has_no_reward():
-    family = family_of(
-        web().profile.model_copy(
-            update={"episode": web().profile.episode.model_copy(update={"max_turns": 1})}
-        )
-    )
-    task = task_of(family, "vote")
-    attempt = played(family, task, plan(family, task))
-    assert attempt.finish_reason is FinishReason.MAX_TURNS
-    assert attempt.reward["outcome"] == 0
+        assert outcome(family, task, call("goto", path=path), DONE) == 0
+    steps = plan(family, task)  # the form is the visitor's own, whatever the address says
+    assert outcome(family, task, call("goto", path=f"/account/edit?user={other}"), *steps[1:]) == 1
 
 
 # ------------------------------------------------------------------------------ the family
 
 
-def test_nothing_of_an_episode_is_left_to_the_next():
-    family = web()
-    task = task_of(family, "vote")
-    steps = plan(family, task)
-    first, second = (played(family, task, steps) for _ in range(2))
-    assert first.messages == second.messages
-    assert second.is_right
-
-
 def test_splits_share_neither_names_nor_questions():
     family = web(sites=6)
-    by_split = {split: family.tasks(split, 5000) for split in ("train", "dev", "heldout")}
-    assert all(len(tasks) > 200 for tasks in by_split.values())
-    for first, second in (("train", "dev"), ("train", "heldout"), ("dev", "heldout")):
-        for what in (family.names_of, lambda task: (task.question,), lambda task: (task.task_id,)):
-            sides = [{one for task in by_split[s] for one in what(task)} for s in (first, second)]
-            assert not sides[0] & sides[1]
-
-
-def test_the_default_sites_have_thousands_of_heldout_tasks():
-    family = web(site={}, sites=10)
-    assert len(family.tasks("heldout", 10_000)) > 1500
+    by_split = [family.tasks(split, 5000) for split in ("train", "dev", "heldout")]
+    assert all(len(tasks) > 200 for tasks in by_split)
+    for what in (family.names_of, lambda task: (task.question,), lambda task: (task.task_id,)):
+        found = [{one for task in tasks for one in what(task)} for tasks in by_split]
+        assert sum(map(len, found)) == len(set.union(*found))
 
 
 def test_golds_are_accepted_and_those_of_others_refused():
@@ -220,68 +170,10 @@ def test_golds_are_accepted_and_those_of_others_refused():
     with family.environments(NOWHERE) as over:
         found = check_golds(family, tasks, over("full"))
     assert (found.accepted, found.refused) == (len(tasks), len(tasks))
-
-
-def test_a_plan_that_does_not_fit_gives_up():
-    family = web()
-    task = task_of(family, "price")
-    extra = {**task.extra, "steps": [["click", "no such button"]]}
-    task = task.model_copy(update={"metadata": task.metadata.model_copy(update={"extra": extra})})
-    with pytest.raises(GaveUp, match="no such button"):
-        plan(family, task)
-
-
-def test_an_answer_alone_is_judged_on_the_untouched_site():
-    family = web()
     price, vote = task_of(family, "price"), task_of(family, "vote")
     assert family.verify(price, price.verifier.gold[0]) == 1
-    assert (
-        family.verify(price, None) == family.verify(price, "0") == family.verify(vote, "done") == 0
-    )
-
-
-def test_ids_may_be_numbers_and_calls_stand_together():
-    family = web()
-    task = task_of(family, "street")
-    edit, fill, save, done = plan(family, task)
-    number = int(edit.calls[0].arguments["id"])
-    edit = call("click", id=number)
-    together = ToolCalls((*edit.calls, *fill.calls, *save.calls))
-    assert outcome(family, task, together, done) == 1
-
-
-def test_reading_logs_ask_nothing():
-    family = web()
-    train = family.tasks("train", 200)
-    material = family.reading_material(NOWHERE, train)
-    import random
-
-    words = {"price", "who", "assign", "close", "comment", "vote", "how", "?"}
-    for seed in range(40):
-        log = material.write(random.Random(seed))
-        prompt = log.prompt.partition("\n")[0].split()
-        assert not words & set(prompt)
-        assert isinstance(log.pieces[-1], FinalAnswer)
-    assert material.write(random.Random(1)) == material.write(random.Random(1))
-    assert len(list(material.texts(random.Random(0)))) > 500
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_words_the_teacher_thinks_as_the_page_says_them(kind):
-    family = web(observation="words")
-    task = task_of(family, kind)
-    attempt = played(family, task, plan(family, task))
-    read = task.question
-    for message in attempt.messages[len(task.prompt) :]:
-        if message.role == "tool":
-            read += message.content
-        elif message.tool_calls:
-            (made,) = message.tool_calls
-            assert message.thought in read
-            assert message.thought.endswith(f" {made.arguments['id']}")
-        elif message.content != "done":
-            assert message.thought == f"{kind} {message.content}"
-            assert message.thought in read
+    wrong = [(price, None), (price, "0"), (vote, "done")]
+    assert [family.verify(*one) for one in wrong] == [0, 0, 0]
 
 
 def test_the_checks_are_not_in_the_prompt():

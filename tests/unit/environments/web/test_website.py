@@ -6,7 +6,7 @@ import json
 import pytest
 
 from espalier.config import SplitsConfig
-from espalier_environments.web.catalogue import made_site, names_of_split
+from espalier_environments.web.catalogue import made_site
 from espalier_environments.web.config import SiteConfig
 from espalier_environments.web.document import parse_html
 from espalier_environments.web.website import MAX_TEXT, Website
@@ -23,66 +23,36 @@ def links_of(page):
     return [one.attributes["href"] for one in parse_html(page).walk() if "href" in one.attributes]
 
 
-def all_pages(site):
-    """Addresses that lead somewhere, found by following every link."""
+def test_every_link_leads_to_a_page_and_changes_nothing(site):
+    before = site.state()
     seen, ahead = {"/"}, ["/"]
     while ahead:
         reply = site.reply("GET", ahead.pop())
         assert reply.status == 200, reply.url
-        for link in links_of(reply.html):
-            if link not in seen:
-                seen.add(link)
-                ahead.append(link)
-    return seen
-
-
-def test_every_link_leads_to_a_page_and_changes_nothing(site):
-    before = site.state()
-    pages = all_pages(site)
-    assert len({page.partition("?")[0] for page in pages}) >= 60
+        found = set(links_of(reply.html)) - seen
+        seen |= found
+        ahead += found
+    assert len({page.partition("?")[0] for page in seen}) >= 60
     assert site.state() == before
 
 
-def test_equal_seeds_make_equal_sites_and_others_do_not():
-    made = [made_site(SiteConfig(), number, "train", SPLITS) for number in (0, 0, 1)]
-    assert made[0] == made[1] != made[2]
-    assert made_site(SiteConfig(seed=1), 0, "train", SPLITS) != made[0]
-
-
-@pytest.mark.parametrize("table", ["products", "threads", "issues"])
-def test_a_name_belongs_to_one_split(table):
-    names = [set(names_of_split(table, s, SPLITS)) for s in ("train", "dev", "heldout")]
-    assert all(names)
-    assert not names[0] & names[1]
-    assert not (names[0] | names[1]) & names[2]
-
-
 @pytest.mark.parametrize(
-    ("path", "form", "table", "field", "value"),
+    ("path", "form", "table", "changed"),
     [
-        (
-            "/issues/2/edit",
-            {"assignee": "nobody", "status": "closed"},
-            "issues",
-            "status",
-            "closed",
-        ),
-        ("/forum/3/comment", {"text": " a  b\n"}, "threads", "comments", None),
-        ("/shop/1/review", {"stars": "5"}, "products", "reviews", None),
-        ("/shop/1/cart", {"quantity": "2"}, "cart", None, [{"product": 1, "quantity": 2}]),
-        ("/forum/new", {"title": "hello"}, "threads", "name", "hello"),
-        ("/issues/new", {"title": "it is slow", "label": "bug"}, "issues", "name", "it is slow"),
+        ("/issues/2/edit", {"assignee": "nobody", "status": "closed"}, "issues",
+         {"status": "closed"}),
+        ("/forum/3/comment", {"text": " a  b\n"}, "threads", {}),
+        ("/shop/1/review", {"stars": "5"}, "products", {}),
+        ("/shop/1/cart", {"quantity": "2"}, "cart", {"product": 1, "quantity": 2}),
+        ("/forum/new", {"title": "hello"}, "threads", {"name": "hello"}),
+        ("/issues/new", {"title": "it is slow", "label": "bug"}, "issues", {"name": "it is slow"}),
     ],
-)
-def test_a_form_changes_one_table_alone(site, path, form, table, field, value):
+)  # fmt: skip
+def test_a_form_changes_one_table_alone(site, path, form, table, changed):
     before = copy.deepcopy(site.records)
     assert site.reply("POST", path, form).status == 200
-    changed = {name for name in before if before[name] != site.records[name]}
-    assert changed == {table}
-    if value is not None and field is None:
-        assert site.records[table] == value
-    elif value is not None:
-        assert value in [record[field] for record in site.records[table]]
+    assert {name for name in before if before[name] != site.records[name]} == {table}
+    assert any(record.items() >= changed.items() for record in site.records[table])
 
 
 def test_an_order_takes_what_there_is_and_no_more(site):
@@ -96,41 +66,17 @@ def test_an_order_takes_what_there_is_and_no_more(site):
     assert site.reply("POST", "/shop/1/cart", {"quantity": "1"}).status == 400
 
 
-def test_lists_are_narrowed_and_paged(site):
-    site.records["issues"][0]["status"] = "closed"
-    names = {one["name"] for one in site.records["issues"] if one["status"] == "closed"}
-    page = parse_html(site.reply("GET", "/issues?status=closed").html)
-    shown = {one.text for one in page.walk() if one.tag == "a"}
-    assert names <= shown
-    assert "next" in site.reply("GET", "/issues").html
-    second = site.reply("GET", "/issues?page=2").html
-    assert "previous" in second
-    assert "next" not in second.replace("/next", "")
-    assert site.reply("GET", "/issues?page=99999999").status == 200
-
-
-def test_a_search_finds_names_with_every_word(site):
-    name = site.records["products"][3]["name"]
-    found = site.reply("GET", "/search?q=" + name.replace(" ", "+")).html
-    assert "/shop/4" in links_of(found)
-    assert "nothing found" in site.reply("GET", "/search?q=").html
-
-
 @pytest.mark.parametrize(
     ("method", "url", "form", "status"),
     [
         ("GET", "/shop/999", None, 404),
         ("GET", "/shop/00000000001", None, 404),
         ("GET", "//[/shop", None, 400),
-        ("GET", "/orders/1", None, 404),
-        ("POST", "/shop/1", {}, 404),
         ("POST", "/users/ada", {"city": "x"}, 404),
         ("POST", "/forum/1/comment", {"text": "  "}, 400),
         ("POST", "/forum/1/comment", {"text": "x" * (MAX_TEXT + 1)}, 400),
         ("POST", "/issues/1/edit", {"assignee": "the king", "status": "open"}, 400),
-        ("POST", "/issues/1/edit", {"assignee": "nobody"}, 400),
         ("POST", "/shop/1/cart", {"quantity": "-1"}, 400),
-        ("POST", "/shop/1/cart", {"quantity": "1e3"}, 400),
         ("POST", "/forum/1/comments/77/delete", {}, 404),
     ],
 )

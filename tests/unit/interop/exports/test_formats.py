@@ -15,7 +15,6 @@ from tests.factories.records import make_task, make_trajectory
 from tests.factories.sample_run import trajectory
 
 TOOLS = (ToolSpec(name="search", parameters={"type": "object", "properties": {}}),)
-SEEDS = range(200)
 
 
 def exported(attempt, task=None, tools=TOOLS):
@@ -38,89 +37,63 @@ def paths(nodes):
         yield path
 
 
-def test_paths_of_verifiers_are_the_windows_token_by_token():
-    for seed in SEEDS:
-        attempt = made_attempt(seed)
-        (episode,) = verifiers_rows(exported(attempt))
-        (trace,) = episode["traces"]
-        found = [
-            (
-                [token for node in path for token in node["token_ids"]],
-                [mask for node in path for mask in node["mask"]],
-            )
-            for path in paths(trace["nodes"])
-        ]
-        assert found == [
-            ([*attempt.token_ids[window]], [bool(one) for one in attempt.action_mask[window]])
-            for window in attempt.windows
-        ], seed
-        logprobs = [one for node in trace["nodes"] for one in node.get("logprobs", ())]
-        assert logprobs == pytest.approx([one for _, one in sampled(attempt)], rel=1e-8)
+def test_every_format_holds_the_sampled_tokens_in_their_context():
+    for seed in range(200):
+        check_tokens(made_attempt(seed))
 
 
-def test_steps_of_atif_are_the_sampled_messages_in_their_context():
-    for seed in SEEDS:
-        attempt = made_attempt(seed)
-        (document,) = atif_rows(exported(attempt))
-        steps = [step["metrics"] for step in document["steps"] if "metrics" in step]
-        ids = [token for step in steps for token in step["completion_token_ids"]]
-        assert ids == [token for token, _ in sampled(attempt)], seed
-        for step, turn in zip(steps, attempt.turns, strict=True):
-            start = max(one for one in attempt.window_starts if one <= turn.action_start)
-            assert step["prompt_token_ids"] == [*attempt.token_ids[start : turn.action_start]]
-        assert [step["step_id"] for step in document["steps"]] == [
-            *range(1, len(document["steps"]) + 1)
-        ]
+def check_tokens(attempt):
+    one = exported(attempt)
 
+    (trace,) = verifiers_rows(one)[0]["traces"]
+    found = [
+        (
+            [token for node in path for token in node["token_ids"]],
+            [mask for node in path for mask in node["mask"]],
+        )
+        for path in paths(trace["nodes"])
+    ]
+    assert found == [
+        ([*attempt.token_ids[window]], [bool(one) for one in attempt.action_mask[window]])
+        for window in attempt.windows
+    ]
+    logprobs = [one for node in trace["nodes"] for one in node.get("logprobs", ())]
+    assert logprobs == pytest.approx([one for _, one in sampled(attempt)], rel=1e-8)
 
-def test_tokenised_rows_train_each_sampled_token_once():
-    for seed in SEEDS:
-        attempt = made_attempt(seed)
-        rows = trl_token_rows(exported(attempt))
-        found = [
-            token
-            for row in rows
-            for token, mask in zip(row["input_ids"], row["assistant_masks"], strict=True)
-            if mask
-        ]
-        assert found == [token for token, _ in sampled(attempt)], seed
+    (document,) = atif_rows(one)
+    steps = [step["metrics"] for step in document["steps"] if "metrics" in step]
+    ids = [token for step in steps for token in step["completion_token_ids"]]
+    assert ids == [token for token, _ in sampled(attempt)]
+    for step, turn in zip(steps, attempt.turns, strict=True):
+        start = max(one for one in attempt.window_starts if one <= turn.action_start)
+        assert step["prompt_token_ids"] == [*attempt.token_ids[start : turn.action_start]]
 
+    trained = [
+        token
+        for row in trl_token_rows(one)
+        for token, mask in zip(row["input_ids"], row["assistant_masks"], strict=True)
+        if mask
+    ]
+    assert trained == [token for token, _ in sampled(attempt)]
 
-def test_results_name_the_call_that_they_answer():
-    for seed in SEEDS:
-        (row,) = trl_rows(exported(made_attempt(seed)))
-        open_calls = {}
-        for message in [*row["prompt"], *row["completion"]]:
-            if message["role"] == "tool":
-                assert message["name"] == open_calls.pop(message["tool_call_id"]), seed
-            calls = message.get("tool_calls", [])
-            open_calls |= {call["id"]: call["function"]["name"] for call in calls}
+    (row,) = trl_rows(one)
+    open_calls = {}
+    for message in [*row["prompt"], *row["completion"]]:
+        if message["role"] == "tool":
+            assert message["name"] == open_calls.pop(message["tool_call_id"])
+        calls = message.get("tool_calls", [])
+        open_calls |= {call["id"]: call["function"]["name"] for call in calls}
 
 
 def test_a_conversation_is_split_where_the_policy_begins():
     (row,) = trl_rows(exported(trajectory(1, "Lyon | country: France", "Paris")))
     assert [message["role"] for message in row["prompt"]] == ["user"]
-    assert row["completion"] == [
-        {
-            "role": "assistant",
-            "content": "",
-            "reasoning_content": "find the country",
-            "tool_calls": [
-                {
-                    "type": "function",
-                    "id": "call00000",
-                    "function": {"name": "search", "arguments": {"query": "Lyon country"}},
-                }
-            ],
-        },
-        {
-            "role": "tool",
-            "content": "Lyon | country: France",
-            "name": "search",
-            "tool_call_id": "call00000",
-        },
-        {"role": "assistant", "content": "Paris", "reasoning_content": "done"},
-    ]
+    called, result, ended = row["completion"]
+    (call,) = called["tool_calls"]
+    assert call["function"] == {"name": "search", "arguments": {"query": "Lyon country"}}
+    assert called["reasoning_content"] == "find the country"
+    assert (result["content"], result["tool_call_id"]) == ("Lyon | country: France", call["id"])
+    assert (ended["content"], ended["reasoning_content"]) == ("Paris", "done")
     assert (row["label"], row["reward"]) == (True, 1.1)
     assert json.loads(row["tools"])[0]["function"]["name"] == "search"
 

@@ -95,7 +95,7 @@ def test_a_parquet_file_of_something_else_is_one_error(tmp_path):
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [("", "Name one of its artifacts: accepted, evaluation"), ("nothing", "holds no trajectories")],
+    [("", "accepted, evaluation"), ("nothing", "holds no trajectories")],
 )
 def test_another_folder_is_refused(run, tmp_path, source, message):
     asked = ["data", "export", str(run / source), "--format", "trl", "--out", str(tmp_path / "o")]

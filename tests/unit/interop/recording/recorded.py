@@ -14,6 +14,7 @@ from espalier_interop.recording.recorder import Recorder
 from tests.factories.tiny import tiny_dialect
 from tests.fakes.scripted_engine import ScriptedEngine
 
+CHAT = "v1/chat/completions"
 CALL = "<think> country </think> <search> lyon country </search>"
 OTHER_CALL = "<think> time </think> <search> lyon time zone </search>"
 ANSWER = "<think> answer </think> <answer> france </answer>"
@@ -68,8 +69,36 @@ def result_of(message, content=RESULT):
     return {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": content}
 
 
-def run(coroutine):
-    return asyncio.run(coroutine)
+def played(recorded, script, **begun):
+    """A new attempt, and what `script(client)` finds in it."""
+
+    async def play():
+        attempt = recorded.recorder.begin(**begun)
+        async with recorded.client(attempt) as client:
+            return attempt, await script(client)
+
+    return asyncio.run(play())
+
+
+def posted(recorded, *bodies, path=CHAT, **begun):
+    """A new attempt, and the answers to bodies that are posted to it one after the other."""
+
+    async def post_all(client):
+        return [await client.post(path, json=body) for body in bodies]
+
+    return played(recorded, post_all, **begun)
+
+
+async def asked(client, *messages, **fields):
+    """The message that answers a conversation."""
+    return said(await client.post(CHAT, json=chat(*messages, **fields)))
+
+
+async def searched(client):
+    """One search and an answer, as an agent plays them; the messages of the conversation."""
+    call = await asked(client, QUESTION)
+    messages = [QUESTION, call, result_of(call)]
+    return [*messages, await asked(client, *messages)]
 
 
 def sse(answer):

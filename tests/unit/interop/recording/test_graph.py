@@ -52,7 +52,8 @@ def test_ids_that_share_bytes_are_no_prefix():
 
 
 def test_a_conversation_is_one_window_with_its_observations():
-    trajectory = joined(call([1], [2, 9]), call([1, 2, 9, 3], [4]))
+    trajectory = joined(call([1], [2, 9], version=5), call([1, 2, 9, 3], [4], version=6))
+    assert trajectory.policy_version == 5, "the oldest"
     assert trajectory.token_ids == (1, 2, 9, 3, 4)
     assert trajectory.action_mask == (0, 1, 1, 0, 1)
     assert trajectory.behavior_logprobs == (0.0, -2.0, -9.0, 0.0, -4.0)
@@ -74,10 +75,6 @@ def test_a_sub_agent_is_a_root_of_its_own():
     trajectory = joined(call([1], [2]), call([7], [8]), call([1, 2, 3], [4]))
     assert trajectory.window_starts == (0, 4)
     assert trajectory.token_ids == (1, 2, 3, 4, 7, 8)
-
-
-def test_the_oldest_version_is_that_of_the_trajectory():
-    assert joined(call([1], [2], version=5), call([1, 2, 3], [4], version=6)).policy_version == 5
 
 
 TOKENS = st.integers(0, 2)

@@ -5,7 +5,7 @@ import asyncio
 from espalier.config import VllmConfig
 from espalier.rollout.engines.vllm import VllmServerEngine
 from tests.fakes.vllm_double import running
-from tests.unit.interop.recording.recorded import QUESTION, Recorded, chat, said
+from tests.unit.interop.recording.recorded import QUESTION, Recorded, asked
 from tests.unit.rollout.vllm_play import policy_at
 
 
@@ -21,10 +21,8 @@ def test_calls_are_recorded_as_the_server_answered_them(tmp_path):
             async with engine.serving():
                 attempt = recorded.recorder.begin()
                 async with recorded.client(attempt) as client:
-                    asked = chat(QUESTION, max_tokens=3)
-                    first = said(await client.post("v1/chat/completions", json=asked))
-                    rest = chat(QUESTION, first, QUESTION, max_tokens=3)
-                    said(await client.post("v1/chat/completions", json=rest))
+                    first = await asked(client, QUESTION, max_tokens=3)
+                    await asked(client, QUESTION, first, QUESTION, max_tokens=3)
             return attempt.graph
 
         graph = asyncio.run(play())
