@@ -397,8 +397,6 @@ class KubernetesConfig(Section):
     deadline_s: int = Field(default=24 * 3600, ge=60)
     """Seconds after which a stage is ended: a Job together with its retries, under Kubeflow each
     attempt separately."""
-    keep_s: int = Field(default=24 * 3600, ge=0)
-    """Seconds that a finished Job stays, for its log."""
     trainer: Literal["job", "trainjob", "rayjob"] = "job"
     """Pods of the training stages. "job": their own. "trainjob": continue_pretraining,
     warm_start and train each as a TrainJob of Kubeflow Trainer, on one node; needs k8s/trainer.

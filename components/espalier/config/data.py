@@ -64,14 +64,10 @@ class ExpansionConfig(Section):
     """Share of a split's formal questions that are grown; 0 draws them all by signature."""
     layers: int = Field(default=2, ge=1, le=4)
     """Number of rounds in which the newest constants become variables with a sub-question."""
-    max_seed_hops: int = Field(default=2, ge=1, le=4)
-    """Longest chain of a seed question, hops."""
     max_searches: int = Field(default=5, ge=2, le=8)
     """Most searches that answer a grown question; the answer takes one turn more."""
     max_actions: int = Field(default=12, ge=2)
     """Most calls of the expander at one constant, which then stays as it is."""
-    seed_rollouts: int = Field(default=5, ge=1)
-    """Attempts at a seed question, one of which must be right (arXiv:2507.15061, sec. 4.1)."""
 
 
 class InvertedConfig(Section):
@@ -180,16 +176,11 @@ class CurationConfig(Section):
     """Similarity to an earlier row (Jaccard of 3-word runs) from which a row is dropped."""
     benchmarks: dict[str, Path] = Field(default_factory=dict[str, Path])
     """Name -> file of a benchmark that must not be trained on: .txt (one text per line) or .jsonl
-    (every string of a row is a text)."""
-    contamination_words: int = Field(default=13, ge=4)
-    """Length of a word run that marks a row as contaminated if a benchmark has it too (GPT-3 used
-    13)."""
+    (every string of a row is a text). A row is dropped if it shares a run of 13 words with one."""
     min_words: int = Field(default=3, ge=1)
     """Shorter rows are dropped."""
     max_words: int = Field(default=2000, ge=1)
     """Longer rows are dropped."""
-    max_repeated_share: float = Field(default=0.5, gt=0, le=1)
-    """Largest share of a row's 3-word runs that may be the same run, in rows of 20 runs or more."""
     weights: dict[str, float] = Field(default_factory=dict[str, float])
     """Kind of agent text -> its weight in the mix; all texts of other kinds are kept."""
 

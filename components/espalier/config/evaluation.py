@@ -58,10 +58,8 @@ class ContaminationConfig(Section):
     unknown: Literal["allow", "refuse"] = "allow"
     """Whether to evaluate a policy whose training data is not fully known."""
     run_words: int = Field(default=8, ge=3, le=50)
-    """Length of the word runs that are searched for in training questions, for public tasks."""
-    run_share: float = Field(default=0.7, gt=0, le=1)
-    """Share of a question's word runs that have to occur in training questions for it to count as
-    contaminated. Runs of 8 and a share of 0.7 are PaLM's (arXiv:2204.02311, sec. 8)."""
+    """Length of the word runs that are searched for in training questions, for public tasks. One is
+    contaminated if 70 % of its runs occur there, as in PaLM (arXiv:2204.02311, sec. 8)."""
 
 
 class EvaluationConfig(Section):

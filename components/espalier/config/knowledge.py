@@ -35,11 +35,8 @@ class ExtractionConfig(Section):
     vllm: VllmBatchConfig | None = None
     """Model in this process instead of a server's, if vLLM is installed."""
     relations: tuple[RelationConfig, ...] = ()
-    """Relations that are extracted; empty extracts any, with their names normalized."""
-    min_mentions: int = Field(default=2, ge=1)
-    """If any relation is extracted: least number of triples of a relation that is kept."""
-    chunk_words: int = Field(default=300, ge=30)
-    """Words of a document in one request, in whole lines."""
+    """Relations that are extracted; empty extracts any that is found twice, with their names
+    normalized."""
 
     @property
     def model(self) -> EndpointConfig | VllmBatchConfig:

@@ -58,9 +58,8 @@ class RZeroConfig(_PosingConfig):
     max_distance: float = Field(default=0.25, gt=0, le=0.5)
     """Largest |p - 1/2| of a kept task."""
     repetition_weight: float = Field(default=1.0, ge=0)
-    """Weight of the repetition penalty: the share of a phase's questions in the task's cluster."""
-    cluster_distance: float = Field(default=0.5, ge=0, le=1)
-    """Mean distance (1 - BLEU) below which questions form a cluster."""
+    """Weight of the repetition penalty: the share of a phase's questions in the task's cluster (a
+    mean distance, 1 - BLEU, below 0.5)."""
 
 
 class AbsoluteZeroConfig(_PosingConfig):

@@ -151,11 +151,10 @@ class AgentTextsConfig(Section):
     reasoning_tasks: int = Field(default=0, ge=0)
     """Number of training tasks that are guessed and then reasoned over (FAS reasoning)."""
     decisions: int = Field(default=0, ge=0)
-    """Number of trajectories whose steps become choices with a known outcome (HAS)."""
+    """Number of trajectories whose steps become choices with a known outcome (HAS), half of them
+    failed attempts where there are enough."""
     alternatives: int = Field(default=2, ge=1, le=7)
     """Further candidate actions at every step of a decision, besides the one taken."""
-    failed_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of the decisions that are made from failed attempts."""
     negatives: int = Field(default=0, ge=0)
     """Number of demonstrations of calls that must not be made, for the warm start."""
 

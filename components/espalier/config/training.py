@@ -203,13 +203,9 @@ class TrainingConfig(Section):
     which some words have to be real."""
     stop_after_idle_steps: int = Field(default=40, ge=0)
     """Number of consecutive steps without credit after which the run stops, with its best weights;
-    0 never stops. In such a step all groups had equal rewards (nearly all, see `idle_share`), or
-    screening or a filter dropped them. The default is two default intervals of
-    curriculum.refresh_every, so that the band has been renewed once and tried as long."""
-    idle_share: float = Field(default=0.97, gt=0, le=1, exclude_if=lambda it: it == 0.97)
-    """Share of a step's sampled groups with equal rewards (for groups of one: of right ones) from
-    which the step counts as without credit: even of tasks known by heart, one in a few hundred is
-    missed now and then. 1 counts only steps without any credit."""
+    0 never stops. In such a step 97 % of the groups had equal rewards, or screening or a filter
+    dropped all. The default is two default intervals of curriculum.refresh_every, so that the band
+    has been renewed once and tried as long."""
 
     def temperature_at(self, step: int) -> float:
         """Sampling temperature of optimizer step `step`, counted from 0."""

@@ -59,6 +59,8 @@ def _is_card(digits: str) -> bool:
     return len(set(digits)) > 1 and sum(doubled) % 10 == 0
 
 
+_CONTAMINATION_WORDS = 13
+"""Length of the run that marks a row as contaminated if a benchmark has it too: GPT-3's."""
 _MIN_WORDS = 5
 """Shorter texts of a benchmark ("Paris", "yes or no") count only if they are the whole row."""
 
@@ -66,7 +68,9 @@ _MIN_WORDS = 5
 class Contamination:
     """Texts of benchmarks, looked up by runs of words."""
 
-    def __init__(self, benchmarks: Mapping[str, Iterable[str]], run_words: int) -> None:
+    def __init__(
+        self, benchmarks: Mapping[str, Iterable[str]], run_words: int = _CONTAMINATION_WORDS
+    ) -> None:
         self._run_words = run_words
         self._whole: dict[str, str] = {}
         self._runs: dict[tuple[str, ...], str] = {}
@@ -127,7 +131,8 @@ def _strings_in(value: object) -> Iterator[str]:
             yield from _strings_in(item)
 
 
-_MIN_RUNS = 20
+_MIN_RUNS, _MAX_REPEATED_SHARE = 20, 0.5
+"""A text of so many runs is repetitive if more than that share of them is one run."""
 _MIN_LETTER_SHARE = 0.4
 
 
@@ -146,7 +151,7 @@ def quality_fault(text: str, config: CurationConfig) -> str:
     runs = Counter(tuple(found[i : i + RUN_WORDS]) for i in range(len(found) - RUN_WORDS + 1))
     if runs.total() >= _MIN_RUNS:
         most = runs.most_common(1)[0][1]
-        if most > config.max_repeated_share * runs.total():
+        if most > _MAX_REPEATED_SHARE * runs.total():
             return "repetitive"
     return ""
 

@@ -30,6 +30,10 @@ class TrialVerdict(NamedTuple):
     """The proposer's reward; None if the rule has none."""
 
 
+_CLUSTER_DISTANCE = 0.5
+"""Mean distance (1 - BLEU) below which questions form a cluster."""
+
+
 def judge_trials(trials: Sequence[Trial], config: PosingConfig) -> list[TrialVerdict]:
     """Judge the trials of a phase by the profile's rule; each has at least one attempt."""
     match config:
@@ -55,7 +59,7 @@ def challenger_rewards(trials: Sequence[Trial], config: RZeroConfig) -> list[flo
     questions = [trial.task.question for trial in trials]
     shares = [0.0] * len(questions)
     if config.repetition_weight:
-        shares = cluster_shares(questions, config.cluster_distance)
+        shares = cluster_shares(questions, _CLUSTER_DISTANCE)
     pay = r_zero if config.reward == "r_zero" else r_zero_code
     earned = [
         pay(trial.pass_rate) - config.repetition_weight * share

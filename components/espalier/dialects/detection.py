@@ -114,8 +114,12 @@ def _chat_template(directory: Path) -> str:
 
 
 def _named_template(config: str) -> str:
+    """Return the template that a tokenizer's configuration holds; several of them one by one."""
     try:
         found = json.loads(config).get("chat_template")
     except (ValueError, AttributeError):
         return ""
-    return found if isinstance(found, str) else json.dumps(found)
+    if isinstance(found, list):  # a list of {"name": ..., "template": ...}
+        named = (one.get("template") for one in found if isinstance(one, dict))
+        return "\n".join(template for template in named if isinstance(template, str))
+    return found if isinstance(found, str) else ""

@@ -232,6 +232,10 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*sets)
 
 
+_RUN_SHARE = 0.7
+"""PaLM's share (arXiv:2204.02311, sec. 8)."""
+
+
 def _shared(task: Prints, seen: _Seen, config: ContaminationConfig, *, is_public: bool) -> str:
     if task.questions & seen.questions or task.keys & seen.keys:
         return "question"
@@ -240,7 +244,7 @@ def _shared(task: Prints, seen: _Seen, config: ContaminationConfig, *, is_public
     if task.documents and task.documents <= seen.documents:
         return "documents"
     runs = task.runs.get(config.run_words, frozenset())
-    if is_public and runs and len(runs & seen.runs) >= config.run_share * len(runs):
+    if is_public and runs and len(runs & seen.runs) >= _RUN_SHARE * len(runs):
         return "runs"
     return ""
 

@@ -82,7 +82,7 @@ def curate(material: ValidationRows, family: Family[Any]) -> Curated:
     """
     config, seed = family.profile.curation, family.profile.seed
     benchmarks = {name: list(benchmark_texts(path)) for name, path in config.benchmarks.items()}
-    contamination = Contamination(benchmarks, config.contamination_words)
+    contamination = Contamination(benchmarks)
     training = [task for split, task in material.tasks if split == "train"]
     questions = [TextRow(task.task_id, task.question) for task in training]
     unfit = screened(questions, config, contamination)

@@ -73,7 +73,7 @@ def select_mentions(
     }
     once = list(by_place.values())
     count("repeated", len(mentions) - len(once))
-    frequent = once if config.relations else _frequent(once, config.min_mentions)
+    frequent = once if config.relations else _frequent(once, _LEAST_MENTIONS)
     count("rare_relation", len(once) - len(frequent))
     functional = {relation.name for relation in config.relations if relation.functional}
     kept = _without_contradictions(frequent, functional)
@@ -102,6 +102,10 @@ def _without_contradictions(mentions: Iterable[Mention], functional: set[str]) -
 
 
 _SHOWN_RELATIONS = 100
+_CHUNK_WORDS = 300
+"""Words of a document in one request, in whole lines."""
+_LEAST_MENTIONS = 2
+"""Least number of triples of a kept relation, if any relation is extracted."""
 """Most relations counted by name, as a model can invent any number."""
 
 
@@ -139,7 +143,7 @@ class _ExtractionReader:
 
     def chunks(self) -> Iterator[Chunk]:
         for document in self._source.documents:
-            yield from chunks_of(document, self._config.chunk_words)
+            yield from chunks_of(document, _CHUNK_WORDS)
 
     async def read(self, progress: Progress) -> dict[str, object]:
         """Send every chunk to the model, and return the usage of the model."""

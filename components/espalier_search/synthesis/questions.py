@@ -86,6 +86,8 @@ _LEAST_DEV = 20
 _LEAST_HELDOUT = 100
 """With 100 questions, the 95 % interval of a share of 1/2 is 20 points wide."""
 
+_SEED_ROLLOUTS = 5
+"""Attempts at a seed question, one of which must be right (arXiv:2507.15061, sec. 4.1)."""
 _TITLE_WORDS = 8
 """Words of an observation reserved for the title and the label of the line."""
 
@@ -226,9 +228,7 @@ class _Rollouts:
     def __init__(self, profile: Profile, knowledge: Path, split: Split) -> None:
         search = SearchTool.open(knowledge, INDEX_OF_SPLIT[split], profile.search)
         self._teacher = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
-        self._attempts = ("", *DETOUR_KINDS * profile.synthesis.expansion.seed_rollouts)[
-            : profile.synthesis.expansion.seed_rollouts
-        ]
+        self._attempts = ("", *DETOUR_KINDS * _SEED_ROLLOUTS)[:_SEED_ROLLOUTS]
         self._seed = profile.seed
         self._split: Split = split
 

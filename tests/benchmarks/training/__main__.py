@@ -104,11 +104,11 @@ def made(options: argparse.Namespace, out: Path) -> Callable[[str, int, int], Ma
 
 def recorded(options: argparse.Namespace) -> Callable[[str, int, int], Material]:
     """The last step of a finished run, for its base model."""
-    from espalier.config import Profile
     from espalier.records.trajectory import read_trajectories
+    from espalier.steps.profiles import saved_profile
 
     run: Path = options.run
-    profile = Profile.model_validate_json((run / "profile.json").read_text("utf-8"))
+    profile = saved_profile((run / "profile.json").read_text("utf-8"))
     groups: dict[str, list[Attempt]] = {}
     for found in read_trajectories(run / "trained_policy" / "trajectories.parquet"):
         groups.setdefault(found.group_id, []).append(

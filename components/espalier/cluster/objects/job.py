@@ -35,6 +35,8 @@ OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KI
 """Variables of a step that launches an object: run id, and the object's owner. Kubeflow's steps
 name their Pod, whose controller becomes the owner (`cluster.launching`)."""
 
+_KEEP_S = 24 * 3600
+"""Seconds that a finished Job stays, for its log."""
 _REFUSED = (1, 2)
 """Exit codes of an uncaught Python error and of an invalid command line."""
 
@@ -84,7 +86,7 @@ def stage_job(
         "spec": {
             "backoffLimit": settings.retries,
             "activeDeadlineSeconds": settings.deadline_s,
-            "ttlSecondsAfterFinished": settings.keep_s,
+            "ttlSecondsAfterFinished": _KEEP_S,
             # a second pod may start only after the first is gone: both write the same artifact
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},

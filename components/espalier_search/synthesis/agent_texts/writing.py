@@ -148,9 +148,9 @@ class _TextWriter:
             yield text
 
     async def _attempts(self) -> list[tuple[Task, Trajectory]]:
-        """Failed attempts up to `failed_share`, demonstrations for the rest, shuffled."""
+        """Failed attempts for half of the decisions, demonstrations for the rest, shuffled."""
         wanted = self._config.decisions
-        failed = await self._failed(round(wanted * self._config.failed_share))
+        failed = await self._failed(round(wanted / 2))
         tasks = {task.task_id: task for task in self._sources.tasks}
         shown = self._sources.demonstrations[: wanted - len(failed)]
         attempts = failed + [(tasks[t.task_id], t) for t in shown]

@@ -322,6 +322,7 @@ def _leaves(question: CandidateQuestion) -> list[str]:
     return [node.entity_id for node in nodes(question.query) if isinstance(node, Constant)]
 
 
+_MOST_SEED_HOPS = 2
 _MAX_FRUITLESS = 2_000
 """Walks or seeds in a row without a new question after which the source counts as exhausted."""
 
@@ -374,7 +375,7 @@ class QuestionGrower:
         rng = random.Random(f"{self._seed}/{steps.split}/walks")
         seen: set[str] = set()
         fruitless = 0
-        for query in RandomWalks(steps, rng).queries(1, self._config.max_seed_hops):
+        for query in RandomWalks(steps, rng).queries(1, _MOST_SEED_HOPS):
             candidate = CandidateQuestion(query, world)
             text = canonical(query)
             reason = "walked_before" if text in seen else broken_rule(candidate)
