@@ -72,6 +72,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "tiny": figures.tiny,
     "families": figures.families,
     "own_folder": figures.own_folder,
+    "adapters": figures.adapters,
     "curriculum": figures.curriculum,
     "presets_tried": figures.presets,
     "data_value": figures.data_value,

@@ -110,6 +110,23 @@ def own_folder() -> str:
     )  # fmt: skip
 
 
+def adapters() -> str:
+    """An adapter beside all weights, stage by stage and rate by rate."""
+    stages = {"warm_start": "imitation", "train": "RL"}
+    kinds = {"lora": "adapter", "full": "all weights"}
+    return table(
+        ("stage", "trained", "rate", "dev EM", "seconds", "peak MiB", "checkpoint MiB", "learnt MiB"),
+        (
+            (
+                stages[arm["stage"]], kinds[arm["weights"]], f"{arm['rate']:g}", arm["dev_em"],
+                arm["seconds"], f"{arm['peak_mib']:,}", f"{arm['checkpoint_mib']:,}",
+                arm["learnt_mib"],
+            )
+            for arm in baseline("adapters")["arms"]
+        ),
+    )  # fmt: skip
+
+
 def curriculum() -> str:
     """Rollouts to one level of dev EM, of three ways to spend them."""
     spread = baseline("curriculum")["spread"]

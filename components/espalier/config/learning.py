@@ -80,8 +80,8 @@ class PolicyConfig(Section):
     """Tiny policy: width of the feed-forward layers."""
     lora: LoraConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     """Trains an adapter instead of all weights, in every stage that trains; optimizer state and
-    checkpoints then hold a few percent of the parameters. Learning rates have to be ten times as
-    high as for all weights, or more."""
+    checkpoints then hold a few percent of the parameters. Learning rates have to be three to ten
+    times as high as for all weights."""
     prestage: PrestageConfig = PrestageConfig()
 
     @model_validator(mode="after")

@@ -50,10 +50,11 @@ def test_the_embedded_policy_has_tags_unless_the_profile_says_otherwise(tmp_path
     assert chosen_dialect("hermes", None) == "hermes"
 
 
-def test_of_several_named_templates_any_may_teach_the_dialect(tmp_path):
+@pytest.mark.parametrize("name", ["hermes", "llama3"])
+def test_of_several_named_templates_any_may_teach_the_dialect(tmp_path, name):
     templates = [
         {"name": "default", "template": MESSAGES},
-        {"name": "tool_use", "template": FAMILIES["hermes"]},
+        {"name": "tool_use", "template": FAMILIES[name]},
     ]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
-    assert chosen_dialect("auto", tmp_path) == "hermes"
+    assert chosen_dialect("auto", tmp_path) == name
