@@ -135,7 +135,7 @@ def serve(
     """
     from espalier.orchestration.finished_run import open_finished_run
     from espalier.steps.profiles import named_profile
-    from espalier_interop.openenv_server import EnvironmentServing, serve_environment
+    from espalier_interop.openenv_serving.server import EnvironmentServing, serve_environment
 
     chosen = named_profile(profile, set_ or ()) if run is None else open_finished_run(run).profile
     asked = EnvironmentServing(run_dir=run, host=host, port=port)

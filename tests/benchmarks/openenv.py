@@ -83,7 +83,7 @@ def _options() -> argparse.Namespace:
 
 def _serve(options: argparse.Namespace) -> None:
     from espalier.steps.profiles import named_profile
-    from espalier_interop.openenv_server import EnvironmentServing, serve_environment
+    from espalier_interop.openenv_serving.server import EnvironmentServing, serve_environment
 
     settings = [
         f"serving.environments.max_sessions={options.sessions}",

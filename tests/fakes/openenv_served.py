@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from espalier.config import Profile, ServingConfig
 from espalier.wire.listening import listening
-from espalier_interop.openenv_app import OpenEnvApp
-from espalier_interop.openenv_server import environment_server
-from espalier_interop.openenv_tasks import tasks_of_profile
+from espalier_interop.openenv_serving.app import OpenEnvApp
+from espalier_interop.openenv_serving.server import environment_server
+from espalier_interop.openenv_serving.tasks import tasks_of_profile
 
 SHOP = {"name": "tests.unit.environments.prices:Prices", "rate": 7}
 

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from espalier.config import ServingConfig
 from espalier.environments.contract import EnvironmentLostError, Opening
 from espalier.wire.keys import ApiKeys, new_key
-from espalier_interop.openenv_tasks import ServedTasks
+from espalier_interop.openenv_serving.tasks import ServedTasks
 from tests.fakes.openenv_served import served_shop, served_tasks, shop_profile
 from tests.unit.environments.prices import Prices
 

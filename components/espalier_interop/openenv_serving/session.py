@@ -29,7 +29,7 @@ from espalier.wire.openenv import (
     observation,
     parsed_data,
 )
-from espalier_interop.openenv_tasks import ServedTasks, public
+from espalier_interop.openenv_serving.tasks import ServedTasks, public
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from espalier.config import Profile, ServingConfig
 from espalier.wire.connections import Places
 from espalier.wire.keys import KEYS_VARIABLE, ApiKeys
 from espalier.wire.listening import BoundedServer, is_loopback, listening, within_open_files
-from espalier_interop.openenv_app import OpenEnvApp
-from espalier_interop.openenv_tasks import ServedTasks, tasks_of_profile, tasks_of_run
+from espalier_interop.openenv_serving.app import OpenEnvApp
+from espalier_interop.openenv_serving.tasks import ServedTasks, tasks_of_profile, tasks_of_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from espalier.config import EnvironmentServerConfig
 from espalier.wire.openenv import ErrorCode, MessageFault
-from espalier_interop.openenv_session import Session
-from espalier_interop.openenv_tasks import ServedTasks
+from espalier_interop.openenv_serving.session import Session
+from espalier_interop.openenv_serving.tasks import ServedTasks
 
 
 class NoFreeSession(MessageFault):

@@ -43,9 +43,9 @@ from espalier.wire.openenv import (
     rpc_result,
 )
 from espalier.wire.requests import Refusal, RequestPart, parse
-from espalier_interop.openenv_session import Session, SessionLost, tools_of
-from espalier_interop.openenv_sessions import NoFreeSession, SessionManager
-from espalier_interop.openenv_tasks import ServedTasks, public
+from espalier_interop.openenv_serving.session import Session, SessionLost, tools_of
+from espalier_interop.openenv_serving.sessions import NoFreeSession, SessionManager
+from espalier_interop.openenv_serving.tasks import ServedTasks, public
 
 PartT = TypeVar("PartT", bound=RequestPart)
 _MOST_TASKS = 1000
