@@ -73,6 +73,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "families": figures.families,
     "own_folder": figures.own_folder,
     "adapters": figures.adapters,
+    "speed_update": figures.speed_update,
+    "speed_rollout": figures.speed_rollout,
     "curriculum": figures.curriculum,
     "presets_tried": figures.presets,
     "data_value": figures.data_value,

@@ -115,7 +115,8 @@ def adapters() -> str:
     stages = {"warm_start": "imitation", "train": "RL"}
     kinds = {"lora": "adapter", "full": "all weights"}
     return table(
-        ("stage", "trained", "rate", "dev EM", "seconds", "peak MiB", "checkpoint MiB", "learnt MiB"),
+        ("stage", "trained", "rate", "dev EM", "seconds", "peak MiB", "checkpoint MiB",
+         "learnt MiB"),
         (
             (
                 stages[arm["stage"]], kinds[arm["weights"]], f"{arm['rate']:g}", arm["dev_em"],
@@ -125,6 +126,34 @@ def adapters() -> str:
             for arm in baseline("adapters")["arms"]
         ),
     )  # fmt: skip
+
+
+def speed_update() -> str:
+    """Updates on equal trajectories by several trainers."""
+    trainers = baseline("speed")["update"]["trainers"]
+    ours = trainers[0]["tokens_per_s"]
+    return table(
+        ("trainer", "trajectory tokens per second", "espalier's, times", "peak MiB",
+         "rows at a time"),
+        (
+            (
+                one["name"], f"{one['tokens_per_s']} ({one['low']} to {one['high']})",
+                f"{ours / one['tokens_per_s']:.1f}", f"{one['peak_mib']:,}", one["rows"],
+            )
+            for one in trainers
+        ),
+    )  # fmt: skip
+
+
+def speed_rollout() -> str:
+    """The same episodes by several engines."""
+    return table(
+        ("engine", "sampled tokens per second", "with tools of 0.1 s", "peak MiB"),
+        (
+            (one["name"], *one["tokens_per_s"], f"{one['peak_mib']:,}")
+            for one in baseline("speed")["rollout"]["engines"]
+        ),
+    )
 
 
 def curriculum() -> str:
