@@ -23,7 +23,7 @@ def parcels():
         yield family_of(load_profile(HERE / "profile.toml", [f'environment.url="{url}"']))
 
 
-def test_answers_on_a_real_server_are_rewarded_where_they_are_right(parcels):
+def test_right_answers_on_a_real_server_are_rewarded(parcels):
     tasks = parcels.tasks("train", COUNT)
 
     def wrong():

@@ -137,7 +137,7 @@ def run_script(script, folder):
     variables = {"PYTHONPATH": f"{ROOT / 'components'}:{folder}", "PATH": os.environ["PATH"]}
     command = [sys.executable, "-c", script]
     return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=300
     )
 
 

@@ -72,7 +72,7 @@ def test_an_answer_is_grounded_in_one_result_of_its_searches(answer, results, gr
     assert is_grounded(searched(answer, *results)) is grounded
 
 
-def test_neither_a_failed_call_nor_a_lost_episode_grounds_an_answer():
+def test_failed_calls_and_lost_episodes_ground_no_answer():
     assert is_grounded(searched("Lyon", "no tool is named Lyon", succeeded=False)) is False
     lost = replace(searched("Lyon", "Lyon"), finish_reason=FinishReason.TIMEOUT, reward={})
     assert is_grounded(lost) is None
@@ -89,7 +89,7 @@ def test_rows_come_back_from_parquet_as_they_were(tmp_path):
     assert read_questions(path) == rows
 
 
-def test_a_table_cut_off_or_without_verdicts_is_an_artifact_error(tmp_path):
+def test_a_table_that_is_not_whole_is_an_artifact_error(tmp_path):
     path = tmp_path / "questions.parquet"
     pq.write_table(questions_table({"trained": [a_row("a")]}).drop_columns(["em"]), path)
     with pytest.raises(ArtifactError, match=path.name):

@@ -19,7 +19,7 @@ def test_a_whole_installation_has_nothing_broken_in_its_packages(tmp_path, monke
     assert doctor.KFP_VARIABLE in found["Kubeflow"].remedy
 
 
-def test_a_server_that_is_away_or_too_little_disk_is_named(tmp_path, monkeypatch):
+def test_an_absent_server_and_a_small_disk_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv(doctor.KFP_VARIABLE, "http://127.0.0.1:9")
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**29))

@@ -43,7 +43,7 @@ def test_a_file_without_a_last_line_break_goes_on(path):
     first = new_key("alice", path)
     path.write_text("# keys of the team\n\n" + path.read_text().rstrip("\n"))
     second = new_key("bob", path)
-    with pytest.raises(ServingError, match="alice"):
+    with pytest.raises(ServingError, match="a key of that name"):
         new_key("alice", path)
     keys = ApiKeys.open(path, {})
     assert (keys.owner(first), keys.owner(second)) == ("alice", "bob")
