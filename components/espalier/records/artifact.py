@@ -88,13 +88,13 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     that the seed determines, and is compared between runs.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = Field(default=SCHEMA_VERSION, strict=True)
     producer: str
     config_digest: str
     inputs: dict[str, str] = Field(default_factory=dict)
     """Content digest of each input artifact, by input name."""
     rows: dict[str, int] = Field(default_factory=dict)
-    seed: int
+    seed: int = Field(strict=True)
     files: dict[str, str]
     """SHA-256 of each file, in hex, by its path below the directory, with "/"."""
     sizes: dict[str, int] = Field(default_factory=dict)

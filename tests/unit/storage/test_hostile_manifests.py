@@ -66,6 +66,7 @@ def test_invalid_values_are_refused_with_a_message(content):
         (lambda text: text.replace(b'"rows":1', b'"rows":9223372036854775807'), "of 92233"),
         (lambda text: text.replace(b'"rows":1', b'"else":1'), "not among its files"),
         (lambda text: text.replace(b'"schema_version":1', b'"schema_version":2'), "schema 2"),
+        (lambda text: text.replace(b'"schema_version":1', b'"schema_version":true'), "not a manif"),
         (lambda text: text.replace(b'"seed":0', b'"seed":0,"more":1'), "not a manifest"),
         (lambda text: b"[" * 100_000, "not a manifest"),
         (lambda text: b" " * (MAX_MANIFEST_BYTES + 1), "longer than 64 MiB"),
@@ -159,7 +160,7 @@ def test_fuzzed_manifests_give_one_error_or_nothing_outside(tmp_path):
         assert {path.name for path in (tmp_path / "in").glob("*")} <= {"there", ".there.fetch"}
     assert 0.8 * FUZZED < refused < FUZZED, "some are odd and harmless: a changed seed, a late name"
     s3.objects[f"{KEY}/manifest.json"] = (former, "0")
-    assert place.fetch(tmp_path / "in" / "last") == manifest
+    assert place.fetch(tmp_path / "in" / "there") == manifest
     assert files(tmp_path / "in" / "there") == files(tmp_path / "here")
 
 
