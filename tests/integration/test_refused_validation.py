@@ -24,7 +24,7 @@ def test_a_pipeline_shows_the_report_and_ends(tmp_path):
     assert "question_length" in done.stderr
     assert "Traceback" not in done.stderr
     (task_dir,) = (tmp_path / "run" / ".kfp").glob("*/validate")
-    page = Path(re.search(r"Report: (\S+)\. Mend", done.stderr)[1])
+    page = Path(re.search(r"Report: (\S+)\. ", done.stderr)[1])
     assert page == task_dir / "page"
     assert "question_length" in page.read_text()
     faults = json.loads((task_dir / "verdict").read_text())

@@ -4,9 +4,8 @@ import re
 
 from espalier.records import ToolCalls
 from espalier_interop.openenv import OpenEnv
-from tests.interop.agents.parcels import WORDS
+from tests.interop.openenv.parcel_words import CARRIER_OF
 
-_CARRIER_OF = {how: carrier for carrier, words in WORDS.items() for how in words}
 _ASKED = re.compile(r"send (\d+) of (\w+) to \w+ (.+) , what is the fee \?")
 
 
@@ -20,7 +19,7 @@ class Parcels(OpenEnv):
         """Weigh, ask for the fee, answer."""
         count, item, how = _ASKED.fullmatch(task.question).groups()
         weight = yield _act("weigh", item, int(count))
-        fee = yield _act("fee", _CARRIER_OF[how], int(weight))
+        fee = yield _act("fee", CARRIER_OF[how], int(weight))
         yield _act("answer", fee, 0)
 
 

@@ -1,6 +1,5 @@
 """Servers of these tests, each in a process of its own, on a port that is free."""
 
-import os
 import socket
 import subprocess
 import time
@@ -10,8 +9,6 @@ from pathlib import Path
 from tests.interop.venvs import python_of
 
 HERE = Path(__file__).parent
-_SHARED = HERE.parent / "agents"
-"""Modules that the servers import beside their packages."""
 _START_WITHIN_S = 180.0
 
 
@@ -30,9 +27,7 @@ def running(command, port=0):
     """
     with socket.create_server(("127.0.0.1", port)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [*map(str, command), str(port)], env=os.environ | {"PYTHONPATH": str(_SHARED)}
-    )
+    process = subprocess.Popen([*map(str, command), str(port)])
     try:
         until = time.monotonic() + _START_WITHIN_S
         while time.monotonic() < until and process.poll() is None:
