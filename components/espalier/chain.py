@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +39,6 @@ _USES_DIALECT = ("synthesize", "validate")
 View = Literal["figures", "page", "summary"]
 """Output of a step in Kubeflow's UI: a table of figures, an HTML page, or Markdown text; at most
 one of each kind, because the UI shows only the first."""
-_external_digests: ContextVar[Mapping[str, str] | None] = ContextVar("digests", default=None)
-"""Digests of the current stage's external inputs, kept because the files may have gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +86,7 @@ class Stage:
             external_digests: result of `external_inputs`, if the caller has it already.
         """
         module: Any = importlib.import_module(f"espalier.stages.{self.name}")
-        token = _external_digests.set(external_digests)
-        try:
-            return module.run(profile, inputs, output_dir, tracker)
-        finally:
-            _external_digests.reset(token)
+        return module.run(profile, inputs, output_dir, tracker, external_digests=external_digests)
 
     def digest(self, profile: Profile) -> str:
         """Digest of the settings that the stage reads: seed, threads and its sections."""
@@ -330,9 +323,23 @@ def policy_digest(manifest: Manifest) -> str:
     return content_digest(files)
 
 
-def provenance(stage: str, profile: Profile, manifests: Mapping[str, Manifest]) -> Provenance:
-    """Provenance for the manifest of a stage's output: its settings and inputs."""
-    described, external = STAGES[stage], _external_digests.get()
+def provenance(
+    stage: str,
+    profile: Profile,
+    manifests: Mapping[str, Manifest],
+    external_digests: Mapping[str, str] | None = None,
+) -> Provenance:
+    """Provenance for the manifest of a stage's output: its settings and inputs.
+
+    Args:
+        stage: name of the stage.
+        profile: the run's profile.
+        manifests: input folder -> its manifest.
+        external_digests: result of `Stage.external_inputs`, if the caller has it already: the
+            files may have gigabytes.
+    """
+    described = STAGES[stage]
+    external = external_digests
     if external is None:
         external = described.external_inputs(profile)
     return Provenance(

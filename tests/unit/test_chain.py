@@ -238,7 +238,9 @@ def test_the_runner_hands_on_the_digests_that_it_has(tmp_path, monkeypatch):
     recorded = []
     monkeypatch.setattr(
         "espalier.stages.validate.run",
-        lambda profile, *_: recorded.append(provenance("validate", profile, {}).inputs),
+        lambda profile, *_, external_digests: recorded.append(
+            provenance("validate", profile, {}, external_digests).inputs
+        ),
     )
     stage = STAGES["validate"]
     for given in ({"curation.benchmarks.own": "sha256:known"}, None):

@@ -38,15 +38,15 @@ _SEED_LIMIT = 1 << 53
 """From here on, doubles cannot represent all integers."""
 
 
-def load_pipeline(name: str = PIPELINE) -> BaseComponent:
-    """Load the pipeline of `pipelines/<name>.py`."""
+def load_pipeline(settings: KubernetesConfig | None = None, name: str = PIPELINE) -> BaseComponent:
+    """The pipeline of `pipelines/<name>.py`, with `settings` for the pods of its steps."""
     path = pipelines_dir() / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"espalier_pipelines.{name}", path)
     assert spec is not None, "the path ends in .py"
     assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, name)
+    return getattr(module, name)(settings)
 
 
 def compile_pipeline(
@@ -69,14 +69,11 @@ def compile_pipeline(
         raise ArtifactError(f"{out}: a compiled pipeline is YAML; name it like pipeline.yaml")
     from kfp.compiler import Compiler
 
-    from espalier.steps.placement import placing
-
     if image is not None:
         settings = settings.model_copy(update={"images": _images(image)})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with placing(settings):
-            pipeline = load_pipeline()
+        pipeline = load_pipeline(settings)
         Compiler().compile(pipeline, str(out), pipeline_parameters=dict(defaults))
         out.write_text(_with_whole_numbers(out.read_text(encoding="utf-8")), encoding="utf-8")
     except OSError as error:

@@ -40,7 +40,12 @@ _MEASURED = "run.json"
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Train the base policy on the agent texts, or copy it where the stage is off.
 
@@ -48,7 +53,7 @@ def run(
         DataError: there are no texts, or none fits into `episode.max_tokens`.
     """
     manifests = opened(inputs)
-    origin = provenance("continue_pretraining", profile, manifests)
+    origin = provenance("continue_pretraining", profile, manifests, external_digests)
     if not profile.continued_pretraining.enabled:
         with publishing(output_dir, origin) as draft:
             _copy_base_policy(inputs["base_policy"], manifests["base_policy"], draft)

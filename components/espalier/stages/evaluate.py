@@ -49,7 +49,12 @@ _ARTIFACTS = {
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Judge the three policies and publish figures, rows, suite and sample episodes.
 
@@ -62,7 +67,7 @@ def run(
     """
     started = time.perf_counter()
     manifests = opened(inputs)
-    origin = provenance("evaluate", profile, manifests)
+    origin = provenance("evaluate", profile, manifests, external_digests)
     heldout = read_tasks(inputs["accepted"] / "tasks" / "heldout.jsonl")
     suite = make_suite(profile, heldout, manifests["knowledge"].content)
     digests = {name: policy_digest(manifests[folder]) for name, folder in _ARTIFACTS.items()}

@@ -42,11 +42,16 @@ _CHUNK_TASKS = 64
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Roll out the candidates with the warm policy, and keep those inside the band."""
     manifests = opened(inputs)
-    origin = provenance("filter_curriculum", profile, manifests)
+    origin = provenance("filter_curriculum", profile, manifests, external_digests)
     config = profile.curriculum
     tasks = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
     family = remembering(profile, inputs["accepted"])

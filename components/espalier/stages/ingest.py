@@ -17,7 +17,12 @@ from espalier.records import Manifest, Tracker, publishing
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Write the knowledge artifact.
 
@@ -25,6 +30,8 @@ def run(
         KnowledgeError: the source cannot be read, is empty, or a view would leak a name.
         EngineError: the server of the model that extracts triples cannot be used.
     """
-    with publishing(output_dir, provenance("ingest", profile, opened(inputs))) as draft:
+    with publishing(
+        output_dir, provenance("ingest", profile, opened(inputs), external_digests)
+    ) as draft:
         family_of(profile).ingest(draft, tracker)
     return draft.published

@@ -51,10 +51,15 @@ _DIALECT_LOGS = 200
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Build or load the base policy and publish it."""
-    origin = provenance("prepare_policy", profile, opened(inputs))
+    origin = provenance("prepare_policy", profile, opened(inputs), external_digests)
     family = family_of(profile)
     history: list[dict[str, float]] = []
     run_figures: dict[str, float] = {}

@@ -49,7 +49,12 @@ STAGE = "register"
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Register the trained policy with its evaluation, once.
 
@@ -77,7 +82,7 @@ def run(
         used = _datasets(inputs, manifests, payload.result)
         patiently(lambda: log_datasets(target, used))
     tracker.note(f"registered {version.label} as @{CHALLENGER}")
-    origin = provenance("register", profile, manifests)
+    origin = provenance("register", profile, manifests, external_digests)
     with publishing(output_dir, origin) as draft:
         _write_json(draft.path / "registered.json", asdict(identity))
         _write_json(draft.path / "run.json", _measured(version, target, started))

@@ -45,7 +45,12 @@ from espalier.usage import used_since
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Write tasks and trajectories.
 
@@ -54,7 +59,7 @@ def run(
         DataError: the source yields no question for a split, or the teacher cannot answer any.
     """
     started = time.perf_counter()
-    origin = provenance("synthesize", profile, opened(inputs))
+    origin = provenance("synthesize", profile, opened(inputs), external_digests)
     family, knowledge, funnel = family_of(profile), inputs["knowledge"], Funnel()
     questions = family.questions(knowledge, funnel, tracker)
     for split, found in questions.items():

@@ -51,6 +51,8 @@ def run(
     output_dir: Path,
     tracker: Tracker,
     launcher: WorkerLauncher | None = None,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Train, and publish the weights with the highest dev EM.
 
@@ -61,13 +63,14 @@ def run(
         tracker: takes the figures.
         launcher: starts the worker processes where the profile asks for several; None: the Ray
             cluster in a RayJob's driver, else this machine.
+        external_digests: see `espalier.chain.Stage.run`.
 
     Raises:
         TrainingError: too few GPUs or nodes, a worker was lost, or too many consecutive updates
             had a gradient that is not finite.
     """
     manifests = opened(inputs)
-    origin = provenance("train", profile, manifests)
+    origin = provenance("train", profile, manifests, external_digests)
     identity = json_digest(origin.model_dump())
     store = CheckpointStore(work_dir(output_dir), identity)
     hardware = Hardware.from_config(profile.hardware)

@@ -44,7 +44,12 @@ FAILED_NAME = "validation_failed"
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Judge the synthetic artifact and publish its accepted rows in their order.
 
@@ -54,7 +59,7 @@ def run(
             Only the report is published, in `validation_failed/` next to `output_dir`.
     """
     started = time.perf_counter()
-    origin = provenance("validate", profile, opened(inputs))
+    origin = provenance("validate", profile, opened(inputs), external_digests)
     family, knowledge = family_of(profile), inputs["knowledge"]
     entities = entity_splits_of(family, knowledge)
     material = read_validation_rows(inputs["synthetic"])

@@ -88,11 +88,16 @@ from espalier.validation.relabelled import refused
 
 
 def run(
-    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    *,
+    external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Train, and publish the weights with the highest dev EM."""
     manifests = opened(inputs)
-    origin = provenance("warm_start", profile, manifests)
+    origin = provenance("warm_start", profile, manifests, external_digests)
     policy = load_policy_to_train(
         inputs["pretrained_policy"] / "policy",
         profile,

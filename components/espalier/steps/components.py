@@ -1,26 +1,27 @@
 """The Kubeflow components: resolve_profile, one per stage and its launcher, and require_valid.
 
-KFP copies the source of a component's function into the pipeline. The functions of all stages have
-the same body, so they are made from one template; their source is registered with `linecache`,
-where `inspect.getsource` finds it.
+KFP copies the source of a component's function into the pipeline, and reads its inputs and outputs
+from the signature: so each stage has a function here, and each function imports what it needs.
 """
 
 # without `from __future__ import annotations`: kfp reads annotations as types
+# ruff: noqa: PLR0913 (a component's arguments are its inputs, outputs and fields)
+# ruff: noqa: D103 (the chain describes its stages: `_stage`)
 
-import linecache
-from functools import lru_cache
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from kfp import dsl
 
-from espalier.chain import STAGES, Stage
+from espalier.chain import STAGES
 from espalier.config import ImagesConfig
 
 IMAGE = ImagesConfig().cpu
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
-def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of its form)
+def resolve_profile(
     profile: str,
     seed: int,
     settings: dsl.Output[dsl.Markdown],
@@ -86,128 +87,272 @@ def require_valid(verdict: str, page: dsl.Input[dsl.HTML]) -> None:
     require_valid(verdict, page.uri)
 
 
-_KINDS = {"dataset": "Dataset", "model": "Model", "artifact": "Artifact"}
-
-
-class _Shown(NamedTuple):
-    """A parameter of a component for one of `ShownOutputs`."""
-
-    annotation: str
-    value: str
-    summary: str
-
-
 _SHOWN = {
-    "figures": _Shown("dsl.Output[dsl.Metrics]", "figures.log_metric", "figures of the result"),
-    "page": _Shown("dsl.Output[dsl.HTML]", "page.path", "the result as a page"),
-    "summary": _Shown("dsl.Output[dsl.Markdown]", "summary.path", "the result in words"),
-    "verdict": _Shown("dsl.OutputPath(str)", "verdict", "why rows were refused, as a JSON list"),
+    "usage": "seconds and peak memory of this step",
+    "figures": "figures of the result",
+    "page": "the result as a page",
+    "summary": "the result in words",
+    "verdict": "why rows were refused, as a JSON list",
 }
-_TEMPLATE = '''\
-def {name}(
-    profile_json: str,
-{inputs}    {output}: dsl.Output[dsl.{kind}],
-    usage: dsl.Output[dsl.Metrics],
-{declared}) -> None:
-    """{summary}
+_stages: dict[str, Any] = {}
 
-    Args:
-        profile_json: the resolved profile.
-{documented}        {output}: {output_summary}.
-        usage: seconds and peak memory of this step.
-{explained}    """
+
+def _stage(function: Callable[..., None]) -> Any:  # noqa: ANN401 (kfp's component is untyped)
+    """The component of a stage, described in Kubeflow's pages as the chain describes it."""
+    stage = STAGES[function.__name__]
+    function.__doc__ = _description(stage.summary, inspect.signature(function).parameters)
+    made = dsl.component(function, base_image=IMAGE, install_kfp_package=False)
+    _stages[stage.name] = made
+    return made
+
+
+def _description(summary: str, parameters: Iterable[str]) -> str:
+    """A docstring from which kfp takes what its pages say of a component and its parameters."""
+    makers = {stage.output: stage for stage in STAGES.values()}
+    texts = {"profile_json": "the resolved profile", **_SHOWN}
+    texts |= {
+        folder: f"{made.output_summary}, from `{made.name}`" for folder, made in makers.items()
+    }
+    arguments = "".join(f"    {name}: {texts[name]}.\n" for name in parameters)
+    return f"{summary}\n\nArgs:\n{arguments}"
+
+
+@_stage
+def ingest(
+    profile_json: str,
+    knowledge: dsl.Output[dsl.Dataset],
+    usage: dsl.Output[dsl.Metrics],
+) -> None:
+    from espalier.steps.running import run_stage
+
+    run_stage("ingest", profile_json, {}, knowledge.path, usage.log_metric)
+
+
+@_stage
+def synthesize(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    synthetic: dsl.Output[dsl.Dataset],
+    usage: dsl.Output[dsl.Metrics],
+) -> None:
+    from espalier.steps.running import run_stage
+
+    inputs = {"knowledge": knowledge.path}
+    run_stage("synthesize", profile_json, inputs, synthetic.path, usage.log_metric)
+
+
+@_stage
+def validate(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    synthetic: dsl.Input[dsl.Dataset],
+    accepted: dsl.Output[dsl.Dataset],
+    usage: dsl.Output[dsl.Metrics],
+    page: dsl.Output[dsl.HTML],
+    summary: dsl.Output[dsl.Markdown],
+    verdict: dsl.OutputPath(str),  # pyright: ignore[reportInvalidTypeForm]
+) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
 
-    inputs = {{{passed}}}
-    shown = ShownOutputs({shown})
-    run_stage("{name}", profile_json, inputs, {output}.path, usage.log_metric, shown)
-'''
+    inputs = {"knowledge": knowledge.path, "synthetic": synthetic.path}
+    shown = ShownOutputs(page=page.path, summary=summary.path, verdict=verdict)
+    run_stage("validate", profile_json, inputs, accepted.path, usage.log_metric, shown)
+
+
+@_stage
+def prepare_policy(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    accepted: dsl.Input[dsl.Dataset],
+    base_policy: dsl.Output[dsl.Model],
+    usage: dsl.Output[dsl.Metrics],
+    figures: dsl.Output[dsl.Metrics],
+    page: dsl.Output[dsl.HTML],
+) -> None:
+    from espalier.steps.running import ShownOutputs, run_stage
+
+    inputs = {"knowledge": knowledge.path, "accepted": accepted.path}
+    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
+    run_stage("prepare_policy", profile_json, inputs, base_policy.path, usage.log_metric, shown)
+
+
+@_stage
+def continue_pretraining(
+    profile_json: str,
+    accepted: dsl.Input[dsl.Dataset],
+    base_policy: dsl.Input[dsl.Model],
+    pretrained_policy: dsl.Output[dsl.Model],
+    usage: dsl.Output[dsl.Metrics],
+    figures: dsl.Output[dsl.Metrics],
+    page: dsl.Output[dsl.HTML],
+) -> None:
+    from espalier.steps.running import ShownOutputs, run_stage
+
+    inputs = {"accepted": accepted.path, "base_policy": base_policy.path}
+    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
+    run_stage(
+        "continue_pretraining",
+        profile_json,
+        inputs,
+        pretrained_policy.path,
+        usage.log_metric,
+        shown,
+    )
+
+
+@_stage
+def warm_start(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    accepted: dsl.Input[dsl.Dataset],
+    pretrained_policy: dsl.Input[dsl.Model],
+    warm_policy: dsl.Output[dsl.Model],
+    usage: dsl.Output[dsl.Metrics],
+    figures: dsl.Output[dsl.Metrics],
+    page: dsl.Output[dsl.HTML],
+) -> None:
+    from espalier.steps.running import ShownOutputs, run_stage
+
+    inputs = {
+        "knowledge": knowledge.path,
+        "accepted": accepted.path,
+        "pretrained_policy": pretrained_policy.path,
+    }
+    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
+    run_stage("warm_start", profile_json, inputs, warm_policy.path, usage.log_metric, shown)
+
+
+@_stage
+def filter_curriculum(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    accepted: dsl.Input[dsl.Dataset],
+    warm_policy: dsl.Input[dsl.Model],
+    curriculum: dsl.Output[dsl.Dataset],
+    usage: dsl.Output[dsl.Metrics],
+) -> None:
+    from espalier.steps.running import run_stage
+
+    inputs = {
+        "knowledge": knowledge.path,
+        "accepted": accepted.path,
+        "warm_policy": warm_policy.path,
+    }
+    run_stage("filter_curriculum", profile_json, inputs, curriculum.path, usage.log_metric)
+
+
+@_stage
+def train(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    accepted: dsl.Input[dsl.Dataset],
+    curriculum: dsl.Input[dsl.Dataset],
+    warm_policy: dsl.Input[dsl.Model],
+    trained_policy: dsl.Output[dsl.Model],
+    usage: dsl.Output[dsl.Metrics],
+    figures: dsl.Output[dsl.Metrics],
+    page: dsl.Output[dsl.HTML],
+) -> None:
+    from espalier.steps.running import ShownOutputs, run_stage
+
+    inputs = {
+        "knowledge": knowledge.path,
+        "accepted": accepted.path,
+        "curriculum": curriculum.path,
+        "warm_policy": warm_policy.path,
+    }
+    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
+    run_stage("train", profile_json, inputs, trained_policy.path, usage.log_metric, shown)
+
+
+@_stage
+def evaluate(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    accepted: dsl.Input[dsl.Dataset],
+    base_policy: dsl.Input[dsl.Model],
+    warm_policy: dsl.Input[dsl.Model],
+    trained_policy: dsl.Input[dsl.Model],
+    evaluation: dsl.Output[dsl.Dataset],
+    usage: dsl.Output[dsl.Metrics],
+    figures: dsl.Output[dsl.Metrics],
+    page: dsl.Output[dsl.HTML],
+) -> None:
+    from espalier.steps.running import ShownOutputs, run_stage
+
+    inputs = {
+        "knowledge": knowledge.path,
+        "accepted": accepted.path,
+        "base_policy": base_policy.path,
+        "warm_policy": warm_policy.path,
+        "trained_policy": trained_policy.path,
+    }
+    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
+    run_stage("evaluate", profile_json, inputs, evaluation.path, usage.log_metric, shown)
+
+
+@_stage
+def register(
+    profile_json: str,
+    evaluation: dsl.Input[dsl.Dataset],
+    trained_policy: dsl.Input[dsl.Model],
+    accepted: dsl.Input[dsl.Dataset],
+    registration: dsl.Output[dsl.Artifact],
+    usage: dsl.Output[dsl.Metrics],
+    summary: dsl.Output[dsl.Markdown],
+) -> None:
+    from espalier.steps.running import ShownOutputs, run_stage
+
+    inputs = {
+        "evaluation": evaluation.path,
+        "trained_policy": trained_policy.path,
+        "accepted": accepted.path,
+    }
+    shown = ShownOutputs(summary=summary.path)
+    run_stage("register", profile_json, inputs, registration.path, usage.log_metric, shown)
 
 
 LAUNCHES = "launch_"
 """Prefix of the names of components that launch a stage."""
-# Inputs and output are passed as URIs, because the launched object fetches and publishes them. The
-# pipeline's root must therefore be in S3 (s3://...), which its nodes can reach.
-# Placeholders are inside of strings: Kubeflow's server would pass a dsl.ConcatPlaceholder as JSON.
-_LAUNCHING_TEMPLATE = '''\
-def {launches}{name}(
-    profile_json: str,
-{inputs}    {output}: dsl.Output[dsl.{kind}],
-) -> dsl.ContainerSpec:
-    """{summary} It runs as another object of the cluster.
-
-    Args:
-        profile_json: the resolved profile.
-{documented}        {output}: {output_summary}.
-    """
-    return dsl.ContainerSpec(
-        image=IMAGE,
-        command=["espalier", "step", "{name}"],
-        args=[
-            "--profile", profile_json,
-            # what the step notes about itself must not lie inside of the artifact
-            "--run", f"{{{output}.uri}}-run",
-{given}            "--output", {output}.uri,
-        ],
-    )
-'''
 
 
-@lru_cache(maxsize=len(STAGES))
 def stage_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyped)
     """The component of the stage `name`, whose parameters are named after its artifacts."""
-    function = _defined(name, _source(STAGES[name]))
-    return dsl.component(function, base_image=IMAGE, install_kfp_package=False)
+    return _stages[name]
 
 
-@lru_cache(maxsize=len(STAGES))
 def launching_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyped)
-    """The component that launches the stage `name` elsewhere, with the same inputs and output."""
+    """The component that launches the stage `name` elsewhere, with the same inputs and output.
+
+    Inputs and output are passed as URIs, because the launched object fetches and publishes them.
+    The pipeline's root must therefore be in S3 (s3://...), which its nodes can reach.
+    """
     stage = STAGES[name]
-    source = _LAUNCHING_TEMPLATE.format(
-        launches=LAUNCHES,
-        given="".join(
-            f'            "--input", f"{folder}={{{folder}.uri}}",\n' for folder in stage.inputs
-        ),
-        **_interface(stage),
+    signature = inspect.signature(_stages[name].python_func)
+    passed = ("profile_json", *stage.inputs, stage.output)
+
+    def launch(*arguments: Any) -> dsl.ContainerSpec:  # noqa: ANN401 (kfp's placeholders)
+        values = dict(zip(passed, arguments, strict=True))
+        output = values[stage.output].uri
+        # Placeholders are inside of strings: Kubeflow's server would pass a dsl.ConcatPlaceholder
+        # as JSON.
+        given = [("--input", f"{folder}={values[folder].uri}") for folder in stage.inputs]
+        return dsl.ContainerSpec(
+            image=IMAGE,
+            command=["espalier", "step", name],
+            args=[
+                *("--profile", values["profile_json"]),
+                # what the step notes about itself must not lie inside of the artifact
+                *("--run", f"{output}-run"),
+                *(word for pair in given for word in pair),
+                *("--output", output),
+            ],
+        )
+
+    launch.__name__ = f"{LAUNCHES}{name}"
+    launch.__doc__ = _description(
+        f"{stage.summary} It runs as another object of the cluster.", passed
     )
-    return dsl.container_component(_defined(f"{LAUNCHES}{name}", source))
-
-
-def _defined(name: str, source: str) -> Any:  # noqa: ANN401 (a function of any signature)
-    """The function `name` that `source` defines."""
-    filename = f"<espalier step {name}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"dsl": dsl, "IMAGE": IMAGE}
-    # the source is a template above, filled in from the chain
-    exec(compile(source, filename, "exec", dont_inherit=True), namespace)
-    return namespace[name]
-
-
-def _interface(stage: Stage) -> dict[str, str]:
-    """Fields of both templates: the stage's name, inputs and output."""
-    by_folder = {other.output: other for other in STAGES.values()}
-    kinds = {folder: _KINDS[by_folder[folder].output_kind] for folder in stage.inputs}
-    return {
-        "name": stage.name,
-        "summary": stage.summary,
-        "inputs": "".join(f"    {f}: dsl.Input[dsl.{kind}],\n" for f, kind in kinds.items()),
-        "documented": "".join(
-            f"        {f}: {by_folder[f].output_summary}, from `{by_folder[f].name}`.\n"
-            for f in stage.inputs
-        ),
-        "output": stage.output,
-        "output_summary": stage.output_summary,
-        "kind": _KINDS[stage.output_kind],
-    }
-
-
-def _source(stage: Stage) -> str:
-    shown = {name: _SHOWN[name] for name in (*stage.shows, *(["verdict"] if stage.judges else []))}
-    return _TEMPLATE.format(
-        passed=", ".join(f'"{f}": {f}.path' for f in stage.inputs),
-        declared="".join(f"    {name}: {one.annotation},\n" for name, one in shown.items()),
-        explained="".join(f"        {name}: {one.summary}.\n" for name, one in shown.items()),
-        shown=", ".join(f"{name}={one.value}" for name, one in shown.items()),
-        **_interface(stage),
-    )
+    parameters = [signature.parameters[parameter] for parameter in passed]
+    launch.__signature__ = inspect.Signature(parameters, return_annotation=dsl.ContainerSpec)
+    return dsl.container_component(launch)

@@ -8,9 +8,7 @@ each volume that the step writes to, and the others are not set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import cast
 
 from kfp import dsl, kubernetes
@@ -42,7 +40,6 @@ from espalier.config import KubernetesConfig, Toleration
 from espalier.config.cluster import amount
 from espalier.steps.components import LAUNCHES, launching_component, stage_component
 
-_settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
 _SHARED_MEMORY = "/dev/shm"
 _BACKOFF_FACTOR = 2
 _RUN_LABEL = "pipeline/runid"
@@ -52,39 +49,24 @@ _ARTIFACT_VOLUMES = {"s3-scratch": "/s3", "minio-scratch": "/minio", "gcs-scratc
 artifacts. A mount of the same volume and path is merged with them, and adds its size limit."""
 
 
-@contextmanager
-def placing(settings: KubernetesConfig) -> Generator[None]:
-    """Apply these settings to the pods of pipelines that are defined within the block."""
-    token = _settings.set(settings)
-    try:
-        yield
-    finally:
-        _settings.reset(token)
-
-
-def step_component(stage: Stage) -> Callable[..., dsl.PipelineTask]:
+def step_component(
+    stage: Stage, settings: KubernetesConfig | None
+) -> Callable[..., dsl.PipelineTask]:
     """The component of a stage, or the one that launches it as a RayJob or TrainJob."""
-    settings = _settings.get()
     is_launched = settings is not None and launches(stage.name, settings)
     component = launching_component if is_launched else stage_component
     return cast("Callable[..., dsl.PipelineTask]", component(stage.name))
 
 
-def place_pod(task: dsl.PipelineTask) -> None:
-    """Apply the settings of `placing` to the step's pod; outside of it do nothing.
+def place_pod(task: dsl.PipelineTask, settings: KubernetesConfig) -> None:
+    """Apply the settings to the step's pod.
 
     The name of the step's component is that of its stage, with the prefix launch_ or without.
     """
-    settings = _settings.get()
-    if settings is not None:
-        stage = task.name.replace("-", "_")
-        if stage.startswith(LAUNCHES):
-            stage = stage.removeprefix(LAUNCHES)
-            _name_pod(task)
-        _place(task, stage, settings)
-
-
-def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
+    stage = task.name.replace("-", "_")
+    if stage.startswith(LAUNCHES):
+        stage = stage.removeprefix(LAUNCHES)
+        _name_pod(task)
     task.set_container_image(stage_image(stage, settings))
     kubernetes.set_image_pull_policy(task, "IfNotPresent")
     kubernetes.set_security_context(task, run_as_user=USER, run_as_group=USER, run_as_non_root=True)

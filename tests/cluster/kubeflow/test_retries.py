@@ -13,7 +13,7 @@ from kfp import compiler, dsl
 
 from espalier.cluster.kubeflow import KubeflowApi, start_run
 from espalier.config import ImagesConfig, KubeflowConfig, KubernetesConfig
-from espalier.steps.placement import place_pod, placing
+from espalier.steps.placement import place_pod
 from tests.cluster.images import PIPELINE as IMAGE
 from tests.cluster.kubeflow.runs import ACCOUNT, objects_of, of_runs, tasks
 from tests.unit.k8s.allowed_verbs import PIPELINE
@@ -63,7 +63,7 @@ def refuses():
 def _later(*, with_kubeflows_hour=False):
     def pipeline():
         task = later().set_caching_options(enable_caching=False)
-        place_pod(task)
+        place_pod(task, SETTINGS)
         if with_kubeflows_hour:  # what kfp states where nothing is said
             task.set_retry(
                 SETTINGS.retries,
@@ -77,7 +77,7 @@ def _later(*, with_kubeflows_hour=False):
 
 def _refuses():
     def pipeline():
-        place_pod(refuses().set_caching_options(enable_caching=False))
+        place_pod(refuses().set_caching_options(enable_caching=False), SETTINGS)
 
     return pipeline
 
@@ -99,9 +99,7 @@ def runs(kubeflow):
 
 
 def _compile_to(pipeline, path):
-    with placing(SETTINGS):  # steps are placed where the pipeline is defined
-        defined = dsl.pipeline(name="retries")(pipeline)
-    compiler.Compiler().compile(defined, str(path))
+    compiler.Compiler().compile(dsl.pipeline(name="retries")(pipeline), str(path))
     return {}
 
 

@@ -50,7 +50,7 @@ class Stages:
             object.__setattr__(stage, "work", self._work_of(stage))  # stages are frozen
 
     def _work_of(self, stage):
-        def run(profile, inputs, output_dir, tracker):
+        def run(profile, inputs, output_dir, tracker, *, external_digests=None):
             self.calls.append(stage.name)
             digests = {name: open_artifact(path).content for name, path in inputs.items()}
             count_checkpoint(output_dir)

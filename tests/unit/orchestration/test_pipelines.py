@@ -1,9 +1,11 @@
 import pytest
 import yaml
 
+from espalier.chain import CHAIN
 from espalier.config import KubernetesConfig
 from espalier.orchestration.pipelines import compile_pipeline, form_defaults
 from espalier.records import ProfileError
+from espalier.steps.components import launching_component, stage_component
 from espalier.steps.profiles import FORM_KEYS, named_profile, profile_names, resolved_profile
 
 
@@ -27,6 +29,18 @@ def test_form_and_command_line_resolve_to_the_same_profile(tmp_path, name):
         form["profile"], seed=form["seed"], overrides=form.get("overrides", "")
     )
     assert resolved == named_profile(given, changes)
+
+
+@pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
+def test_components_have_the_artifacts_of_the_chain(stage):
+    spec = stage_component(stage.name).component_spec
+    judged = {"verdict"} if stage.judges else set()
+    assert set(spec.inputs) == {"profile_json", *stage.inputs}
+    assert set(spec.outputs) == {stage.output, "usage", *stage.shows, *judged}
+    assert spec.description == stage.summary
+    launched = launching_component(stage.name).component_spec
+    assert launched.inputs == spec.inputs
+    assert launched.outputs == {stage.output: spec.outputs[stage.output]}
 
 
 @pytest.mark.slow
