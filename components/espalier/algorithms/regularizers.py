@@ -88,8 +88,9 @@ class KlPenalty(AlgorithmRule):
     """The coefficient; if it is adaptive, its first value."""
     estimator: KlEstimator = "k3"
     """k1, abs, k2 or k3 of Schulman's note: how the KL is estimated from sampled tokens."""
-    convention: KlConvention = "trl"
-    """"verl" clamps inside k3, and a clamped token loses its gradient; "trl" does not clamp."""
+    convention: KlConvention = "verl"
+    """"verl" clamps inside k3, and a clamped token loses its gradient; "trl" does not clamp: one
+    token that the reference likes and the policy does not, -61 beside -1, then is the update."""
     importance_corrected: bool = False
     """Multiplies a token's estimate by its policy / proximal ratio, gradient included, so that it
     is unbiased after the first inner step (DeepSeek-V3.2, arXiv:2512.02556, sec. 3.1; TRL)."""
@@ -103,7 +104,9 @@ class KlPenalty(AlgorithmRule):
         kl_BT = token_kl(log_ratio_BT, estimator=self.estimator, convention=self.convention)
         if self.importance_corrected:
             moved_BT = kept(batch.policy_logprobs_BT - batch.proximal_logprobs_BT, mask_BT)
-            kl_BT = kl_BT * moved_BT.exp()
+            # beyond this bound exp would be infinite, and the gradient NaN
+            bound = VERL_LOG_RATIO_BOUND
+            kl_BT = kl_BT * moved_BT.clamp(-bound, bound).exp()
         share = kept(kl_BT.detach(), mask_BT).sum() / batch.totals.tokens
         loss = coefficient * aggregate(aggregation, kl_BT, mask_BT, batch.totals)
         return PolicyLoss(loss, {"kl": share})

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from espalier.algorithms import losses
 from espalier.algorithms.aggregation import Aggregation
+from espalier.algorithms.regularizers import KlPenalty
 from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 
 RULES = [
@@ -172,3 +173,49 @@ def test_one_inner_step_at_ratio_1_gives_the_reinforce_gradient(rule, seed, mode
     summed = "row_mean_token_sum" if rule.name == "sequence_ppo_clip" else None
     _, reinforce = outcome(losses.Reinforce(), batch, summed or rule.fixed_aggregation or mode)
     assert_same(gradient, reinforce)
+
+
+@each_rule
+@pytest.mark.parametrize("gap", [30.0, 89.0, 300.0, -30.0, -89.0, -300.0])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_token_far_from_the_sampler_leaves_all_finite(rule, gap, advantage):
+    """`exp` overflows float32 from 89 nats on; a masked infinity would still give NaN gradients."""
+    sampled = torch.full((2, 3), -2.0 - max(gap, 0.0))
+    policy = sampled.clone()
+    policy[0, 1] += gap
+    extreme = loss_batch(
+        policy,
+        sampled,
+        torch.full((2, 3), advantage),
+        torch.ones(2, 3, dtype=torch.bool),
+        behavior_logprobs_BT=sampled,
+        reference_logprobs_BT=sampled,
+        importance_weights_BT=torch.ones(2, 3),
+        draws_BT=torch.linspace(0, 1, 6).view(2, 3),
+        pairs_P2=torch.tensor([[0, 1]]),
+        totals=totals_of(torch.ones(2, 3, dtype=torch.bool), max_tokens=3, pairs=1),
+    )
+    found, gradient = differentiate(lambda batch: rule.loss(batch, "token_mean"), extreme)
+    assert found.loss.isfinite()
+    assert gradient.isfinite().all()
+    assert all(torch.as_tensor(value).isfinite() for value in found.metrics.values())
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("reference", [-1.0, -400.0])
+@pytest.mark.parametrize("policy", [-11.0, -61.0, -101.0, -400.0])
+def test_a_token_far_from_the_reference_does_not_own_the_step(policy, reference, corrected):
+    others = torch.full((1, 2), -1.0)
+    batch = loss_batch(
+        torch.tensor([[policy, -1.0]]),
+        others,
+        torch.zeros(1, 2),
+        torch.ones(1, 2, dtype=torch.bool),
+        reference_logprobs_BT=torch.tensor([[reference, -1.0]]),
+    )
+    penalty = KlPenalty(coefficient=1.0, importance_corrected=corrected)
+    _, gradient = differentiate(
+        lambda batch: penalty.loss(batch, "token_mean", coefficient=1.0), batch
+    )
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() < 1e5

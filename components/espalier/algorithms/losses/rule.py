@@ -46,8 +46,11 @@ LOG_RATIO_BOUND = 20.0
 """verl's constant: exp(20) is far outside every clip, and keeps float32 finite."""
 
 
-def log_ratio(batch: LossBatch, *, bound: float | None = None) -> Tensor:
-    """Return [B, T] policy minus proximal log-prob, nats, within +-`bound`; 0 outside the mask."""
+def log_ratio(batch: LossBatch, *, bound: float | None = LOG_RATIO_BOUND) -> Tensor:
+    """Return [B, T] policy minus proximal log-prob, nats, within +-`bound`; 0 outside the mask.
+
+    A token beyond the bound has no gradient.
+    """
     log_ratio_BT = kept(batch.policy_logprobs_BT - batch.proximal_logprobs_BT, batch.loss_mask_BT)
     return log_ratio_BT if bound is None else log_ratio_BT.clamp(-bound, bound)
 
@@ -105,9 +108,11 @@ def region_loss(
     assert batch.behavior_logprobs_BT is not None
     mask_BT = batch.loss_mask_BT
     log_ratio_BT = kept(batch.policy_logprobs_BT - batch.behavior_logprobs_BT, mask_BT)
-    surrogate_BT = -batch.advantages_BT * log_ratio_BT.exp()
+    bounded_BT = log_ratio_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    # masked before exp: 0 times an infinity would be a NaN in the gradient
+    surrogate_BT = -batch.advantages_BT * bounded_BT.masked_fill(outside_BT, 0.0).exp()
     loss_BT = surrogate_BT.masked_fill(outside_BT, 0.0) + kl_coefficient * log_ratio_BT**2
-    mismatch_BT = token_kl(-log_ratio_BT.detach(), estimator="k3")
+    mismatch_BT = token_kl(-bounded_BT.detach(), estimator="k3")
     inside_BT, outside_BT = mask_BT & ~outside_BT, mask_BT & outside_BT
     metrics = {
         "outside_share": token_share(outside_BT, batch),

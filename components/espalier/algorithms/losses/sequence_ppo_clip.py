@@ -8,7 +8,7 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.rule import PolicyLossRule, log_ratio
+from espalier.algorithms.losses.rule import LOG_RATIO_BOUND, PolicyLossRule, log_ratio
 from espalier.algorithms.masking import row_means
 
 
@@ -29,7 +29,7 @@ class SequencePpoClip(PolicyLossRule):
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
         """Return the loss; metric: the share of rows whose ratio is clipped."""
         mask_BT = batch.loss_mask_BT
-        ratio_B = log_ratio(batch).sum(dim=1).exp()
+        ratio_B = log_ratio(batch).sum(dim=1).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
         advantages_B = row_means(batch.advantages_BT, mask_BT)
         plain_B = -advantages_B * ratio_B
         bounded_B = ratio_B.clamp(1 - self.clip_low, 1 + self.clip_high)

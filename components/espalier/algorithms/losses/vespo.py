@@ -49,7 +49,7 @@ class Vespo(PolicyLossRule):
 
     def kernel(self, batch: LossBatch) -> Tensor:
         """Return [B, T] phi of each token's sequence, by the sign of its advantage; no gradient."""
-        log_ratio_BT = log_ratio(batch, bound=LOG_RATIO_BOUND).detach()
+        log_ratio_BT = log_ratio(batch).detach()
         log_weight_B = log_ratio_BT.sum(dim=1).clamp(LOWEST_LOG_WEIGHT, LOG_RATIO_BOUND)
         log_weight_B1, weight_B1 = log_weight_B[:, None], log_weight_B.exp()[:, None]
         positive_B1 = self.k_positive * log_weight_B1 + self.lambda_positive * (1 - weight_B1)
