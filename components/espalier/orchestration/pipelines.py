@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from espalier.config import (
     parsed_override,
     read_toml_profile,
 )
-from espalier.records import ArtifactError, ProfileError
+from espalier.records import ArtifactError, ProfileError, write_whole
 from espalier.steps.profiles import (
     named_profile,
     pipelines_dir,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from kfp.dsl.base_component import BaseComponent
 
 PIPELINE = "data_to_model"
+_LINE_ENDS = ("\n", "\r", "\x85", "\u2028", "\u2029")
+"""What ends a line of YAML, so also its comments, into which kfp writes default values."""
 _SEED_LIMIT = 1 << 53
 """From here on, doubles cannot represent all integers."""
 
@@ -71,15 +74,11 @@ def compile_pipeline(
 
     if image is not None:
         settings = settings.model_copy(update={"images": _images(image)})
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        pipeline = load_pipeline(settings)
-        Compiler().compile(pipeline, str(out), pipeline_parameters=dict(defaults))
-        out.write_text(_with_whole_numbers(out.read_text(encoding="utf-8")), encoding="utf-8")
-    except OSError as error:
-        raise ArtifactError(
-            f"{out}: cannot be written ({error.strerror}). Choose another --out"
-        ) from error
+    pipeline = load_pipeline(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = Path(folder) / out.name
+        Compiler().compile(pipeline, str(compiled), pipeline_parameters=dict(defaults))
+        write_whole(out, _with_whole_numbers(compiled.read_text(encoding="utf-8")))
 
 
 def _with_whole_numbers(compiled: str) -> str:
@@ -104,8 +103,9 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     """Default values of the run form for a profile that the command line names.
 
     A profile in the image stays a name; a user's own file is passed as JSON, with `overrides`
-    applied. A named model gets the digest of this machine's copy, or else of the copy that
-    `espalier models add` makes: pods find the model in S3 by it (`espalier.steps.given_model`).
+    applied, and so is one whose overrides the form's field could not hold. A named model gets the
+    digest of this machine's copy, or else of the copy that `espalier models add` makes: pods find
+    the model in S3 by it (`espalier.steps.given_model`).
 
     Raises:
         ProfileError: the profile or an override is invalid, its model has a path that pods cannot
@@ -126,12 +126,15 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
             f"seed = {resolved.seed}: Kubeflow stores parameters as doubles and would round it; "
             f"choose one below {_SEED_LIMIT}"
         )
-    if profile in profile_names():
+    fits_field = not any(mark in text for text in overrides for mark in (";", *_LINE_ENDS))
+    if profile in profile_names() and fits_field:
         form = {"profile": profile, "seed": resolved.seed, **base}
         return {**form, "overrides": "; ".join(overrides)} if overrides else form
     tables = read_toml_profile(profile_path(profile))
     override_tables(tables, [parsed_override(text) for text in overrides])
     text = json.dumps(tables, default=str, ensure_ascii=False)
+    for mark in _LINE_ENDS:
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
     return {"profile": text, "seed": resolved.seed, **base}
 
 

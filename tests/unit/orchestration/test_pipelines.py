@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import yaml
 
@@ -29,6 +31,21 @@ def test_form_and_command_line_resolve_to_the_same_profile(tmp_path, name):
         form["profile"], seed=form["seed"], overrides=form.get("overrides", "")
     )
     assert resolved == named_profile(given, changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "value", ["a; b", "a\nb", "a\r\nb", "a;\n;b", "a # b: 'c'", 'a" {b}', "a\u2028b\x85;"]
+)
+def test_a_value_keeps_what_the_form_would_split_it_at(tmp_path, value):
+    change = f"registry.experiment={json.dumps(value)}"
+    out = tmp_path / "pipeline.yaml"
+    compile_pipeline(out, form_defaults("laptop", [change]), KubernetesConfig(), None)
+    fields = next(yaml.safe_load_all(out.read_text()))["root"]["inputDefinitions"]["parameters"]
+    form = {name: field["defaultValue"] for name, field in fields.items()}
+    profile, seed, overrides = (form.pop(name) for name in ("profile", "seed", "overrides"))
+    resolved = resolved_profile(profile, seed=seed, overrides=overrides, form=form)
+    assert resolved.registry.experiment == value
 
 
 @pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
