@@ -10,8 +10,10 @@ A trajectory becomes a trace, with a child span for each turn and tool call:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -163,7 +165,29 @@ _MAX_PARAMS = 100
 _MAX_VALUE_CHARS = 6000
 _MAX_NOTE_CHARS = 4000
 
+_MAX_KEY_CHARS = 250
+_REFUSED_CHARS = re.compile(r"[^\w .:/-]")
+
 _log = logging.getLogger(__name__)
+
+
+def _metric_key(name: str) -> str:
+    """The name, with what MLflow refuses in a metric's name as `:HEX:`; equal for most names.
+
+    Names of reward terms come from agents, and one refused name would refuse the whole batch.
+    """
+    quoted = _REFUSED_CHARS.sub(_quoted, name)
+    # MLflow takes only paths that name one place: "a//b", "/a" and "a/../b" are not among them
+    parts = [part if part.strip(".") else f":{part.encode().hex()}:" for part in quoted.split("/")]
+    key = "/".join(parts)
+    if len(key) <= _MAX_KEY_CHARS:
+        return key
+    digest = hashlib.sha256(key.encode()).hexdigest()[:8]
+    return f"{key[: _MAX_KEY_CHARS - len(digest) - 1]}:{digest}"
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return f":{ord(found[0]):x}:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +288,8 @@ class MlflowTracker:
 
         now_ms = time.time_ns() // 1_000_000
         self._pending += [
-            Metric(key, float(value), now_ms, step or 0) for key, value in values.items()
+            Metric(_metric_key(key), float(value), now_ms, step or 0)
+            for key, value in values.items()
         ]
         if self._clock() >= self._next_flush:
             self._flush_or_wait()

@@ -178,3 +178,22 @@ def test_an_incomplete_database_of_a_killed_process_is_not_used(tmp_path):
     client = connect(f"sqlite:///{tmp_path}/mlflow.db")
     assert client.get_experiment_by_name("none yet") is None
     assert not draft.exists()
+
+
+NAMES = [
+    "outcome", "f1@5", "a//b", "/a", "a/", "..", "a/../b", "./a", "é", "漢", "a\nb",
+    "x" * 900, "x" * 901, "",
+    "a b.c:d-e/f", "50%", "\U0001f600", "\ud800",
+]  # fmt: skip
+
+
+def test_any_name_is_recorded_and_none_holds_the_others_back(parent):
+    with parent.stage("train") as tracker:
+        tracker.metrics(dict.fromkeys(NAMES, 1.0), step=1)
+        tracker.metrics({"dev_em": 0.5}, step=1)
+    run = tracker.run.client.get_run(tracker.run.run_id)
+    found = run.data.metrics
+    assert run.info.status == "FINISHED"
+    assert found["dev_em"] == 0.5
+    assert found.keys() >= {"outcome", "a b.c:d-e/f", "f1:40:5"}
+    assert len(found) == len(NAMES) + 1, "no two names became one"
