@@ -15,7 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from espalier.dialects.syntax import TaggedCalls, compact_json, json_call, json_frames, listed_tools
+from espalier.dialects.syntax import (
+    TaggedCalls,
+    compact_json,
+    json_call,
+    json_end,
+    json_frames,
+    listed_tools,
+)
 from espalier.records import Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
@@ -25,6 +32,9 @@ class Hermes(TaggedCalls):
 
     name = "hermes"
     escaped = ("</tool_call>",)
+
+    def _value_end(self, text: str, place: int) -> int:
+        return json_end(text, place)  # a closing tag inside of its strings ends no call
 
     def _call(self, block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
         return json_call(block)

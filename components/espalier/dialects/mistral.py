@@ -17,6 +17,7 @@ from espalier.dialects.syntax import (
     call_of_object,
     calls_or_fault,
     compact_json,
+    json_at,
     json_frames,
     listed_tools,
     parsed_json,
@@ -25,7 +26,8 @@ from espalier.records import Action, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
 TOOL_CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
-_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?\[ARGS\](.*)", re.DOTALL)
+_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?\[ARGS\]\s*")
+_NEXT = re.compile(r"\s*(\[TOOL_CALLS\]|\Z)")
 
 
 class Mistral(TurnSyntax):
@@ -70,7 +72,7 @@ class Mistral(TurnSyntax):
 
 def _calls(body: str) -> list[ToolCall | Malformed]:
     if ARGS in body and not body.lstrip().startswith("["):
-        return [_named(part) for part in body.split(TOOL_CALLS)]
+        return _named_calls(body)
     try:
         found = parsed_json(body)
     except ValueError as error:
@@ -80,13 +82,23 @@ def _calls(body: str) -> list[ToolCall | Malformed]:
     return [call_of_object(one, arguments_key="arguments") for one in found]
 
 
-def _named(part: str) -> ToolCall | Malformed:
-    match = _NAMED.fullmatch(part)
-    if match is None:
-        return Malformed(f"a call without a name before {ARGS}")
-    try:
-        arguments = parsed_json(match[3])
-    except ValueError as error:
-        return Malformed(f"arguments that are not JSON: {error}")
-    named = {"name": match[1], "arguments": arguments, "id": match[2] or ""}
-    return call_of_object(named, arguments_key="arguments")
+def _named_calls(body: str) -> list[ToolCall | Malformed]:
+    """Calls by name; a marker inside of their arguments' strings ends none."""
+    found: list[ToolCall | Malformed] = []
+    place = 0
+    while True:
+        head = _NAMED.match(body, place)
+        if head is None:
+            return [*found, Malformed(f"a call without a name before {ARGS}")]
+        try:
+            arguments, end = json_at(body, head.end())
+        except ValueError as error:
+            return [*found, Malformed(f"arguments that are not JSON: {error}")]
+        named = {"name": head[1], "arguments": arguments, "id": head[2] or ""}
+        found.append(call_of_object(named, arguments_key="arguments"))
+        behind = _NEXT.match(body, end)
+        if behind is None:
+            return [*found, Malformed("text behind the arguments of a call")]
+        if not behind[1]:
+            return found
+        place = behind.end()

@@ -33,11 +33,12 @@ _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"([^>\s]+)>\n?(.*?)\n?", re.DOTALL)
 
 
+_OPENING = "<parameter="
 _CLOSING = ("</parameter>", "</function>")
 
 
 class Qwen3Coder(TaggedCalls):
-    """The dialect of Qwen3-Coder, without escapes: no argument can contain a closing tag."""
+    """The dialect of Qwen3-Coder, without escapes: no argument can contain the tags of another."""
 
     name = "qwen3_coder"
     stray_tags = ("<function=",)
@@ -67,13 +68,14 @@ class Qwen3Coder(TaggedCalls):
 
 
 def _function_call(name: str, body: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
-    blocks, outside = split_blocks(body, "<parameter=", "</parameter>")
+    blocks, outside = split_blocks(body, _OPENING, _CLOSING[0], lambda _text, place: place)
     if outside.strip():
         return Malformed(f"text of {name} outside of its parameters")
     tool = named_tool(name, tools)
     arguments: JsonObject = {}
-    for block in blocks:
-        named = _PARAMETER.fullmatch(block)
+    # the next parameter's line ends one that is not closed
+    for parameter in [part for block in blocks for part in block.split(f"\n{_OPENING}")]:
+        named = _PARAMETER.fullmatch(parameter)
         if named is None:
             return Malformed(f"a parameter of {name} without a name")
         arguments[named[1]] = cast("JsonValue", typed_argument(named[2], named[1], tool))

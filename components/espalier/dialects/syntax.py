@@ -12,7 +12,7 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
 from espalier.records import Action, FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
@@ -148,7 +148,7 @@ class TaggedCalls(TurnSyntax):
 
     def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
         opening, closing = self.call_markers
-        blocks, outside = split_blocks(rest, opening, closing)
+        blocks, outside = split_blocks(rest, opening, closing, self._value_end)
         if any(tag in outside for tag in self.result_markers):
             return Malformed(WRITES_RESULT, text)
         if any(tag in outside for tag in (*self.call_markers, *self.stray_tags)):
@@ -157,6 +157,10 @@ class TaggedCalls(TurnSyntax):
             thought = thought if thought is not None else outside.strip() or None
             return calls_or_fault([self._call(block, tools) for block in blocks], thought, text)
         return answer_or_fault(rest, thought, text)
+
+    def _value_end(self, text: str, place: int) -> int:
+        """Return the first place at which the closing tag of the call from `place` on may begin."""
+        return place
 
     @abstractmethod
     def _call(self, block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
@@ -190,17 +194,26 @@ class Blocks(NamedTuple):
     outside: str
 
 
-def split_blocks(text: str, opening: str, closing: str) -> Blocks:
+def split_blocks(
+    text: str, opening: str, closing: str, value_end: Callable[[str, int], int]
+) -> Blocks:
     """Cut a text at each opening tag and the next closing one.
 
     The time is linear in the text, whatever a policy writes: a regular expression that is tried
     again at every unclosed tag takes 20 s for 100,000 characters.
+
+    Args:
+        text: a message, without its thought.
+        opening: the opening tag.
+        closing: the closing tag.
+        value_end: takes the text and the place behind an opening tag; returns the first place where
+            the closing tag may begin, since a value may contain its text.
     """
     inside: list[str] = []
     outside: list[str] = []
     place = 0
     while (start := text.find(opening, place)) >= 0:
-        end = text.find(closing, start + len(opening))
+        end = text.find(closing, value_end(text, start + len(opening)))
         if end < 0:
             break
         outside.append(text[place:start])
@@ -240,6 +253,18 @@ def json_at(text: str, place: int) -> DecodedJson:
     except UnicodeEncodeError as error:
         raise ValueError("half of a surrogate pair") from error
     return DecodedJson(value, end)
+
+
+_BLANKS = re.compile(r"\s*")
+
+
+def json_end(text: str, place: int) -> int:
+    """Return the end of the JSON value from `place` on; `place` if there is none."""
+    blanks = _BLANKS.match(text, place)
+    try:
+        return json_at(text, blanks.end() if blanks else place).end
+    except ValueError:
+        return place
 
 
 def parsed_json(text: str) -> Any:  # noqa: ANN401 (any JSON)
@@ -412,7 +437,10 @@ def _kinds(schema: object, definitions: object, depth: int = 0) -> set[str]:
     kinds = set(cast("list[str]", kind)) if isinstance(kind, list) else set[str]()
     if isinstance(kind, str):
         kinds.add(kind)
-    branches = [described.get(key) for key in ("anyOf", "oneOf")]
+    values = described["enum"] if "enum" in described else [described.get("const")]
+    if isinstance(values, list):
+        kinds |= {_JSON_TYPES[type(value)] for value in values if type(value) in _JSON_TYPES}
+    branches = [described.get(key) for key in ("anyOf", "oneOf", "allOf")]
     for branch in [one for found in branches if isinstance(found, list) for one in found]:
         kinds |= _kinds(branch, definitions, depth + 1)
     reference = described.get("$ref")
@@ -422,6 +450,7 @@ def _kinds(schema: object, definitions: object, depth: int = 0) -> set[str]:
 
 
 _MAX_SCHEMA_DEPTH = 8
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
 def _python_literal(text: str) -> object:

@@ -195,6 +195,11 @@ TYPED = ToolSpec(
             "size": {"$ref": "#/$defs/Size"},
             "count": {"type": ["integer", "null"]},
             "odd": True,
+            "level": {"enum": ["1", "2"]},
+            "mode": {"const": "5"},
+            "code": {"allOf": [{"type": "string"}, {"maxLength": 9}]},
+            "kind": {"enum": [1, "1"]},
+            "step": {"enum": [1, 2]},
         },
         "$defs": {"Size": {"enum": ["1", "2"], "type": "string"}},
     },
@@ -206,7 +211,8 @@ READ = (
     ("rows", "['a', 1]", ["a", 1]), ("rows", '["a", 1]', ["a", 1]), ("rows", "[f()]", "[f()]"),
     ("rows", "9" * 400 + "+1j", "9" * 400 + "+1j"), ("rows", "[" * 20_001, "[" * 20_001),
     ("note", "123", "123"), ("note", "null", None), ("size", "1", "1"), ("count", "12", 12),
-    ("odd", "12", 12), ("other", "12", 12),
+    ("odd", "12", 12), ("other", "12", 12), ("level", "1", "1"), ("mode", "5", "5"),
+    ("code", "12", "12"), ("kind", "1", "1"), ("step", "2", 2),
 )  # fmt: skip
 
 
@@ -391,3 +397,66 @@ def test_instructions_stand_before_the_last_message_of_the_prompt():
     text = dialect.text(dialect.prompt_ids(prompt))
     assert text.startswith(f"[system] S[user] {SearchQA.instructions}")
     assert text.endswith("Q")
+
+
+INNER_MARKS = {
+    "hermes": ("</tool_call>", "<tool_call>", "</tool_call> <tool_call>", "<tool_response>"),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]", "[TOOL_CALLS]f[ARGS]{}", "[CALL_ID]"),
+}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "mark"), [(name, mark) for name, marks in INNER_MARKS.items() for mark in marks]
+)
+def test_a_mark_inside_of_a_json_string_ends_no_call(name, mark, count):
+    """Models write them without escapes, in contrast to `write`."""
+    value = f'{{"text": "a {mark} \\"b"}}'
+    written = {
+        "hermes": f'<tool_call>\n{{"name": "note", "arguments": {value}}}\n</tool_call>\n',
+        "mistral": f"[TOOL_CALLS]note[ARGS]{value}",
+    }
+    found = SYNTAXES[name].parse(written[name] * count, BOTH)
+    assert isinstance(found, ToolCalls)
+    assert [call.arguments for call in found.calls] == [{"text": f'a {mark} "b'}] * count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[TOOL_CALLS]note[ARGS]{}[TOOL_CALLS]", "[TOOL_CALLS]note[ARGS]{} more"),
+        *("[TOOL_CALLS]note[ARGS]{}note[ARGS]{}", '[TOOL_CALLS]note[ARGS]{"text": "[TOOL_CALLS]'),
+    ],
+)
+def test_calls_of_mistral_that_do_not_end_are_malformed(text):
+    assert isinstance(SYNTAXES["mistral"].parse(text, BOTH), Malformed)
+
+
+def _parameters(*lines):
+    body = "\n".join(lines)
+    return f"<tool_call>\n<function=note>\n{body}\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        (
+            ("<parameter=text>", "x", "<parameter=data>", "1", "</parameter>"),
+            {"text": "x", "data": 1},
+        ),
+        (("<parameter=text>", "<parameter=data>", "1", "</parameter>"), {"text": "", "data": 1}),
+        (
+            ("<parameter=a>", "x", "<parameter=b>", "y", "<parameter=c>", "z", "</parameter>"),
+            {"a": "x", "b": "y", "c": "z"},
+        ),
+        (("<parameter=text>", "a <parameter=b> c", "</parameter>"), {"text": "a <parameter=b> c"}),
+    ],
+)
+def test_the_next_parameter_ends_one_that_is_not_closed(lines, arguments):
+    (call,) = SYNTAXES["qwen3_coder"].parse(_parameters(*lines), BOTH).calls
+    assert call.arguments == arguments
+
+
+def test_a_last_parameter_that_is_not_closed_is_malformed():
+    text = _parameters("<parameter=text>", "x", "</parameter>", "<parameter=data>", "y")
+    assert isinstance(SYNTAXES["qwen3_coder"].parse(text, BOTH), Malformed)
