@@ -56,6 +56,8 @@ _IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
 """OpenAI fields that do not change an answer."""
+_REPLAYED = _IGNORED | {"annotations", "cache_control", "index", "logprobs", "parsed"}
+"""Fields of an earlier answer, whole or streamed, that a client sends back with it."""
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -235,6 +237,7 @@ class CompletionRequest(_Request):
 class TextPart(RequestPart):
     """A text part of a message."""
 
+    ignored: ClassVar[frozenset[str]] = _REPLAYED
     type: Literal["text"]
     text: str
 
@@ -257,6 +260,7 @@ class CalledFunction(RequestPart):
 class CallPart(RequestPart):
     """A call that the assistant made earlier in the conversation."""
 
+    ignored: ClassVar[frozenset[str]] = _REPLAYED
     id: str = Field(default="", max_length=256)
     type: Literal["function"] = "function"
     function: CalledFunction
@@ -270,6 +274,7 @@ class CallPart(RequestPart):
 class ChatMessage(RequestPart):
     """One message of a chat, in the form the policy's chat template accepts."""
 
+    ignored: ClassVar[frozenset[str]] = _REPLAYED
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] = ""
     name: str | None = Field(default=None, max_length=256)

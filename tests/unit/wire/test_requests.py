@@ -254,3 +254,29 @@ def test_whatever_is_sent_of_tools_is_read_or_refused(messages, tools, choice):
             assert message.as_message().role in ("system", "user", "assistant", "tool")
         names = [tool.spec().name for tool in asked.tools]
         assert len(names) == len(set(names))
+
+
+STREAMED = {**CALL, "index": 0}
+REPLAYED = (
+    {"tool_calls": [STREAMED]},
+    {"tool_calls": [CALL], "annotations": []},
+    {"tool_calls": [CALL], "refusal": None, "audio": None, "function_call": None, "parsed": None},
+    {"tool_calls": [{**STREAMED, "cache_control": {"type": "ephemeral"}}], "index": 0},
+    {"content": "", "tool_calls": [CALL], "logprobs": None},
+    {"content": [{"type": "text", "text": "", "annotations": []}], "tool_calls": [CALL]},
+)
+
+
+@pytest.mark.parametrize("replayed", REPLAYED)
+def test_an_answer_is_read_as_a_client_sends_it_back(replayed):
+    """Also as it was streamed, and with what OpenAI's own answers have."""
+    plain = chat(messages=[{"role": "assistant", "content": "", "tool_calls": [CALL]}])
+    again = chat(messages=[{"role": "assistant", "content": "", **replayed}])
+    assert [one.as_message() for one in again.messages] == [
+        one.as_message() for one in plain.messages
+    ]
+
+
+def test_a_field_of_a_replayed_answer_that_would_change_it_is_refused():
+    with pytest.raises(Refusal, match="function_call"):
+        chat(messages=[{"role": "assistant", "content": "", "function_call": {"name": "f"}}])
