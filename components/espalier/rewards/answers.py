@@ -1,8 +1,14 @@
-"""Answer verifiers: exact match and F1 after SQuAD normalisation.
+"""Answer verifiers: exact match and F1 of short answers.
 
-Normalisation is that of the SQuAD v1.1 evaluation (lower case, punctuation and English articles
-removed, white space folded; Rajpurkar et al. 2016, arXiv:1606.05250), after one step of our own:
-accents are folded away, because an uncased policy cannot write them.
+What is rewarded and scored by default is a rule of our own, after SQuAD's (Rajpurkar et al. 2016,
+arXiv:1606.05250), whose own form is `squad_form`. As there, case, punctuation, English articles and
+white space do not count. In contrast to it
+
+- numbers are compared as numbers: 1.0 is 1, while 1.5 is not 15 and -5 is not 5;
+- presentation does not count: typographic quotes and dashes, blanks without width, accents of Latin
+  and Greek letters, which an uncased policy cannot write; marks of other scripts are letters;
+- signs that name something count: A+ is not A, C# is not C;
+- an answer of which nothing would remain ("A", "The", "?") is compared as it stands.
 """
 
 from __future__ import annotations
@@ -11,21 +17,36 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_ARTICLE_WORDS = frozenset({"a", "an", "the"})
 _PUNCTUATION = frozenset(string.punctuation)
-
-
-def fold_accents(text: str) -> str:
-    """Decompose `text` by compatibility and drop its combining marks."""
-    decomposed = unicodedata.normalize("NFKD", text)
-    return "".join(char for char in decomposed if not unicodedata.combining(char))
+_SHOWN = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u02bc\u00b4`", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d", "-"),
+        **dict.fromkeys("\u2044\u2215", "/"),
+        # without width: joiners, soft hyphens, directions
+        **dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u061c", ""),
+        **dict.fromkeys(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))), ""),
+    }
+)
+_SUPERSCRIPTS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
+_FOLDED_SCRIPTS = ("LATIN", "GREEK")
+_STRESS = "\u0300\u0301"
+"""Marks that other scripts use for the stress alone."""
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?")
+_SHORT_NAME = 2
+"""Letters of a name that a minus may end, such as a blood group's."""
 
 
 def normalize_answer(text: str) -> str:
     """Return the form in which answers are compared; may be empty."""
-    return squad_form(fold_accents(text))
+    return " ".join(word for word in _words(text) if word not in _ARTICLE_WORDS)
 
 
 def squad_form(text: str) -> str:
@@ -35,21 +56,25 @@ def squad_form(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", unpunctuated).split())
 
 
+def squad_match(answer: str, gold: Iterable[str]) -> bool:
+    """Whether `answer` equals one of the accepted answers by SQuAD's own rule."""
+    return squad_form(answer) in {squad_form(accepted) for accepted in gold}
+
+
 def exact_match(answer: str | None, gold: Iterable[str]) -> bool:
     """Whether `answer` equals one of the accepted answers; a missing answer never does."""
-    if answer is None:
-        return False
-    normalized = normalize_answer(answer)
-    return any(normalized == normalize_answer(accepted) for accepted in gold)
+    return answer is not None and any(_same(answer, accepted) for accepted in gold)
 
 
 def occurs_in(answer: str, text: str) -> bool:
-    """Whether the words of `answer` occur consecutively in `text`, both normalised.
+    """Whether the words of `answer` occur consecutively in `text`, in the form of answers.
 
-    An answer that normalises to nothing never occurs.
+    An answer without words never occurs.
     """
-    words = normalize_answer(answer)
-    return bool(words) and f" {words} " in f" {normalize_answer(text)} "
+    for form in _FORMS[:-1]:
+        if words := form(answer):
+            return f" {words} " in f" {form(text)} "
+    return False
 
 
 def token_f1(answer: str | None, gold: Iterable[str]) -> float:
@@ -63,6 +88,89 @@ def _pair_f1(answer: str, accepted: str) -> float:
     answer_words = normalize_answer(answer).split()
     gold_words = normalize_answer(accepted).split()
     if not answer_words or not gold_words:
-        return float(answer_words == gold_words)
+        return float(_same(answer, accepted))
     shared = sum((Counter(answer_words) & Counter(gold_words)).values())
     return 2 * shared / (len(answer_words) + len(gold_words))
+
+
+def _same(answer: str, accepted: str) -> bool:
+    """Whether the two are equal in the first form in which something remains of both."""
+    for form in _FORMS:
+        said, wanted = form(answer), form(accepted)
+        if said and wanted:
+            return said == wanted
+    return False
+
+
+def _with_articles(text: str) -> str:
+    return " ".join(_words(text))
+
+
+def _as_it_stands(text: str) -> str:
+    return text.strip().casefold()
+
+
+_FORMS: tuple[Callable[[str], str], ...] = (normalize_answer, _with_articles, _as_it_stands)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """The words of an answer, numbers in one spelling."""
+    raised = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
+    shown = _THIN_THOUSANDS.sub("", raised.translate(_SHOWN))
+    folded = _fold_accents(shown).translate(_SHOWN).lower()
+    return tuple(filter(None, map(_word, folded.split())))
+
+
+def _fold_accents(text: str) -> str:
+    """Drop the marks of Latin and Greek letters, and those of stress; compose the rest again."""
+    kept: list[str] = []
+    base_is_folded = False
+    for char in unicodedata.normalize("NFKD", text):
+        if not unicodedata.combining(char):
+            base_is_folded = unicodedata.name(char, "").startswith(_FOLDED_SCRIPTS)
+            kept.append(char)
+        elif not base_is_folded and char not in _STRESS:
+            kept.append(char)
+    return unicodedata.normalize("NFC", "".join(kept))
+
+
+def _word(token: str) -> str:
+    """A word without its punctuation, or a number in its one spelling; "" if nothing remains."""
+    start, end = 0, len(token)
+    while start < end and _is_punctuation(token[start]) and not _begins_number(token, start):
+        start += 1
+    while end > start and _is_punctuation(token[end - 1]):
+        end -= 1
+    inner = token[start:end]
+    if _NUMBER.fullmatch(inner) and any(char.isdigit() for char in inner):
+        return str(Fraction(inner.replace(",", "")))
+    # inside of a number punctuation counts: 3.5, 12:30, 1914-1918
+    kept = [
+        char
+        for place, char in enumerate(inner)
+        if not _is_punctuation(char)
+        or (inner[place - 1 : place].isdigit() and inner[place + 1 : place + 2].isdigit())
+        or (place == 0 and _begins_number(inner, 0))
+    ]
+    return "".join(kept) + _naming_signs(inner, token[end:])
+
+
+def _naming_signs(word: str, behind: str) -> str:
+    """The signs behind a word that are part of a name: C++, F#, A+, and the one of A- or AB-."""
+    if not word[-1:].isalpha():
+        return ""
+    if word.isalpha() and len(word) <= _SHORT_NAME and behind.startswith("-"):
+        return "-"
+    return behind[: len(behind) - len(behind.lstrip("+#"))]
+
+
+def _begins_number(token: str, place: int) -> bool:
+    """Whether a sign or a decimal point there belongs to the number behind it."""
+    behind = token[place + 1 : place + 3]
+    if token[place] in "+-":
+        return behind[:1].isdigit() or (behind[:1] == "." and behind[1:].isdigit())
+    return token[place] == "." and behind[:1].isdigit()
+
+
+def _is_punctuation(char: str) -> bool:
+    return char in _PUNCTUATION or unicodedata.category(char)[0] == "P"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from espalier.rewards.answers import exact_match, normalize_answer
+from espalier.rewards.answers import occurs_in, squad_form, squad_match
 
 _TAG = re.compile(r"(</?(?:think|search|information|answer)>)")
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\s*")
@@ -82,7 +82,10 @@ def search_r1_em(
     if answer is None:
         return 0.0
     accepted = list(gold)
-    right = holds_any(answer, accepted) if substring else exact_match(answer, accepted)
+    if substring:
+        right = any(squad_form(one) in squad_form(answer) for one in accepted)
+    else:
+        right = squad_match(answer, accepted)
     if not right:
         return format_score
     many = max(text.count("<answer>"), text.count("</answer>")) > _MANY_TAGS
@@ -91,8 +94,12 @@ def search_r1_em(
 
 def holds_any(text: str, gold: Iterable[str]) -> bool:
     """Whether the normalised text contains a normalised accepted answer."""
-    normalized = normalize_answer(text)
-    return any(normalize_answer(accepted) in normalized for accepted in gold)
+    normalized = squad_form(text)
+    return any(
+        # of "A" nothing remains, and nothing is in every text
+        wanted in normalized if (wanted := squad_form(accepted)) else occurs_in(accepted, text)
+        for accepted in gold
+    )
 
 
 class Form(NamedTuple):
@@ -148,7 +155,7 @@ def search_r1_with_form(text: str, gold: Iterable[str]) -> float:
     accepted = list(gold)
     answer = transcript_answer(text)
     form = transcript_form(text)
-    if answer is not None and exact_match(answer, accepted):
+    if answer is not None and squad_match(answer, accepted):
         return 1.0 if form.is_valid else 1.0 - STRUCTURE
     if form.is_valid:
         retrieved = any(holds_any(block, accepted) for block in _blocks(text, "information"))

@@ -17,7 +17,6 @@ from espalier.records import Action, AgentText, ArtifactError, Malformed, Messag
 from espalier.records.folding import NameIndex, folded_name, words
 from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import Trajectory
-from espalier.rewards.answers import normalize_answer
 
 
 class SplitTask(NamedTuple):
@@ -72,8 +71,7 @@ def _as_it_stands(text: str) -> str:
 
 
 def _blank_answers(task: Task, family: Family[Any]) -> int:
-    read = _as_it_stands if family.of(task).reads_symbols else normalize_answer
-    return sum(not read(gold) for gold in task.verifier.gold)
+    return sum(not gold.strip() for gold in task.verifier.gold)
 
 
 def _earlier_copies(keys: Iterable[str]) -> list[int]:

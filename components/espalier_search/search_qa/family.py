@@ -144,7 +144,7 @@ class SearchQA(
         return (search_tool(_NoDocuments()),)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """Return 1 for an exact match after SQuAD's normalisation, else 0."""
+        """Return 1 for an exact match (`espalier.rewards.answers`), else 0."""
         return float(exact_match(answer, task.verifier.gold))
 
     @contextmanager

@@ -1,0 +1,105 @@
+"""Exact match of short answers: what counts, and what does not."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.rewards.answers import exact_match, normalize_answer, occurs_in, token_f1
+
+EQUAL = (
+    # numbers
+    ("1.0", "1"), ("1,000", "1000"), ("1,000.50", "1000.5"),
+    ("+5", "5"), ("007", "7"), (".5", "0.5"),
+    ("$5", "5"), ("5%", "5"), ("5.", "5"), ("(5)", "5"), ("\u22125", "-5"), ("\u0664\u0662", "42"),
+    ("1\u202f000", "1000"), ("\uff14\uff12", "42"), ("about 1,000 km", "about 1000 km"),
+    # presentation
+    ("Côte d\u2019Ivoire", "Côte d'Ivoire"),
+    ("O'Brien", "O\u2019Brien"), ("1914\u20131918", "1914-1918"),
+    ("\u201cHamlet\u201d", "Hamlet"),
+    ("\u00abHamlet\u00bb", "Hamlet"), ("Jean\u2011Luc", "Jean-Luc"),
+    ("Lyon\u200b", "Lyon"), ("\ufeffLyon", "Lyon"),
+    ("Ly\u00adon", "Lyon"), ("\u202aLyon\u202c", "Lyon"),
+    ("New\u00a0York", "new york"), ("São Paulo", "sao paulo"),
+    ("Ελλάδα", "Ελλαδα"), ("\ufb01n", "fin"),
+    ("Москва\u0301", "Москва"), ("東京。", "東京"), ("\uff76\uff9e", "ガ"), ("\u00bd", "1/2"),
+    # articles and signs
+    ("the Lyon", "Lyon"), ("A.", "A"), ("a", "A"),
+    ("The The", "The The"), ("C++", "c++"), ("A+", "a+"),
+    ("(C#)", "C#"), ("A-", "a\u2212"), ("U.S.", "US"), ("yes!", "yes"),
+)  # fmt: skip
+DIFFERENT = (
+    # numbers
+    ("1.5", "15"), ("-5", "5"), ("3.14", "314"),
+    ("10\u00b2", "102"), ("1/2", "12"), ("12:30", "1230"),
+    ("1914-1918", "19141918"), ("12-3", "1-23"),
+    ("3,14", "314"), ("1.5 km", "15 km"), ("2/4", "1/2"),
+    ("5\u00b2", "52"), ("1.2.3", "12.3"), ("0", ""), ("-.5", ".5"),
+    # nothing remains of one side
+    (".", "A"), ("the", "A"), ("", "A"), ("?", "!"),
+    ("An", "A"), ("a cat", "A"), ("", "?"), (" ", "."),
+    # signs that name
+    ("C", "C++"), ("C", "C#"), ("C++", "C#"),
+    ("A", "A+"), ("A+", "A-"), ("A", "A-"), ("AB-", "AB+"),
+    ("Disney", "Disney+"),
+    # marks of other scripts are letters
+    ("कि", "की"), ("कर", "कर्"), ("か", "が"),
+    ("はは", "ばば"), ("แม", "แม่"), ("மா", "ம"), ("мои", "мой"),
+    ("Hamlet", "Macbeth"), ("New York", "NewYork"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "gold"), EQUAL)
+def test_two_ways_of_writing_one_answer_are_equal(answer, gold):
+    assert exact_match(answer, [gold])
+    assert exact_match(gold, [answer])
+    assert token_f1(answer, [gold]) == 1
+
+
+@pytest.mark.parametrize(("answer", "gold"), DIFFERENT)
+def test_two_answers_that_only_look_alike_are_not_equal(answer, gold):
+    assert not exact_match(answer, [gold])
+    assert not exact_match(gold, [answer])
+
+
+@given(st.text(max_size=12))
+def test_an_answer_equals_itself_unless_it_is_blank(text):
+    assert exact_match(text, [text]) is bool(text.strip())
+    assert not exact_match(None, [text])
+
+
+@given(st.text(max_size=12))
+def test_the_form_of_an_answer_is_its_own_form(text):
+    once = normalize_answer(text)
+    assert normalize_answer(once) == once
+
+
+def test_a_missing_answer_or_gold_is_never_right():
+    assert not exact_match("x", [])
+    assert token_f1(None, ["x"]) == token_f1("x", []) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "occurs"),
+    [
+        ("Lyon", "It is in Lyon, France.", True),
+        ("1.5", "it weighs 1.5 kg", True),
+        ("1.5", "it weighs 15 kg", False),
+        ("A", "his blood group is A", True),
+        ("A", "nothing here", False),
+        ("?", "what?", False),
+        ("on", "Lyon", False),
+    ],
+)
+def test_an_answer_occurs_as_whole_words(answer, text, occurs):
+    assert occurs_in(answer, text) is occurs
+
+
+@pytest.mark.parametrize(
+    "piece", ["+", "a+", "-", "1,", ".", "\u00b2", "a\u0301", "\u0301", "9", "'", "a-b"]
+)
+def test_a_long_answer_takes_time_in_proportion(piece):
+    started = time.perf_counter()
+    exact_match(piece * 100_000 + "x", ["Lyon"])
+    assert time.perf_counter() - started < 5, "it takes a fifth of a second"
