@@ -2,10 +2,10 @@ r"""Whether two mathematical answers mean the same, decided within a bounded tim
 
 The final answer of a text is the content of its last \boxed{...}; without one, of its last line
 `ANSWER: ...` (the form of Inspect's tasks and simple-evals) or `#### 72` (GSM8K's), or the text
-itself. Plain numbers are compared here, exactly. Everything else goes to math-verify (Kydlicek
-2025, with latex2sympy2-extended) in a separate process with a limit on processor time: an answer
-such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it. On a busy machine a comparison
-takes longer, with the same result.
+itself. Single numbers are compared here, exactly (`math_numbers`). Everything else goes to
+math-verify (Kydlicek 2025, with latex2sympy2-extended) in a separate process with a limit on
+processor time: an answer such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it. On a
+busy machine a comparison takes longer, with the same result.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from fractions import Fraction
 from functools import lru_cache
 
 from espalier.records import EspalierError
+from espalier.rewards.math_numbers import read_number
 
 _OPENING = r"\boxed{"
 
@@ -72,10 +72,8 @@ _COMPARE_WITHIN_S = 5
 _REPLY_WITHIN_S = 300.0
 _START_WITHIN_S = 300.0
 """Importing sympy takes about a second on an idle machine, over a minute on a busy one."""
-_PLAIN_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?")
 _FORMULA = re.compile(r"^\$|\$$")
 _UNKNOWN = re.compile(r"^([a-zA-Z])\s*=\s*")
-_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\s*\\!)\s*(?=\d{3})")
 _BOUND = re.compile(
     r"[\s$]*(?:[a-zA-Z]\s*)?(?:[<>\u2264\u2265\u2248~]|\\(?:[lg]eq?|[lg]t|neq?|approx|sim)(?![a-z]))"
 )
@@ -105,15 +103,15 @@ def math_equivalent(answer: str | None, gold: Iterable[str]) -> bool:
 def _same(answer: str, gold: str) -> bool:
     if answer == gold:
         return True
-    numbers = _plain_number(answer), _plain_number(gold)
+    said, wanted = read_number(answer), read_number(gold)
     if _names_another_unknown(answer, gold):
-        numbers = None, None
-    if numbers[1] is not None and _BOUND.match(answer):
+        said = wanted = None
+    if wanted is not None and _BOUND.match(answer):
         return False  # math-verify would read `>= 72` as 72
-    if numbers[0] is not None and numbers[1] is not None:
-        if numbers[0] == numbers[1]:
+    if said is not None and wanted is not None:
+        if said.equals(wanted):
             return True
-        if all(number.denominator == 1 for number in numbers if number is not None):
+        if "%" not in {said.unit, wanted.unit}:  # 50% is 1/2 as well
             return False
     return _compared(answer, gold)
 
@@ -126,16 +124,6 @@ def _names_another_unknown(answer: str, gold: str) -> bool:
 
 def _bare(text: str) -> str:
     return _FORMULA.sub("", text).strip().removesuffix(".").removesuffix("$").strip()
-
-
-def _plain_number(text: str) -> Fraction | None:
-    r"""The exact value of a whole or decimal number, written `14000`, `x = 14,\!000` or `\$14,000`.
-
-    math-verify takes `x = 14,000` for a list of two, and a sum of money for no number.
-    """
-    bare = _THOUSANDS.sub(",", _UNKNOWN.sub("", _bare(text)))
-    bare = bare.removeprefix("\\").removeprefix("$")
-    return Fraction(bare.replace(",", "")) if _PLAIN_NUMBER.fullmatch(bare) else None
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,74 @@
+"""Single numbers of mathematical answers: value, unit, and what is no number."""
+
+import time
+from fractions import Fraction
+
+import pytest
+
+from espalier.rewards.math_equivalence import math_equivalent
+from espalier.rewards.math_numbers import read_number
+
+READ = (
+    ("73", 73), ("-73", -73), ("+73", 73), ("\u221273", -73), ("14,000", 14000), ("73 000", 73000),
+    (r"73\,000", 73000), (r"73{,}000", 73000), ("1\u202f234\u202f567", 1234567), ("0.5", "1/2"),
+    (".5", "1/2"), ("1e3", 1000), ("1E3", 1000), ("2.5e-2", "1/40"), ("3/4", "3/4"),
+    ("-1.5e2", -150),
+    ("1 1/2", "3/2"), ("-1 1/2", "-3/2"), (r"\frac{3}{4}", "3/4"), (r"\dfrac34", "3/4"),
+    (r"1\frac{1}{2}", "3/2"), (r"0.\overline{3}", "1/3"), (r"0.1\overline{6}", "1/6"),
+    (r"2.\overline{9}", 3), ("**73**", 73), (r"\textbf{(073)}", 73), (r"\text{73}", 73),
+    (r"$73$", 73), ("x = 73.", 73), (r"\$5", 5), ("$5.50", "11/2"), ("101_2", 5), ("101_{3}", 10),
+    ("ff_{16}", 255),
+)  # fmt: skip
+UNITS = (
+    (r"5\text{ km}", "km"), (r"5\ \mathrm{km}", ""), ("5 kilometers", "km"), ("30 minutes", "min"),
+    ("30 min", "min"), ("73 apples", "apple"), (r"\text{73 apples}", "apple"), (r"50\%", "%"),
+    ("50%", "%"), (r"90^\circ", "degree"), ("90\u00b0", "degree"), ("12 PM", "pm"), ("7", ""),
+)  # fmt: skip
+NO_NUMBERS = (
+    "", " ", ".", "-", "x", "5i", "5x", "2\\pi", "3 pi", "1, 2", "(1, 2)", "1/0", "2^3",
+    r"\frac{1}{0}", "0,111",
+    "1 or 2", "3 and 4", "102_2", "1_1", "9" * 41, "1e999", "5!", "2-3/4", "1..2", r"\frac{1}{x}",
+)  # fmt: skip
+EQUAL = (
+    ("0.3333333333", r"\frac13"), ("0.333333", "1/3"), ("5", r"5\text{ km}"), (r"50\%", "50"),
+    (r"50\%", r"\frac12"), ("5 kilometres", r"5\text{ km}"), ("1 minute", "1 min"), ("101_2", "5"),
+    (r"\frac{1}{2^{20}}", r"\frac{1}{1048576}"), (r"\sqrt{4}", "2"), ("1.50", "3/2"),
+)  # fmt: skip
+UNEQUAL = (
+    ("0.33", "1/3"), ("0.333334", "1/3"), ("0.0000004", "0.0000003"), ("1.0000001", "1.0000002"),
+    (r"\frac{1}{2^{98}}", r"\frac{1}{2^{99}}"), ("0", r"2^{-60}"),
+    (r"\frac{1}{52!}", r"\frac{1}{51!}"),
+    (r"5\text{ m}", r"5\text{ km}"), ("30 minutes", "30 hours"), ("12 AM", "12 PM"),
+    ("101_2", "101_3"),
+    ("1011_2", "1011"), ("5i", "5"), ("2-3/4", "11/4"), ("1 1/2", "11/2"), (r"50\%", "0.05"),
+    ("6", r"5\text{ km}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), READ)
+def test_a_number_is_read_by_its_value(text, value):
+    assert read_number(text).value == Fraction(value)
+
+
+@pytest.mark.parametrize(("text", "unit"), UNITS)
+def test_a_unit_has_one_name(text, unit):
+    found = read_number(text)
+    assert (found.unit if found else "") == unit
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_is_no_single_number_is_left_to_math_verify(text):
+    assert read_number(text) is None
+
+
+@pytest.mark.parametrize(("pairs", "right"), [(EQUAL, True), (UNEQUAL, False)])
+def test_answers_are_equal_in_value_and_unit(pairs, right):
+    for answer, gold in pairs:
+        assert math_equivalent(answer, [gold]) is right, (answer, gold)
+
+
+@pytest.mark.parametrize("piece", ["1", "1,", "**", "(", r"\text{", "1 ", "1/", "_2", r"\,", " "])
+def test_a_long_text_is_read_in_time_in_proportion(piece):
+    started = time.perf_counter()
+    read_number(piece * 20_000)
+    assert time.perf_counter() - started < 2, "it takes some milliseconds"
