@@ -105,7 +105,7 @@ class Programs(ParserTarget):
 
 
 def _answer(text):
-    program = program_in(text)
+    program = program_in(text, "f")
     if not isinstance(program, str) or len(program) > len(text):
         raise Violation("a program that is longer than the message")
     if len(program) > 20_000:

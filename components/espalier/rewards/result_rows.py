@@ -34,15 +34,46 @@ def intercode_sql_reward(rows: Sequence[Row] | None, gold: Sequence[Row]) -> flo
 
 
 def rows_match(rows: Sequence[Row] | None, gold: Sequence[Row], *, ordered: bool) -> bool:
-    """Whether a query returned exactly the gold rows: in their order, or in any.
+    """Whether a query returned the gold rows: in their order, or in any.
 
     Values are compared as numbers and texts, so that 3 is 3.0; columns stand in the gold's order.
+    Floats may differ by what another order of the same sum leaves; whole numbers may not.
     """
-    if rows is None:
+    if rows is None or len(rows) != len(gold):
         return False
-    if ordered:
-        return list(rows) == list(gold)
-    return Counter(rows) == Counter(gold)
+    if list(rows) == list(gold) or (not ordered and Counter(rows) == Counter(gold)):
+        return True
+    said, wanted = (rows, gold) if ordered else (sorted(rows, key=_key), sorted(gold, key=_key))
+    return all(map(_rows_equal, said, wanted))
+
+
+_RELATIVE, _ABSOLUTE = 1e-9, 1e-12
+
+
+def _rows_equal(row: Row, gold: Row) -> bool:
+    return len(row) == len(gold) and all(map(_equal, row, gold))
+
+
+def _equal(value: Hashable, gold: Hashable) -> bool:
+    if value == gold:
+        return True
+    is_calculated = isinstance(value, float) or isinstance(gold, float)
+    if not (is_calculated and isinstance(value, int | float) and isinstance(gold, int | float)):
+        return False
+    return math.isclose(_as_float(value), _as_float(gold), rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+
+
+def _key(row: Row) -> tuple[list[tuple[str, str]], list[float]]:
+    """Sorts by texts before numbers, so that nearly equal numbers do not part equal rows."""
+    texts = [(type(v).__name__, repr(v)) for v in row if not isinstance(v, int | float)]
+    return texts, [_as_float(value) for value in row if isinstance(value, int | float)]
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond all floats
+        return math.inf if value > 0 else -math.inf
 
 
 def _first(rows: Sequence[str], counts: Counter[str]) -> list[str]:

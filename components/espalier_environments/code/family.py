@@ -13,7 +13,9 @@ from collections import OrderedDict
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from textwrap import dedent
 
 from espalier.algorithms.shaping import Span
 from espalier.config import EnvironmentConfig, Profile, require_composition
@@ -42,8 +44,9 @@ INSTRUCTIONS = (
     "nothing else; it may stand in a block of ```python. Functions have the names that the task "
     "gives them. Hidden tests judge the program.\n"
 )
-_BLOCK = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
-_DEFINES = re.compile(r"^(?:async def|def|class) ", re.MULTILINE)
+_BLOCK = re.compile(r"```([\w+#.-]*)[^\S\n]*[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_LANGUAGES = frozenset({"", "py", "py3", "python", "python3"})
+_DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 _MOST_JUDGEMENTS = 4096
 
 
@@ -117,7 +120,7 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
                     sandbox,
                     tests,
                     tests.visible,
-                    program_in(program),
+                    program_in(program, tests.entry_point),
                     timeout_s=self.settings.test_timeout_s,
                 )
         text = shortened(_told(found), self.settings.max_observation_characters)
@@ -135,9 +138,9 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
         """Return environments whose programs run in these sandboxes."""
         tools = self._tools_in(sandboxes)
         court = ProgramJudge(sandboxes, self.settings.test_timeout_s)
-        return self.environments_by(tools, lambda _task: self._rules_in(court, tools))
+        return self.environments_by(tools, partial(self._rules_in, court, tools))
 
-    def _rules_in(self, court: ProgramJudge, tools: Sequence[Tool]) -> EpisodeRules:
+    def _rules_in(self, court: ProgramJudge, tools: Sequence[Tool], played: Task) -> EpisodeRules:
         """Return the rules of one episode, whose program is judged once for all terms."""
         judged: list[Judgement] = []
 
@@ -156,8 +159,14 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
                 own["compile"] = said
             return own | self._match_terms(task, answer if compiled else None)
 
+        def program(text: str) -> str:
+            return program_in(text, unit_tests_of(played).entry_point)
+
         return replace(
-            self.rules(tools), verify=outcome, further_terms=terms, read_answer=program_in
+            self.rules(tools),
+            verify=outcome,
+            further_terms=terms,
+            read_answer=program,
         )
 
     def _match_terms(self, task: Task, program: str | None) -> dict[str, float]:
@@ -177,7 +186,8 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
             return self.outcome_span(self.settings)[0]
         with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
             court = ProgramJudge(sandboxes, self.settings.test_timeout_s)
-            judged = asyncio.run(court.judgement(task, program_in(answer)))
+            program = program_in(answer, unit_tests_of(task).entry_point)
+            judged = asyncio.run(court.judgement(task, program))
         return unit_test_reward(judged.report, self.settings.reward)
 
     # ------------------------------------------------------------------------------ tasks
@@ -273,14 +283,25 @@ class ProgramJudge:
         return found
 
 
-def program_in(text: str) -> str:
-    """Return the program in a message: its last block with a definition, else its last, or all.
+def program_in(text: str, wanted: str) -> str:
+    """Return the program in a message.
 
-    A program is often followed by an example of its use. The last block may be unterminated.
+    It is the last block of Python that defines `wanted`; else the last that defines anything, the
+    last of all, or the whole message. A program is often followed by its tests, by an example of
+    its use, or by the same in another language. The last block may be unterminated.
+
+    Args:
+        text: the message.
+        wanted: name of the function that the task asks for.
     """
-    blocks: list[str] = [block for block in _BLOCK.findall(text) if block.strip()]
-    defining = [block for block in blocks if _DEFINES.search(block)]
-    return (defining or blocks or [text])[-1]
+    blocks: list[str] = [
+        dedent(block)
+        for language, block in _BLOCK.findall(text)
+        if language.lower() in _LANGUAGES and block.strip()
+    ]
+    defined = [(block, set(_DEFINED.findall(block))) for block in blocks]
+    defining = [block for block, names in defined if wanted in names]
+    return (defining or [block for block, names in defined if names] or blocks or [text])[-1]
 
 
 def _runs(sandboxes: PoolThread | None, timeout_s: float) -> PythonRuns:

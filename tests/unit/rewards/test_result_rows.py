@@ -37,6 +37,15 @@ MATCHES = (
     ([(3,)], [(3.0,)], True, True), ([("3",)], [(3,)], False, False), ([], [], True, True),
     ([(1,), (1,)], [(1,)], False, False), (None, [], False, False),
     ([(None,)], [(None,)], False, True), ([(1, 2)], [(2, 1)], False, False),
+    ([(0.1 + 0.2,)], [(0.3,)], True, True), ([(0.301,)], [(0.3,)], True, False),
+    ([(0.1 + 0.2 - 0.3,)], [(0,)], True, True), ([(10**17 + 1,)], [(10**17,)], True, False),
+    ([(0.30000000000000004, "a"), (0.3, "b")], [(0.3, "a"), (0.3, "b")], False, True),
+    ([(0.30000000000000004, "a"), (0.3, "b")], [(0.3, "b"), (0.3, "a")], True, False),
+    ([(0.3, None), (1, "x")], [(1.0, "x"), (0.1 + 0.2, None)], False, True),
+    ([(0.1 + 0.2,), (0.1 + 0.2,)], [(0.3,), (0.4,)], False, False),
+    ([(0.3, 1)], [(0.3,)], True, False),
+    ([(math.inf,)], [(math.inf,)], True, True), ([(math.inf,)], [(1e308,)], True, False),
+    ([(10**400,)], [(1.0,)], True, False), ([(b"a", 0.3)], [("a", 0.3)], True, False),
 )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class _Judged(ProgramJudge):
 def paid(task, program, *, compiled=True, passed=False, **environment):
     """The terms of an episode that answers with a program."""
     code = family(**environment)
-    rules = code._rules_in(_Judged(compiled=compiled, passed=passed), ())
+    rules = code._rules_in(_Judged(compiled=compiled, passed=passed), (), task)
     environments = code.environments_by((), lambda _task: rules)
 
     async def played():

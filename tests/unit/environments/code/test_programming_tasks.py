@@ -85,12 +85,45 @@ def test_what_is_no_program_does_not_compile(answer):
 
 
 def test_the_last_block_of_a_message_is_the_program():
-    assert program_in("So:\n```python\nx = 1\n```\nor\n```\nx = 2\n```") == "x = 2\n"
-    assert program_in("x = 3") == "x = 3"
+    assert program_in("So:\n```python\nx = 1\n```\nor\n```\nx = 2\n```", "f") == "x = 2\n"
+    assert program_in("x = 3", "f") == "x = 3"
     program = "def f(x):\n    return x\n"  # an example of its use is not the program
-    assert program_in(f"```python\n{program}```\nSo:\n```\nprint(f(1))\n```") == program
-    assert program_in(f"```python\n{program}") == program
-    assert program_in(f"{program}```\n") == f"{program}```\n"
+    assert program_in(f"```python\n{program}```\nSo:\n```\nprint(f(1))\n```", "f") == program
+    assert program_in(f"```python\n{program}", "f") == program
+    assert program_in(f"{program}```\n", "f") == f"{program}```\n"
+
+
+PROGRAM = "def f(x):\n    return x\n"
+BEHIND = (
+    "```python\ndef test_f():\n    assert f(1) == 1\n```",
+    "```java\nclass A { int f(int x) { return x; } }\n```",
+    "```c++\nint f(int x) { return x; }\n```",
+    "```\ndef helper(x):\n    return f(x)\n```",
+    "```text\nf(1) is 1\n```",
+    "```\n\n```",
+)
+
+
+@pytest.mark.parametrize(
+    "opening", ["```", "```python", "```Python", "```py", '```python title="f"']
+)
+@pytest.mark.parametrize("behind", BEHIND)
+def test_the_block_that_defines_the_function_is_the_program(opening, behind):
+    assert program_in(f"{opening}\n{PROGRAM}```\nThen:\n{behind}", "f") == PROGRAM
+
+
+@pytest.mark.parametrize("indent", ["   ", "\t", "    "])
+def test_a_block_in_a_list_loses_its_indentation(indent):
+    lines = "".join(f"{indent}{line}" for line in PROGRAM.splitlines(keepends=True))
+    assert (
+        program_in(f"1. Here:\n{indent}```python\n{lines}{indent}```", "f").strip()
+        == PROGRAM.strip()
+    )
+
+
+def test_a_later_definition_replaces_an_earlier_one():
+    first = "def f(x):\n    return 0\n"
+    assert program_in(f"```\n{first}```\nBetter:\n```\n{PROGRAM}```", "f") == PROGRAM
 
 
 def test_made_tasks_of_two_splits_are_different_functions():
