@@ -44,7 +44,7 @@ INSTRUCTIONS = (
     "nothing else; it may stand in a block of ```python. Functions have the names that the task "
     "gives them. Hidden tests judge the program.\n"
 )
-_BLOCK = re.compile(r"```([\w+#.-]*)[^\S\n]*[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_BLOCK = re.compile(r"```([\w+#.-]*+)[^\n`]*+\n(.*?)(?:```|\Z)", re.DOTALL)
 _LANGUAGES = frozenset({"", "py", "py3", "python", "python3"})
 _DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 _MOST_JUDGEMENTS = 4096

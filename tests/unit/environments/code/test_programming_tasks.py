@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -124,6 +125,13 @@ def test_a_block_in_a_list_loses_its_indentation(indent):
 def test_a_later_definition_replaces_an_earlier_one():
     first = "def f(x):\n    return 0\n"
     assert program_in(f"```\n{first}```\nBetter:\n```\n{PROGRAM}```", "f") == PROGRAM
+
+
+@pytest.mark.parametrize("piece", ["`", "```", "``` ", "```a", "```\n", "``` \n ", "a", "\n", " "])
+def test_a_long_message_is_read_in_time_in_proportion(piece):
+    started = time.perf_counter()
+    program_in("```" + piece * 100_000, "f")
+    assert time.perf_counter() - started < 5, "it takes a tenth of a second"
 
 
 def test_made_tasks_of_two_splits_are_different_functions():
