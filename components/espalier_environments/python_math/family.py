@@ -47,7 +47,11 @@ from espalier_environments.python_math.benchmarks import read_problems
 from espalier_environments.python_math.calculating import CalculatingRuns, Calculations
 from espalier_environments.python_math.config import PythonMathConfig
 from espalier_environments.python_math.execution import is_proven
-from espalier_environments.python_math.problems import deal_problems, save_problems
+from espalier_environments.python_math.problems import (
+    deal_problems,
+    read_word_problems,
+    save_problems,
+)
 from espalier_environments.python_math.questions import (
     UNKNOWN_NAME,
     MathQuestion,
@@ -73,6 +77,7 @@ class PythonMath(
     """The family of mathematics with a Python interpreter."""
 
     name = "python_math"
+    reads_symbols = True
     config = PythonMathConfig
     instructions = INSTRUCTIONS
     splits_digits = True
@@ -150,11 +155,13 @@ class PythonMath(
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
         """Split and store the user's problems; store nothing if stories are generated."""
-        del tracker
         problems = deal_problems(self.settings, self.profile.splits)
+        files = [path for path in (self.settings.problems, self.settings.heldout_problems) if path]
+        repeated = sum(len(read_word_problems(path)) for path in files) - len(problems)
+        if repeated:
+            tracker.note(f"left out {repeated} problems with the wording of another one")
         draft.rows["problems"] = save_problems(problems, draft.path)
-        files = (self.settings.problems, self.settings.heldout_problems)
-        names = [path.name for path in files if path]
+        names = [path.name for path in files]
         source = f"Word problems of {' and '.join(names)}." if names else "Made by espalier."
         (draft.path / "attribution.txt").write_text(f"{source}\n", encoding="utf-8")
 

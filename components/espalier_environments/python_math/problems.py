@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,11 +22,13 @@ from typing import Any
 from espalier.config import SplitsConfig
 from espalier.environments.family import dealt_split
 from espalier.records import ArtifactError, DataError, Split
-from espalier.records.folding import folded_name
 from espalier_environments.python_math.config import PythonMathConfig
 
-_FINAL_ANSWER = re.compile(r"#### (\-?[0-9\.\,]+)")
-"""The same as upstream's ANS_RE (grade_school_math/dataset.py)."""
+_FINAL_ANSWER = re.compile(
+    r"#### (-?)"
+    r"((?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
+    r"((?:[/:][0-9]+)*)[%.]?(?![^\S\n]?[\d.,/:])"
+)
 _NOTE = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 
 
@@ -39,13 +42,14 @@ class WordProblem:
 
 
 def extract_final_answer(completion: str) -> str | None:
-    """Return the number after the first `#### `, without commas; None if there is no number.
+    """Return the number after the first `#### `, without commas of thousands; None if none.
 
-    This is the rule of upstream's `extract_answer`: a trailing dot is kept, and `#### $15` has no
-    answer.
+    A fraction, a time and an exponent are part of it; a unit or a dot behind it is left out.
+    `#### 1 000` and `#### 3,5` have no answer: upstream's rule (grade_school_math/dataset.py) would
+    read 1 and 35, and all right answers would be wrong.
     """
     match = _FINAL_ANSWER.search(completion)
-    return match[1].strip().replace(",", "") if match else None
+    return "".join(match.groups()).replace(",", "") if match else None
 
 
 def read_word_problems(path: Path) -> list[WordProblem]:
@@ -55,7 +59,7 @@ def read_word_problems(path: Path) -> list[WordProblem]:
         DataError: the file is empty, or a line is malformed; the message names both.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as word problems: {error}") from error
     problems = list(_problems(path, lines))
@@ -72,8 +76,8 @@ def _problems(path: Path, lines: Sequence[str]) -> Iterator[WordProblem]:
         answer = extract_final_answer(solution)
         if answer is None:
             raise DataError(
-                f"{path}, line {number}: its answer has no final number after '#### '. End the "
-                "answer with a line such as '#### 72'"
+                f"{path}, line {number}: its answer has no single final number after '#### '. End "
+                "the answer with a line such as '#### 72', '#### 1,072.5' or '#### 3/4'"
             )
         expressions = tuple(match[1].strip() for match in _NOTE.finditer(solution))
         yield WordProblem(question, answer, expressions)
@@ -103,24 +107,35 @@ class DealtProblem:
     split: Split
 
 
+_BLANKS = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+_DECORATION = re.compile(r"[?;\"'`\u2018\u2019\u201c\u201d]|\.(?!\d)")
+
+
+def _wording(question: str) -> str:
+    """What two questions with the same wording have in common: all but case, blanks and quotes.
+
+    Signs and operators count: 12 + 5 is not 12 - 5.
+    """
+    text = unicodedata.normalize("NFKC", question).casefold()
+    return _BLANKS.sub("", _DECORATION.sub("", text))
+
+
 def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtProblem]:
     """Read the profile's problem files and assign the problems to splits.
 
     The split of a problem depends only on its wording, not on the seed or the rest of the file. If
     there is a file of held-out problems, problems with the same wording are left out of the other
-    splits.
+    splits. Of problems with one wording the last one stays.
 
     Raises:
         DataError: a file is not in GSM8K's format; the message names the line.
     """
     if config.problems is None:
         return []
-    own = {
-        folded_name(problem.question): problem for problem in read_word_problems(config.problems)
-    }
+    own = {_wording(problem.question): problem for problem in read_word_problems(config.problems)}
     if config.heldout_problems is None:
         return [DealtProblem(problem, dealt_split(text, splits)) for text, problem in own.items()]
-    heldout = {folded_name(p.question): p for p in read_word_problems(config.heldout_problems)}
+    heldout = {_wording(p.question): p for p in read_word_problems(config.heldout_problems)}
     kept = {text: problem for text, problem in own.items() if text not in heldout}
     return [
         *(
@@ -148,7 +163,7 @@ def load_problems(directory: Path) -> list[DealtProblem]:
     path = directory / PROBLEMS_NAME
     problems: list[DealtProblem] = []
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
             row = json.loads(line)
             fields = row["problem"] | {"expressions": tuple(row["problem"]["expressions"])}
             problems.append(DealtProblem(WordProblem(**fields), row["split"]))

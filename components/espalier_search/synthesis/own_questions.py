@@ -51,7 +51,9 @@ def read_own_questions(path: Path) -> list[OwnQuestion]:
     if not path.exists():
         return []
     questions = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # not splitlines: a text may contain other line ends than those of the file
+    lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
             questions.append(

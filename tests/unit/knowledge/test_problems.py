@@ -32,6 +32,34 @@ def test_held_out_problems_of_their_own_are_never_trained_on(tmp_path):
     assert len(dealt) == 4
 
 
+APART = (
+    "What is 12 + 5?", "What is 12 - 5?", "What is 12 * 5?", "What is 12 / 5?", "What is -12 + 5?",
+    "What is 1.2 + 5?", "Is 3 < 5?", "Is 3 > 5?", "What is 12 5?", "What is 125?", "What is 5%?",
+    "What is 5?", "What is 5!?", "What is x^2?", "What is x_2?", "What is |x|?", "What is (x)?",
+)  # fmt: skip
+TOGETHER = (
+    "How many apples?",
+    "how  many apples",
+    "How many 'apples' ?",
+    "How many \u201capples\u201d?",
+)
+
+
+def test_problems_that_differ_in_a_sign_are_two(tmp_path):
+    own = written(tmp_path / "own.jsonl", [*APART, *TOGETHER])
+    dealt = deal_problems(config(own), SplitsConfig())
+    assert [d.problem.question for d in dealt] == [*APART, TOGETHER[-1]]
+
+
+def test_a_text_may_contain_other_line_ends(tmp_path):
+    (tmp_path / "own.jsonl").write_text(
+        json.dumps({"question": "a\u2028b\x85c", "answer": "#### 2"}, ensure_ascii=False) + "\n"
+    )
+    dealt = deal_problems(config(tmp_path / "own.jsonl"), SplitsConfig())
+    save_problems(dealt, tmp_path)
+    assert load_problems(tmp_path) == dealt
+
+
 def test_no_file_is_no_problem():
     assert deal_problems(PythonMathConfig(), SplitsConfig()) == []
 
