@@ -8,23 +8,54 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 _WORD = re.compile(r"\w+")
+_FOLDED_SCRIPTS = ("LATIN", "GREEK")
+_STRESS = "\u0300\u0301"
+"""Marks that other scripts use for the stress alone."""
+_ALIKE = str.maketrans("\u0451", "\u0435")
+"""Letters that one language writes in place of each other: Russian \u0451 and \u0435."""
 _APOSTROPHES = str.maketrans("", "", "'\u2019\u2018\u02bb\u02bc`\u00b4")
 EMPTY_WORDS = frozenset({"of", "the", "a", "an", "is", "in", "that"})
 """Words that do not help to distinguish lines or titles."""
 
 
 def fold(text: str) -> str:
-    """Return lower case without combining marks or apostrophes ("N'Djamena" -> "ndjamena")."""
+    """Return lower case without accents or apostrophes ("N'Djamena" -> "ndjamena")."""
     text = text.translate(_APOSTROPHES)
-    if text.isascii():
-        return text.lower()
-    decomposed = unicodedata.normalize("NFKD", text)
-    return "".join(char for char in decomposed if not unicodedata.combining(char)).lower()
+    return text.lower() if text.isascii() else fold_accents(text).lower().translate(_ALIKE)
+
+
+def fold_accents(text: str) -> str:
+    """Drop the marks of Latin and Greek letters, and those of stress; compose the rest again.
+
+    Marks of other scripts are letters: without them three words of Hindi may be one, and Japanese
+    b, p and h.
+    """
+    kept: list[str] = []
+    base_is_folded = False
+    for char in unicodedata.normalize("NFKD", text):
+        if not unicodedata.combining(char):
+            base_is_folded = unicodedata.name(char, "").startswith(_FOLDED_SCRIPTS)
+            kept.append(char)
+        elif not base_is_folded and char not in _STRESS:
+            kept.append(char)
+    return unicodedata.normalize("NFC", "".join(kept))
 
 
 def words(text: str) -> list[str]:
-    """Return the folded words of `text`, in order."""
-    return _WORD.findall(fold(text))
+    """Return the folded words of `text`, in order: letters, digits and marks."""
+    folded = fold(text)
+    return _WORD.findall(folded) if folded.isascii() else _words_with_marks(folded)
+
+
+def _words_with_marks(folded: str) -> list[str]:
+    r"""`\w+` breaks words at vowel signs, which are no letters to `re`."""
+    blanked = (char if _is_of_word(char) else " " for char in folded)
+    found = "".join(blanked).split()
+    return [word for word in found if any(map(str.isalnum, word))]
+
+
+def _is_of_word(char: str) -> bool:
+    return char.isalnum() or char == "_" or unicodedata.category(char).startswith("M")
 
 
 def folded_name(name: str) -> str:

@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 
+from espalier.records.folding import fold_accents
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ARTICLE_WORDS = frozenset({"a", "an", "the"})
 _PUNCTUATION = frozenset(string.punctuation)
@@ -36,9 +38,6 @@ _SHOWN = str.maketrans(
 )
 _SUPERSCRIPTS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
-_FOLDED_SCRIPTS = ("LATIN", "GREEK")
-_STRESS = "\u0300\u0301"
-"""Marks that other scripts use for the stress alone."""
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?")
 _SHORT_NAME = 2
 """Letters of a name that a minus may end, such as a blood group's."""
@@ -117,21 +116,8 @@ def _words(text: str) -> tuple[str, ...]:
     """The words of an answer, numbers in one spelling."""
     raised = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
     shown = _THIN_THOUSANDS.sub("", raised.translate(_SHOWN))
-    folded = _fold_accents(shown).translate(_SHOWN).lower()
+    folded = fold_accents(shown).translate(_SHOWN).lower()
     return tuple(filter(None, map(_word, folded.split())))
-
-
-def _fold_accents(text: str) -> str:
-    """Drop the marks of Latin and Greek letters, and those of stress; compose the rest again."""
-    kept: list[str] = []
-    base_is_folded = False
-    for char in unicodedata.normalize("NFKD", text):
-        if not unicodedata.combining(char):
-            base_is_folded = unicodedata.name(char, "").startswith(_FOLDED_SCRIPTS)
-            kept.append(char)
-        elif not base_is_folded and char not in _STRESS:
-            kept.append(char)
-    return unicodedata.normalize("NFC", "".join(kept))
 
 
 def _word(token: str) -> str:
