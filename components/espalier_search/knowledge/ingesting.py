@@ -27,7 +27,7 @@ from espalier_search.knowledge.geonames import load_geonames
 from espalier_search.knowledge.search import documents_path, index_dir
 from espalier_search.knowledge.sources import KnowledgeSource, SourceQuestion
 from espalier_search.knowledge.splits import Splits, build_graph, deal, draw_splits
-from espalier_search.knowledge.user_sources import load_own
+from espalier_search.knowledge.user_sources import FILES_LEFT_OUT, load_own
 from espalier_search.knowledge.views import VIEWS, forbidden_names, leaks, view_documents
 
 _EVIDENCE_HITS = 5
@@ -175,12 +175,18 @@ _UNUSED = {
     "sentences_not_asked_about": "sentences are not asked about: they do not name the document's "
     "title, or hold no name, year or number beside it that the document says once",
     "triples_repeated": "triples are repeated, and used once",
+    "links_out_of_the_folder": "links lead out of the folder, and are not followed",
 }
 """Row count of the manifest -> what it means for the user."""
 
 
 def _unused(rows: Mapping[str, int]) -> list[str]:
-    return [f"{rows[name]} {text}" for name, text in _UNUSED.items() if rows.get(name)]
+    told = [f"{rows[name]} {text}" for name, text in _UNUSED.items() if rows.get(name)]
+    endings = [name for name in rows if name.startswith(FILES_LEFT_OUT)]
+    if endings:
+        counts = ", ".join(f"{rows[name]} {name.removeprefix(FILES_LEFT_OUT)}" for name in endings)
+        told.append(f"files of other kinds are left out, by ending: {counts}")
+    return told
 
 
 def _load(config: KnowledgeConfig) -> KnowledgeSource:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,19 +132,64 @@ def read_json_lines(path: Path) -> Iterator[JsonLine]:
             ) from error
         if not isinstance(row, dict):
             raise KnowledgeError(f"{place}: {type(row).__name__}, not an object in braces")
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise KnowledgeError(
+                f"{place}: half of a surrogate pair, which is no character; write it as UTF-8"
+            ) from error
         yield JsonLine(place, number, row)
 
 
 MAX_LINE_WORDS = 30
-_MARKUP = re.compile(r"^(?:#{1,6}\s+|[-*+>]\s+|\d+[.)]\s+)+")
+_HEADING = re.compile(r"(?:#{1,6}\s+|>\s*)+")
+_BULLET = re.compile(r"([-*+\u2022])\s+(?=(.))")
+_ENUMERATED = re.compile(r"(\d{1,3})([.)])\s+")
 
 
 def lines_of(text: str) -> Iterator[str]:
     """Split text into sentences of at most `MAX_LINE_WORDS` words, without leading markup."""
     from sentencex.sentencex import segment  # of the extra `train`; the client reads no documents
 
-    for line in text.splitlines():
-        for sentence in segment("en", _MARKUP.sub("", line.strip())):
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    for number, line in enumerate(lines):
+        beside = lines[max(0, number - 1) : number] + lines[number + 1 : number + 2]
+        for sentence in _joined(segment("en", _without_markup(line, beside))):
             sentence_words = sentence.split()
             for start in range(0, len(sentence_words), MAX_LINE_WORDS):
                 yield " ".join(sentence_words[start : start + MAX_LINE_WORDS])
+
+
+def _without_markup(line: str, beside: Sequence[str]) -> str:
+    """The line without the marks of a heading, quotation or list.
+
+    A number or a minus in front of a number is text, unless a line beside it is of the same list:
+    "1066. William conquers England" and "- 20 degrees" begin no list.
+    """
+    bare = line[found.end() :] if (found := _HEADING.match(line)) else line
+    if found := _BULLET.match(bare):
+        is_list = any(one.startswith(f"{found[1]} ") for one in beside)
+        return (
+            bare[found.end() :] if is_list or not (found[1] == "-" and found[2].isdigit()) else bare
+        )
+    if found := _ENUMERATED.match(bare):
+        near = {int(one[1]) for one in map(_ENUMERATED.match, beside) if one and one[2] == found[2]}
+        if near & {int(found[1]) - 1, int(found[1]) + 1}:
+            return bare[found.end() :]
+    return bare
+
+
+_NUMBER_ALONE = re.compile(r"\d+\.")
+
+
+def _joined(sentences: Iterable[str]) -> Iterator[str]:
+    """The sentences, each number with a dot together with what it counts."""
+    number = ""
+    for sentence in sentences:
+        if _NUMBER_ALONE.fullmatch(sentence.strip()):
+            number = f"{number}{sentence.strip()} "
+            continue
+        yield number + sentence
+        number = ""
+    if number:
+        yield number.strip()

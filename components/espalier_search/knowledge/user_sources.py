@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import html
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
@@ -29,6 +31,8 @@ from espalier_search.knowledge.sources import (
 from espalier_search.knowledge.user_triples import add_triples
 
 _SUFFIXES = frozenset({".md", ".txt", ".jsonl"})
+FILES_LEFT_OUT = "files_left_out_"
+"""Beginning of the row counts of files that are no documents, before their ending."""
 
 
 def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceDocument]:
@@ -43,29 +47,98 @@ def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceD
     """
     if not folder.is_dir():
         raise KnowledgeError(f"{folder}: no such folder; set knowledge.path to a folder of texts")
-    left_out = {path.resolve() for path in aside if path}
     return [
         document
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix in _SUFFIXES and path.resolve() not in left_out
+        for path in _files(folder, aside)
+        if path.suffix.lower() in _SUFFIXES and _is_inside(path, folder)
         for document in _file_documents(path, path.relative_to(folder).as_posix())
     ]
 
 
+def files_left_out(folder: Path, aside: Iterable[Path | None]) -> Counter[str]:
+    """Number of files below `folder` that are no documents, by ending.
+
+    A link that leads out of the folder is left out: what it points to was not given as knowledge.
+    """
+    found: Counter[str] = Counter()
+    for path in _files(folder, aside):
+        if not _is_inside(path, folder):
+            found["links_out_of_the_folder"] += 1
+        elif path.suffix.lower() not in _SUFFIXES:
+            found[f"{FILES_LEFT_OUT}{path.suffix.lower().lstrip('.') or 'none'}"] += 1
+    return found
+
+
+def _files(folder: Path, aside: Iterable[Path | None]) -> list[Path]:
+    others = {path.resolve() for path in aside if path}
+    found = sorted(folder.rglob("*"))
+    return [
+        path
+        for path in found
+        if path.is_file() and path.resolve() not in others and not _is_hidden(path, folder)
+    ]
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    """Whether it is a hidden file or in a hidden folder, or what an office program leaves open."""
+    parts = path.relative_to(folder).parts
+    return path.name.startswith("~$") or any(part.startswith(".") for part in parts)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
 def _file_documents(path: Path, name: str) -> Iterator[SourceDocument]:
-    if path.suffix == ".jsonl":
+    if path.suffix.lower() == ".jsonl":
         for line in read_json_lines(path):
-            document_id = str(line.row.get("id") or f"{name}:{line.number}")
+            given = line.row.get("id")
+            document_id = f"{name}:{line.number}" if given in (None, "") else str(given)
             lines = tuple(lines_of(_body(line)))
             yield SourceDocument(f"document:{document_id}", line.text("title"), lines)
         return
     text = read_text(path)
     title = path.stem
-    if path.suffix == ".md" and (heading := re.search(r"^#{1,6}\s+(.+?)\s*#*$", text, re.M)):
-        title = heading[1]
-        text = text[: heading.start()] + text[heading.end() :]
+    if path.suffix.lower() == ".md":
+        heading, text = _heading_and_text(text)
+        title = heading or title
     if lines := tuple(lines_of(text)):
         yield SourceDocument(f"document:{name}", title, lines)
+
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_TITLE_LINE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"[ \t]{0,3}(```|~~~)")
+_HEADING_LINE = re.compile(r"#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*")
+
+
+def _heading_and_text(text: str) -> tuple[str, str]:
+    """The title of a Markdown text, "" if it has none, and the text without it.
+
+    It is `title:` of the front matter, else the first heading outside of fences and comments.
+    """
+    text = text.replace("\r\n", "\n")
+    matter = _FRONT_MATTER.match(text)
+    named = _TITLE_LINE.search(matter[1] or "") if matter else None
+    text = "".join(_without_comments(text[matter.end() :] if matter else text))
+    if named is not None:
+        return named[2], text
+    lines = text.split("\n")
+    fence = ""
+    for number, line in enumerate(lines):
+        if mark := _FENCE.match(line):
+            fence = mark[1] if not fence else "" if mark[1] == fence else fence
+        elif not fence and (heading := _HEADING_LINE.fullmatch(line)):
+            return heading[1], "\n".join([*lines[:number], *lines[number + 1 :]])
+    return "", text
+
+
+def _without_comments(text: str) -> Iterator[str]:
+    place = 0
+    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start)) >= 0:
+        yield text[place:start]
+        place = end + len("-->")
+    yield text[place:]
 
 
 def _body(line: JsonLine) -> str:
@@ -183,7 +256,7 @@ def plain_text(wikitext: str) -> str:
     text = _FILE_LINK.sub(" ", _TABLE.sub(" ", text))
     text = _EXTERNAL_LINK.sub(r"\1", _LINK.sub(r"\1", text))
     text = _QUOTES.sub("", _TAG.sub(" ", _HEADING.sub(r"\1", text)))
-    return text.replace("&nbsp;", " ")
+    return html.unescape(text).replace("\xa0", " ")
 
 
 def _pages(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -243,6 +316,8 @@ def load_own(config: KnowledgeConfig) -> KnowledgeSource:
         KnowledgeError: the source has no documents, or a file or row cannot be parsed.
     """
     source = KnowledgeSource(_ATTRIBUTION, documents=list(_documents(config)))
+    if config.source == "folder" and config.path:
+        source.left_out |= files_left_out(config.path, [config.triples, config.questions])
     _refuse_equal_ids(source.documents)
     if config.triples:
         _add_triples(source, read_json_lines(config.triples))

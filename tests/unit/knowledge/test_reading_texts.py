@@ -1,0 +1,102 @@
+"""What of a user's files is text, what is a title, and which files are read."""
+
+import json
+import time
+
+import pytest
+
+from espalier.records import KnowledgeError
+from espalier_search.knowledge.sources import lines_of, read_json_lines
+from espalier_search.knowledge.user_sources import files_left_out, folder_documents, plain_text
+
+LINES = (
+    ("1066. William conquers England.", ["1066. William conquers England."]),
+    ("- 20 degrees was measured in 1941.", ["- 20 degrees was measured in 1941."]),
+    ("* 14. März 1879 in Ulm", ["14. März 1879 in Ulm"]),
+    ("1. FC Beispiel wurde 1948 gegründet.", ["1. FC Beispiel wurde 1948 gegründet."]),
+    ("* first\n* second", ["first", "second"]),
+    ("- 20 apples\n- 30 pears", ["20 apples", "30 pears"]),
+    ("1. first\n2. second\n\n3. third", ["first", "second", "third"]),
+    ("1) first\n2) second", ["first", "second"]),
+    ("7. May was warm.\n\n12. May was cold.", ["7. May was warm.", "12. May was cold."]),
+    ("- one", ["one"]),
+    ("+ 5 is a number", ["5 is a number"]),
+    ("# Heading\n> quoted", ["Heading", "quoted"]),
+    ("> 1914 was a year.", ["1914 was a year."]),
+    ("#hashtag stays", ["#hashtag stays"]),
+    ("2001: A Space Odyssey", ["2001: A Space Odyssey"]),
+)
+
+
+@pytest.mark.parametrize(("text", "lines"), LINES)
+def test_a_number_or_sign_that_is_text_stays(text, lines):
+    assert list(lines_of(text)) == lines
+
+
+TITLES = (
+    ("```bash\n# install the tool\n```\n\n# Lyon\n\nText.", "Lyon"),
+    ("~~~\n```\n# no\n~~~\n# Lyon\nText.", "Lyon"),
+    ("---\ntitle: Lyon\n# a note\n---\nText.", "Lyon"),
+    ('---\ntitle: "Lyon"\n---\n# Other\nText.', "Lyon"),
+    ("---\nlayout: page\n---\n# Lyon\nText.", "Lyon"),
+    ("<!--\n# hidden\n-->\n# Lyon\nText.", "Lyon"),
+    ("Text.\n\n## Lyon ##\nMore.", "Lyon"),
+    ("# Lyon\r\nText.\r\n", "Lyon"),
+    ("Text.\n```\n# never closed\n", "file"),
+    ("<!-- never closed\n# Lyon\nText.", "Lyon"),
+    ("#Lyon\nText.", "file"),
+    ("---\nText.\n", "file"),
+)
+
+
+@pytest.mark.parametrize(("text", "title"), TITLES)
+def test_the_title_is_the_first_heading_of_the_text(tmp_path, text, title):
+    (tmp_path / "file.md").write_bytes(text.encode())
+    (document,) = folder_documents(tmp_path, [])
+    assert document.title == title
+    assert any("ext." in line or "ore." in line for line in document.lines)
+
+
+@pytest.mark.parametrize("piece", ["<!--", "```\n", "# ", "---\n", "title: a\n", "#", " "])
+def test_a_long_text_takes_time_in_proportion(tmp_path, piece):
+    (tmp_path / "file.md").write_text("---\n" + piece * 20_000)
+    started = time.perf_counter()
+    folder_documents(tmp_path, [])
+    assert time.perf_counter() - started < 10
+
+
+def test_entities_of_wikitext_are_characters():
+    text = "1914&ndash;1918: &minus;5&nbsp;&deg;C, AT&amp;T, caf&eacute;, a &lt; b, &#8364;"
+    assert plain_text(text) == "1914–1918: −5 °C, AT&T, café, a < b, €"  # noqa: RUF001
+
+
+def test_every_file_is_read_or_counted(tmp_path):
+    folder, outside = tmp_path / "docs", tmp_path / "outside"
+    for path in (folder / "sub", folder / ".git", outside):
+        path.mkdir(parents=True)
+    read = ("a.MD", "b.Txt", "sub/c.txt")
+    for name in (*read, "d.pdf", "e.PDF", "sub/f.html", "Makefile", ".git/g.md", "~$a.txt"):
+        (folder / name).write_text("Text.")
+    (outside / "secret.txt").write_text("Secret.")
+    (folder / "link.txt").symlink_to(outside / "secret.txt")
+    (folder / "inner.txt").symlink_to(folder / "b.Txt")
+    found = {document.document_id for document in folder_documents(folder, [])}
+    assert found == {f"document:{name}" for name in (*read, "inner.txt")}
+    assert files_left_out(folder, []) == {
+        "files_left_out_pdf": 2, "files_left_out_html": 1, "files_left_out_none": 1,
+        "links_out_of_the_folder": 1,
+    }  # fmt: skip
+
+
+def test_an_id_of_zero_is_an_id(tmp_path):
+    rows = [{"id": number, "title": "T", "text": "x"} for number in (0, 1, "", None)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = [document.document_id for document in folder_documents(tmp_path, [])]
+    assert found == ["document:0", "document:1", "document:a.jsonl:3", "document:a.jsonl:4"]
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', '{"a": ["\\udfff x"]}'])
+def test_half_a_surrogate_is_refused_by_its_line(tmp_path, value):
+    (tmp_path / "a.jsonl").write_text(f'{{"title": "t"}}\n{{"title": "t", "text": {value}}}\n')
+    with pytest.raises(KnowledgeError, match=r"a\.jsonl, line 2: .*surrogate"):
+        list(read_json_lines(tmp_path / "a.jsonl"))
