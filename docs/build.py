@@ -71,6 +71,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "laptop_settings": figures.laptop_settings,
     "tiny": figures.tiny,
     "families": figures.families,
+    "families_laptop": figures.families_laptop,
     "own_folder": figures.own_folder,
     "adapters": figures.adapters,
     "speed_update": figures.speed_update,

@@ -98,6 +98,19 @@ def families() -> str:
     )  # fmt: skip
 
 
+def families_laptop() -> str:
+    """SmolLM2 in other environments, seed by seed."""
+    return table(
+        ("profile", "seed", "warm start", "after RL", "gain [95 %]", "minutes", "MiB", "commit"),
+        (
+            (f"`{one['profile']}`", one["seed"], one["warm_start"], one["trained"],
+             gain(one["gain"], one["ci95"]), one["minutes"], f"{one['peak_memory_mib']:,}",
+             one["commit"])
+            for one in baseline("families")["language_model"]
+        ),
+    )  # fmt: skip
+
+
 def own_folder() -> str:
     """Folders of a user's own documents."""
     return table(

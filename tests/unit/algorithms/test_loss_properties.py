@@ -204,7 +204,7 @@ def test_a_token_far_from_the_sampler_leaves_all_finite(rule, gap, advantage):
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("reference", [-1.0, -400.0])
 @pytest.mark.parametrize("policy", [-11.0, -61.0, -101.0, -400.0])
-def test_a_token_far_from_the_reference_does_not_own_the_step(policy, reference, corrected):
+def test_a_token_far_from_the_reference_owns_no_step(policy, reference, corrected):
     others = torch.full((1, 2), -1.0)
     batch = loss_batch(
         torch.tensor([[policy, -1.0]]),

@@ -10,7 +10,7 @@ from espalier.records.folding import NameIndex, fold, folded_name, words
 ONE = (
     ("São Paulo", "sao paulo"), ("N'Djamena", "ndjamena"), ("Ελλάδα", "ΕΛΛΑΔΑ"), ("Łódź", "łodz"),
     ("İstanbul", "istanbul"), ("Москва\u0301", "москва"), ("Орёл", "Орел"), ("ﾊﾞｽ", "バス"),
-    ("e\u0301cole", "École"), ("ﬁn", "fin"), ("Việt Nam", "viet nam"),
+    ("e\u0301cole", "École"), ("ﬁn", "fin"), ("Đà Nẵng", "đa nang"),
 )  # fmt: skip
 SEVERAL = (
     ("किताब", "क़ुतुब", "कातिब", "कताब"),  # Hindi
@@ -32,7 +32,7 @@ def test_marks_that_are_letters_part_names(names):
 
 
 @pytest.mark.parametrize("names", SEVERAL)
-def test_a_name_is_found_as_a_whole_word_of_its_script(names):
+def test_a_name_is_found_as_a_whole_word(names):
     index = NameIndex(names)
     for name in names:
         assert list(index.found_in(f"x {name}, y")) == [folded_name(name)]

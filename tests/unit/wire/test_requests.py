@@ -277,6 +277,6 @@ def test_an_answer_is_read_as_a_client_sends_it_back(replayed):
     ]
 
 
-def test_a_field_of_a_replayed_answer_that_would_change_it_is_refused():
+def test_a_replayed_field_that_would_change_it_is_refused():
     with pytest.raises(Refusal, match="function_call"):
         chat(messages=[{"role": "assistant", "content": "", "function_call": {"name": "f"}}])
