@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -29,9 +30,22 @@ def outputs_of(task: Task) -> tuple[str, ...]:
 
 
 def is_told(outputs: Sequence[str], replies: Sequence[str]) -> bool:
-    """Return whether each output occurs in a reply, ignoring case and commas in the reply."""
-    heard = [reply.lower().replace(",", "") for reply in replies]
-    return all(any(output.lower() in reply for reply in heard) for output in outputs)
+    """Return whether each output stands in a reply, as words or a number of its own.
+
+    Case and commas do not count. tau-bench takes any part of a text: there "100 dollars" tells 10,
+    "I do not know" tells no, and an output with a comma can never be told.
+    """
+    heard = [_plain(reply) for reply in replies]
+    return all(any(_stands_in(_plain(output), reply) for reply in heard) for output in outputs)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().replace(",", "").split())
+
+
+def _stands_in(wanted: str, text: str) -> bool:
+    sign = r"(?<!\W-)(?<!^-)" if wanted[:1].isdigit() else ""
+    return bool(re.search(rf"(?<!\w)(?<!\d\.){sign}{re.escape(wanted)}(?!\w)(?!\.\d)", text))
 
 
 def is_solved(
