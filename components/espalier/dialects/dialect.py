@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _TAIL_TOKENS = 16
 """Number of last tokens that are decoded to find a closing tag of several tokens."""
 _SENTINEL = "\ue000"
+_CLOSED_THOUGHT = "\ue001\n</think>\n\n"
 """A private-use character that stands for a message of the policy in a rendering."""
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _CALL_ENDS = ("<|eom_id|>", "<|eom|>")
@@ -309,19 +310,41 @@ class Dialect:
                 n for n, turn in enumerate(turns) if any(m.role == "user" for m in turn.messages)
             ]
             compared = compared[: users[-1]] if users else compared
-        try:
-            expected = self._whole_pieces(prompt, [turn.messages for turn in compared])
-        except PolicyError as error:
-            raise PolicyError(f"{error}, or rollout.compare_every = 0") from error
         found = [tuple(self.prompt_ids(prompt)), *(turn.read_ids for turn in compared)]
-        differ = [one != other for one, other in zip(found, expected, strict=True)]
+        observed = [turn.messages for turn in compared]
+        # a template that opens a thought may take a message without its end for one without it
+        closings = ("", _CLOSED_THOUGHT) if self._opened_thought else ("",)
+        differ = min((self._differing(prompt, observed, found, end) for end in closings), key=sum)
         # a prompt that differs is counted with the first turn
         return min(len(turns), sum(differ)) if turns else int(differ[0])
 
+    def _differing(
+        self,
+        prompt: tuple[Message, ...],
+        observed: Sequence[tuple[Message, ...]],
+        found: Sequence[tuple[int, ...]],
+        thought_end: str,
+    ) -> list[bool]:
+        try:
+            expected = self._whole_pieces(prompt, observed, thought_end)
+        except PolicyError as error:
+            raise PolicyError(f"{error}, or rollout.compare_every = 0") from error
+        return [one != other for one, other in zip(found, expected, strict=True)]
+
     def _whole_pieces(
-        self, prompt: tuple[Message, ...], observed: Sequence[tuple[Message, ...]]
+        self,
+        prompt: tuple[Message, ...],
+        observed: Sequence[tuple[Message, ...]],
+        thought_end: str,
     ) -> list[tuple[int, ...]]:
-        """Return the ids that the policy reads, cut out of one rendering of the conversation."""
+        """Return the ids that the policy reads, cut out of one rendering of the conversation.
+
+        Args:
+            prompt: first messages of the environment.
+            observed: the messages that followed each one of the policy.
+            thought_end: what stands for the policy's message behind the thought that the template
+                opens; "" if its end does not matter.
+        """
         messages = self._prompt_messages(prompt)
         if self.syntax.inline_results and not self._is_embedded:
             read = ["".join(map(self._inline_result, turn)) for turn in observed]
@@ -330,14 +353,17 @@ class Dialect:
         else:
             written = {"role": "assistant", "content": _SENTINEL}
             if not self.syntax.inline_results:
-                written["content"] = self._opened_thought + _SENTINEL
+                written["content"] = self._opened_thought + thought_end + _SENTINEL
             for turn in observed:
                 messages.append(written)
                 messages += [self._shown(message) for message in turn]
             # a last message after the policy's, which no template then treats as the end
             messages.append(written)
             messages.append(self._shown(Message(role="tool", content="")))
-        pieces = self._rendered(messages, generate=False).split(_SENTINEL)[: len(observed) + 1]
+        rendered = self._rendered(messages, generate=False).split(_SENTINEL)[: len(observed) + 1]
+        pieces = [
+            piece.partition(thought_end[0])[0] if thought_end else piece for piece in rendered
+        ]
         ids = [self._encode(piece) for piece in pieces]
         if not self.syntax.inline_results:
             # the policy writes the end of its turn itself

@@ -47,6 +47,20 @@ DROPS_THOUGHTS = (
 """As Qwen3's does: thoughts of turns before the last user message are left out."""
 
 
+OPENS_THOUGHTS = (
+    STEADY.replace(
+        "<|im_start|>{{ m.role }}\n{{ m.content }}",
+        "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think>\n"
+        "{% if '</think>' in m.content %}"
+        "{{ m.content.split('</think>')[0].split('<think>')[-1].strip('\n') }}\n</think>\n\n"
+        "{{ m.content.split('</think>')[-1].lstrip('\n') }}"
+        "{% else %}\n</think>\n\n{{ m.content }}{% endif %}"
+        "{% else %}{{ m.content }}{% endif %}",
+    ).replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
+)  # fmt: skip
+"""As Qwen3.5's does: it opens the thought, and a message without its end has an empty one."""
+
+
 @cache
 def embedded(name):
     return Dialect(train_tokenizer(TEXTS * 20, 420, SYNTAXES[name], TOOLS), TOOLS)
@@ -289,3 +303,16 @@ def test_tags_cannot_write_several_calls_or_those_of_no_tool():
         Dialect(embedded("tags").tokenizer, ()).conversation_ids(
             [*QUESTION, search_call("x", "lyon").message()]
         )
+
+
+@pytest.mark.parametrize("shortens", [False, True])
+def test_a_template_that_opens_thoughts_is_compared_by_whole_ones(shortens):
+    old = "messages[loop.index:] | selectattr('role', 'equalto', 'tool') | list"
+    cut = f"<tool_response>\n{{{{ 'cut' if {old} else m.content }}}}"
+    template = OPENS_THOUGHTS
+    if shortens:
+        template = template.replace("<tool_response>\n{{ m.content }}", cut)
+    dialect = given_model(template)
+    turns = turns_of(dialect)
+    assert dialect.drifted_turns(QUESTION, turns) == (len(turns) if shortens else 0)
+    assert dialect.drifted_turns(QUESTION, tampered(turns, 1)) >= 1
