@@ -163,7 +163,7 @@ def load_problems(directory: Path) -> list[DealtProblem]:
     path = directory / PROBLEMS_NAME
     problems: list[DealtProblem] = []
     try:
-        for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
+        for line in filter(None, path.read_text(encoding="utf-8").split("\n")):
             row = json.loads(line)
             fields = row["problem"] | {"expressions": tuple(row["problem"]["expressions"])}
             problems.append(DealtProblem(WordProblem(**fields), row["split"]))

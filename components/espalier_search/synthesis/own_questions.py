@@ -52,8 +52,8 @@ def read_own_questions(path: Path) -> list[OwnQuestion]:
         return []
     questions = []
     # not splitlines: a text may contain other line ends than those of the file
-    lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    for number, line in enumerate(lines, start=1):
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(filter(None, lines), start=1):
         try:
             row = json.loads(line)
             questions.append(

@@ -60,8 +60,10 @@ def test_a_text_may_contain_other_line_ends(tmp_path):
     assert load_problems(tmp_path) == dealt
 
 
-def test_no_file_is_no_problem():
+def test_no_file_is_no_problem(tmp_path):
     assert deal_problems(PythonMathConfig(), SplitsConfig()) == []
+    assert save_problems([], tmp_path) == 0
+    assert load_problems(tmp_path) == []
 
 
 def test_what_is_saved_is_loaded(tmp_path):
