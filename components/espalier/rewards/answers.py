@@ -38,7 +38,7 @@ _SHOWN = str.maketrans(
 )
 _SUPERSCRIPTS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?")
+_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?")
 _SHORT_NAME = 2
 """Letters of a name that a minus may end, such as a blood group's."""
 
