@@ -339,12 +339,12 @@ def provenance(
             files may have gigabytes.
     """
     described = STAGES[stage]
-    external = external_digests
-    if external is None:
-        external = described.external_inputs(profile)
+    if external_digests is None:
+        external_digests = described.external_inputs(profile)
     return Provenance(
         producer=stage,
         config_digest=described.digest(profile),
         seed=profile.seed,
-        inputs={name: manifest.content for name, manifest in manifests.items()} | {**external},
+        inputs={name: manifest.content for name, manifest in manifests.items()}
+        | {**external_digests},
     )

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 _TAIL_TOKENS = 16
 """Number of last tokens that are decoded to find a closing tag of several tokens."""
 _SENTINEL = "\ue000"
-_CLOSED_THOUGHT = "\ue001\n</think>\n\n"
 """A private-use character that stands for a message of the policy in a rendering."""
+_CLOSED_THOUGHT = "\ue001\n</think>\n\n"
+"""Another one, which stands for a thought of the policy, and the end of the thought."""
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _CALL_ENDS = ("<|eom_id|>", "<|eom|>")
 """Tokens that end a Llama message which waits for a tool's result; the usual end of turn ends any

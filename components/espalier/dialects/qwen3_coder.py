@@ -68,12 +68,12 @@ class Qwen3Coder(TaggedCalls):
 
 
 def _function_call(name: str, body: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
-    blocks, outside = split_blocks(body, _OPENING, _CLOSING[0], lambda _text, place: place)
+    blocks, outside = split_blocks(body, _OPENING, _CLOSING[0])
     if outside.strip():
         return Malformed(f"text of {name} outside of its parameters")
     tool = named_tool(name, tools)
     arguments: JsonObject = {}
-    # the next parameter's line ends one that is not closed
+    # a parameter that is not closed ends where the line of the next one begins
     for parameter in [part for block in blocks for part in block.split(f"\n{_OPENING}")]:
         named = _PARAMETER.fullmatch(parameter)
         if named is None:

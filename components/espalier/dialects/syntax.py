@@ -195,7 +195,10 @@ class Blocks(NamedTuple):
 
 
 def split_blocks(
-    text: str, opening: str, closing: str, value_end: Callable[[str, int], int]
+    text: str,
+    opening: str,
+    closing: str,
+    value_end: Callable[[str, int], int] = lambda _text, place: place,
 ) -> Blocks:
     """Cut a text at each opening tag and the next closing one.
 
@@ -261,8 +264,9 @@ _BLANKS = re.compile(r"\s*")
 def json_end(text: str, place: int) -> int:
     """Return the end of the JSON value from `place` on; `place` if there is none."""
     blanks = _BLANKS.match(text, place)
+    assert blanks is not None, "no blank matches as well"
     try:
-        return json_at(text, blanks.end() if blanks else place).end
+        return json_at(text, blanks.end()).end
     except ValueError:
         return place
 

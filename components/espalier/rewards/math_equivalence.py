@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from espalier.records import EspalierError
-from espalier.rewards.math_numbers import read_number
+from espalier.rewards.math_numbers import UNKNOWN, bare_formula, read_number
 
 _OPENING = r"\boxed{"
 
@@ -72,8 +72,6 @@ _COMPARE_WITHIN_S = 5
 _REPLY_WITHIN_S = 300.0
 _START_WITHIN_S = 300.0
 """Importing sympy takes about a second on an idle machine, over a minute on a busy one."""
-_FORMULA = re.compile(r"^\$|\$$")
-_UNKNOWN = re.compile(r"^([a-zA-Z])\s*=\s*")
 _BOUND = re.compile(
     r"[\s$]*(?:[a-zA-Z]\s*)?(?:[<>\u2264\u2265\u2248~]|\\(?:[lg]eq?|[lg]t|neq?|approx|sim)(?![a-z]))"
 )
@@ -118,12 +116,8 @@ def _same(answer: str, gold: str) -> bool:
 
 def _names_another_unknown(answer: str, gold: str) -> bool:
     """Whether one answer is `y = ...` and the other `x = ...`."""
-    said, wanted = (_UNKNOWN.match(_bare(text)) for text in (answer, gold))
+    said, wanted = (UNKNOWN.match(bare_formula(text)) for text in (answer, gold))
     return said is not None and wanted is not None and said[1] != wanted[1]
-
-
-def _bare(text: str) -> str:
-    return _FORMULA.sub("", text).strip().removesuffix(".").removesuffix("$").strip()
 
 
 @lru_cache(maxsize=4096)

@@ -20,7 +20,9 @@ _IN_BASE = re.compile(r"([0-9a-zA-Z]{1,40})_\{?(\d{1,2})\}?")
 _WRAPPED = re.compile(
     r"\*\*(.+)\*\*|\\(?:text(?:bf|it)?|math(?:bf|rm)|bm)\s*\{([^{}]*)\}|\(([\d.,]+)\)", re.DOTALL
 )
-_UNKNOWN = re.compile(r"[a-zA-Z]\s*=\s*")
+_FORMULA = re.compile(r"^\$|\$$")
+UNKNOWN = re.compile(r"([a-zA-Z])\s*=\s*")
+"""Name of the unknown in front of an answer: `x = 5`."""
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,?\s*\\[!,]|[ \u00a0\u2009\u202f])\s*(?=\d{3}(?!\d))")
 _UNIT = re.compile(
     r"\s*(?:\\(?:text|mathrm)\s*\{\s*([^{}\d]{1,40}?)\s*\}|\\,?\s+([^\W\d_]{2,40})|\s([^\W\d_]{2,40})"
@@ -88,9 +90,14 @@ def read_number(text: str) -> Number | None:
     return None
 
 
+def bare_formula(text: str) -> str:
+    """An answer without the dollars and the full stop around it."""
+    return _FORMULA.sub("", text).strip().removesuffix(".").removesuffix("$").strip()
+
+
 def _unwrapped(text: str) -> str:
-    bare = text.strip().strip("$").strip().removesuffix(".").removesuffix("$").strip()
-    named = _UNKNOWN.match(bare)
+    bare = bare_formula(text)
+    named = UNKNOWN.match(bare)
     bare = bare[named.end() :] if named else bare
     while wrapped := _WRAPPED.fullmatch(bare):
         bare = next(filter(None, wrapped.groups()), "").strip()

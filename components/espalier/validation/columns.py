@@ -49,7 +49,7 @@ def task_columns(
             "question": [task.question for _, task in tasks],
             "question_words": [len(words(task.question)) for _, task in tasks],
             "query": queries,
-            "blank_gold_answers": [_blank_answers(task, family) for _, task in tasks],
+            "blank_gold_answers": [_blank_answers(task) for _, task in tasks],
             "earlier_same_question": _earlier_copies(questions),
             "earlier_same_query": _earlier_copies(queries),
             # A task without a formal query (a user's own question) has none to share.
@@ -70,7 +70,7 @@ def _as_it_stands(text: str) -> str:
     return " ".join(text.split())
 
 
-def _blank_answers(task: Task, family: Family[Any]) -> int:
+def _blank_answers(task: Task) -> int:
     return sum(not gold.strip() for gold in task.verifier.gold)
 
 

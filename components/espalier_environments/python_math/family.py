@@ -47,11 +47,7 @@ from espalier_environments.python_math.benchmarks import read_problems
 from espalier_environments.python_math.calculating import CalculatingRuns, Calculations
 from espalier_environments.python_math.config import PythonMathConfig
 from espalier_environments.python_math.execution import is_proven
-from espalier_environments.python_math.problems import (
-    deal_problems,
-    read_word_problems,
-    save_problems,
-)
+from espalier_environments.python_math.problems import deal_problems, save_problems
 from espalier_environments.python_math.questions import (
     UNKNOWN_NAME,
     MathQuestion,
@@ -155,13 +151,10 @@ class PythonMath(
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
         """Split and store the user's problems; store nothing if stories are generated."""
-        problems = deal_problems(self.settings, self.profile.splits)
-        files = [path for path in (self.settings.problems, self.settings.heldout_problems) if path]
-        repeated = sum(len(read_word_problems(path)) for path in files) - len(problems)
-        if repeated:
-            tracker.note(f"left out {repeated} problems with the wording of another one")
+        problems = deal_problems(self.settings, self.profile.splits, tracker.note)
         draft.rows["problems"] = save_problems(problems, draft.path)
-        names = [path.name for path in files]
+        files = (self.settings.problems, self.settings.heldout_problems)
+        names = [path.name for path in files if path]
         source = f"Word problems of {' and '.join(names)}." if names else "Made by espalier."
         (draft.path / "attribution.txt").write_text(f"{source}\n", encoding="utf-8")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -120,30 +120,43 @@ def _wording(question: str) -> str:
     return _BLANKS.sub("", _DECORATION.sub("", text))
 
 
-def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtProblem]:
+def deal_problems(
+    config: PythonMathConfig, splits: SplitsConfig, note: Callable[[str], None] | None = None
+) -> list[DealtProblem]:
     """Read the profile's problem files and assign the problems to splits.
 
     The split of a problem depends only on its wording, not on the seed or the rest of the file. If
     there is a file of held-out problems, problems with the same wording are left out of the other
     splits. Of problems with one wording the last one stays.
 
+    Args:
+        config: names the files.
+        splits: shares of the splits.
+        note: is told how many problems were left out.
+
     Raises:
         DataError: a file is not in GSM8K's format; the message names the line.
     """
     if config.problems is None:
         return []
-    own = {_wording(problem.question): problem for problem in read_word_problems(config.problems)}
+    problems = read_word_problems(config.problems)
+    own = {_wording(problem.question): problem for problem in problems}
     if config.heldout_problems is None:
-        return [DealtProblem(problem, dealt_split(text, splits)) for text, problem in own.items()]
-    heldout = {_wording(p.question): p for p in read_word_problems(config.heldout_problems)}
-    kept = {text: problem for text, problem in own.items() if text not in heldout}
-    return [
-        *(
+        dealt = [DealtProblem(problem, dealt_split(text, splits)) for text, problem in own.items()]
+    else:
+        apart = read_word_problems(config.heldout_problems)
+        problems = [*problems, *apart]
+        heldout = {_wording(problem.question): problem for problem in apart}
+        dealt = [
             DealtProblem(problem, dealt_split(text, splits, heldout=False))
-            for text, problem in kept.items()
-        ),
-        *(DealtProblem(problem, "heldout") for problem in heldout.values()),
-    ]
+            for text, problem in own.items()
+            if text not in heldout
+        ]
+        dealt += [DealtProblem(problem, "heldout") for problem in heldout.values()]
+    repeated = len(problems) - len(dealt)
+    if repeated and note is not None:
+        note(f"left out {repeated} problems with the wording of another one")
+    return dealt
 
 
 def save_problems(problems: Iterable[DealtProblem], directory: Path) -> int:

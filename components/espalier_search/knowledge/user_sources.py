@@ -32,7 +32,7 @@ from espalier_search.knowledge.user_triples import add_triples
 
 _SUFFIXES = frozenset({".md", ".txt", ".jsonl"})
 FILES_LEFT_OUT = "files_left_out_"
-"""Beginning of the row counts of files that are no documents, before their ending."""
+"""Prefix of the manifest's counts of files that are no documents; the file ending follows it."""
 
 
 def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceDocument]:
