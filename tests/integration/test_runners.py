@@ -31,6 +31,7 @@ TINY = [
     "training.group_size=4",
     "training.dev_questions=10",
     "evaluation.sampled_questions=8",
+    "registry.min_questions=61",
 ]
 """The smoke profile with fewer tasks and steps: the path counts here, not what is learned."""
 

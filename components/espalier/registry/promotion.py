@@ -136,6 +136,36 @@ class GateComparison(NamedTuple):
         )
 
 
+class Objection(NamedTuple):
+    """Why a challenger does not become champion."""
+
+    reason: str
+    advice: str
+    """What the user can do about it, a sentence."""
+
+
+_MORE_QUESTIONS = (
+    "Hold more questions out (synthesis.heldout_tasks, splits.heldout_share), or give more "
+    "documents."
+)
+_MOST_QUESTIONS = 20_000
+"""Held-out questions above which more of them are no advice."""
+
+
+def _advice(comparison: GateComparison, least: float) -> str:
+    """Whether to train further, or to ask more: an interval narrows as the root of their number."""
+    above = comparison.gain - least
+    if not above > 0:
+        return "Train further."
+    needed = comparison.questions * ((comparison.gain - comparison.low) / above) ** 2
+    if not needed <= _MOST_QUESTIONS:  # or no interval
+        return "Train further."
+    return (
+        f"A gain of {100 * comparison.gain:+.1f} points shows in about {needed:,.0f} "
+        f"questions. {_MORE_QUESTIONS} Or train further."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PromotionGate:
     """Decides whether a challenger becomes champion."""
@@ -311,24 +341,30 @@ class PromotionGate:
             model.store(champion, write_scores(scratch / "new", found), suite_folder(digest))
         return scores
 
-    def objection(self, comparison: GateComparison, *, first: bool) -> str | None:
+    def objection(self, comparison: GateComparison, *, first: bool) -> Objection | None:
         """Reason why the comparison does not pass, or None if it passes.
 
         Args:
             comparison: the figures.
             first: whether there is no champion yet, so that any gain over the warm start counts.
         """
-        if comparison.questions < self.config.min_questions:
-            return f"at least {self.config.min_questions} questions (registry.min_questions) needed"
         least = 0.0 if first else self.config.min_gain
+        if comparison.questions < self.config.min_questions:
+            return Objection(
+                f"at least {self.config.min_questions} questions (registry.min_questions) needed",
+                _MORE_QUESTIONS,
+            )
         if not comparison.low > least:
             name = "0" if first else f"registry.min_gain = {least:g}"
-            return f"the interval's lower end must lie above {name}"
+            return Objection(
+                f"the interval's lower end must lie above {name}", _advice(comparison, least)
+            )
         for suite in comparison.suites:
             if not suite.low > -self.config.max_fall:
-                return (
+                return Objection(
                     f"on {suite.suite}, which registry.must_not_fall names, the interval's lower "
-                    f"end must lie above -{self.config.max_fall:g} (registry.max_fall)"
+                    f"end must lie above -{self.config.max_fall:g} (registry.max_fall)",
+                    "Train on tasks of that suite too.",
                 )
         return None
 
@@ -494,14 +530,17 @@ def _move_champion(
 
 
 def _refuse(
-    model: RegisteredModel, challenger: ModelVersion, comparison: GateComparison, objection: str
+    model: RegisteredModel,
+    challenger: ModelVersion,
+    comparison: GateComparison,
+    objection: Objection,
 ) -> None:
     if challenger.gate in (PENDING, REFUSED):  # keep an earlier pass: rollback needs it
-        record = {GATE: REFUSED, GATE_REASON: f"{objection}: {comparison}"}
+        record = {GATE: REFUSED, GATE_REASON: f"{objection.reason}: {comparison}"}
         model.tag(challenger, {**record, **_figures(comparison)})
     raise RegistryError(
-        f"{challenger.label} is not promoted: {objection}; found {comparison}. No alias was moved. "
-        "Train further, or promote it with --force REASON."
+        f"{challenger.label} is not promoted: {objection.reason}; found {comparison}. No alias was "
+        f"moved. {objection.advice} `--force REASON` promotes it all the same."
     )
 
 

@@ -26,6 +26,7 @@ SMALL = (
     "synthesis.train_tasks=400",
     "synthesis.trajectories=40",
     "curriculum.candidates=20",
+    "registry.min_questions=500",
 )
 """Of the smoke profile: every stage does its work, and little of it."""
 IS_MULTI_USER = "ESPALIER_TEST_KUBEFLOW_NAMESPACE" in os.environ

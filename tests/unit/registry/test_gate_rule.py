@@ -40,7 +40,21 @@ def test_a_challenger_passes_above_the_least_gain(gate, figures, first, objectio
     if objection is None:
         assert found is None
     else:
-        assert objection in found
+        assert objection in found.reason
+
+
+@pytest.mark.parametrize(
+    ("figures", "advice"),
+    [
+        ({"questions": 99}, "documents"),
+        ({"gain": 0.06, "low": -0.01}, "4,900 questions"),  # interval 7 times what lies above 5
+        ({"gain": 0.04, "low": 0.01}, "Train further."),
+        ({"gain": 0.0501, "low": 0.0}, "Train further."),  # millions of questions
+        ({"gain": float("nan"), "low": float("nan")}, "Train further."),
+    ],
+)
+def test_the_advice_fits_the_cause(gate, figures, advice):
+    assert advice in gate.objection(comparison(**figures), first=False).advice
 
 
 def test_a_group_that_fell_refuses_nothing(gate):
