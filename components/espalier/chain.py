@@ -115,14 +115,8 @@ class Stage:
         reads_database = self.name == "ingest" and profile.knowledge.source == "sql"
         return self.name != "register" and not reads_database
 
-    def external_inputs(self, profile: Profile) -> dict[str, str]:
-        """Key of the profile -> digest of a user's own file that the stage reads.
-
-        They count by content, not by path: an edited source runs the stage again. What is not
-        there is left out: the stage itself says so. Classes of other packages count by
-        their code, and a given model, where only its dialect matters, by that. A named model counts
-        by what its manifest calls its content, wherever it lies.
-        """
+    def external_paths(self, profile: Profile) -> dict[str, Path]:
+        """Key of the profile -> a user's own file or folder that the stage reads."""
         paths: dict[str, Path | None] = {}
         match self.name:
             case "ingest":
@@ -143,10 +137,20 @@ class Stage:
                 pass
         if "agent" in self.sections:
             paths |= profile.agent.external_files()
+        return {key: path for key, path in paths.items() if path is not None}
+
+    def external_inputs(self, profile: Profile) -> dict[str, str]:
+        """Key of the profile -> digest of a user's own file that the stage reads.
+
+        They count by content, not by path: an edited source runs the stage again. What is not
+        there is left out: the stage itself says so. Classes of other packages count by
+        their code, and a given model, where only its dialect matters, by that. A named model counts
+        by what its manifest calls its content, wherever it lies.
+        """
         found = {
-            name: tree_digest(path)
-            for name, path in paths.items()
-            if path is not None and path.exists()
+            key: tree_digest(path)
+            for key, path in self.external_paths(profile).items()
+            if path.exists()
         }
         return found | self._recorded_digests(profile)
 

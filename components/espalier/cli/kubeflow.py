@@ -16,7 +16,7 @@ from espalier.cli.kubeflow_runs import connected, details, leave, watched
 if TYPE_CHECKING:
     from espalier.cluster.kubeflow import KubeflowApi
     from espalier.cluster.schedules import Schedule
-    from espalier.config import ImagesConfig
+    from espalier.config import ImagesConfig, Profile
 
 schedule = typer.Typer(
     name="schedule",
@@ -56,10 +56,12 @@ def compile_(
     from espalier.orchestration.pipelines import compile_pipeline, form_defaults
     from espalier.steps.profiles import named_profile
 
-    settings = named_profile(profile, set_ or ()).kubernetes
+    resolved = named_profile(profile, set_ or ())
+    settings = resolved.kubernetes
     defaults = form_defaults(profile, set_ or ())
     compile_pipeline(out, defaults, settings, image)
     _note_model(defaults.get("base_model"))
+    _note_files(resolved)
     _note_tags(settings.images if image is None else ImagesConfig(cpu=image, train=image))
     typer.echo(f"wrote {out}")
 
@@ -100,6 +102,7 @@ def submit(
     with connected(profile, set_) as (api, resolved):
         _note_tags(resolved.kubernetes.images)
         _note_model(form_defaults(profile, set_ or ()).get("base_model"))
+        _note_files(resolved)
         compile_to = partial(compile_profile, profile, set_ or ())
         run_id = start_run(api, name or resolved.name, compile_to)
         url = api.run_page(run_id) if as_json else None
@@ -263,6 +266,23 @@ def _note_model(reference: str | int | None) -> None:
                 f"`{push}` puts it there, once"
             ]
         )
+
+
+def _note_files(profile: Profile) -> None:
+    """Print to stderr which of the user's own files and folders the pods read."""
+    from espalier.chain import CHAIN
+    from espalier.config import named_reference
+
+    read = {key: path for stage in CHAIN for key, path in stage.external_paths(profile).items()}
+    if named_reference(profile.policy.model) is not None:
+        del read["policy.model"]
+    _note(
+        [
+            f"pods read {key} = {path}; put it into the image or on a volume, under that path "
+            "(docs/cluster.md, Files of your own)"
+            for key, path in read.items()
+        ]
+    )
 
 
 def _note_tags(images: ImagesConfig) -> None:

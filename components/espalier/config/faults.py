@@ -11,16 +11,24 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 
-def explained(path: Path, error: ValidationError, model: type[BaseModel]) -> str:
+def explained(
+    path: Path, error: ValidationError, model: type[BaseModel], overridden: Sequence[str] = ()
+) -> str:
     """Message with a line for each fault: key, fault, and the nearest valid name for a wrong one.
 
     Args:
         path: file of the profile.
         error: error of parsing it.
         model: class that it was parsed into.
+        overridden: keys whose value is not the file's, but of `--set` or of a form.
     """
     lines = [f"{path}: {error.error_count()} fault(s) in the profile"]
-    return "\n  ".join([*lines, *fault_lines(error, model)])
+    for line in fault_lines(error, model):
+        is_given = any(line.startswith((f"{key}:", f"{key}.")) for key in overridden)
+        lines.append(f"--set {line}" if is_given else line)
+    if all(line.startswith("--set ") for line in lines[1:]):
+        lines[0] = f"{path} with --set: {error.error_count()} fault(s)"
+    return "\n  ".join(lines)
 
 
 def fault_lines(

@@ -375,8 +375,8 @@ class RegistryConfig(Section):
     min_gain: float = Field(default=0.0, ge=-1, le=1)
     """Least lower end of the paired interval (challenger - champion, EM 0-1), exclusive."""
     min_questions: int = Field(default=50, ge=1)
-    """Least number of held-out questions that can pass the gate. How many a gain needs, its interval
-    says; of fewer than 50 the bootstrap's is too narrow."""
+    """Least number of held-out questions that can pass the gate. How many a gain needs is what its
+    interval says; with fewer than 50 the bootstrap makes it too narrow."""
     must_not_fall: tuple[str, ...] = Field(default=(), exclude_if=lambda it: not it)
     """Suites of [evaluation.suites] on which a challenger must not fall behind either."""
     max_fall: float = Field(default=0.05, ge=0, lt=1, exclude_if=lambda it: it == 0.05)

@@ -433,7 +433,8 @@ def parse_profile(
     try:
         return Profile.model_validate_json(json.dumps(tables, default=str))
     except ValidationError as error:
-        raise ProfileError(explained(source, error, Profile)) from error
+        keys = [key for key, _ in overrides]
+        raise ProfileError(explained(source, error, Profile, keys)) from error
 
 
 def override_tables(tables: dict[str, Any], overrides: Sequence[tuple[str, object]]) -> None:

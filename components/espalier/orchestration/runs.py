@@ -17,7 +17,7 @@ from espalier.orchestration.run_directory import (
     RunState,
     locked_run,
 )
-from espalier.records import CompositeTracker, Tracker, json_digest, write_whole
+from espalier.records import CompositeTracker, KnowledgeError, Tracker, json_digest, write_whole
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.tracking import ParentRun, ending, open_parent_run
 from espalier.steps.console import ConsoleTracker
@@ -173,6 +173,9 @@ def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
 
 def _check_inputs(profile: Profile, say: Say) -> None:
     """Check the user's model and files, which a stage would refuse only much later."""
+    folder = profile.knowledge.path if profile.asks_own_knowledge else None
+    if folder and folder.is_dir() and not any(path.is_file() for path in folder.rglob("*")):
+        raise KnowledgeError(f"knowledge.path = {folder}: no file in it")
     check_given_model(profile, say)
     if any(profile.warm_start.external_files().values()):
         from espalier.training.own_traces import check_own_traces  # it imports torch

@@ -74,6 +74,11 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
         )
     _require_causal_lm(model)
     parameters, memory = stored_parameters(model), _training_memory(profile)
+    if not parameters and next(model.glob("*.bin"), None) is None:
+        raise PolicyError(
+            f"policy.model = {model}: no weights in it, neither .safetensors nor .bin. Copy or "
+            "download the directory again."
+        )
     if parameters and memory:
         processes = profile.training.processes if profile.training.sharded else 1
         if warning := memory_fault(model, parameters, memory, processes=processes):

@@ -141,6 +141,15 @@ def test_a_folder_that_is_no_run_is_refused(espalier, tmp_path, command):
     assert (result.exit_code, str(tmp_path / "absent") in result.stderr) == (1, True)
 
 
+def test_an_empty_folder_is_refused_before_anything_is_made(espalier, tmp_path):
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    own = ("--set", "knowledge.source=folder", "--set", f"knowledge.path={documents}")
+    result = espalier("run", *own, "--out", str(tmp_path / "run"))
+    assert (result.exit_code, f"{documents}: no file" in result.stderr) == (1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["documents"]
+
+
 @pytest.mark.parametrize("command", ["versions", "rollback", "promote"])
 def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch, command):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -157,7 +166,10 @@ def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch
 def test_compile_writes_a_pipeline_and_says_where_pods_look(espalier, tmp_path):
     out = tmp_path / "pipeline.yaml"
     given = ("compile", "--set", "policy.model=smollm2", "--out")
-    result = espalier(*given, str(out))
+    own = ("--set", "knowledge.source=folder", "--set", "knowledge.path=/documents")
+    result = espalier(*given, str(out), *own)
+    assert "pods read knowledge.path = /documents" in result.stderr
+    assert "policy.model =" not in result.stderr
     assert str(out) in result.stdout
     assert f"espalier-cpu:{__version__}" in result.stderr
     reference = f"smollm2@{NAMED_MODELS['smollm2'].content}"

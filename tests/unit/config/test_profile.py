@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from espalier.chain import CHAIN, STAGES
@@ -75,6 +77,18 @@ def test_an_override_without_key_or_value_is_refused(write, override, complaint)
 def test_a_wrong_name_is_placed_and_answered_with_the_nearest(write, text, complaint):
     with pytest.raises(ProfileError, match=complaint):
         load_profile(write(text))
+
+
+def test_a_fault_says_whether_the_file_or_an_override_has_it(write):
+    path = write("[training]\nsteps = -1\n")
+    both = (
+        re.escape(f"{path}: 2 fault(s)") + r".*\n  --set warm_start\.stepz: .*\n  training\.steps: "
+    )
+    with pytest.raises(ProfileError, match=both):
+        load_profile(path, ["warm_start.stepz=3"])
+    sound = write("")
+    with pytest.raises(ProfileError, match=r"toml with --set: 1 .*\n  --set training\.steps: "):
+        load_profile(sound, ["training.steps=-1"])
 
 
 def test_an_override_keeps_its_neighbours_in_a_nested_table(write):

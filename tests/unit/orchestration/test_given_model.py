@@ -74,6 +74,10 @@ def without_its_shards(model):
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def without_weights(model):
+    (model / "model.safetensors").unlink()
+
+
 def cut_short(model):
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
@@ -85,6 +89,7 @@ def cut_short(model):
         (without_chat_template, "chat template"),
         (that_generates_no_text, "'vit'"),
         (without_its_shards, "model-1-of-2"),
+        (without_weights, "no weights"),
         (cut_short, r"model\.safetensors"),
     ],
 )
