@@ -250,6 +250,7 @@ def report(*, run: RunArgument) -> None:
         "espalier chat runs/demo",
         "espalier chat runs/demo --question 'what is the currency of the country of Lyon?'",
         "espalier chat runs/demo --policy runs/demo/warm_policy/policy",
+        "espalier chat runs/shop --task heldout-955dfb5b152b",
     )
 )
 def chat(

@@ -27,7 +27,16 @@ from espalier.evaluation.suite import VIEW
 from espalier.evaluation.suite_results import rows_table
 from espalier.orchestration.results import aligned
 from espalier.orchestration.run_directory import PROFILE_NAME
-from espalier.records import ArtifactError, Message, RegistryError, open_artifact, read_tasks
+from espalier.records import (
+    SPLITS,
+    ArtifactError,
+    DataError,
+    Message,
+    RegistryError,
+    Task,
+    open_artifact,
+    read_tasks,
+)
 from espalier.records.trajectory import Trajectory
 from espalier.registry.promotion import Compare, EvaluateChampion, EvaluateSuite
 from espalier.registry.registration import read_result
@@ -181,12 +190,15 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
 
 
 class Conversation:
-    """Chat with a policy: every question is an episode of its own, without a gold answer."""
+    """Chat with a policy: every question or task is an episode of its own."""
 
-    def __init__(self, roller: TrajectorySampler, profile: Profile) -> None:
+    def __init__(
+        self, roller: TrajectorySampler, profile: Profile, tasks: Mapping[str, Task]
+    ) -> None:
         self._roller = roller
         self._family = family_of(profile)
         self._seed = profile.seed
+        self._tasks = tasks
 
     @classmethod
     @contextmanager
@@ -194,11 +206,12 @@ class Conversation:
         """A conversation with the trained policy of `run_dir`, or with another policy.
 
         Args:
-            run_dir: the run that gives knowledge and episode limits.
+            run_dir: the run that gives knowledge, tasks and episode limits.
             policy_dir: any Hugging Face directory; None means the run's trained policy.
 
         Raises:
-            ArtifactError: the run has not published knowledge and policy, or they are damaged.
+            ArtifactError: the run has not published knowledge, tasks and policy, or they are
+                damaged.
             PolicyError: not a policy directory.
         """
         from espalier.rollout.roller import Roller
@@ -206,29 +219,79 @@ class Conversation:
         run = open_finished_run(run_dir)
         prepare_torch(run.profile.threads)
         open_artifact(run.folder("knowledge"))
+        open_artifact(run.folder("accepted"))
+        tasks = {
+            task.task_id: task
+            for split in reversed(SPLITS)  # held-out ones first
+            for task in read_tasks(run.folder("accepted") / "tasks" / f"{split}.jsonl")
+        }
         if policy_dir is None:
             open_artifact(run.folder("trained_policy"))
             policy_dir = run.folder("trained_policy") / "policy"
         with _environments(run) as environments_over:
-            yield cls(Roller.open(policy_dir, environments_over("full"), run.profile), run.profile)
+            roller = Roller.open(policy_dir, environments_over("full"), run.profile)
+            yield cls(roller, run.profile, tasks)
 
     def ask(self, question: str) -> Trajectory:
-        """Roll out one episode for the question, decoded greedily."""
+        """Roll out one episode for the question, decoded greedily; it has no gold answer.
+
+        Raises:
+            DataError: the run's tasks have a state of their own, which a question lacks.
+        """
         task = self._family.chat_task(question)
+        stateful = [
+            other.task_id
+            for other in self._tasks.values()
+            if other.environment == task.environment and other.arguments
+        ]
+        if stateful and not task.arguments:
+            raise DataError(
+                f"a task of {task.environment} is more than its question: it has a state of its "
+                f"own. Play one of the run's tasks: --task {stateful[0]}"
+            )
+        return self.play(task)
+
+    def task(self, task_id: str) -> Task:
+        """A task of the run, of any split.
+
+        Raises:
+            DataError: the run has no such task.
+        """
+        if task_id not in self._tasks:
+            raise DataError(
+                f"the run has no task {task_id}. Its tasks are in accepted/tasks, "
+                f"{next(iter(self._tasks), 'none')} for one"
+            )
+        return self._tasks[task_id]
+
+    def play(self, task: Task) -> Trajectory:
+        """Roll out one episode of a task, decoded greedily."""
         (trajectory,) = self._roller.roll_out([task], samples=1, temperature=0.0, seed=self._seed)
         return trajectory
 
 
-def transcript(trajectory: Trajectory) -> str:
-    """The episode's messages, one per line, and its answer as the last line."""
-    speakers = {"user": "question", "assistant": "policy", "tool": "found", "system": "system"}
+_SPEAKERS = {"user": "question", "assistant": "policy", "tool": "found", "system": "system"}
+
+
+def transcript(trajectory: Trajectory, task: Task | None = None) -> str:
+    """The episode's messages, one per line, and its answer as the last line.
+
+    Args:
+        trajectory: the episode.
+        task: the task that was played. The questions are then shown too, and the reward.
+    """
     lines = [
-        f"{speakers[message.role]:<9} {shown(message)}"
+        f"{_SPEAKERS[message.role]:<9} {shown(message)}"
         for message in trajectory.messages
-        if message.role != "user"
+        if task is not None or message.role != "user"
     ]
     answer = trajectory.answer or f"none ({trajectory.finish_reason.value})"
-    return "\n".join([*lines, f"{'answer':<9} {answer}"])
+    lines.append(f"{'answer':<9} {answer}")
+    if task is not None:
+        lines.append(f"{'gold':<9} {' | '.join(task.verifier.gold)}")
+        terms = ", ".join(f"{name} {value:g}" for name, value in trajectory.reward.items())
+        lines.append(f"{'reward':<9} {terms or 'none: the environment was lost'}")
+    return "\n".join(lines)
 
 
 def shown(message: Message) -> str:

@@ -3,8 +3,9 @@ import json
 import pytest
 
 from espalier.config import Profile
+from espalier.environments import make_task
 from espalier.orchestration.finished_run import Conversation, open_finished_run, transcript
-from espalier.records import ArtifactError, Message, ProfileError, ToolCall
+from espalier.records import ArtifactError, DataError, Message, ProfileError, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 
 
@@ -29,11 +30,37 @@ SAID = (("tool", "Lyon | country: France"), ("assistant", "France"))
 
 
 def test_a_question_shows_its_searches_and_its_answer():
-    trajectory = Conversation(OneSearch(), Profile()).ask("which country is Lyon in?")
+    trajectory = Conversation(OneSearch(), Profile(), {}).ask("which country is Lyon in?")
     assert trajectory.messages[0].content == "which country is Lyon in?"
     lines = transcript(trajectory).splitlines()
     shown = ("search(query=lyon country)", "country: France", "France", "France")
     assert all(text in line for text, line in zip(shown, lines, strict=True))
+
+
+def stateful_task():
+    return make_task(
+        "search_qa", "which country is Lyon in?", gold=("France",), split="heldout", source="s",
+        key="k", arguments={"world": 3},
+    )  # fmt: skip
+
+
+def test_a_task_is_shown_with_its_question_gold_and_reward():
+    task = stateful_task()
+    conversation = Conversation(OneSearch(), Profile(), {task.task_id: task})
+    played = conversation.play(conversation.task(task.task_id))
+    played.reward["outcome"] = 1.0
+    lines = transcript(played, task).splitlines()
+    assert lines[0] == "question  which country is Lyon in?"
+    assert lines[-2:] == ["gold      France", "reward    outcome 1"]
+
+
+def test_a_question_without_the_state_of_tasks_is_refused_by_name():
+    task = stateful_task()
+    conversation = Conversation(OneSearch(), Profile(), {task.task_id: task})
+    with pytest.raises(DataError, match=f"--task {task.task_id}"):
+        conversation.ask("which country is Lyon in?")
+    with pytest.raises(DataError, match=f"no task dev-7.*{task.task_id}"):
+        conversation.task("dev-7")
 
 
 def test_a_folder_without_a_sound_run_is_refused(tmp_path):
