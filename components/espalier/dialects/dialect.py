@@ -6,7 +6,8 @@ rendering in which a sentinel stands for each of them. `drifted_turns` compares 
 with the template's rendering of the whole conversation.
 
 Only the template and the dialect's syntax write control tokens. In the text of users, tools and
-schemas, and in the arguments of calls, they are encoded as ordinary text (`control_tokens`).
+schemas, and in the names, ids and arguments of calls, they are encoded as ordinary text
+(`control_tokens`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from espalier.records import (
     Malformed,
     Message,
     PolicyError,
+    ToolCall,
     ToolCalls,
     action_of,
 )
@@ -444,16 +446,22 @@ class Dialect:
         def as_text(words: str) -> str:
             return self._controls.as_text(_without_sentinel(words), but=escaped)
 
+        def call_as_text(call: ToolCall) -> ToolCall:
+            # dialects with inline results find a call's tool by its name, and write its tag
+            name = call.name if self.syntax.inline_results else as_text(call.name)
+            arguments = map_texts(call.arguments, as_text)
+            return ToolCall(name=name, arguments=arguments, call_id=as_text(call.call_id))
+
         thought = None if action.thought is None else self._read(action.thought)
         if isinstance(action, FinalAnswer):
             told = replace(action, text=self._read(action.text), thought=thought)
-            return self.syntax.write(told, self.tools)
-        calls = tuple(
-            call.model_copy(update={"arguments": map_texts(call.arguments, as_text)})
-            for call in action.calls
-        )
-        spelled = self.syntax.write(replace(action, calls=calls, thought=thought), self.tools)
-        return _ESCAPED_CUT.sub(rf"\g<1>{CUT}", spelled) if _CUT_IN_PYTHON in spelled else spelled
+        else:
+            told = replace(action, calls=tuple(map(call_as_text, action.calls)), thought=thought)
+        spelled = self.syntax.write(told, self.tools)
+        if _CUT_IN_PYTHON in spelled:
+            spelled = _ESCAPED_CUT.sub(rf"\g<1>{CUT}", spelled)
+        # "<|im_end|" is no control token before the syntax writes ">" behind it
+        return self._controls.cut(spelled, but=self._own_marks)
 
     def _tool_as_text(self, tool: ToolSpec) -> ToolSpec:
         """Return a tool for templates and instructions."""
