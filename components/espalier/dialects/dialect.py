@@ -24,6 +24,7 @@ from espalier.dialects import Syntax, detected_dialect, syntax_of
 from espalier.dialects.control_tokens import CUT, control_tokens, map_texts
 from espalier.dialects.known_texts import KnownTexts
 from espalier.dialects.mistral import Mistral
+from espalier.dialects.rendering import rendering
 from espalier.dialects.syntax import THINK
 from espalier.dialects.tags import Tags
 from espalier.records import (
@@ -526,11 +527,12 @@ class Dialect:
         if self._template_tells_tools and self._told_tools:
             tools = [tool.as_function() for tool in self._told_tools]
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages, tools=tools, add_generation_prompt=generate, tokenize=False
+            with rendering(self._template):
+                return str(
+                    self.tokenizer.apply_chat_template(
+                        messages, tools=tools, add_generation_prompt=generate, tokenize=False
+                    )
                 )
-            )
         except TemplateError as error:
             raise PolicyError(
                 f"{self.tokenizer.name_or_path}: its chat template refuses a conversation with "

@@ -79,11 +79,11 @@ WORKSPACE = "/workspace"
 MASKED_FILES = tuple(
     f"/proc/{name}"
     for name in (
-        "buddyinfo", "config.gz", "consoles", "crypto", "devices", "diskstats", "dma", "execdomains",
-        "fb", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg",
-        "latency_stats", "mdstat", "misc", "modules", "mtrr", "pagetypeinfo", "partitions",
-        "sched_debug", "schedstat", "slabinfo", "softirqs", "swaps", "timer_list", "timer_stats",
-        "version_signature", "vmallocinfo", "zoneinfo",
+        "buddyinfo", "config.gz", "consoles", "crypto", "devices", "diskstats", "dma",
+        "execdomains", "fb", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users",
+        "keys", "kmsg", "latency_stats", "mdstat", "misc", "modules", "mtrr", "pagetypeinfo",
+        "partitions", "sched_debug", "schedstat", "slabinfo", "softirqs", "swaps", "timer_list",
+        "timer_stats", "version_signature", "vmallocinfo", "zoneinfo",
     )
 )  # fmt: skip
 """Files that tell one machine from another by its disks, devices and kernel; programs that measure
