@@ -89,13 +89,13 @@ def test_deep_values_of_the_form_are_one_message(overrides):
     assert str(refused.value)
 
 
-@pytest.mark.parametrize("key", FORM_KEYS)
-def test_a_deep_value_of_a_field_is_a_text(key):
-    form = {key: "[" * _DEEP}
-    try:
-        resolved_profile("smoke", seed=0, overrides="", form=form)
-    except ProfileError as error:
-        assert FORM_KEYS[key].partition(".")[0] in str(error)
+_TEXT_KEYS = {"base_model", "knowledge_path"}
+
+
+@pytest.mark.parametrize("key", sorted(FORM_KEYS.keys() - _TEXT_KEYS))
+def test_a_deep_value_of_a_field_names_its_key(key):
+    with pytest.raises(ProfileError, match=FORM_KEYS[key].partition(".")[0]):
+        resolved_profile("smoke", seed=0, overrides="", form={key: "[" * _DEEP})
 
 
 @pytest.mark.parametrize("inside", ["[", '{"a":'])
