@@ -32,6 +32,7 @@ import uvicorn
 
 from sandboxd import kernel
 from sandboxd.app import Server
+from sandboxd.framing import StrictProtocol
 from sandboxd.kernel import has_own_users
 from sandboxd.metrics import Metrics
 from sandboxd.runs import FILE_THREADS, Runs
@@ -81,7 +82,7 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     http = uvicorn.Server(
         uvicorn.Config(
             server.app(digest),
-            http="h11",
+            http=StrictProtocol,
             loop="asyncio",
             ws="none",
             lifespan="off",

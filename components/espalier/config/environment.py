@@ -207,7 +207,9 @@ class _SandboxConfig(Section):
     max_uses: int = Field(default=256, ge=1)
     """Number of uses after which a sandbox is replaced."""
     memory_mb: int = Field(default=256, ge=32)
-    """Memory limit per program, MiB."""
+    """Memory of a program, MiB. The kernel gives no process more; what several processes of a
+    program hold together is measured every 0.1 s, and may reach several times as much before they
+    are killed."""
 
 
 class LocalSandboxConfig(_SandboxConfig):

@@ -411,7 +411,7 @@ def read_toml_profile(path: Path) -> dict[str, Any]:
         raise ProfileError(f"{path}: no such profile") from error
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read as a profile ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's own error is a ValueError
         raise ProfileError(f"{path}: not TOML: {error}") from error
 
 
@@ -432,6 +432,8 @@ def parse_profile(
     override_tables(tables, overrides)
     try:
         return Profile.model_validate_json(json.dumps(tables, default=str))
+    except RecursionError as error:
+        raise ProfileError(f"{source}: its tables are nested too deeply") from error
     except ValidationError as error:
         keys = [key for key, _ in overrides]
         raise ProfileError(explained(source, error, Profile, keys)) from error
@@ -458,17 +460,24 @@ def parsed_override(text: str) -> tuple[str, object]:
     """Key and value of `section.key=value`; the value is in TOML, or a bare string.
 
     Raises:
-        ProfileError: the text has no key or no `=`.
+        ProfileError: the text has no key or no `=`, or the value is nested too deeply.
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ProfileError(f"--set {text}: write it as section.key=value")
-    return key.strip(), _parsed_value(value.strip())
+        raise ProfileError(f"--set {text[:_SHOWN]}: write it as section.key=value")
+    try:
+        return key.strip(), _parsed_value(value.strip())
+    except RecursionError as error:
+        raise ProfileError(f"--set {text[:_SHOWN]}: its value is nested too deeply") from error
+
+
+_SHOWN = 100
+"""Characters of an override that a message repeats."""
 
 
 def _parsed_value(text: str) -> object:
     """Value of `text` as TOML, or `text` itself if it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # not TOML, or an integer of thousands of digits
         return text

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from espalier.dialects.rendering import rendering
 from espalier.records import PolicyError
 
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -75,13 +76,14 @@ def assistant_segments(
             "Put {% generation %} and {% endgeneration %} around it in tokenizer_config.json."
         )
     special_tokens: dict[str, Any] = dict(tokenizer.special_tokens_map)
-    rendered: Any = render_jinja_template(
-        [messages],
-        tools=list(tools) if tools else None,
-        chat_template=template,
-        return_assistant_tokens_mask=True,
-        **special_tokens,
-    )
+    with rendering(template):
+        rendered: Any = render_jinja_template(
+            [messages],
+            tools=list(tools) if tools else None,
+            chat_template=template,
+            return_assistant_tokens_mask=True,
+            **special_tokens,
+        )
     (text,), (spans,) = rendered
     written = bytearray(len(text))
     for start, end in spans:

@@ -52,13 +52,17 @@ class ControlTokens:
 
     def as_text(self, content: str, *, but: frozenset[str] = frozenset()) -> str:
         """Return the content, cut wherever it spells a control token, except those of `but`."""
-        if CUT in content:
-            content = content.replace(CUT, _REPLACEMENT)
+        return self.cut(content.replace(CUT, _REPLACEMENT), but=but)
+
+    def cut(self, text: str, *, but: frozenset[str]) -> str:
+        """Return a text cut in every control token except those of `but`; its cuts stay."""
         if self._normalise is not None:
-            normalised = self._normalise(content)
-            if self._normalised_pattern.search(normalised):  # spells a token once it is normalised
-                content = _cut(self._normalised_pattern, normalised, but)
-        return _cut(self._pattern, content, but)
+            normalised = CUT.join(map(self._normalise, text.split(CUT)))
+            kept = but.union(map(self._normalise, but))
+            cut = _cut(self._normalised_pattern, normalised, kept)
+            if cut != normalised:  # spells a token once it is normalised
+                text = cut
+        return _cut(self._pattern, text, but)
 
     def encode(self, text: str) -> list[int]:
         """Return token ids; control tokens are those that were not cut."""

@@ -109,7 +109,7 @@ def _chat_template(directory: Path) -> str:
     for name, read in (("chat_template.jinja", str), ("tokenizer_config.json", _named_template)):
         path = directory / name
         if path.is_file():
-            return read(path.read_text(encoding="utf-8"))
+            return read(path.read_text(encoding="utf-8", errors="replace"))
     return ""
 
 
@@ -117,7 +117,7 @@ def _named_template(config: str) -> str:
     """Return the template that a tokenizer's configuration holds; several of them one by one."""
     try:
         found = json.loads(config).get("chat_template")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
     if isinstance(found, list):  # a list of {"name": ..., "template": ...}
         named = (one.get("template") for one in found if isinstance(one, dict))

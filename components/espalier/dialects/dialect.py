@@ -6,7 +6,8 @@ rendering in which a sentinel stands for each of them. `drifted_turns` compares 
 with the template's rendering of the whole conversation.
 
 Only the template and the dialect's syntax write control tokens. In the text of users, tools and
-schemas, and in the arguments of calls, they are encoded as ordinary text (`control_tokens`).
+schemas, and in the names, ids and arguments of calls, they are encoded as ordinary text
+(`control_tokens`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from espalier.dialects import Syntax, detected_dialect, syntax_of
 from espalier.dialects.control_tokens import CUT, control_tokens, map_texts
 from espalier.dialects.known_texts import KnownTexts
 from espalier.dialects.mistral import Mistral
+from espalier.dialects.rendering import rendering
 from espalier.dialects.syntax import THINK
 from espalier.dialects.tags import Tags
 from espalier.records import (
@@ -31,6 +33,7 @@ from espalier.records import (
     Malformed,
     Message,
     PolicyError,
+    ToolCall,
     ToolCalls,
     action_of,
 )
@@ -444,16 +447,22 @@ class Dialect:
         def as_text(words: str) -> str:
             return self._controls.as_text(_without_sentinel(words), but=escaped)
 
+        def call_as_text(call: ToolCall) -> ToolCall:
+            # dialects with inline results find a call's tool by its name, and write its tag
+            name = call.name if self.syntax.inline_results else as_text(call.name)
+            arguments = map_texts(call.arguments, as_text)
+            return ToolCall(name=name, arguments=arguments, call_id=as_text(call.call_id))
+
         thought = None if action.thought is None else self._read(action.thought)
         if isinstance(action, FinalAnswer):
             told = replace(action, text=self._read(action.text), thought=thought)
-            return self.syntax.write(told, self.tools)
-        calls = tuple(
-            call.model_copy(update={"arguments": map_texts(call.arguments, as_text)})
-            for call in action.calls
-        )
-        spelled = self.syntax.write(replace(action, calls=calls, thought=thought), self.tools)
-        return _ESCAPED_CUT.sub(rf"\g<1>{CUT}", spelled) if _CUT_IN_PYTHON in spelled else spelled
+        else:
+            told = replace(action, calls=tuple(map(call_as_text, action.calls)), thought=thought)
+        spelled = self.syntax.write(told, self.tools)
+        if _CUT_IN_PYTHON in spelled:
+            spelled = _ESCAPED_CUT.sub(rf"\g<1>{CUT}", spelled)
+        # "<|im_end|" is no control token before the syntax writes ">" behind it
+        return self._controls.cut(spelled, but=self._own_marks)
 
     def _tool_as_text(self, tool: ToolSpec) -> ToolSpec:
         """Return a tool for templates and instructions."""
@@ -518,11 +527,12 @@ class Dialect:
         if self._template_tells_tools and self._told_tools:
             tools = [tool.as_function() for tool in self._told_tools]
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages, tools=tools, add_generation_prompt=generate, tokenize=False
+            with rendering(self._template):
+                return str(
+                    self.tokenizer.apply_chat_template(
+                        messages, tools=tools, add_generation_prompt=generate, tokenize=False
+                    )
                 )
-            )
         except TemplateError as error:
             raise PolicyError(
                 f"{self.tokenizer.name_or_path}: its chat template refuses a conversation with "

@@ -29,6 +29,7 @@ from espalier.config import (
     open_named_model,
 )
 from espalier.dialects import detected_dialect
+from espalier.policy.reading import AS_DATA
 from espalier.records import (
     Manifest,
     PolicyError,
@@ -256,7 +257,7 @@ def _convert(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    given: dict[str, Any] = {"local_files_only": True}
+    given: dict[str, Any] = dict(AS_DATA)
     if weights is not None:
         given["gguf_file"] = weights
     with _without_progress_bars():

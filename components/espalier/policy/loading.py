@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -24,6 +23,7 @@ from espalier.policy.lora import (
     merged_weights,
     save_adapter,
 )
+from espalier.policy.reading import AS_DATA, reading, require_config, require_safe_weights
 from espalier.records import PolicyError
 from espalier.records.adapter import ADAPTER_FOLDER, AdapterBase, read_base
 
@@ -44,22 +44,22 @@ def load_policy(directory: Path) -> Policy:
     """Load a policy directory in float32 on the CPU, without touching the network.
 
     Raises:
-        PolicyError: there is no such directory, it holds no causal language model with a tokenizer,
-            or the weights do not fit its config: a tensor is missing, has another shape, or is
-            unknown to the model.
+        PolicyError: there is no such directory, it holds no causal language model with a tokenizer
+            whose classes transformers has and whose weights are safetensors, or the weights do not
+            fit its config: a tensor is missing, has another shape, or is unknown to the model.
     """
     tokenizer = load_tokenizer(directory)
-    try:
+    require_safe_weights(directory)
+    with reading(directory, "a causal LM"):
         # output_loading_info=True returns a pair, which transformers' annotation does not say
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
-            local_files_only=True,
+            **AS_DATA,
+            use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # else transformers raises without naming the tensor
         )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise PolicyError(f"{directory}: cannot be loaded as a causal LM: {error}") from error
     model, loading_info = loaded
     _require_whole_weights(directory, loading_info)
     return Policy(model.eval(), tokenizer)
@@ -151,11 +151,10 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
             f"{directory}: not a policy directory (no config.json). Expected a Hugging Face model "
             "directory with config, safetensors and tokenizer."
         )
+    require_config(directory)
     transformers_logging.disable_progress_bar()
-    try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PolicyError(f"{directory}: cannot be loaded as a causal LM: {error}") from error
+    with reading(directory, "a causal LM"):
+        return AutoTokenizer.from_pretrained(directory, **AS_DATA)
 
 
 def save_policy(policy: Policy, directory: Path) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from espalier.config import LoraConfig
+from espalier.policy.reading import reading
 from espalier.records import PolicyError
 from espalier.records.adapter import ADAPTER_FOLDER, AdapterBase, write_base
 
@@ -133,7 +134,8 @@ def continue_adapter(model: PreTrainedModel, directory: Path, config: LoraConfig
     folder = directory / ADAPTER_FOLDER
     if not (folder / _WEIGHTS).is_file():
         return False
-    held: Any = peft.LoraConfig.from_pretrained(str(folder))
+    with reading(folder, "an adapter"):
+        held: Any = peft.LoraConfig.from_pretrained(str(folder))
     asked = _peft_config(config)
     if (held.r, held.lora_alpha, set(held.target_modules or ())) != (
         asked.r,

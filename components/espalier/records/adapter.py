@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from espalier.records.errors import PolicyError
+
 ADAPTER_FOLDER = "adapter"
 """Folder in a policy directory: the files that peft and vLLM read, and that of `write_base`."""
 _BASE = "base.json"
@@ -26,6 +28,15 @@ def write_base(adapter: Path, base: AdapterBase) -> None:
 
 
 def read_base(policy: Path) -> AdapterBase | None:
-    """Return the base of a policy directory's adapter; None if it has no adapter."""
+    """Return the base of a policy directory's adapter; None if it has no adapter.
+
+    Raises:
+        PolicyError: its note of the base is damaged.
+    """
     path = policy / ADAPTER_FOLDER / _BASE
-    return AdapterBase(**json.loads(path.read_bytes())) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return AdapterBase(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise PolicyError(f"{path}: does not name the adapter's base model ({error})") from error

@@ -76,6 +76,25 @@ def _top_level(packages: Iterable[str]) -> Iterator[Path]:
 USER_ID = 1000
 """User id of all processes in the sandbox."""
 WORKSPACE = "/workspace"
+MASKED_FILES = tuple(
+    f"/proc/{name}"
+    for name in (
+        "buddyinfo", "config.gz", "consoles", "crypto", "devices", "diskstats", "dma",
+        "execdomains", "fb", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users",
+        "keys", "kmsg", "latency_stats", "mdstat", "misc", "modules", "mtrr", "pagetypeinfo",
+        "partitions", "sched_debug", "schedstat", "slabinfo", "softirqs", "swaps", "timer_list",
+        "timer_stats", "version_signature", "vmallocinfo", "zoneinfo",
+    )
+)  # fmt: skip
+"""Files that tell one machine from another by its disks, devices and kernel; programs that measure
+their own process need none. Left are those that programs read to adapt: cpuinfo, meminfo, stat."""
+MASKED_FOLDERS = tuple(
+    f"/proc/{name}"
+    for name in (
+        "acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi",
+        "sys/dev", "sys/fs/binfmt_misc", "tty",
+    )
+)  # fmt: skip
 _SHARED_MEMORY_BYTES = 16 * 2**20
 _MERGED_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC_PATHS = ("/etc/alternatives", "/etc/ld.so.cache")

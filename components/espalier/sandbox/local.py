@@ -13,12 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from espalier.sandbox.bubblewrap import (
     ENVIRONMENT,
+    MASKED_FILES,
+    MASKED_FOLDERS,
     USER_ID,
     WORKSPACE,
     Mount,
@@ -293,8 +295,17 @@ class LocalBackend:
         settings = server_settings(token, self.limits, self.preimport) | {
             "SANDBOXD_LISTEN": f"fd:{descriptors.listener}"
         }
-        mounts = [*python_mounts(self.packages), *written]
+        mounts = [*python_mounts(self.packages), *written, *_masks(folder)]
         return command(self.limits, mounts, settings, descriptors, self.links)
+
+
+def _masks(folder: Path) -> Iterator[Mount]:
+    """Yield mounts of an empty file and an empty folder over what this kernel has of /proc."""
+    file, directory = folder / "masked-file", folder / "masked-folder"
+    file.touch()
+    directory.mkdir()
+    for source, masked in ((file, MASKED_FILES), (directory, MASKED_FOLDERS)):
+        yield from (Mount(source, PurePosixPath(path)) for path in masked if os.path.exists(path))
 
 
 def refuse_unsafe() -> None:

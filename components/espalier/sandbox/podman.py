@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from espalier.sandbox.bubblewrap import ENVIRONMENT
+from espalier.sandbox.bubblewrap import ENVIRONMENT, MASKED_FILES, MASKED_FOLDERS
 from espalier.sandbox.client import SandboxClient, Token, cleanup_on_failure, server_settings
 from espalier.sandbox.protocol import Limits, SandboxLost, SandboxUnavailable
 
@@ -27,8 +27,12 @@ _SERVER_BYTES = 256 * 2**20
 _SERVER_PROCESSES = 32
 _SHARED_MEMORY = "16m"
 _DESCRIPTORS = 4096
-_MASKED = ("/dev/tty", "/proc/cmdline", "/proc/sys/kernel/random/boot_id")
-"""Files that would identify the machine, or show when a container last used a terminal."""
+_MASKED = (
+    *("/dev/tty", "/proc/cmdline", "/proc/sys/kernel/random/boot_id", "/sys"),
+    *MASKED_FILES,
+    *MASKED_FOLDERS,
+)
+"""What would identify the machine, or show when a container last used a terminal."""
 _LISTENER, _LIFELINE = 3, 4
 _FREE_DESCRIPTOR = 10
 _BACKLOG = 64

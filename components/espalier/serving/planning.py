@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jinja2 import TemplateError
 
 from espalier.config import ServingConfig
+from espalier.dialects.rendering import rendering
 from espalier.dialects.syntax import THINK
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Sampling
@@ -140,9 +141,10 @@ def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
         for told in (message.for_template() for message in request.messages)
     ]
     try:
-        text = policy.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False
-        )
+        with rendering(str(policy.tokenizer.chat_template)):
+            text = policy.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
     except TemplateError as error:
         raise Refusal(
             400, f"the policy's chat template refuses these messages: {error}", param="messages"

@@ -190,7 +190,9 @@ class DrainingServer(BoundedServer):
             config: times and limits.
             door: keys and TLS files, which are read again when they change.
         """
-        super().__init__(endpoint.app(), endpoint.places, drain_s=config.drain_s)
+        super().__init__(
+            endpoint.app(), endpoint.places, drain_s=config.drain_s, has_keys=door.keys is not None
+        )
         self._linger_s = config.linger_s
         self._endpoint = endpoint
         if (tls := door.tls) is not None:

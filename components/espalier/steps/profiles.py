@@ -144,7 +144,7 @@ def stated_json(profile: Profile) -> str:
 def _json_tables(text: str) -> dict[str, Any]:
     try:
         tables = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"profile JSON: {error}") from error
     return tables  # it began with a brace, so it is a table
 

@@ -30,11 +30,12 @@ import h11
 from starlette.types import Scope
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from espalier.config import ServingConfig
 from espalier.wire.requests import Refusal
+from sandboxd.framing import StrictProtocol
 
 RESERVED_PLACES = 16
 """Places beyond `serving.max_connections`, kept for a kubelet's probes and similar requests."""
@@ -124,7 +125,7 @@ class Places:
             connection.drop()
 
 
-class Connection(H11Protocol):
+class Connection(StrictProtocol):
     """One HTTP connection with a place and a deadline (see the module docstring)."""
 
     def __init__(

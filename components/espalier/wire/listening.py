@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from espalier.config import ServingConfig
 from espalier.records import ServingError
+from espalier.wire.browsers import BrowserGuard
 from espalier.wire.connections import (
     MAX_HEAD_BYTES,
     RESERVED_PLACES,
@@ -31,7 +32,13 @@ class BoundedServer(uvicorn.Server):
     """uvicorn with the places and deadlines of `connections`; serves until `should_exit`."""
 
     def __init__(
-        self, app: ASGIApp, places: Places, *, drain_s: float, sockets: bool = False
+        self,
+        app: ASGIApp,
+        places: Places,
+        *,
+        drain_s: float,
+        has_keys: bool,
+        sockets: bool = False,
     ) -> None:
         """Configure uvicorn for an application.
 
@@ -39,6 +46,7 @@ class BoundedServer(uvicorn.Server):
             app: answers the requests.
             places: the server's connections.
             drain_s: how long a stopping server may take to finish its answers.
+            has_keys: whether the application asks for API keys, which no page in a browser has.
             sockets: whether to accept WebSockets too.
         """
         spoken: dict[str, Any] = {"ws": "none"}
@@ -48,7 +56,7 @@ class BoundedServer(uvicorn.Server):
             spoken = socket_settings()
         super().__init__(
             uvicorn.Config(
-                app,
+                app if has_keys else BrowserGuard(app, lambda: self._on_loopback),
                 loop="asyncio",
                 lifespan="off",
                 log_level="error",  # a line for each malformed request would fill the log
@@ -61,6 +69,7 @@ class BoundedServer(uvicorn.Server):
             )
         )
         self._places = places
+        self._on_loopback = False
         self._tls_context: Callable[[], ssl.SSLContext | None] = lambda: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -69,6 +78,7 @@ class BoundedServer(uvicorn.Server):
         uvicorn would let asyncio run the TLS handshake before a connection is counted anywhere.
         """
         await self.lifespan.startup()
+        self._on_loopback = all(is_loopback(one.getsockname()[0]) for one in sockets or ())
         loop = asyncio.get_running_loop()
         accepted = connection_factory(
             self.config, self.server_state, self._places, lambda: self._tls_context()

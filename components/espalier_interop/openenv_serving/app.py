@@ -92,6 +92,11 @@ class OpenEnvApp:
         self._keys = keys
         self.desk = SessionManager(served, config)
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether it asks for API keys."""
+        return self._keys is not None
+
     def app(self) -> Starlette:
         """Return the ASGI application."""
         of_tasks = [

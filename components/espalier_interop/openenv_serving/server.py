@@ -62,7 +62,7 @@ def serve_environment(
 def environment_server(app: OpenEnvApp, bounds: ServingConfig) -> BoundedServer:
     """Return the server of an application, with places for connections and sockets."""
     places = Places(bounds, _NoCounts())
-    return BoundedServer(app.app(), places, drain_s=1.0, sockets=True)
+    return BoundedServer(app.app(), places, drain_s=1.0, has_keys=app.has_keys, sockets=True)
 
 
 class _NoCounts:

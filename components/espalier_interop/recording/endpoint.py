@@ -97,6 +97,11 @@ class RecordingEndpoint:
         self._config = config
         self.places = Places(config, recorder.counts)
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether it asks for API keys."""
+        return self._keys is not None
+
     def app(self) -> ASGIApp:
         """Return the ASGI application."""
 
@@ -209,7 +214,9 @@ async def recording(
         ServingError: the address is taken, or does not belong to this machine.
     """
     with listening(host, port) as listener, _spared_collections():
-        server = _InLoopServer(endpoint.app(), endpoint.places, drain_s=config.drain_s)
+        server = _InLoopServer(
+            endpoint.app(), endpoint.places, drain_s=config.drain_s, has_keys=endpoint.has_keys
+        )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             async with asyncio.timeout(_START_WITHIN_S):

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from espalier.sandbox.bubblewrap import MASKED_FILES, MASKED_FOLDERS
 from sandboxd.syscalls import ALLOWED, SILENT
 from tests.integration.sandbox.backends import ON_THIS_MACHINE, is_on_gvisor
 
@@ -415,3 +416,33 @@ print("given")
 """
     result = run(sandbox.exec(["python", "-c", give]))
     assert (result.stdout, result.exit_status) == (b"given\n", 0)
+
+
+_FACTS = """
+import os
+masked = {masked}
+for path in masked:
+    if os.path.isdir(path):
+        assert not os.listdir(path), path
+    elif os.path.exists(path):
+        try:
+            with open(path, "rb") as file:
+                assert not file.read(64), path
+        except PermissionError:
+            pass
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+        else:
+            raise AssertionError(f"{{path}} could be unmasked")
+for name in ("cpuinfo", "meminfo", "stat", "uptime", "loadavg", "self/status", "filesystems"):
+    with open(f"/proc/{{name}}") as file:
+        assert file.read(), name
+print("nothing")
+"""
+
+
+def test_disks_and_devices_of_the_machine_are_masked(run, sandbox, seen_from_here):
+    asked = _FACTS.format(masked=repr((*MASKED_FILES, *MASKED_FOLDERS)))
+    assert run(sandbox.python(asked)).text.strip() == "nothing"

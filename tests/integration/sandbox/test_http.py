@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.factories import smuggled
+
 pytestmark = pytest.mark.contract
 
 _QUICK = settings(
@@ -188,6 +190,14 @@ def test_broken_and_abandoned_connections_do_no_harm(run, sandbox, said):
             connection.settimeout(5)
             with contextlib.suppress(ConnectionError):  # it may hang up in the midst of nonsense
                 connection.sendall(said)
+    assert run(sandbox.exec(["echo", "on"])).stdout == b"on\n"
+
+
+@pytest.mark.parametrize("kind", smuggled.KINDS)
+def test_no_request_hides_in_the_body_of_another(run, sandbox, kind):
+    for path in ("/healthz", "/run"):  # answered before the body has come, and after
+        with _connected(sandbox) as connection:
+            assert smuggled.statuses(connection, smuggled.smuggled(kind, path)) == [400]
     assert run(sandbox.exec(["echo", "on"])).stdout == b"on\n"
 
 

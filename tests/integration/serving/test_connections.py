@@ -11,6 +11,7 @@ import time
 import pytest
 
 from espalier.wire.connections import MAX_HEAD_BYTES, RESERVED_PLACES
+from tests.factories import smuggled
 from tests.integration.serving.live import PacedEngine, listening_endpoint, lockstep
 from tests.integration.waiting import wait_until
 
@@ -116,6 +117,18 @@ def test_a_body_that_nobody_reads_keeps_no_connection(client):
     refusal(asked_raw(client, HEAD + b"content-length: 9999999\r\n\r\n" + b"x" * 900_000), 413)
     chunks = (b"400\r\n" + b"x" * 1024 + b"\r\n") * 6
     assert b" 413 " in asked_raw(client, HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunks)
+
+
+@pytest.mark.parametrize("kind", smuggled.KINDS)
+def test_no_request_hides_in_the_body_of_another(client, kind):
+    sent = smuggled.smuggled(kind)
+    with connected(client) as line:
+        assert smuggled.statuses(line, sent) == [400]
+    with connected(client) as line:  # nor behind one that was answered
+        assert smuggled.statuses(line, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" + sent) == [
+            200,
+            400,
+        ]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,14 @@ def test_an_override_without_key_or_value_is_refused(write, override, complaint)
 
 
 @pytest.mark.parametrize(
+    "text", ["a = " + "[" * 20_000, "a = " + "9" * 5_000, "a = " + "{b = " * 20_000]
+)
+def test_a_file_that_no_parser_can_follow_is_named(write, text):
+    with pytest.raises(ProfileError, match=r"profile\.toml: not TOML"):
+        load_profile(write(text))
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("sead = 1", "sead.*mean seed"),

@@ -13,6 +13,7 @@ from espalier.config import ServingConfig
 from espalier.environments.contract import EnvironmentLostError, Opening
 from espalier.wire.keys import ApiKeys, new_key
 from espalier_interop.openenv_serving.tasks import ServedTasks
+from tests.factories import smuggled
 from tests.fakes.openenv_served import served_shop, served_tasks, shop_profile
 from tests.unit.environments.prices import Prices
 
@@ -221,6 +222,32 @@ def test_connections_that_are_cut_leave_no_session():
         asyncio.run(cut_all())
         _until(lambda: app.desk.open_sessions == 0)
         assert told(url, reset())[0]["type"] == "observation"
+
+
+@pytest.mark.parametrize("path", ["/ws", "/mcp"])
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.nip.io:8000"])
+def test_no_socket_opens_under_a_bought_name(shop, path, name):
+    at = {"host": "127.0.0.1", "port": int(shop.rpartition(":")[2])}
+    with pytest.raises(InvalidStatus) as refused:
+        told(f"http://{name}", reset(), path=path, **at)
+    assert refused.value.response.status_code == 403
+    assert told("http://localhost", reset(), **at)[0]["type"] == "observation"
+
+
+@pytest.mark.parametrize("path", ["/ws", "/mcp"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:3000"])
+def test_no_page_of_another_site_opens_a_socket(shop, path, origin):
+    with pytest.raises(InvalidStatus) as refused:
+        told(shop, reset(), path=path, origin=origin)
+    assert refused.value.response.status_code == 403
+    answer = httpx2.post(f"{shop}/mcp", json={}, headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert told(shop, reset(), origin=shop)[0]["type"] == "observation", "its own pages may"
+
+
+@pytest.mark.parametrize("kind", smuggled.KINDS)
+def test_no_request_hides_in_the_body_of_another(shop, kind):
+    assert smuggled.statuses_at(shop, smuggled.smuggled(kind)) == [400]
 
 
 def test_a_key_is_asked_for_where_there_are_some(tmp_path):

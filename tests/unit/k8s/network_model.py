@@ -57,20 +57,26 @@ class Network:
         """Whether the policies that hold `held` let it talk to `peer` in that direction."""
         if isinstance(held, Outside):
             return True
+        rules = self.union(held, direction)
+        listener = held if direction == "Ingress" else peer
+        peers_key = "from" if direction == "Ingress" else "to"
+        return rules is None or any(
+            self._lists(rule.get(peers_key), peer, held) and _opens(rule, port, listener)
+            for rule in rules
+        )
+
+    def union(self, pod, direction):
+        """The rules of all policies that hold a pod; None if none does, and everything passes."""
         holding = [
             policy["spec"]
             for policy in self._policies
-            if policy["metadata"]["namespace"] == held.namespace
+            if policy["metadata"]["namespace"] == pod.namespace
             and direction in _directions(policy["spec"])
-            and selects(policy["spec"].get("podSelector", {}), held.labels)
+            and selects(policy["spec"].get("podSelector", {}), pod.labels)
         ]
-        listener = held if direction == "Ingress" else peer
-        peers_key = "from" if direction == "Ingress" else "to"
-        return not holding or any(
-            self._lists(rule.get(peers_key), peer, held) and _opens(rule, port, listener)
-            for spec in holding
-            for rule in spec.get(direction.lower(), [])
-        )
+        if not holding:
+            return None
+        return [rule for spec in holding for rule in spec.get(direction.lower(), [])]
 
     def _lists(self, peers, peer, held):
         """Whether a rule's peers include `peer`; a rule without any includes everybody."""

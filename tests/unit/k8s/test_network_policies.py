@@ -1,13 +1,17 @@
 """Who reaches whom, by the model: no local cluster here enforces network policies."""
 
 import pytest
+import yaml
 
 from espalier.sandbox.pod import SANDBOXD_PORT
 from tests.unit.cluster.objects.samples import LAPTOP_SIZED, NODES, every_manifest, job
 from tests.unit.k8s.network_model import Network, Outside, Pod, Port, selects
 from tests.unit.k8s.rendering import (
+    FOLDERS,
+    K8S,
     containers,
     every_overlay,
+    named,
     needs_kubectl,
     of_kind,
     pod_templates,
@@ -153,6 +157,92 @@ def test_sandboxes_reach_nothing_and_nobody_reaches_what_is_none(folder):
         assert _paths(folder, source) == {}
     network, hosts = _cluster(folder)
     assert not any(network.connects(host, ROGUE, port) for host in hosts.values() for port in PORTS)
+
+
+AGENT_SANDBOX = "agents.x-k8s.io/"
+OTHERS_LABELS = {
+    "none": {},
+    "agent-sandbox's": {
+        AGENT_SANDBOX + "sandbox-template-ref-hash": "1a2b3c4d",
+        AGENT_SANDBOX + "sandbox-name-hash": "5e6f7a8b",
+        AGENT_SANDBOX + "pool": "9c0d1e2f",
+    },
+    "Kueue's": {"kueue.x-k8s.io/queue-name": "q", "kueue.x-k8s.io/managed": "true"},
+    "Argo's": OF_A_RUN,
+}
+"""Labels that a controller of somebody else puts on a sandbox's pod."""
+MANAGED = {
+    "metadata": {"name": "pool-network-policy", "namespace": SANDBOXES},
+    "spec": {
+        "podSelector": {"matchLabels": {AGENT_SANDBOX + "sandbox-template-ref-hash": "1a2b3c4d"}},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "sandbox-router"}}}]}],
+        "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}]}],
+    },
+}
+"""As agent-sandbox's controller makes it for a template that leaves the network to it."""
+
+
+TO_SANDBOXD = {"protocol": "TCP", "port": SANDBOXD_PORT}
+MAY_ENTER = {"espalier.dev/may-reach-sandboxes": "true"}
+
+
+def _policies_of_all_files():
+    found = [
+        item
+        for path in sorted(K8S.rglob("*.yaml"))
+        for item in yaml.load_all(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+        if isinstance(item, dict) and item.get("kind") == "NetworkPolicy" and "spec" in item
+    ]
+    return [policy for policy in found if "namespace" in policy["metadata"]]
+
+
+def _expect_only_sandboxds_way_in(network, labels):
+    for name, pod in _generated().items():
+        if pod.namespace == SANDBOXES:
+            held = pod._replace(labels=pod.labels | labels)
+            assert network.union(held, "Egress") == [], name
+            ways_in = network.union(held, "Ingress")
+            assert [way["ports"] for way in ways_in] == [[TO_SANDBOXD]] * len(ways_in) != [], name
+            peers = [peer for way in ways_in for peer in way["from"]]
+            assert all(peer["podSelector"]["matchLabels"] == MAY_ENTER for peer in peers), name
+
+
+@needs_kubectl
+@pytest.mark.parametrize("whose", OTHERS_LABELS)
+@pytest.mark.parametrize("folder", [*FOLDERS, "overlays/kubeflow-single-user", "overlays/kserve"])
+def test_all_policies_together_let_a_sandbox_out_nowhere(folder, whose):
+    policies = of_kind(rendered(folder), "NetworkPolicy")
+    _expect_only_sandboxds_way_in(Network(policies, NAMESPACES), OTHERS_LABELS[whose])
+
+
+@pytest.mark.parametrize("whose", OTHERS_LABELS)
+def test_policies_of_all_files_together_let_none_out(whose):
+    policies = _policies_of_all_files()
+    assert len(policies) > 15
+    _expect_only_sandboxds_way_in(Network(policies, NAMESPACES), OTHERS_LABELS[whose])
+
+
+@needs_kubectl
+@every_overlay
+def test_templates_whose_network_another_manages_are_refused(folder):
+    objects = rendered(folder)
+    policy = named(objects, "ValidatingAdmissionPolicy", "espalier-sandbox-templates")
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"], rule["operations"]) == (
+        ["extensions.agents.x-k8s.io"], ["sandboxtemplates"], ["CREATE", "UPDATE"],
+    )  # fmt: skip
+    (demand,) = policy["spec"]["validations"]
+    assert "object.spec.networkPolicyManagement == 'Unmanaged'" in demand["expression"]
+    binding = named(objects, "ValidatingAdmissionPolicyBinding", "espalier-sandbox-templates")
+    assert binding["spec"]["validationActions"] == ["Deny"]
+    assert SANDBOXES in str(binding["spec"]["matchResources"])
+    # for with the policy that agent-sandbox would make, the union is open
+    network = Network([*of_kind(objects, "NetworkPolicy"), MANAGED], NAMESPACES)
+    sandbox = _generated()["other-sandbox"]
+    held = sandbox._replace(labels=sandbox.labels | OTHERS_LABELS["agent-sandbox's"])
+    assert network.connects(held, OUTSIDE["internet"], Port(443))
+    assert not network.connects(sandbox, OUTSIDE["internet"], Port(443))
 
 
 @needs_kubectl

@@ -7,6 +7,7 @@ import pytest
 from espalier.monitoring import PORT_VARIABLE, exported_tracker
 from espalier.records import EspalierError, NullTracker
 from tests.benchmarks.minio_server import free_port
+from tests.factories import smuggled
 from tests.unit.monitoring.scrapes import get
 
 
@@ -71,6 +72,14 @@ def test_the_port_is_free_when_the_stage_has_ended():
     for _ in range(2):
         with exported_tracker("train", {PORT_VARIABLE: str(port)}, print):
             assert "espalier_training_start_timestamp_seconds" in get(port)
+
+
+@pytest.mark.parametrize("kind", smuggled.KINDS)
+def test_a_connection_has_one_answer_whatever_follows(kind):
+    port = free_port()
+    with exported_tracker("train", {PORT_VARIABLE: str(port)}, print):
+        sent = smuggled.smuggled(kind, "/metrics", "GET")
+        assert smuggled.statuses_at(f"http://127.0.0.1:{port}", sent) == [200]
 
 
 def test_a_taken_port_is_a_line_and_no_end():

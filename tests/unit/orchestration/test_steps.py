@@ -61,6 +61,55 @@ def test_each_field_of_the_form_replaces_its_key():
     assert resolved_profile("smoke", seed=0, overrides="", form=form) == named_profile("smoke")
 
 
+_DEEP = 20_000
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "training.steps=" + "[" * _DEEP,
+        "training.steps=" + "[" * _DEEP + "]" * _DEEP,
+        "training.steps=" + "[" * 900 + "]" * 900,
+        "training.steps=" + "[" * 300 + "]" * 300,
+        "training.steps=" + "{a=" * _DEEP,
+        "training=" + "{a=" * 900 + "1" + "}" * 900,
+        "training.steps=" + "[{a=" * 2000 + "1" + "}]" * 2000,
+        "training" + ".a" * _DEEP + "=1",
+        "a." * _DEEP + "=1",
+        "training.steps=" + "9" * 5000,
+        "training.steps=" + "-" * _DEEP,
+        "notes=" + "[1," * 3000 + "]" * 3000,
+        "[" * _DEEP,
+        "training.steps\n" + "=" * _DEEP,
+    ],
+)
+def test_deep_values_of_the_form_are_one_message(overrides):
+    with pytest.raises(ProfileError) as refused:
+        resolved_profile("smoke", seed=0, overrides=overrides)
+    assert str(refused.value)
+
+
+_TEXT_KEYS = {"base_model", "knowledge_path"}
+
+
+@pytest.mark.parametrize("key", sorted(FORM_KEYS.keys() - _TEXT_KEYS))
+def test_a_deep_value_of_a_field_names_its_key(key):
+    with pytest.raises(ProfileError, match=FORM_KEYS[key].partition(".")[0]):
+        resolved_profile("smoke", seed=0, overrides="", form={key: "[" * _DEEP})
+
+
+@pytest.mark.parametrize("inside", ["[", '{"a":'])
+@pytest.mark.parametrize("levels", [200, 900, _DEEP])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_deep_profile_of_the_form_is_one_message(inside, levels, is_closed):
+    end = "]" if inside == "[" else "}"
+    deep = inside * levels + "1" + end * levels * is_closed
+    with pytest.raises(ProfileError):
+        resolved_profile('{"training": ' + deep + "}", seed=0, overrides="")
+    with pytest.raises(ProfileError):
+        parsed_profile('{"training": ' + deep + "}")
+
+
 @pytest.mark.parametrize(
     ("name", "form", "key"),
     [

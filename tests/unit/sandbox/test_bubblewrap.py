@@ -6,11 +6,14 @@ from pathlib import Path, PurePosixPath
 from espalier.sandbox import Limits
 from espalier.sandbox.bubblewrap import (
     ENVIRONMENT,
+    MASKED_FILES,
+    MASKED_FOLDERS,
     Mount,
     PassedDescriptors,
     command,
     python_mounts,
 )
+from espalier.sandbox.podman import PodmanBackend
 
 LIMITS = Limits(disk_bytes=12345)
 MOUNT = Mount(Path("/srv/python"), PurePosixPath("/home/someone/python"))
@@ -75,3 +78,10 @@ def test_the_environment_has_named_packages_and_not_espalier():
         mount.target.is_relative_to(ENVIRONMENT) or mount.source == Path(mount.target)
         for mount in mounts
     )
+
+
+def test_podman_masks_what_a_local_sandbox_does():
+    words = PodmanBackend(image="x").command("name", {})
+    (masked,) = [word for word in words if word.startswith("--security-opt=mask=")]
+    paths = set(masked.removeprefix("--security-opt=mask=").split(":"))
+    assert paths >= {*MASKED_FILES, *MASKED_FOLDERS, "/sys", "/proc/cmdline"}

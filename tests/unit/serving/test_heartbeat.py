@@ -9,6 +9,7 @@ from espalier.records import ServingError
 from espalier.serving.controller import Heartbeat
 from espalier.serving.controller_metrics import ControllerMetrics
 from tests.benchmarks.minio_server import free_port
+from tests.factories import smuggled
 
 CONFIG = ControllerConfig(poll_s=5, max_backoff_s=60)
 
@@ -47,6 +48,14 @@ def test_probes_and_metrics_are_answered_over_http():
         lines = get("/metrics").splitlines()
     assert 'espalier_controller_steps_total{outcome="fault"} 1.0' in lines
     assert "espalier_controller_last_step_timestamp_seconds 17.0" in lines
+
+
+@pytest.mark.parametrize("kind", smuggled.KINDS)
+def test_a_connection_has_one_answer_whatever_follows(kind):
+    port = free_port()
+    with Heartbeat.serving(port, CONFIG, lambda: 100.0):
+        sent = smuggled.smuggled(kind, "/metrics", "GET")
+        assert smuggled.statuses_at(f"http://127.0.0.1:{port}", sent) == [200]
 
 
 def test_a_port_that_is_taken_is_one_message():

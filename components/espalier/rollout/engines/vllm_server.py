@@ -399,8 +399,11 @@ def _shape(policy_dir: Path) -> dict[str, object]:
         raise PolicyError(
             f"{policy_dir}: not a policy directory (config.json and *.safetensors are expected)"
         )
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return {key: value for key, value in content.items() if key not in _NO_SHAPE}
+    try:
+        content = json.loads(path.read_bytes())
+        return {key: value for key, value in content.items() if key not in _NO_SHAPE}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise PolicyError(f"{path}: no configuration of a model ({error})") from error
 
 
 async def _dev_call(

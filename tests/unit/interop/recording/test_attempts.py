@@ -5,12 +5,14 @@ import gc
 import weakref
 from dataclasses import replace
 
+import httpx2
 import pytest
 
 from espalier.config import ServingConfig
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.engine import Sampling
 from espalier_interop.recording.endpoint import recording
+from tests.factories import smuggled
 from tests.unit.interop.recording.recorded import (
     ANSWER,
     CALL,
@@ -257,3 +259,22 @@ def test_an_open_endpoint_spares_full_collections():
             return gc.get_freeze_count()
 
     assert asyncio.run(frozen()) > gc.get_freeze_count()
+
+
+def test_pages_and_hidden_requests_reach_no_attempt():
+    async def asked():
+        async with recording(Recorded(ANSWER).endpoint, ServingConfig()) as base:
+            hidden = [
+                await asyncio.to_thread(smuggled.statuses_at, base, smuggled.smuggled(kind))
+                for kind in smuggled.KINDS
+            ]
+            async with httpx2.AsyncClient(base_url=base) as client:
+                pages = [
+                    (await client.get("/health", headers=headers)).status_code
+                    for headers in ({"Origin": "http://a.b"}, {"Host": "a.b"}, {"Origin": base})
+                ]
+            return hidden, pages
+
+    hidden, pages = asyncio.run(asked())
+    assert hidden == [[400]] * len(smuggled.KINDS)
+    assert pages == [403, 403, 200]

@@ -1,0 +1,107 @@
+"""Reading a model directory of somebody else: no code of it runs, and a fault of it names it.
+
+transformers runs a directory's own Python files (`auto_map`) after a prompt on the terminal, which
+`yes |` answers, and unpickles weights. Here a directory is data: weights are safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, Field, ValidationError
+
+from espalier.records import PolicyError
+
+AS_DATA: Final[dict[str, bool]] = {"local_files_only": True, "trust_remote_code": False}
+"""Arguments of every `from_pretrained`: no network, and no prompt whether to run code."""
+_WEIGHTS, _INDEX = "*.safetensors", "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@contextmanager
+def reading(directory: Path, what: str) -> Generator[None]:
+    """Within the block, an error of a library that reads the directory is a `PolicyError`.
+
+    transformers and tokenizers raise any class of error for a file that is not what they expect.
+
+    Args:
+        directory: the directory that is read.
+        what: what it is read as, for the message.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, PolicyError | MemoryError):
+            raise PolicyError(f"{directory}: cannot be loaded as {what}: {_why(error)}") from error
+        raise
+
+
+def _why(error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return (
+            "its class is Python code in the directory (auto_map), which is never run here; take "
+            "a model whose class transformers has"
+        )
+    return str(error) or type(error).__name__
+
+
+def require_config(directory: Path) -> None:
+    """Check that a directory's config.json is a JSON object.
+
+    Raises:
+        PolicyError: it is something else.
+    """
+    with reading(directory, "a causal LM"):
+        config = json.loads((directory / "config.json").read_bytes())
+        if not isinstance(config, dict):
+            raise ValueError("config.json is no JSON object")
+
+
+def require_safe_weights(directory: Path) -> None:
+    """Check that the weights of a directory are safetensors, and what their index says.
+
+    Raises:
+        PolicyError: there are none but pickles, or the index names no files of the directory.
+    """
+    index = directory / _INDEX
+    if index.is_file() and not (directory / "model.safetensors").is_file():
+        _require_index(index)
+    elif not any(directory.glob(_WEIGHTS)):
+        pickles = sorted(path.name for form in _PICKLES for path in directory.glob(form))
+        if pickles:
+            raise PolicyError(
+                f"{directory}: its weights are pickles ({', '.join(pickles[:3])}), which may run "
+                "code when they are read, and are not. Convert them with save_pretrained, which "
+                "writes model.safetensors"
+            )
+        raise PolicyError(f"{directory}: has no weights: model.safetensors is expected")
+
+
+class _Index(BaseModel):
+    """The index of weights that are split over several files."""
+
+    metadata: dict[str, Any]
+    weight_map: dict[str, str] = Field(min_length=1)
+    """File by tensor."""
+
+
+def _require_index(path: Path) -> None:
+    try:
+        index = _Index.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise _damaged(path, f"{where} {fault['msg']}".strip()[:200]) from error
+    for shard in sorted(set(index.weight_map.values())):
+        if Path(shard).name != shard:
+            raise _damaged(path, f"{shard[:100]!r} is no name of a file beside it")
+        if not (path.parent / shard).is_file():
+            raise _damaged(path, f"{shard[:100]} is not there")
+
+
+def _damaged(path: Path, why: str) -> PolicyError:
+    return PolicyError(f"{path}: no index of weights ({why}). Copy the model again")
