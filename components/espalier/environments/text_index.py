@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from espalier.records import ArtifactError
-from espalier.records.folding import EMPTY_WORDS, words
+from espalier.records.folding import EMPTY_WORDS, folded_name, search_words
 from espalier.records.knowledge import Document
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TextIndex:
         self._documents = documents
         self._titles: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, document in enumerate(documents):
-            self._titles[tuple(words(document.title))].append(place)
+            self._titles[tuple(search_words(document.title))].append(place)
         self._max_title_words = max((len(title) for title in self._titles), default=0)
 
     @classmethod
@@ -81,7 +81,8 @@ class TextIndex:
             for document in documents
         )
         token_ids = [
-            [vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in texts
+            [vocabulary.setdefault(word, len(vocabulary)) for word in search_words(text)]
+            for text in texts
         ]
         bm25 = _imported_bm25s().BM25(backend="numpy", csc_backend="numpy")
         bm25.index((token_ids, vocabulary), create_empty_token=False, show_progress=False)
@@ -108,8 +109,9 @@ class TextIndex:
             )
         return cls(bm25, documents)
 
-    def rank(self, query_words: Sequence[str], limit: int) -> list[Ranked]:
+    def rank(self, query: str, limit: int) -> list[Ranked]:
         """Return the best documents with positive score; ties keep the documents' order."""
+        query_words = search_words(query)
         known = self._bm25.get_tokens_ids(list(dict.fromkeys(query_words)))
         if not known:
             return []
@@ -118,7 +120,7 @@ class TextIndex:
         bonuses = [_TITLE_BONUS * sum(self.idf(word) for word in set(title)) for title in titles]
         mentioning = self._mentioning(titles, scores) if len(titles) > 1 else []
         for title, bonus in zip(titles, bonuses, strict=True):
-            scores[self._titles[title]] += bonus
+            scores[self._meant(title, query)] += bonus
         scores[mentioning] += sum(bonuses)
         floor = 0.0
         if limit < len(scores):
@@ -126,6 +128,18 @@ class TextIndex:
         places = np.flatnonzero((scores >= floor) & (scores > 0))
         best = places[np.argsort(-scores[places], kind="stable")][:limit]
         return [Ranked(int(place), float(scores[place])) for place in best]
+
+    def _meant(self, title: tuple[str, ...], query: str) -> list[int]:
+        """Return positions of the documents with these words as title, as the query signs them.
+
+        C, C++ and C# have the same words: the query "C++ designer" means the second.
+        """
+        places = self._titles[title]
+        if len(places) == 1:
+            return places
+        spelled = f" {folded_name(query)} "
+        names = ((place, folded_name(self._documents[place].title)) for place in places)
+        return [place for place, name in names if f" {name} " in spelled] or places
 
     def _spelled_titles(self, query_words: Sequence[str]) -> set[tuple[str, ...]]:
         """Return titles that occur in the query as consecutive words; longest match, no overlap."""
@@ -157,7 +171,7 @@ class TextIndex:
 
     def _mentions(self, document: Document, titles: Iterable[tuple[str, ...]]) -> bool:
         """Return whether the lines mention each title, not only as part of a longer one."""
-        lines = [tuple(words(line)) for line in document.lines]
+        lines = [tuple(search_words(line)) for line in document.lines]
         return all(any(self._mentioned(title, line) for line in lines) for title in titles)
 
     def _mentioned(self, title: tuple[str, ...], line: tuple[str, ...]) -> bool:
