@@ -116,11 +116,12 @@ class TextIndex:
         if not known:
             return []
         scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(known)
-        titles = sorted(self._spelled_titles(query_words))
+        meant = {title: self._meant(title, query) for title in self._spelled_titles(query_words)}
+        titles = sorted(title for title, places in meant.items() if places)
         bonuses = [_TITLE_BONUS * sum(self.idf(word) for word in set(title)) for title in titles]
         mentioning = self._mentioning(titles, scores) if len(titles) > 1 else []
         for title, bonus in zip(titles, bonuses, strict=True):
-            scores[self._meant(title, query)] += bonus
+            scores[meant[title]] += bonus
         scores[mentioning] += sum(bonuses)
         floor = 0.0
         if limit < len(scores):
@@ -135,11 +136,15 @@ class TextIndex:
         C, C++ and C# have the same words: the query "C++ designer" means the second.
         """
         places = self._titles[title]
-        if len(places) == 1:
+        is_empty = EMPTY_WORDS.issuperset(title)
+        if len(places) == 1 and not is_empty:
             return places
         spelled = f" {folded_name(query)} "
         names = ((place, folded_name(self._documents[place].title)) for place in places)
-        return [place for place, name in names if f" {name} " in spelled] or places
+        named = [(place, name) for place, name in names if f" {name} " in spelled]
+        if is_empty:  # "a" means nothing, and A+ does
+            return [place for place, name in named if not EMPTY_WORDS.issuperset(name.split())]
+        return [place for place, _ in named] or places
 
     def _spelled_titles(self, query_words: Sequence[str]) -> set[tuple[str, ...]]:
         """Return titles that occur in the query as consecutive words; longest match, no overlap."""
@@ -148,9 +153,7 @@ class TextIndex:
         while start < len(query_words):
             longest = min(self._max_title_words, len(query_words) - start)
             spans = (tuple(query_words[start : start + n]) for n in range(longest, 0, -1))
-            title = next(
-                (s for s in spans if s in self._titles and not EMPTY_WORDS.issuperset(s)), ()
-            )
+            title = next((span for span in spans if span in self._titles), ())
             if title:
                 spelled.add(title)
             start += len(title) or 1
