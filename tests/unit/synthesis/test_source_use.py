@@ -149,7 +149,7 @@ def test_codes_are_asked_about_and_searched_for(tmp_path):
         assert search.observation(f"{language} maker") == f"{language} | maker: {maker}"
 
 
-def test_a_relation_that_is_left_out_is_named_with_its_share(tmp_path):
+def test_a_relation_left_out_is_named_with_its_share(tmp_path):
     rows, documents = _triples(40, 5)
     motto = "Ever so much more than twenty four letters"
     rows += [
