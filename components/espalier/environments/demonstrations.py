@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from espalier.environments.funnel import Funnel, apportion
 from espalier.records import Progress, Task
-from espalier.records.folding import folded_name
+from espalier.records.folding import folded_name, is_named_in
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 from espalier.rewards.answers import exact_match
 
@@ -62,8 +62,7 @@ def _was_read(answer: str, trajectory: Trajectory) -> bool:
     observed = [message.content for message in trajectory.messages if message.role == "tool"]
     if any(text not in results for text in observed):
         return False
-    name = f" {folded_name(answer)} "
-    return any(name in f" {folded_name(text)} " for text in observed)
+    return any(is_named_in(answer, text) for text in observed)
 
 
 class HasTask(Protocol):

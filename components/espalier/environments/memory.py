@@ -20,7 +20,7 @@ from espalier.dialects.dialect import Dialect
 from espalier.environments.family import Family, family_of
 from espalier.environments.text_index import TextIndex
 from espalier.records import DataError, Message, Task, read_tasks
-from espalier.records.folding import folded_name, words
+from espalier.records.folding import folded_name
 from espalier.records.knowledge import Document
 from espalier.records.trajectory import Trajectory, read_trajectories
 
@@ -101,7 +101,7 @@ class SkillMemory:
     def _ranked(self, asked: _Solved, count: int) -> tuple[str, ...]:
         if self._index is None:
             return ()
-        ranked = self._index.rank(words(asked.question), count + _EXCLUDED)
+        ranked = self._index.rank(asked.question, count + _EXCLUDED)
         found = [self._solved[entry.place] for entry in ranked]
         others = [
             one.text

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from espalier.records import ArtifactError
-from espalier.records.folding import EMPTY_WORDS, words
+from espalier.records.folding import EMPTY_WORDS, folded_name, search_words
 from espalier.records.knowledge import Document
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TextIndex:
         self._documents = documents
         self._titles: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, document in enumerate(documents):
-            self._titles[tuple(words(document.title))].append(place)
+            self._titles[tuple(search_words(document.title))].append(place)
         self._max_title_words = max((len(title) for title in self._titles), default=0)
 
     @classmethod
@@ -81,7 +81,8 @@ class TextIndex:
             for document in documents
         )
         token_ids = [
-            [vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in texts
+            [vocabulary.setdefault(word, len(vocabulary)) for word in search_words(text)]
+            for text in texts
         ]
         bm25 = _imported_bm25s().BM25(backend="numpy", csc_backend="numpy")
         bm25.index((token_ids, vocabulary), create_empty_token=False, show_progress=False)
@@ -108,17 +109,19 @@ class TextIndex:
             )
         return cls(bm25, documents)
 
-    def rank(self, query_words: Sequence[str], limit: int) -> list[Ranked]:
+    def rank(self, query: str, limit: int) -> list[Ranked]:
         """Return the best documents with positive score; ties keep the documents' order."""
+        query_words = search_words(query)
         known = self._bm25.get_tokens_ids(list(dict.fromkeys(query_words)))
         if not known:
             return []
         scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(known)
-        titles = sorted(self._spelled_titles(query_words))
+        meant = {title: self._meant(title, query) for title in self._spelled_titles(query_words)}
+        titles = sorted(title for title, places in meant.items() if places)
         bonuses = [_TITLE_BONUS * sum(self.idf(word) for word in set(title)) for title in titles]
         mentioning = self._mentioning(titles, scores) if len(titles) > 1 else []
         for title, bonus in zip(titles, bonuses, strict=True):
-            scores[self._titles[title]] += bonus
+            scores[meant[title]] += bonus
         scores[mentioning] += sum(bonuses)
         floor = 0.0
         if limit < len(scores):
@@ -127,6 +130,22 @@ class TextIndex:
         best = places[np.argsort(-scores[places], kind="stable")][:limit]
         return [Ranked(int(place), float(scores[place])) for place in best]
 
+    def _meant(self, title: tuple[str, ...], query: str) -> list[int]:
+        """Return positions of the documents with these words as title, as the query signs them.
+
+        C, C++ and C# have the same words: the query "C++ designer" means the second.
+        """
+        places = self._titles[title]
+        is_empty = EMPTY_WORDS.issuperset(title)
+        if len(places) == 1 and not is_empty:
+            return places
+        spelled = f" {folded_name(query)} "
+        names = ((place, folded_name(self._documents[place].title)) for place in places)
+        named = [(place, name) for place, name in names if f" {name} " in spelled]
+        if is_empty:  # "a" means nothing, and A+ does
+            return [place for place, name in named if not EMPTY_WORDS.issuperset(name.split())]
+        return [place for place, _ in named] or places
+
     def _spelled_titles(self, query_words: Sequence[str]) -> set[tuple[str, ...]]:
         """Return titles that occur in the query as consecutive words; longest match, no overlap."""
         spelled: set[tuple[str, ...]] = set()
@@ -134,9 +153,7 @@ class TextIndex:
         while start < len(query_words):
             longest = min(self._max_title_words, len(query_words) - start)
             spans = (tuple(query_words[start : start + n]) for n in range(longest, 0, -1))
-            title = next(
-                (s for s in spans if s in self._titles and not EMPTY_WORDS.issuperset(s)), ()
-            )
+            title = next((span for span in spans if span in self._titles), ())
             if title:
                 spelled.add(title)
             start += len(title) or 1
@@ -157,7 +174,7 @@ class TextIndex:
 
     def _mentions(self, document: Document, titles: Iterable[tuple[str, ...]]) -> bool:
         """Return whether the lines mention each title, not only as part of a longer one."""
-        lines = [tuple(words(line)) for line in document.lines]
+        lines = [tuple(search_words(line)) for line in document.lines]
         return all(any(self._mentioned(title, line) for line in lines) for title in titles)
 
     def _mentioned(self, title: tuple[str, ...], line: tuple[str, ...]) -> bool:

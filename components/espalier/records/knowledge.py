@@ -29,8 +29,8 @@ class Entity:
     """Whether all splits share it, like a currency or time zone of many countries."""
     split: EntitySplit
     askable: bool
-    """Whether a question may contain it or have it as answer: unique after folding, short, of
-    letters."""
+    """Whether a question may contain it or have it as answer: unique after folding, short,
+    with a letter or digit."""
     document_id: str
     """Empty if the entity has no document."""
 

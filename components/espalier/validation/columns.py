@@ -14,7 +14,7 @@ import pandas as pd
 from espalier.environments import Family
 from espalier.environments.mixins import Teacher
 from espalier.records import Action, AgentText, ArtifactError, Malformed, Message, Task
-from espalier.records.folding import NameIndex, folded_name, words
+from espalier.records.folding import NameIndex, folded_name, is_named_in, phrases
 from espalier.records.knowledge import EntitySplits
 from espalier.records.trajectory import Trajectory
 
@@ -47,7 +47,7 @@ def task_columns(
             "split": splits,
             "is_in_own_file": [file_split == task.metadata.split for file_split, task in tasks],
             "question": [task.question for _, task in tasks],
-            "question_words": [len(words(task.question)) for _, task in tasks],
+            "question_words": [len(phrases(task.question)) for _, task in tasks],
             "query": queries,
             "blank_gold_answers": [_blank_answers(task) for _, task in tasks],
             "earlier_same_question": _earlier_copies(questions),
@@ -231,12 +231,8 @@ def _grammar_faults(episode: Sequence[Message], family: Family[Any]) -> int:
 
 def _is_answer_in_evidence(trajectory: Trajectory) -> bool:
     """Whether an observation contains the words of the answer, adjacent and in order."""
-    answer = words(trajectory.answer or "")
-    if not answer:
-        return False
-    needle = f" {' '.join(answer)} "
     observed = _of_role(trajectory.messages, "tool")
-    return any(needle in f" {' '.join(words(message.content))} " for message in observed)
+    return any(is_named_in(trajectory.answer or "", message.content) for message in observed)
 
 
 def _action_share(episode: Sequence[Message]) -> float:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from espalier.environments.text_index import TextIndex
-from espalier.records.folding import words
 from espalier.records.knowledge import Document
 from espalier.rewards.webshop import ShopProduct
 
@@ -62,10 +61,10 @@ class Catalogue:
 
     def search(self, query: str) -> tuple[Product, ...]:
         """Return the best products by BM25; ties are in the order of the catalogue."""
-        return self._found(tuple(words(query)))
+        return self._found(query)
 
-    def _ranked(self, query_words: tuple[str, ...]) -> tuple[Product, ...]:
-        ranked = self._index.rank(query_words, self._max_results)
+    def _ranked(self, query: str) -> tuple[Product, ...]:
+        ranked = self._index.rank(query, self._max_results)
         return tuple(self.products[entry.place] for entry in ranked)
 
 

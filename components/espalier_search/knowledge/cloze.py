@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from espalier.records.folding import folded_name, words
+from espalier.records.folding import folded_name, is_named_in, words
 from espalier_search.knowledge.sources import SourceDocument, SourceQuestion
 
 _PRONOUN = re.compile(r"(?:He|She|It|They)(?=\s)")
@@ -83,7 +83,7 @@ def _questions_of(line: str, title: str, said: Counter[str]) -> Iterator[SourceQ
 
 def sentence_about(line: str, title: str) -> str | None:
     """Return the sentence with the document's title in it; None if it lacks a clear subject."""
-    if f" {folded_name(title)} " in f" {folded_name(line)} ":
+    if is_named_in(title, line):
         return line
     if match := _PRONOUN.match(line):
         return title + line[match.end() :]

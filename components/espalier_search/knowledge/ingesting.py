@@ -20,7 +20,7 @@ from espalier.config import KnowledgeConfig, Profile, SplitsConfig
 from espalier.environments.contract import View
 from espalier.environments.text_index import TextIndex
 from espalier.records import Draft, KnowledgeError, Tracker
-from espalier.records.folding import NameIndex, words
+from espalier.records.folding import NameIndex
 from espalier.records.knowledge import Document, EntitySplit, KnowledgeGraph, save_documents
 from espalier_search.knowledge.extraction import extract, save_extracted
 from espalier_search.knowledge.geonames import load_geonames
@@ -69,9 +69,7 @@ def find_evidence(
     index = TextIndex.build(documents)
     found: dict[str, Document] = {}
     for question in questions:
-        hits = (
-            documents[hit.place] for hit in index.rank(words(question.question), _EVIDENCE_HITS)
-        )
+        hits = (documents[hit.place] for hit in index.rank(question.question, _EVIDENCE_HITS))
         for document in hits:
             if _holds(document, question.answers):
                 found[question.question] = document

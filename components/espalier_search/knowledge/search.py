@@ -11,7 +11,7 @@ from typing import Self
 from espalier.config import SearchConfig
 from espalier.environments.contract import View
 from espalier.environments.text_index import TextIndex
-from espalier.records.folding import content_words, words
+from espalier.records.folding import content_words, search_words
 from espalier.records.knowledge import Document, load_documents
 
 NO_RESULTS = "no results"
@@ -57,7 +57,7 @@ class SearchTool:
         if (cached := self._cache.get(query)) is not None:
             self._cache.move_to_end(query)
             return cached
-        ranked = self._index.rank(words(query), self._config.top_k)
+        ranked = self._index.rank(query, self._config.top_k)
         hits = tuple(
             self._hit(self._documents[entry.place], query, entry.score) for entry in ranked
         )
@@ -84,13 +84,15 @@ class SearchTool:
         return self._by_id[document_id]
 
     def _hit(self, document: Document, query: str, score: float) -> Hit:
-        wanted = set(content_words(query)) - set(words(document.title))
+        wanted = set(content_words(query, search_words)) - set(search_words(document.title))
         lines = self._best_lines(document.lines, wanted)
         return Hit(document.document_id, document.title, " | ".join(lines), score)
 
     def _best_lines(self, lines: Sequence[str], wanted: set[str]) -> list[str]:
         """Return lines that share the rarest words with the query; else the first lines."""
-        scores = [sum(self._index.idf(word) for word in wanted & set(words(x))) for x in lines]
+        scores = [
+            sum(self._index.idf(word) for word in wanted & set(search_words(x))) for x in lines
+        ]
         order = sorted(range(len(lines)), key=lambda place: -scores[place])
         best = [lines[place] for place in order if scores[place] > 0]
         return (best or list(lines))[: self._config.snippet_lines]

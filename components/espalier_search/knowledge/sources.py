@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,8 @@ class SourceEntity:
     region: str = ""
     """Id of the entity whose split this one follows; empty if it draws its own."""
     has_document: bool = True
-    numeric: bool = False
-    """Whether it is a year or another number, which may be the answer to a question."""
+    of_user: bool = False
+    """Whether a user names it, who means what is written: a number, a code or a single letter."""
     facts: tuple[str, ...] = ()
     """Lines of its document that state no relation, such as "population: 20,430"."""
 
@@ -144,6 +145,12 @@ def read_json_lines(path: Path) -> Iterator[JsonLine]:
 MAX_LINE_WORDS = 30
 _HEADING = re.compile(r"(?:#{1,6}\s+|>\s*)+")
 _BULLET = re.compile(r"([-*+\u2022])\s+(?=(.))")
+_FULL_STOP = re.compile(
+    r"(?<=[\u3002\uff01\uff1f\uff61\u0964\u0965\u104b\u17d4\u17d5])"
+    r"(?![\u3001-\u3003\u3009\u300b\u300d\u300f\u3011\uff01\uff09\uff1f\uff61\u201d\u2019)\u0964\u0965])"
+)
+"""Where a sentence ends whatever follows: after a full stop of Chinese, Japanese, Indic, Burmese
+or Khmer, unless a quotation or bracket ends there too."""
 _ENUMERATED = re.compile(r"(\d{1,3})([.)])\s+")
 
 
@@ -154,7 +161,8 @@ def lines_of(text: str) -> Iterator[str]:
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     for number, line in enumerate(lines):
         beside = lines[max(0, number - 1) : number] + lines[number + 1 : number + 2]
-        for sentence in _joined(segment("en", _without_markup(line, beside))):
+        parts = _FULL_STOP.split(_without_markup(line, beside))
+        for sentence in _joined(chain.from_iterable(segment("en", part) for part in parts)):
             sentence_words = sentence.split()
             for start in range(0, len(sentence_words), MAX_LINE_WORDS):
                 yield " ".join(sentence_words[start : start + MAX_LINE_WORDS])

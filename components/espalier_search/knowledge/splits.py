@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from espalier.config import SplitsConfig
-from espalier.records.folding import NameIndex, folded_name
+from espalier.records.folding import NameIndex, folded_name, spans_fields, words
 from espalier.records.knowledge import Entity, EntitySplit, KnowledgeGraph
 from espalier_search.knowledge.sources import KnowledgeSource, SourceEntity
 
@@ -161,12 +161,13 @@ _SPEAKABLE = re.compile(r"(?:[^\W\d_]|[ \-'\u2019./_])+")
 
 def build_graph(source: KnowledgeSource, splits: Splits) -> KnowledgeGraph:
     """Return the graph of `source`, with each entity's split and whether it is askable."""
-    bearers = Counter(folded_name(entity.name) for entity in source.entities)
+    bearers = Counter(map(_told_apart_by, source.entities))
     document_ids = source.entity_documents
     entities = []
     for entity in source.entities:
-        folded = folded_name(entity.name)
-        unique = bearers[folded] == 1 and folded not in splits.common_names
+        is_common = folded_name(entity.name) in splits.common_names
+        is_unique = bearers[_told_apart_by(entity)] == 1 and not is_common
+        can_be_said = is_writable if entity.of_user else is_speakable
         split = splits.by_entity[entity.entity_id]
         own_document = entity.entity_id if entity.has_document else ""
         entities.append(
@@ -176,17 +177,29 @@ def build_graph(source: KnowledgeSource, splits: Splits) -> KnowledgeGraph:
                 kind=entity.kind,
                 hub=split == "hub",
                 split=split,
-                askable=unique and (entity.numeric or is_speakable(entity.name)),
+                askable=is_unique and can_be_said(entity.name),
                 document_id=document_ids.get(entity.entity_id, own_document),
             )
         )
     return KnowledgeGraph(entities, source.relations, source.triples)
 
 
+def _told_apart_by(entity: SourceEntity) -> str:
+    """The key by which names have to differ: of names that are of letters only, the letters."""
+    return folded_name(entity.name) if entity.of_user else " ".join(words(entity.name))
+
+
 def is_speakable(name: str) -> bool:
-    """Return whether a name is short and of letters only, so that a question can contain it."""
+    """Return whether a name is short and of letters only, so that any question can contain it."""
+    is_long_enough = len(name) >= _MIN_NAME_CHARACTERS
+    return is_long_enough and is_writable(name) and _SPEAKABLE.fullmatch(name) is not None
+
+
+def is_writable(name: str) -> bool:
+    """Return whether a name is short, is found by a search, and is read as one value of a line."""
     return (
-        _MIN_NAME_CHARACTERS <= len(name) <= MAX_NAME_CHARACTERS
+        len(name) <= MAX_NAME_CHARACTERS
         and len(name.split()) <= MAX_NAME_WORDS
-        and _SPEAKABLE.fullmatch(name) is not None
+        and any(map(str.isalnum, name))
+        and not spans_fields(name)
     )

@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints
 from espalier.completions import Request, StrictModel
 from espalier.config import RelationConfig
 from espalier.config.knowledge import folded_relation
-from espalier.records.folding import folded_name, words
+from espalier.records.folding import NameEdges, fold_accents, folded_name, phrases
 from espalier_search.knowledge.sources import SourceDocument
 
 _MAX_LINE_CHARACTERS = 1000
@@ -126,6 +126,8 @@ _STRAIGHT = str.maketrans(
 _KNOWN_CHARACTERS = 4096
 """Cache size: texts use few different characters."""
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
+_LAST_ACCENT = "\u036f"
+"""Combining marks up to here are accents of European scripts; others are letters."""
 
 
 class TextSpan(NamedTuple):
@@ -152,31 +154,41 @@ def normalized_quotation(character: str) -> str:
 def normalized_name(character: str) -> str:
     """Return a character of a name: as quoted, without its accent or case."""
     quoted = normalized_quotation(character).lower()
-    return "".join(char for char in quoted if not unicodedata.combining(char))
+    if unicodedata.combining(quoted[:1] or " "):  # of a letter that is written apart from it
+        return "" if quoted <= _LAST_ACCENT else quoted
+    return unicodedata.normalize("NFKD", fold_accents(quoted))
 
 
 class NormalizedText:
     """A text with normalized spelling, and the original position of each of its characters."""
 
     def __init__(self, text: str, normalize: Callable[[str], str]) -> None:
+        self._text = text
         self._normalize = normalize
         self._normalized, self._places = _normalized(text, normalize)
+        self._edges = NameEdges(text)
 
     def find(self, wanted: str) -> TextSpan | None:
         """Return the first occurrence of `wanted`, normalized, as whole words; None if missing."""
         sought = _normalized(wanted, self._normalize)[0].strip()
         start = self._normalized.find(sought) if sought else -1
         while start >= 0:
-            end = start + len(sought)
-            if self._is_edge(start) and self._is_edge(end):
-                return TextSpan(self._places[start], self._places[end - 1] + 1)
+            if span := self._whole(start, start + len(sought)):
+                return span
             start = self._normalized.find(sought, start + 1)
         return None
 
-    def _is_edge(self, place: int) -> bool:
-        """Return whether `place` is not inside a word."""
-        around = self._normalized[max(place - 1, 0) : place + 1]
-        return len(around) < 2 or not all(_in_word(character) for character in around)
+    def _whole(self, start: int, end: int) -> TextSpan | None:
+        """Return the range in the text; None inside of a character, word or number."""
+        places = self._places
+        begins = start == 0 or places[start - 1] != places[start]
+        ends = end == len(places) or places[end - 1] != places[end]
+        stop = places[end - 1] + 1
+        while stop < len(self._text) and unicodedata.combining(self._text[stop]):
+            stop += 1
+        span = TextSpan(places[start], stop)
+        is_whole = begins and ends and self._edges.hold(span.start, span.of(self._text))
+        return span if is_whole else None
 
 
 def _normalized(text: str, normalize: Callable[[str], str]) -> tuple[str, list[int]]:
@@ -189,10 +201,6 @@ def _normalized(text: str, normalize: Callable[[str], str]) -> tuple[str, list[i
                 characters.append(normalized)
                 places.append(place)
     return "".join(characters), places
-
-
-def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "_" or unicodedata.combining(character) > 0
 
 
 StatementFault = Literal[
@@ -281,7 +289,7 @@ class Checker:
 
 
 def _is_name(text: str) -> bool:
-    folded = words(text)
+    folded = phrases(text)
     return (
         0 < len(folded) <= _MAX_NAME_WORDS
         and len(text) <= _MAX_NAME_CHARACTERS

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from espalier.records import KnowledgeError
-from espalier.records.folding import folded_name
+from espalier.records.folding import folded_name, is_number
 from espalier.records.knowledge import Relation, Triple
 from espalier_search.knowledge.phrasing import UNTYPED, default_phrasings
 from espalier_search.knowledge.sources import JsonLine, KnowledgeSource, SourceEntity
@@ -56,15 +56,15 @@ def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Trip
     for end, name in spellings.items():
         users = [] if end in subjects else list(dict.fromkeys(subjects_of[end]))
         # a number is not a name that a split could hide
-        is_number = end.folded.isdecimal() and end not in subjects
-        is_hub = is_number or len(users) >= _MIN_HUB_SUBJECTS
+        is_value = is_number(end.folded) and end not in subjects
+        is_hub = is_value or len(users) >= _MIN_HUB_SUBJECTS
         region = users[0].entity_id if users and not is_hub else ""
         if end.folded in titled:
             source.entity_documents[end.entity_id] = titled[end.folded]
         source.entities.append(
             SourceEntity(
                 end.entity_id, name, end.kind, hub=is_hub, region=region,
-                has_document=end in subjects, numeric=is_number,
+                has_document=end in subjects, of_user=True,
             )
         )  # fmt: skip
     return stated
@@ -91,15 +91,18 @@ def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_Trip
 
 def _kind_of(folded: str) -> str:
     """Return the kind of an entity for which no row gives a type."""
-    if not folded.isdecimal():
+    if " " in folded or not is_number(folded):  # $ 5 is no bare number
         return UNTYPED
-    return "year" if len(folded) == _YEAR_DIGITS and folded[0] in "12" else "number"
+    is_year = len(folded) == _YEAR_DIGITS and folded.isdecimal() and folded[0] in "12"
+    return "year" if is_year else "number"
 
 
 def _folded(line: JsonLine, end: str) -> str:
     if folded := folded_name(line.text(end)):
         return folded
-    raise KnowledgeError(f"{line.place}: {end!r} is {line.row[end]!r}, which holds no word")
+    raise KnowledgeError(
+        f"{line.place}: {end!r} is {line.row[end]!r}, which holds no letter, digit or symbol"
+    )
 
 
 def _relation_names(rows: list[_TripleRow]) -> dict[tuple[str, str, str], str]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from espalier.environments.demonstrations import Rejected
 from espalier.environments.hindsight import Achieved, MadeCall, made_calls
 from espalier.records import FinalAnswer, Task, ToolCalls
-from espalier.records.folding import content_words, folded_name, words
+from espalier.records.folding import content_words, folded_name, name_words, words
 from espalier.records.trajectory import Trajectory
 from espalier_search.synthesis.evolution import Prover
 from espalier_search.synthesis.search_wording import (
@@ -86,10 +86,10 @@ class SearchHindsight:
     def _steps(self, place: int, made: MadeCall) -> Iterator[_Step]:
         """Yield the lines that a call searched for and showed."""
         query = str(made.call.arguments.get("query", ""))
-        said = set(words(query))
+        said, named = set(words(query)), set(name_words(query))
         for title in dict.fromkeys(hit.title for hit in shown_hits(made.result.content)):
             subject = self._by_name.get(folded_name(title))
-            if subject is None or not set(words(title)) <= said:
+            if subject is None or not set(name_words(title)) <= named:
                 continue
             for name, relation in self._graph.relations.items():
                 reached = self._prover.steps.single[name].get(subject)

@@ -10,13 +10,12 @@ world.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 
 from espalier.records import Task
-from espalier.records.folding import folded_name, name_pattern
+from espalier.records.folding import SpelledNames, folded_name
 from espalier_search.search_qa.invented_names import InventedNames
 
 _ARGUMENT = "names"
@@ -32,21 +31,21 @@ class OtherNames:
     def __init__(self, others: Mapping[str, str]) -> None:
         """Store `others`: real name -> name in the world."""
         self._others = {real.casefold(): other for real, other in others.items()}
-        self._real_or_other = name_pattern(others, ignores_case=True)
+        self._real_or_other = SpelledNames(others, ignores_case=True)
         swapped = dict(others)  # a real name must not find its entity in a world that renames it
         for real, other in others.items():
             swapped[other] = real
             swapped[folded_name(other)] = real
         self._swapped = {written.casefold(): meant for written, meant in swapped.items()}
-        self._written = name_pattern(swapped, ignores_case=True)
+        self._written = SpelledNames(swapped, ignores_case=True)
 
     def shown(self, text: str) -> str:
         """Return `text` with the world's names."""
-        return _exchanged(self._real_or_other, self._others, text)
+        return self._real_or_other.replaced(text, lambda name: _of(self._others, name))
 
     def meant(self, text: str) -> str:
         """Return a text of the world with the real names."""
-        return _exchanged(self._written, self._swapped, text)
+        return self._written.replaced(text, lambda name: _of(self._swapped, name))
 
 
 def names_of(task: Task) -> OtherNames | None:
@@ -104,5 +103,5 @@ class WorldMaker:
         )
 
 
-def _exchanged(found: re.Pattern[str], others: Mapping[str, str], text: str) -> str:
-    return found.sub(lambda match: others.get(match[0].casefold(), match[0]), text)
+def _of(others: Mapping[str, str], name: str) -> str:
+    return others.get(name.casefold(), name)

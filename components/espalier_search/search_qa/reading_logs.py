@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
-from espalier.records.folding import content_words
+from espalier.records.folding import content_words, phrases
 from espalier.records.knowledge import Document
 from espalier_search.search_qa.invented_names import InventedNames
 from espalier_search.synthesis.search_wording import (
@@ -274,7 +274,7 @@ class ClozeWriter:
         lines = list(document.lines)
         lines[number] = " ".join((*line[:start], span, *line[start + length :]))
         shown = Document(document.document_id, document.title, tuple(lines), document.split)
-        query = " ".join(content_words(rest)[:_MAX_QUERY_WORDS])
+        query = " ".join(content_words(rest, phrases)[:_MAX_QUERY_WORDS])
         return Log(
             rest,
             (

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import chain
 
 from espalier.records import Message, Task
-from espalier.records.folding import folded_name, name_pattern, words
+from espalier.records.folding import SpelledNames, folded_name, words
 from espalier.records.message import JsonObject
 from espalier.records.trajectory import Trajectory
 from espalier_search.knowledge.search import NO_RESULTS
@@ -98,10 +98,10 @@ def _unread_words(messages: Sequence[Message]) -> set[str]:
 
 
 def _exchange(others: Mapping[str, str]) -> Callable[[Message], Message]:
-    found = name_pattern(others)
+    found = SpelledNames(others)
 
     def in_text(text: str) -> str:
-        return found.sub(lambda match: others[match.group()], text)
+        return found.replaced(text, lambda name: others[name])
 
     def in_message(message: Message) -> Message:
         calls = tuple(

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from espalier.records.folding import folded_name
+from espalier.records.folding import SpelledNames, folded_name
 from espalier.records.knowledge import Document
 from espalier_search.knowledge.cloze import sentence_about
 from espalier_search.synthesis.own_questions import OwnQuestion
@@ -120,16 +120,12 @@ def _slotted(text: str, name: str, slot: str) -> str | None:
     """
     if _count(name, text) != 1:
         return None
-    replaced = re.sub(_whole(name), slot, text, flags=re.IGNORECASE)
+    replaced = SpelledNames([name], ignores_case=True).replaced(text, lambda _: slot)
     return replaced[:1].upper() + replaced[1:]
 
 
 def _count(name: str, text: str) -> int:
-    return len(re.findall(_whole(name), text, flags=re.IGNORECASE))
-
-
-def _whole(name: str) -> str:
-    return rf"(?<!\w){re.escape(name)}(?!\w)"
+    return sum(1 for _ in SpelledNames([name], ignores_case=True).found_in(text))
 
 
 def _is_readable(title: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from espalier.environments.demonstrations import Rejected
 from espalier.records import ArtifactError, Split, Task
-from espalier.records.folding import folded_name, words
+from espalier.records.folding import is_named_in, phrases
 from espalier.records.knowledge import Document
 from espalier.records.trajectory import Trajectory
 from espalier.rewards.answers import exact_match
@@ -76,7 +76,7 @@ class WordTeacher:
         self._search = search
         self._frequencies: Counter[str] = Counter()
         for document in documents:
-            self._frequencies.update(set(words(" ".join((document.title, *document.lines)))))
+            self._frequencies.update(set(phrases(" ".join((document.title, *document.lines)))))
 
     def demonstrate(self, task: Task) -> Trajectory | Rejected:
         """The trajectory, if one of the observations shows an accepted answer."""
@@ -91,8 +91,8 @@ class WordTeacher:
         return Rejected("answer_not_shown")
 
     def _queries(self, question: str) -> list[str]:
-        content = [word for word in dict.fromkeys(words(question)) if word not in _STOP_WORDS]
-        content = content or words(question)
+        said = phrases(question)  # letters of Chinese with blanks between them find nothing
+        content = [word for word in dict.fromkeys(said) if word not in _STOP_WORDS] or said
         frequency = self._frequencies
         by_rarity = sorted(content, key=lambda word: (frequency[word] == 0, frequency[word]))
         rare = set(by_rarity[: max(1, len(content) // 2)])
@@ -103,5 +103,4 @@ class WordTeacher:
 
 def _shown_answer(observation: str, gold: Iterable[str]) -> str | None:
     """The first accepted answer whose words the observation contains, adjacent and in order."""
-    shown = f" {folded_name(observation)} "
-    return next((a for a in gold if folded_name(a) and f" {folded_name(a)} " in shown), None)
+    return next((answer for answer in gold if is_named_in(answer, observation)), None)

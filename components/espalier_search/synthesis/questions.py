@@ -66,8 +66,8 @@ _REMEDIES = {
     "for each subject",
     "unreadable_line": "a line of the documents is longer than an observation, or hides names of "
     "other splits: raise search.max_observation_words",
-    "entity_not_askable": f"questions need names that are unique, have letters, and at most "
-    f"{MAX_NAME_WORDS} words and {MAX_NAME_CHARACTERS} characters: shorten names, or give "
+    "entity_not_askable": "questions need names that are unique, hold a letter or digit, and have "
+    f"at most {MAX_NAME_WORDS} words and {MAX_NAME_CHARACTERS} characters: shorten names, or give "
     "entities of one name different names",
     "object_not_admitted": "objects have unsuitable names or belong to another split: give objects "
     "that at least three subjects share, or more triples",

@@ -16,7 +16,7 @@ from pydantic import Field
 from espalier.completions import ModelRefusal, PlainText, Request, StrictModel, all_answers
 from espalier.config import EndpointConfig, VllmBatchConfig
 from espalier.environments.funnel import Funnel
-from espalier.records.folding import folded_name
+from espalier.records.folding import folded_name, is_named_in
 from espalier_search.synthesis.own_questions import OwnQuestion
 
 _MAX_WORDS = 40
@@ -103,5 +103,4 @@ def _reason_against(text: str, pair: OwnQuestion, title: str, asked: set[str]) -
 
 
 def _names(text: str, name: str) -> bool:
-    text = _POSSESSIVE.sub("", text)  # folding would make "Ada's" one word
-    return bool(folded_name(name)) and f" {folded_name(name)} " in f" {folded_name(text)} "
+    return is_named_in(name, _POSSESSIVE.sub("", text))  # folding would make "Ada's" one word

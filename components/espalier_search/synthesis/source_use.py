@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -33,6 +34,11 @@ _LEFT_OUT_ROWS = {
 _MAX_JUDGED = 20_000
 """Limit of triples without a question that are judged by every rule. Most triples of a large source
 are simply not drawn, and judging them all would take longer than drawing."""
+_ASKED, _NOT_DRAWN, _LEFT_OUT = "asked_about", "not_drawn", "left_out"
+_WARNED_SHARE = 0.5
+"""Share of a relation's triples that are left out, from which on the log warns of it."""
+_WARNED_RELATIONS = 5
+_SHOWN_REASONS = 2
 _LEAST_QUESTIONS = 3
 """Expected questions per split from which on a source counts as large enough."""
 
@@ -56,16 +62,44 @@ def count_source_rows(knowledge: Path, funnel: Funnel) -> None:
 def count_triples(
     graph: KnowledgeGraph, worlds: Mapping[Split, World], asked: Iterable[Triple], funnel: Funnel
 ) -> None:
-    """Count every triple of the graph: asked about, or the first reason against it."""
+    """Count every triple of the graph: asked about, or the first reason against it.
+
+    What is left out is counted for each relation too, and the largest of such gaps are remarked.
+    """
     used, judged = set(asked), 0
+    by_relation: dict[str, Counter[str]] = defaultdict(Counter)
     for triple in graph.triples():
-        reason = "asked_about" if triple in used else _reason_against(triple, graph)
+        reason = _ASKED if triple in used else _reason_against(triple, graph)
         split = _split_of(graph.entities[triple.subject], graph.entities[triple.object])
         if reason is None and split is not None and judged < _MAX_JUDGED:
             judged += 1
             question = Projection(triple.relation, Constant(triple.subject))
             reason = broken_rule(CandidateQuestion(question, worlds[split]))
-        funnel.count(TRIPLES, reason or "not_drawn")
+        funnel.count(TRIPLES, reason or _NOT_DRAWN)
+        by_relation[triple.relation][reason or _NOT_DRAWN] += 1
+    _count_coverage(by_relation, funnel)
+
+
+def _count_coverage(by_relation: Mapping[str, Counter[str]], funnel: Funnel) -> None:
+    gaps: list[tuple[int, str]] = []
+    for relation, reasons in by_relation.items():
+        left_out = reasons.total() - reasons[_ASKED] - reasons[_NOT_DRAWN]
+        counts = {_ASKED: reasons[_ASKED], _NOT_DRAWN: reasons[_NOT_DRAWN], _LEFT_OUT: left_out}
+        for column, number in counts.items():
+            funnel.count(f"{column}.relations", relation, number)
+        if left_out >= _WARNED_SHARE * reasons.total():
+            gaps.append((left_out, relation))
+    for left_out, relation in sorted(gaps, key=lambda gap: -gap[0])[:_WARNED_RELATIONS]:
+        reasons = by_relation[relation].copy()
+        total = reasons.total()
+        del reasons[_ASKED], reasons[_NOT_DRAWN]
+        why = ", ".join(f"{number} {why}" for why, number in reasons.most_common(_SHOWN_REASONS))
+        funnel.remark(
+            f"warning: no question asks for {left_out} of {total} triples of {relation} "
+            f"({left_out / total:.0%}): {why}"
+        )
+    if (others := len(gaps) - _WARNED_RELATIONS) > 0:
+        funnel.remark(f"warning: nor for half of the triples of {others} other relations")
 
 
 def triples_read(candidates: Iterable[CandidateQuestion]) -> set[Triple]:

@@ -207,7 +207,8 @@ def misspelled(name: str, rng: random.Random) -> str:
     first = 1 if len(word) > 2 else 0  # a longer word keeps its first letter
     position = start + rng.randrange(first, max(len(word) - 1, 1))
     before, here, after = name[:position], name[position], name[position + 1 :]
-    return before + after if rng.random() < 0.5 else before + after[:1] + here + after[1:]
+    changed = before + after if rng.random() < 0.5 else before + after[:1] + here + after[1:]
+    return changed or name  # nothing remains of a single letter
 
 
 def _bad_queries(lookup: Lookup, rng: random.Random) -> Iterator[str]:

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from espalier.config import KnowledgeConfig
-from espalier.records import DataError
+from espalier.config import KnowledgeConfig, SearchConfig
+from espalier.records import DataError, read_tasks
 from espalier.stages import ingest
 from espalier.stages import synthesize as stage
+from espalier_search.knowledge.search import SearchTool
 from tests.factories.tracking import Notes
 
 from .conftest import PROFILE
@@ -102,3 +103,66 @@ def test_too_few_triples_name_a_minimum_that_is_enough(tmp_path):
     rows, documents = _triples(least, 4)
     funnel, _ = _run(again, triples=rows, documents=documents)
     assert funnel["source.triples"]["asked_about"] > 0
+
+
+CODES = [
+    "5", "-5", "1.5", "-1.5", "15", "3/4", "4/3", "0.5", "1e6", "1e-6", "C", "C++", "C#", ".NET",
+    "NET", "A+", "A-", "AC/DC", "5%", "$5", "<5", "v1.1", "v1.10", "UTC+5", "UTC-5", "AB", "H2O",
+]  # fmt: skip
+
+
+def test_every_code_and_number_is_asked_for(tmp_path):
+    rows = [
+        {
+            "subject": _name(number).title(),
+            "relation": "code",
+            "object": code,
+            "object_type": "code",
+        }
+        for number, code in enumerate(CODES)
+    ]
+    documents = [(row["subject"], f"{row['subject']} has a code.") for row in rows]
+    funnel, notes = _run(tmp_path, triples=rows, documents=documents)
+    assert funnel["source.triples"] == {"asked_about": len(CODES)}
+    gold = {
+        task.verifier.gold[0]: task.question
+        for split in ("train", "dev", "heldout")
+        for task in read_tasks(tmp_path / "synthetic" / "tasks" / f"{split}.jsonl")
+    }
+    for row in rows:
+        assert row["subject"] in gold[row["object"]], "each has the code of its own row"
+    assert not [line for line in notes if "no question asks" in line]
+
+
+def test_codes_are_asked_about_and_searched_for(tmp_path):
+    languages = ["C", "C++", "C#", "F#", ".NET", "A+", "A-", "3/4", "-5", "5", "1e6", "AC/DC"]
+    makers = [f"{_name(n)} {_name(n + 300)}".title() for n in range(len(languages))]
+    rows = [
+        {"subject": language, "relation": "maker", "object": maker, "object_type": "person"}
+        for language, maker in zip(languages, makers, strict=True)
+    ]
+    documents = [(language, "It is used by some.") for language in languages]
+    funnel, _ = _run(tmp_path, triples=rows, documents=documents)
+    assert funnel["source.triples"] == {"asked_about": len(rows)}
+    search = SearchTool.open(tmp_path / "knowledge", "full", SearchConfig())
+    for language, maker in zip(languages, makers, strict=True):
+        assert search.observation(f"{language} maker") == f"{language} | maker: {maker}"
+
+
+def test_a_relation_left_out_is_named_with_its_share(tmp_path):
+    rows, documents = _triples(40, 5)
+    motto = "Ever so much more than twenty four letters"
+    rows += [
+        {**row, "relation": "motto", "object": f"{motto} {n}"} for n, row in enumerate(rows[::2])
+    ]
+    for row in rows[80:]:
+        row["object_type"] = "motto"
+    funnel, notes = _run(tmp_path, triples=rows, documents=documents)
+    assert funnel["left_out.relations"]["motto"] == 40
+    assert funnel["asked_about.relations"]["motto"] == 0
+    assert funnel["asked_about.relations"]["born_in"] > 20
+    columns = ("asked_about.relations", "not_drawn.relations", "left_out.relations")
+    assert sum(sum(funnel[column].values()) for column in columns) == len(rows)
+    (warning,) = [line for line in notes if "no question asks" in line and "motto" in line]
+    assert "for 40 of 40 triples of motto (100%): 40 object_not_askable" in warning
+    assert not [line for line in notes if "no question asks" in line and "born_in" in line]

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from espalier.completions import ModelRefusal, Request
 from espalier.completions.request import AnswerT
-from espalier.records.folding import content_words
+from espalier.records.folding import content_words, phrases
 from espalier.records.knowledge import Relation
 from espalier_search.synthesis.agent_texts.calls import (
     Alternatives,
@@ -263,7 +263,7 @@ class EmbeddedTeacher:
             return ModelRefusal("refused", "no tool is offered that could find it")
         reading = self._reader.read(told.question)
         if reading is None or not reading.labels:
-            found = content_words(told.question)[:_MAX_QUERY_WORDS]
+            found = content_words(told.question, phrases)[:_MAX_QUERY_WORDS]
             query = plain_text(" ".join(found))
             return Plan(analysis=LOOK_UP, tool="search", query=query or _UNKNOWN)
         name, labels = reading.name, reading.labels

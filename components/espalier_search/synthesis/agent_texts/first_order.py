@@ -21,7 +21,7 @@ from espalier.completions import Model, ModelRefusal, in_order
 from espalier.config import AgentTextsConfig
 from espalier.environments.funnel import Funnel
 from espalier.records import AgentText, FinalAnswer, Message, Task
-from espalier.records.folding import folded_name
+from espalier.records.folding import folded_name, is_named_in
 from espalier.records.knowledge import Document
 from espalier.rewards.answers import exact_match
 from espalier_search.synthesis.agent_texts.calls import (
@@ -90,7 +90,7 @@ class EntityMemories:
 def unsupported(claim: Claim, document: Document) -> bool:
     """Whether the document lacks the entity's name, the year, or a number of the claim."""
     text = " ".join((document.title, *document.lines))
-    if f" {folded_name(claim.entity)} " not in f" {folded_name(text)} ":
+    if not is_named_in(claim.entity, text):
         return True
     return not set(_NUMBER.findall(f"{claim.date[:4]} {claim.text}")) <= set(_NUMBER.findall(text))
 

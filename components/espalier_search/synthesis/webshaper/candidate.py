@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from espalier.records.folding import NameIndex, content_words, folded_name, words
+from espalier.records.folding import NameIndex, content_words, folded_name, name_words, words
 from espalier.records.knowledge import Document, KnowledgeGraph, Triple
 from espalier_search.synthesis.webshaper.query import Query, Read, Trace, trace
 
@@ -45,7 +45,7 @@ class DocumentTexts:
         if text is None:
             document = self._documents.get(document_id)
             shown = " | ".join((document.title, *document.lines)) if document else ""
-            text = _spaced(words(shown))
+            text = _spaced(name_words(shown))
             self._folded[document_id] = text
         return text
 
@@ -100,7 +100,7 @@ class StatedTriples:
                 objects = self._graph.objects(relation, subject)
                 names = [self._folded(entity_id) for entity_id in (subject, *objects)]
                 for sentence in self._sentences(subject):
-                    said = set(words(sentence)).difference(*(name.split() for name in names))
+                    said = set(words(sentence)).difference(*map(words, names))
                     seen.update(said)
                     if any(_count(name, sentence) for name in names[1:]):
                         stating.update(said)
@@ -132,12 +132,15 @@ class StatedTriples:
 
 
 def _count(folded: str, line: str) -> int:
-    return _spaced(words(line)).count(_spaced(folded.split()))
+    return _spaced(name_words(line)).count(_spaced(folded.split()))
 
 
 def _spaced(folded_words: Iterable[str]) -> str:
-    """Words with two spaces between them, as `str.count` would miss repeats that share a space."""
-    return "".join([f" {word} " for word in folded_words])
+    """Words with two spaces between them, as `str.count` would miss repeats that share a space.
+
+    A point in front is left out: a text that says "net" may well mean .NET, and gives it away.
+    """
+    return "".join([f" {word.removeprefix('.')} " for word in folded_words])
 
 
 class World:
