@@ -25,8 +25,8 @@ from functools import lru_cache
 from espalier.records import EspalierError
 from espalier.rewards.math_numbers import UNKNOWN, bare_formula, read_number
 
-_OPENING = r"\boxed{"
-
+_BOXED = r"\boxed"
+_BRACE = re.compile("[{}]")
 
 _ANSWER_LINE = re.compile(
     r"^(?:[ \t*_#>-]*(?:final )?answer[*_]*:(.+)|#### (-?[\d.,]+)\s*)$",
@@ -45,23 +45,18 @@ def final_answer(text: str) -> str:
 
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last closed `\boxed{...}`, nested braces included, or None."""
-    start = text.rfind(_OPENING)
-    while start >= 0:
-        content = _balanced(text, start + len(_OPENING))
-        if content is not None:
-            return content
-        start = text.rfind(_OPENING, 0, start)
-    return None
-
-
-def _balanced(text: str, start: int) -> str | None:
-    """Return the text from `start` to the brace that closes the one opened before it."""
-    depth = 1
-    for place in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[start:place]
-    return None
+    opened: list[int] = []
+    start, end = -1, -1
+    for brace in _BRACE.finditer(text):
+        place = brace.start()
+        if brace[0] == "{":
+            opened.append(place)
+        elif opened:
+            begun = opened.pop()
+            is_box = text[max(0, begun - len(_BOXED)) : begun] == _BOXED
+            if is_box and begun > start:  # of nested boxes the inner one, which is closed first
+                start, end = begun, place
+    return None if start < 0 else text[start + 1 : end]
 
 
 MAX_ANSWER_CHARACTERS = 400

@@ -86,6 +86,27 @@ def test_numbers_are_compared_by_value(pairs, right):
         assert math_equivalent(answer, [gold]) is right, (answer, gold)
 
 
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{" * 20_000, None),
+        (r"\boxed{1}" + r"\boxed{" * 20_000, "1"),
+        (r"\boxed{1} \boxed{2", "1"),
+        (r"\boxed{a\boxed{b}c}", "b"),
+        (r"\boxed{a{b}{c{d}}}", "a{b}{c{d}}"),
+        (r"} \boxed{1} }", "1"),
+        (r"{ \boxed{1}", "1"),
+        (r"\boxed{\boxed{1}", "1"),
+        (r"\boxed{}", ""),
+        (r"\boxed {1}", None),
+        (r"\boxed{1}" * 10_000, "1"),
+        ("{" * 50_000 + r"\boxed{1}" + "}" * 50_000, "1"),
+    ],
+)
+def test_the_last_closed_box_is_found_in_one_pass(text, content):
+    assert last_boxed(text) == content
+
+
 def test_the_kind_of_verifier_decides():
     assert is_right("0.5", Verifier(kind="math_equivalence", gold=("x", r"\frac{1}{2}")))
     assert is_right("The Lyon", Verifier(gold=("lyon",)))
