@@ -116,6 +116,6 @@ def show(page):
         text = {_IN_A_FILE.decode().strip()!r}
     print(text)
 """
-"""Records grow with every form that is sent: what is more than a program may print goes to a file."""
+"""Records grow with every form that is sent: what is too long to print goes to a file."""
 _ASKED = "show(site.reply(*json.loads({})))"
 """The request is inserted as a string literal, so that none of its characters is code."""

@@ -1,8 +1,8 @@
 """GorillaFileSystem: folders and files, and one of the folders as the current one.
 
 As upstream, a copied folder shares its files with the original, and the subfolders of a moved
-folder keep their old parent. Shared folders can make a cycle, or a tree that doubles with every copy:
-whatever would leave a folder inside of itself, or a tree beyond the limits below, is refused.
+folder keep their old parent. Shared folders can make a cycle, or a tree that doubles with every
+copy: whatever would leave a folder inside of itself, or a tree beyond the limits below, is refused.
 """
 
 from __future__ import annotations
