@@ -174,6 +174,9 @@ class Request(Generic[AnswerT]):
     answer: type[AnswerT]
     sample: int = 0
     """Number of the sample; each sample of a request has its own answer."""
+    without_policy: BaseModel | None = None
+    """The material without what a policy wrote or caused, which tells whose text a server refuses;
+    None if the material has nothing of a policy."""
 
     def messages(self) -> list[dict[str, str]]:
         """Return the chat messages of the request."""

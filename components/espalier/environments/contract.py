@@ -40,6 +40,14 @@ class ProgramBrokeSandboxError(EspalierError):
     """
 
 
+class UnreadableTextError(EspalierError):
+    """What the policy wrote cannot be read: the episode ends with a wrong answer.
+
+    Not for its form, which is `Malformed`: it is too long for the model that plays its user, or
+    refused by that model's server.
+    """
+
+
 @contextmanager
 def sandbox_losses() -> Generator[None]:
     """Translate sandbox errors in the block into errors that tell who caused the loss.
@@ -121,8 +129,8 @@ class Environment(Protocol):
     def cut_off(self, reason: FinishReason) -> None:
         """End the episode from outside, for example when the token budget is used up.
 
-        With PROGRAM_BROKE_SANDBOX the episode has no valid answer: `score` treats it as unanswered,
-        and runs nothing of the policy's.
+        With PROGRAM_BROKE_SANDBOX or PARSE_ERROR the episode has no valid answer: `score` treats it
+        as unanswered, and runs nothing of the policy's.
         """
         ...
 
