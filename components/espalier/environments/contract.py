@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeVar, cast
+from functools import partial
+from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
+from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.protocol import (
     SandboxError,
     SandboxLost,
@@ -18,6 +23,7 @@ from espalier.sandbox.protocol import (
     SandboxUnavailable,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 View = Literal["train", "dev", "full"]
@@ -188,3 +194,19 @@ async def waited(result: T | Awaitable[T]) -> T:
     if inspect.isawaitable(result):
         return await cast("Awaitable[T]", result)
     return cast("T", result)
+
+
+_JUDGES = ThreadPoolExecutor(max_workers=64, thread_name_prefix="espalier-judge")
+"""Threads that wait for judges in other processes, and do little themselves."""
+
+
+async def in_own_time(judge: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a judge that limits its own time, from a thread.
+
+    The time limit of the call pauses meanwhile: what an answer waits for are answers of other
+    episodes, and it would be lost for their slowness.
+    """
+    context = contextvars.copy_context()
+    work = partial(context.run, judge, *args, **kwargs)
+    with call_waits():
+        return await asyncio.get_running_loop().run_in_executor(_JUDGES, work)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from espalier.records import Verifier
+from espalier.rewards.comparing import Comparer, ComparerError
 from espalier.rewards.math_equivalence import (
-    MathJudge,
-    MathJudgeError,
     final_answer,
     last_boxed,
     math_equivalent,
@@ -118,14 +117,14 @@ JUDGED = (r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
 
 @pytest.fixture(scope="module")
 def judge():
-    judge = MathJudge(within_s=10)
+    judge = Comparer("math", within_s=10)
     yield judge
     judge.close()
 
 
 @pytest.mark.slow
 def test_an_endless_comparison_is_wrong_within_its_time():
-    judge = MathJudge(within_s=1)
+    judge = Comparer("math", within_s=1)
     try:
         judge.compare("1", "2")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -150,7 +149,7 @@ def children():
 def stopped_judge():
     """A judge whose process is given no processor time, and the id of the process."""
     before = children()
-    judge = MathJudge(within_s=1, reply_within_s=5)
+    judge = Comparer("math", within_s=1, reply_within_s=5)
     judge.compare("1", "2")
     (pid,) = children() - before
     os.kill(pid, signal.SIGSTOP)
@@ -170,7 +169,7 @@ def test_a_comparison_that_waits_for_the_processor_is_right(stopped_judge):
 @pytest.mark.slow
 def test_a_process_without_processor_time_is_an_error(stopped_judge):
     judge, _ = stopped_judge
-    with pytest.raises(MathJudgeError, match="5 s"):
+    with pytest.raises(ComparerError, match="5 s"):
         judge.compare(*JUDGED)
     assert judge.compare(*JUDGED), "another process is started"
 

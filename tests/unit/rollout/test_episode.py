@@ -13,7 +13,7 @@ from espalier.environments import (
     Tool,
     ToolEnvironment,
 )
-from espalier.environments.contract import UnreadableTextError
+from espalier.environments.contract import UnreadableTextError, in_own_time
 from espalier.records import FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import REFLECTION_REQUEST, RETRY_REQUEST, SUMMARY_REQUEST
@@ -231,6 +231,17 @@ def _stuck(environment, action):
 
 async def _stuck_and_asynchronous(environment, action):
     await asyncio.sleep(30)
+
+
+async def _judged_slowly(environment):
+    await in_own_time(time.sleep, 0.6)
+    return ToolEnvironment.score(environment)
+
+
+def test_a_judge_that_takes_its_own_time_loses_no_episode():
+    trajectory = _play(_engine(), environments=_with(score=_judged_slowly), timeout_s=0.2)
+    assert trajectory.finish_reason is FinishReason.ANSWERED
+    assert trajectory.is_right
 
 
 async def _asynchronous(environment, action):
