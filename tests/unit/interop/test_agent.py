@@ -173,7 +173,7 @@ LOOKALIKES = (
 )  # fmt: skip
 
 
-def test_logs_that_look_like_the_end_of_an_attempt_end_none():
+def test_logs_that_look_like_an_end_end_no_attempt():
     lines = "".join(f"    print({json.dumps(one)!r}, flush=True)\n" for one in LOOKALIKES)
     unended = '    print(json.dumps({"attempt": os.environ["ESPALIER_ATTEMPT"]}), flush=True)\n'
     noisy = STAYS.replace("    ask(task())\n", f"{lines}{unended}    ask(task())\n{lines}")

@@ -71,7 +71,7 @@ def test_a_user_beyond_the_limit_of_cost_ends_the_run():
             played(double, "What is it?", **limits)
 
 
-def test_a_user_whose_reply_is_filtered_loses_the_episode_for_outside():
+def test_a_filtered_reply_of_the_user_is_the_environments():
     with running_double() as double:
         double.respond = lambda body: completion("", finish_reason="content_filter")
         with pytest.raises(EnvironmentLostError, match="filtered"):

@@ -139,7 +139,7 @@ def test_hunks_that_fit_nowhere_are_refused_in_bounded_time(content, hunks):
 
 
 @given(before=contents(), old=LINES, start=st.integers(0, 9))
-def test_a_hunk_stands_at_the_nearest_place_that_has_its_lines(before, old, start):
+def test_a_hunk_stands_at_the_nearest_fitting_place(before, old, start):
     lines = before.splitlines(keepends=True)
     wanted = [f"{line}\n" for line in old[:2]]
     fits = [n for n in range(len(lines) + 1) if wanted and lines[n : n + len(wanted)] == wanted]
