@@ -149,9 +149,7 @@ class TaggedCalls(TurnSyntax):
     def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
         opening, closing = self.call_markers
         # a value may be read to the end of the text for each of them
-        blocks, outside = split_blocks(
-            rest, opening, closing, self._value_end, most=MAX_CALLS + 1
-        )
+        blocks, outside = split_blocks(rest, opening, closing, self._value_end, most=MAX_CALLS + 1)
         if len(blocks) > MAX_CALLS:
             return _too_many_calls(len(blocks), text)
         if any(tag in outside for tag in self.result_markers):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
+from espalier.environments.daemon_threads import in_thread
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
@@ -196,17 +193,11 @@ async def waited(result: T | Awaitable[T]) -> T:
     return cast("T", result)
 
 
-_JUDGES = ThreadPoolExecutor(max_workers=64, thread_name_prefix="espalier-judge")
-"""Threads that wait for judges in other processes, and do little themselves."""
-
-
 async def in_own_time(judge: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a judge that limits its own time, from a thread.
 
     The time limit of the call pauses meanwhile: what an answer waits for are answers of other
     episodes, and it would be lost for their slowness.
     """
-    context = contextvars.copy_context()
-    work = partial(context.run, judge, *args, **kwargs)
     with call_waits():
-        return await asyncio.get_running_loop().run_in_executor(_JUDGES, work)
+        return await in_thread(lambda: judge(*args, **kwargs))

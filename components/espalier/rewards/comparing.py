@@ -171,7 +171,8 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes, within_s: float)
     assert process.stdout is not None, "the process is started with pipes"
     deadline, received = time.monotonic() + within_s, b""
     try:
-        process.stdin.write(request)
+        while request:
+            request = request[process.stdin.write(request) or 0 :]
     except BrokenPipeError:
         return None
     while not received.endswith(b"\n"):

@@ -37,6 +37,8 @@ def test_patches_are_worth_what_they_are_in_this_process(comparer):
     before, gold, after = {"a.py": "x\n"}, {"a.py": "y\n"}, {"a.py": "z\n"}
     assert comparer.compare(before, gold, after) == pytest.approx(likeness, abs=0.3)
     assert comparer.compare(None, {"a.py": "\ud800"}, {"a.py": "\ud800"}) == 1.0
+    long = {"a.py": "x\n" * 1_000_000}
+    assert comparer.compare(long, long, long) == 0.0, "neither changes a line"
 
 
 def test_a_patch_that_takes_long_to_compare_is_not_compared(comparer):
