@@ -68,6 +68,17 @@ class Scripted:
         self.cut = cut
 
 
+def of_small_context(answer, *, most=4000, status=400):
+    """A `respond` of a model that refuses longer messages, and otherwise gives `answer`."""
+    error = {"error": {"message": f"maximum context length is {most}", "type": "bad_request"}}
+
+    def respond(body):
+        size = sum(len(message["content"]) for message in body["messages"])
+        return Scripted(error, status) if size > most else answer
+
+    return respond
+
+
 class EndpointDouble(Server):
     """Gives out `script` one by one, then `usual` for ever."""
 
@@ -77,7 +88,7 @@ class EndpointDouble(Server):
         self.script = []
         self.usual = Scripted(completion(PARIS))
         self.respond = None
-        """Request body -> completion, instead of `usual`."""
+        """Request body -> completion or response, instead of `usual`."""
         self.seen = []
         """(path, body, Authorization) of every request."""
         self.under_way = 0
@@ -98,7 +109,8 @@ class _Handler(Handler):
             double.most_under_way = max(double.most_under_way, double.under_way)
             response = double.script.pop(0) if double.script else double.usual
             if double.respond is not None:
-                response = Scripted(double.respond(body))
+                response = double.respond(body)
+                response = response if isinstance(response, Scripted) else Scripted(response)
         try:
             time.sleep(response.delay_s)
         finally:

@@ -66,6 +66,26 @@ def test_each_test_has_a_verdict_of_its_own(tests):
     assert endless.report.num_passed == 0
 
 
+LONG_MESSAGES = (
+    "def f(x):\n    raise ValueError('\U0001f600' * 400)",
+    "def f(x):\n    raise ValueError('\\x00' * 400)",
+    "def f(x):\n    raise type('E' * 300, (Exception,), {})('m' * 400)",
+    "def f(x):\n    assert False, 'm' * 400",
+    "raise ValueError('m' * 400)",
+    "raise ValueError('\U0001f600' * 400)",
+    "def f(x):\n    return '\U0001f600' * 400",
+)
+
+
+@pytest.mark.parametrize("program", LONG_MESSAGES)
+def test_messages_of_many_tests_cost_no_verdict(program):
+    checks = ("assert f(1) == 1", "assert (f(1), 0)[1] == 0", "assert f(2) >= 2 - 2")
+    tests = UnitTests(functions={"f": "f"}, preamble="", hidden=checks * 300)
+    found = judged(tests, program)
+    assert len(found.report.verdicts) == len(found.messages) == 900
+    assert found.report.num_passed in (0, 300)
+
+
 def test_objects_of_the_program_stay_in_its_process():
     assert judged(NODES, NODES_PROGRAM).report.all_passed
 

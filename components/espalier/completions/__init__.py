@@ -8,7 +8,7 @@ the embedded teacher of synthesis does.
 
 from espalier.completions.answering import AnswerCache, CallUsage, Ledger
 from espalier.completions.chat import ChatEndpoint, ChatReply, ToolNames, sent_message
-from espalier.completions.endpoint import EndpointFault, EndpointModel
+from espalier.completions.endpoint import EndpointFault, EndpointModel, RefusedTextError
 from espalier.completions.opening import OpenedModel, all_answers, in_order, opened_model
 from espalier.completions.request import (
     Model,
@@ -32,6 +32,7 @@ __all__ = [
     "ModelRefusal",
     "OpenedModel",
     "PlainText",
+    "RefusedTextError",
     "Request",
     "StrictModel",
     "ToolNames",

@@ -12,13 +12,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from pydantic import BaseModel, Field, ValidationError
 
 from espalier.completions.answering import estimated_tokens
 from espalier.completions.endpoint import EndpointFault, MeteredServer, Sleep
 from espalier.config import EndpointConfig
+from espalier.dialects.syntax import MAX_PARSED_CHARACTERS, parsed_json
 from espalier.records import Action, FinalAnswer, Malformed, Message
 from espalier.records.message import JsonObject, ToolCall, ToolCalls, ToolSpec
 
@@ -36,8 +37,8 @@ class ChatReply:
 
     action: Action
     fault: str = ""
-    """Why the action is malformed: `malformed_call`, `truncated`, `filtered`, `refused` or
-    `empty`."""
+    """Why the action is malformed: `malformed_call`, `too_long`, `truncated`, `filtered`, `refused`
+    or `empty`."""
     message: JsonObject
     """The message in the form in which the next request sends it back."""
     prompt_tokens: int = 0
@@ -123,6 +124,8 @@ def _action(choice: _Choice, names: ToolNames) -> tuple[Action, str]:
         return Malformed("filtered by the server", text), "filtered"
     if choice.finish_reason == "length":
         return Malformed("cut off at its token limit", text), "truncated"
+    if len(text) > MAX_PARSED_CHARACTERS:  # no more than a dialect would read
+        return Malformed("too long", text), "too_long"
     if said.tool_calls:
         calls = _calls(said.tool_calls, names)
         if calls is None:
@@ -149,8 +152,10 @@ def _call(given: object, spare_id: str, names: ToolNames, taken: set[str]) -> To
     """Parse a call and give it an id unique in its message; None if it cannot be parsed."""
     try:
         call = _Call.model_validate(given)
-        arguments = json.loads(call.function.arguments or "{}", parse_constant=_no_number)
-    except (ValueError, RecursionError):  # a ValidationError is a ValueError
+        if len(call.function.arguments) > MAX_PARSED_CHARACTERS:
+            return None
+        arguments = parsed_json(call.function.arguments or "{}")
+    except ValueError:  # a ValidationError is one
         return None
     if not isinstance(arguments, dict):
         return None
@@ -162,10 +167,6 @@ def _call(given: object, spare_id: str, names: ToolNames, taken: set[str]) -> To
         arguments=cast("JsonObject", arguments),
         call_id=call_id,
     )
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _sent_call(call: ToolCall, names: ToolNames) -> JsonObject:

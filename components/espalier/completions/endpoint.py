@@ -11,6 +11,7 @@ import email.utils
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +28,7 @@ from espalier.completions.answering import (
 )
 from espalier.completions.request import AnswerT, ModelRefusal, ReplyUsage, Request, usage_of
 from espalier.config import EndpointConfig
-from espalier.records import EngineError
+from espalier.records import EngineError, EspalierError
 
 _MINUTE_S = 60.0
 
@@ -121,6 +122,14 @@ class EndpointFault(EngineError):
         """`timeout`, `connection`, `http_503` (any status), or `no_completion`."""
 
 
+class RefusedRequestError(EndpointFault):
+    """The server refuses what one request says, such as a text too long for its model."""
+
+
+class RefusedTextError(EspalierError):
+    """The server refuses what a policy wrote: without it, the same request is answered."""
+
+
 class Wire:
     """One connection pool; the only object that holds the API key."""
 
@@ -206,6 +215,8 @@ class Wire:
         said = self._explained(error)
         if not (_is_transient(error) or status in _REFUSED_REQUESTS):
             return EngineError(said)
+        if status in _REFUSED_REQUESTS:
+            return RefusedRequestError(said, f"http_{status}")
         if status:
             return EndpointFault(said, f"http_{status}")
         return EndpointFault(said, "timeout" if _is_timeout(error) else "connection")
@@ -362,12 +373,23 @@ class EndpointModel(MeteredServer):
         """Return the answer to a request, or the reason why there is none.
 
         Raises:
+            RefusedTextError: the server refuses what a policy wrote in the request.
             EngineError: the server is unreachable or refuses every request, the cost limit is
                 reached, or only the cache may be used and does not hold the answer.
         """
         return await self._answering.answer(request)
 
     async def _sent(self, request: Request[AnswerT], ask: int) -> bytes:
+        try:
+            return await self._asked(request, ask)
+        except RefusedRequestError as refused:
+            if request.without_policy is None:
+                raise
+            # refused as well, it raises the same error: then the text is not to blame
+            await self._asked(replace(request, material=request.without_policy), ask)
+            raise RefusedTextError(f"what the policy wrote is refused: {refused}") from refused
+
+    async def _asked(self, request: Request[AnswerT], ask: int) -> bytes:
         messages = request.messages()
         prompt_tokens = sum(estimated_tokens(message["content"]) for message in messages)
         async with self._slots:

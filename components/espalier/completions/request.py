@@ -28,8 +28,7 @@ Reason = Literal["refused", "filtered", "truncated", "empty", "broken_json", "wr
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
-_FENCE = re.compile(r"```(?:json)?\s*\n(?P<body>.*?)\n?\s*```", re.DOTALL)
-_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_FENCE = "```"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 _MAX_DETAIL = 200
 
@@ -115,12 +114,11 @@ class _ReplyWithUsage(BaseModel, frozen=True):
 
 
 def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | ModelRefusal:
-    text = (
-        _THOUGHTS.sub("", content, count=1) if content.lstrip().startswith("<think>") else content
-    )
-    text = text.strip()
-    if fenced := _FENCE.fullmatch(text):
-        text = fenced["body"].strip()
+    text = content
+    if content.lstrip().startswith("<think>"):
+        _, ended, behind = content.partition("</think>")
+        text = behind if ended else content
+    text = _unfenced(text.strip())
     if not text:
         return ModelRefusal("empty")
     try:
@@ -130,6 +128,15 @@ def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | ModelRefusal:
         return ModelRefusal("wrong_shape", _first(error))
     except (ValueError, RecursionError) as error:
         return ModelRefusal("broken_json", _cut(str(error)))
+
+
+def _unfenced(text: str) -> str:
+    """Return the content of a block of code, if the text is one; a pattern is quadratic here."""
+    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
+        return text
+    body = text[len(_FENCE) : -len(_FENCE)].removeprefix("json")
+    is_block = "\n" in body[: len(body) - len(body.lstrip())]
+    return body.strip() if is_block else text
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -174,6 +181,9 @@ class Request(Generic[AnswerT]):
     answer: type[AnswerT]
     sample: int = 0
     """Number of the sample; each sample of a request has its own answer."""
+    without_policy: BaseModel | None = None
+    """The material without what a policy wrote or caused, which tells whose text a server refuses;
+    None if the material has nothing of a policy."""
 
     def messages(self) -> list[dict[str, str]]:
         """Return the chat messages of the request."""

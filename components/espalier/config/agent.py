@@ -50,7 +50,8 @@ class AgentConfig(Section):
     tasks_per_process: int = Field(default=1, ge=1)
     """Attempts that one process plays, one after the other, so that slow imports happen once. Above
     1 the program reads a line of JSON for each attempt from its input, with the variables that
-    would otherwise be in its environment, and writes the line {"status": 0} at its end."""
+    would otherwise be in its environment, and at its end writes the line {"attempt":
+    ESPALIER_ATTEMPT, "status": 0}, with that variable's value."""
     deadline_s: float = Field(default=300.0, gt=0)
     """Seconds that an attempt may take; then its program is ended, and the attempt is lost."""
     call_timeout_s: float = Field(default=120.0, gt=0)

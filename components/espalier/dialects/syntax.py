@@ -148,7 +148,10 @@ class TaggedCalls(TurnSyntax):
 
     def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
         opening, closing = self.call_markers
-        blocks, outside = split_blocks(rest, opening, closing, self._value_end)
+        # a value may be read to the end of the text for each of them
+        blocks, outside = split_blocks(rest, opening, closing, self._value_end, most=MAX_CALLS + 1)
+        if len(blocks) > MAX_CALLS:
+            return _too_many_calls(len(blocks), text)
         if any(tag in outside for tag in self.result_markers):
             return Malformed(WRITES_RESULT, text)
         if any(tag in outside for tag in (*self.call_markers, *self.stray_tags)):
@@ -199,6 +202,8 @@ def split_blocks(
     opening: str,
     closing: str,
     value_end: Callable[[str, int], int] = lambda _text, place: place,
+    *,
+    most: int = MAX_PARSED_CHARACTERS,
 ) -> Blocks:
     """Cut a text at each opening tag and the next closing one.
 
@@ -211,11 +216,12 @@ def split_blocks(
         closing: the closing tag.
         value_end: takes the text and the place behind an opening tag; returns the first place where
             the closing tag may begin, since a value may contain its text.
+        most: the most blocks; the rest is outside.
     """
     inside: list[str] = []
     outside: list[str] = []
     place = 0
-    while (start := text.find(opening, place)) >= 0:
+    while len(inside) < most and (start := text.find(opening, place)) >= 0:
         end = text.find(closing, value_end(text, start + len(opening)))
         if end < 0:
             break
@@ -345,13 +351,17 @@ def calls_or_fault(
 ) -> ToolCalls | Malformed:
     """Return all calls of a message, or the first fault of one."""
     if len(found) > MAX_CALLS:
-        return Malformed(f"{len(found)} calls in one message, of at most {MAX_CALLS}", text)
+        return _too_many_calls(len(found), text)
     calls: list[ToolCall] = []
     for call in found:
         if isinstance(call, Malformed):
             return Malformed(call.reason, text)
         calls.append(call)
     return ToolCalls(tuple(calls), thought) if calls else Malformed("no call", text)
+
+
+def _too_many_calls(count: int, text: str) -> Malformed:
+    return Malformed(f"{count} calls in one message, of at most {MAX_CALLS}", text)
 
 
 def answer_or_fault(rest: str, thought: str | None, text: str) -> FinalAnswer | Malformed:

@@ -17,6 +17,8 @@ from espalier.environments.contract import (
     Opening,
     ProgramBrokeSandboxError,
     Step,
+    UnreadableTextError,
+    in_own_time,
 )
 from espalier.environments.episode import AsyncToolEnvironment, EpisodeRules, ToolEnvironment
 from espalier.environments.family import (
@@ -88,11 +90,13 @@ __all__ = [
     "ToolEnvironment",
     "ToolError",
     "ToolOutput",
+    "UnreadableTextError",
     "WritesAgentTexts",
     "benchmark_tasks",
     "check_golds",
     "dealt_split",
     "family_of",
+    "in_own_time",
     "make_task",
     "policy_dialect",
     "read_objects",

@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
+from espalier.environments.daemon_threads import in_thread
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
+from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.protocol import (
     SandboxError,
     SandboxLost,
@@ -18,6 +20,7 @@ from espalier.sandbox.protocol import (
     SandboxUnavailable,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 View = Literal["train", "dev", "full"]
@@ -37,6 +40,14 @@ class ProgramBrokeSandboxError(EspalierError):
     """A program of the policy ended its own sandbox: the episode ends with a wrong answer.
 
     If such an episode were not scored, a policy could escape questions that it cannot answer.
+    """
+
+
+class UnreadableTextError(EspalierError):
+    """What the policy wrote cannot be read: the episode ends with a wrong answer.
+
+    Not for its form, which is `Malformed`: it is too long for the model that plays its user, or
+    refused by that model's server.
     """
 
 
@@ -121,8 +132,8 @@ class Environment(Protocol):
     def cut_off(self, reason: FinishReason) -> None:
         """End the episode from outside, for example when the token budget is used up.
 
-        With PROGRAM_BROKE_SANDBOX the episode has no valid answer: `score` treats it as unanswered,
-        and runs nothing of the policy's.
+        With PROGRAM_BROKE_SANDBOX or PARSE_ERROR the episode has no valid answer: `score` treats it
+        as unanswered, and runs nothing of the policy's.
         """
         ...
 
@@ -180,3 +191,13 @@ async def waited(result: T | Awaitable[T]) -> T:
     if inspect.isawaitable(result):
         return await cast("Awaitable[T]", result)
     return cast("T", result)
+
+
+async def in_own_time(judge: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a judge that limits its own time, from a thread.
+
+    The time limit of the call pauses meanwhile: what an answer waits for are answers of other
+    episodes, and it would be lost for their slowness.
+    """
+    with call_waits():
+        return await in_thread(lambda: judge(*args, **kwargs))

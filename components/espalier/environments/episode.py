@@ -129,8 +129,8 @@ class _Episode:
         return Opening(task.prompt, tuple(tool.spec for tool in self._rules.tools))
 
     def cut_off(self, reason: FinishReason) -> None:
-        """End the episode; a program that broke its sandbox also loses its answer."""
-        if reason is FinishReason.PROGRAM_BROKE_SANDBOX:
+        """End the episode; what broke its sandbox, or cannot be read, is no answer."""
+        if reason in (FinishReason.PROGRAM_BROKE_SANDBOX, FinishReason.PARSE_ERROR):
             self.answer = None
         self._finish(reason)
 

@@ -1,6 +1,7 @@
 """Why an attempt at a task ends by an error: who caused it, and so what follows.
 
-    the policy        its own program ended the sandbox    scored as a wrong answer
+    the policy        its own program ended the sandbox,
+                      or nobody can read what it wrote     scored as a wrong answer
     the environment   it crashed, or took too long         not scored: played again, and counted
     ours              any other error                      the run stops
 
@@ -19,6 +20,7 @@ from espalier.environments.contract import (
     Environment,
     EnvironmentLostError,
     ProgramBrokeSandboxError,
+    UnreadableTextError,
 )
 from espalier.records.trajectory import FinishReason, RewardBreakdown
 
@@ -52,6 +54,7 @@ class Loss(NamedTuple):
 
 _LOSSES: Mapping[type[Exception], Loss] = {
     ProgramBrokeSandboxError: Loss(LossCause.POLICY, FinishReason.PROGRAM_BROKE_SANDBOX),
+    UnreadableTextError: Loss(LossCause.POLICY, FinishReason.PARSE_ERROR),
     CallTimeoutError: Loss(LossCause.ENVIRONMENT, FinishReason.TIMEOUT),
     EnvironmentLostError: Loss(LossCause.ENVIRONMENT, FinishReason.SANDBOX_LOST),
     LostCallError: Loss(LossCause.ENVIRONMENT, FinishReason.LOST_CALL),

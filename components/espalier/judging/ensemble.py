@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from espalier.completions import EndpointModel, ModelRefusal, Request
+from espalier.completions import EndpointModel, ModelRefusal, RefusedTextError, Request
 from espalier.completions.answering import estimated_tokens
 from espalier.config import Criterion, EndpointConfig, GradingConfig
 from espalier.judging.agreement import cohen_kappa, fleiss_kappa
-from espalier.judging.rubric import INSTRUCTIONS, Judgement, Transcript, judgement_type
+from espalier.judging.rubric import INSTRUCTIONS, Judgement, Transcript, judgement_type, refusing
 from espalier.records import EngineError, EspalierError
 
 T = TypeVar("T")
@@ -156,14 +156,28 @@ class JudgeEnsemble:
 
     async def _judge(self, transcript: Transcript) -> Verdict:
         request = Request(
-            call="judge", instructions=INSTRUCTIONS, material=transcript, answer=self._answer
+            call="judge",
+            instructions=INSTRUCTIONS,
+            material=transcript,
+            answer=self._answer,
+            without_policy=transcript.without_policy(),
         )
         price = self._reserve(request)
         try:
-            answers = await asyncio.gather(*(model.answer(request) for model in self._models))
+            asked = (self._answered(model, request) for model in self._models)
+            answers = await asyncio.gather(*asked)
         finally:
             self._reserved -= price
         return self._counted(answers)
+
+    async def _answered(
+        self, model: EndpointModel, request: Request[Judgement]
+    ) -> Judgement | ModelRefusal:
+        """Return a judge's answer; one that cannot read what the policy wrote says no to all."""
+        try:
+            return await model.answer(request)
+        except RefusedTextError as refused:
+            return refusing(self.rubric, str(refused))
 
     def _reserve(self, request: Request[Judgement]) -> float:
         """Reserve and return the highest possible cost of a question.

@@ -40,6 +40,11 @@ class Transcript(StrictModel):
     reference: str = ""
     """What a good answer says, for tasks without a rule; empty for others."""
 
+    def without_policy(self) -> Transcript:
+        """Return the transcript without what the policy wrote, and without what its tools said."""
+        others = tuple(one for one in self.messages if one.role in ("system", "user"))
+        return self.model_copy(update={"messages": others})
+
 
 class Judgement(StrictModel):
     """Base of a judge's answers: a reason, and a bool for each criterion of the rubric."""
@@ -49,6 +54,12 @@ class Judgement(StrictModel):
     def votes(self, rubric: Sequence[Criterion]) -> dict[str, bool]:
         """Criterion -> what the judge says."""
         return {one.name: bool(getattr(self, _key(one))) for one in rubric}
+
+
+def refusing(rubric: Sequence[Criterion], reason: str) -> Judgement:
+    """Return the judgement of what cannot be read: no criterion holds."""
+    held = {_key(one): False for one in rubric}
+    return judgement_type(rubric)(reasoning=reason, **held)
 
 
 def judgement_type(rubric: Sequence[Criterion]) -> type[Judgement]:

@@ -24,6 +24,8 @@ BAD_FORMAT = -1.0
 _SEARCH, _MIDDLE, _REPLACE = "\n<<<<<<< SEARCH\n", "\n=======\n", "\n>>>>>>> REPLACE\n```"
 _MAX_CHARACTERS = 200_000
 """Most characters of an answer; SequenceMatcher's time grows with the square of a diff's length."""
+_MAX_WORK = 100_000_000
+"""Most characters that all blocks together search: a thousand blocks of a file of 100 KB."""
 _MAX_DIFF = 20_000
 """Characters of a file's diff that are compared, for the same reason."""
 
@@ -103,10 +105,14 @@ def changed_files(before: Mapping[str, str], blocks: list[SearchReplace]) -> dic
         BlockError: a search text equals its replacement, or does not occur.
     """
     after: dict[str, str] = {}
+    work = 0
     for path, search, replace in blocks:
         if search == replace:
             raise BlockError("Search and replace blocks are identical")
         content = after.get(path, "\n" + before.get(path, ""))
+        work += len(content)
+        if work > _MAX_WORK:
+            raise BlockError("too many blocks for files of that size")
         if "\n" + search not in content:
             raise BlockError(f"Search block not found in the code: \n{search}")
         after[path] = content.replace("\n" + search, "\n" + replace)

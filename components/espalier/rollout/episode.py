@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar, cast
 
 from espalier.config import EpisodeConfig
 from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.environments import Environment, EnvironmentLostError, Environments
+from espalier.environments.daemon_threads import in_thread
 from espalier.environments.losses import (
     CallTimeoutError,
     environment_losses,
@@ -66,7 +63,7 @@ class ToolRunner:
         if not self._workers:
             return plain(*args, **kwargs)
         async with self._free:
-            return await self._within_time(lambda: _in_thread(lambda: plain(*args, **kwargs)))
+            return await self._within_time(lambda: in_thread(lambda: plain(*args, **kwargs)))
 
     async def _within_time(self, begin: Callable[[], Awaitable[T]]) -> T:
         limit = CallTime(self.timeout_s)
@@ -77,44 +74,6 @@ class ToolRunner:
             if limit.has_expired:
                 raise CallTimeoutError from error
             raise
-
-
-def _in_thread(call: Callable[[], T]) -> Awaitable[T]:
-    """Await `call` in a daemon thread that has the caller's context variables.
-
-    A thread pool would not do: the interpreter joins its threads at exit, and a stuck call would
-    occupy a worker forever.
-    """
-    result: Future[T] = Future()
-    result.set_running_or_notify_cancel()
-
-    def work() -> None:
-        with _ForwardsErrors(result):
-            result.set_result(call())
-
-    context = contextvars.copy_context()
-    threading.Thread(target=lambda: context.run(work), name="espalier-tool", daemon=True).start()
-    return asyncio.wrap_future(result)
-
-
-class _ForwardsErrors(Generic[T]):
-    """Sets an exception of its block, of any kind, on the future."""
-
-    def __init__(self, result: Future[T]) -> None:
-        self._result = result
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if error is not None:
-            self._result.set_exception(error)
-        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

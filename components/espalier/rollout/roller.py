@@ -135,6 +135,10 @@ def start_after(task: Task, trajectory: Trajectory, turns: int) -> EpisodeStart:
     )
 
 
+_JUDGING_WORKERS = 8
+"""Fewest threads that judge the attempts of agents."""
+
+
 class TrajectorySampler(Protocol):
     """Samples trajectories of tasks; the part of a `Roller` that stages use."""
 
@@ -403,7 +407,10 @@ class Roller:
     async def serving(self) -> AsyncGenerator[EpisodeContext]:
         """Yield the context for calls of `roll_out_one`, also concurrent ones; not reentrant."""
         config = self._profile.rollout
-        tools = ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s)
+        workers = config.tool_workers
+        if self._profile.agent.plays:  # their calls are answered on this loop meanwhile
+            workers = max(workers, _JUDGING_WORKERS)
+        tools = ToolRunner(workers=workers, timeout_s=config.tool_timeout_s)
         async with self._engine.serving(), self._agent(tools) as agent:
             yield EpisodeContext(
                 engine=self._engine,

@@ -191,7 +191,7 @@ _END_S = 0.2
 
 def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:
     """Return the verdicts written by the tests' process, the only one that has this output."""
-    if result.succeeded:
+    if result.succeeded and not result.truncated:
         compiled, found = cast("tuple[bool, list[tuple[Verdict, str]]]", json.loads(result.stdout))
     else:
         # the program must have ended it: for any other cause the sandbox raises an error

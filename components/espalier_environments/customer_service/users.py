@@ -7,9 +7,16 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
-from espalier.completions import EndpointModel, ModelRefusal, PlainText, Request, StrictModel
+from espalier.completions import (
+    EndpointModel,
+    ModelRefusal,
+    PlainText,
+    RefusedTextError,
+    Request,
+    StrictModel,
+)
 from espalier.config import EndpointConfig
-from espalier.environments.contract import EnvironmentLostError
+from espalier.environments.contract import EnvironmentLostError, UnreadableTextError
 
 T = TypeVar("T")
 
@@ -136,6 +143,7 @@ class ModelThread:
         """Return the user's next message, or why there is none.
 
         Raises:
+            UnreadableTextError: the server refuses what the agent wrote.
             EngineError: the server is unreachable, or the cost limit is reached.
         """
         request = Request(
@@ -143,8 +151,15 @@ class ModelThread:
             instructions=_PLAY,
             material=_Situation(instruction=instruction, conversation=tuple(said)),
             answer=_NextLine,
+            without_policy=_Situation(
+                instruction=instruction,
+                conversation=tuple(line for line in said if line.speaker == "user"),
+            ),
         )
-        return await asyncio.wrap_future(self._post(self.model.answer(request)))
+        try:
+            return await asyncio.wrap_future(self._post(self.model.answer(request)))
+        except RefusedTextError as refused:
+            raise UnreadableTextError(f"the simulated user: {refused}") from refused
 
 
 class EndpointUser:
@@ -160,7 +175,7 @@ class EndpointUser:
 
         Raises:
             EnvironmentLostError: the model gives no readable answer; nothing is scored.
-            EngineError: as `ModelThread.next_line`.
+            UnreadableTextError, EngineError: as `ModelThread.next_line`.
         """
         self._said.append(_Line(speaker="agent", text=said))
         line = await self._models.next_line(self._instruction, self._said)

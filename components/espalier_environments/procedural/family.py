@@ -8,13 +8,14 @@ answers.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+from espalier.dialects.syntax import split_blocks
+from espalier.dialects.tags import ANSWER
 from espalier.environments.episode import EpisodeRules
 from espalier.environments.family import SimpleFamily
 from espalier.environments.mixins import InstallsPackages
@@ -154,10 +155,7 @@ def _plain_words_shuffled(rng: random.Random, question: str) -> str:
     return " ".join(words)
 
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-
-
 def answer_in(text: str) -> str:
     """Return the content of the last pair of answer tags, or the text itself, stripped."""
-    found = cast("list[str]", _TAGGED.findall(text))
+    found = split_blocks(text, *ANSWER).inside
     return (found[-1] if found else text).strip()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from espalier.environments.contract import EnvironmentLostError
 from espalier.records import DataError, EspalierError
+from espalier.sandbox.call_time import call_waits
 from espalier_environments.procedural import worker
 
 Knobs = Mapping[str, object]
@@ -128,7 +129,8 @@ class Generators:
 
     def _asked(self, request: Mapping[str, object], cpu_s: float) -> dict[str, Any]:
         line = json.dumps(request).encode() + b"\n"
-        with self._turn:
+        # what waits for other answers, or the process that has limits of its own, is not late
+        with call_waits(), self._turn:
             process = self._process or self._started()
             reply = exchange(process, line, cpu_s * worker.WALL_FACTOR + _SLACK_S)
             if reply is None:

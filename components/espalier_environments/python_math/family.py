@@ -5,7 +5,6 @@ The policy calls `python(code)`, reads what the program printed, and answers, in
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from espalier.config import AbsoluteZeroConfig, EnvironmentConfig, Profile
-from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.contract import Environments, EnvironmentsOver, in_own_time
 from espalier.environments.demonstrations import Rejected
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import Family
@@ -141,8 +140,7 @@ class PythonMath(
         if task.verifier.kind == "execution":
             correct = await is_proven(task, answer, checks)
         else:
-            # in a thread, since comparing may take seconds and other episodes share the event loop
-            correct = await asyncio.to_thread(self.verify, task, answer) > 0
+            correct = await in_own_time(self.verify, task, answer) > 0
         return retool_reward(
             correct=correct,
             num_messages=2 + 2 * len(turns),

@@ -18,6 +18,8 @@ from pathlib import PurePosixPath
 _MAX_CHARACTERS = 1_000_000
 _MAX_FILES = 200
 _MAX_LINE_NUMBER = 10**7
+_MAX_COMPARED = 2_000_000
+"""Most lines that are compared to find the hunks of a file: a hundred times those of a long one."""
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@.*")
 _NOWHERE = "/dev/null"
 _NO_NEWLINE = "\\"
@@ -229,19 +231,21 @@ def applied(content: str, patch: FilePatch) -> str:
     Raises:
         DiffError: the old lines of a hunk are missing.
     """
-    lines = _split(content)
+    search = _Search(patch.path, _split(content))
+    written: list[str] = []
     shift, done = 0, 0
     for number, hunk in enumerate(patch.hunks, start=1):
         expected = hunk.start - (1 if hunk.old else 0) + shift
-        place = _place(lines, hunk.old, expected, done)
+        place = search.place_of(hunk.old, expected, done)
         if place is None:
             raise DiffError(f"{patch.path}: the old lines of hunk {number} are not there")
-        lines[place : place + len(hunk.old)] = hunk.new
-        shift += len(hunk.new) - len(hunk.old) + place - expected
-        done = place + len(hunk.new)
-    if any(not line.endswith("\n") for line in lines[:-1]):
+        written += (*search.lines[done:place], *hunk.new)
+        shift += place - expected
+        done = place + len(hunk.old)
+    written += search.lines[done:]
+    if any(not line.endswith("\n") for line in written[:-1]):
         raise DiffError(f"{patch.path}: something would stand behind the end of the file")
-    return "".join(lines)
+    return "".join(written)
 
 
 def _split(content: str) -> list[str]:
@@ -250,19 +254,48 @@ def _split(content: str) -> list[str]:
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def _place(lines: list[str], old: tuple[str, ...], expected: int, first: int) -> int | None:
-    """Return the position of `old` nearest to `expected`, not before `first`; None if missing."""
-    last = len(lines) - len(old)
-    if last < first:
-        return None
-    if not old:
-        return min(max(expected, first), len(lines))
-    found = [
-        n
-        for n in range(first, last + 1)
-        if lines[n] == old[0] and tuple(lines[n : n + len(old)]) == old
-    ]
-    return min(found, key=lambda place: (abs(place - expected), place), default=None)
+class _Search:
+    """Finds the old lines of hunks in a file, within a limit for all of them together."""
+
+    def __init__(self, path: str, lines: list[str]) -> None:
+        self.lines = lines
+        self._path = path
+        self._left = _MAX_COMPARED
+
+    def place_of(self, old: tuple[str, ...], expected: int, first: int) -> int | None:
+        """Return the position of `old` nearest to `expected`, not before `first`; None if missing.
+
+        Raises:
+            DiffError: all hunks so far took too many comparisons.
+        """
+        last = len(self.lines) - len(old)
+        if last < first:
+            return None
+        if not old:
+            return min(max(expected, first), len(self.lines))
+        places = _outward(expected, first, last)
+        return next((place for place in places if self._fits(old, place)), None)
+
+    def _fits(self, old: tuple[str, ...], place: int) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            raise DiffError(f"{self._path}: its hunks are too many for a file of that size")
+        if self.lines[place] != old[0]:
+            return False
+        self._left -= len(old)
+        return tuple(self.lines[place : place + len(old)]) == old
+
+
+def _outward(expected: int, first: int, last: int) -> Iterator[int]:
+    """Yield the places from `first` to `last`, the nearest to `expected` first."""
+    below, above = min(expected, last), max(expected + 1, first)
+    while below >= first or above <= last:
+        if above > last or (below >= first and expected - below <= above - expected):
+            yield below
+            below -= 1
+        else:
+            yield above
+            above += 1
 
 
 def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from espalier.config import EnvironmentConfig, outcome_scale
 from espalier.environments.benchmarks import benchmark_tasks
-from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.contract import Environments, EnvironmentsOver, in_own_time
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily, dealt_split
 from espalier.environments.mixins import HasBenchmarks
@@ -284,7 +284,7 @@ class Attempts:
         if answer is None:
             return self._family.outcome_span(self._settings)[0]
         if self._settings.outcome == "swe_rl":
-            return await asyncio.to_thread(likeness, self._settings, task, files, tree, answer)
+            return await in_own_time(likeness, self._settings, task, files, tree, answer)
         changes = answered_changes(self._settings, files, tree, answer)
         if changes is None:
             return 0.0

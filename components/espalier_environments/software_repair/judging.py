@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from espalier.records import DataError, Task
+from espalier.rewards.comparing import Comparers
 from espalier.rewards.swe_rl import (
     BAD_FORMAT,
     BlockError,
     changed_files,
-    content_likeness,
-    patch_likeness,
     search_replace_blocks,
 )
 from espalier.sandbox.choice import PoolThread
@@ -124,20 +124,41 @@ def likeness(
     tree: Worktree,
     answer: str,
 ) -> float:
-    """Return SWE-RL's reward, -1 to 1; diffs are compared with the gold diff as text."""
+    """Return SWE-RL's reward, -1 to 1; diffs are compared with the gold diff as text.
+
+    A patch that is not compared within its time is worth as much as one that cannot be read.
+    """
     if settings.answer == "diff":
         try:
             patches = parsed_diff(answer)
         except DiffError:
             return BAD_FORMAT
         gold = {patch.path: patch.text for patch in parsed_diff(task.verifier.gold[0])}
-        return patch_likeness(gold, {patch.path: patch.text for patch in patches}).reward
+        return _compared(None, gold, {patch.path: patch.text for patch in patches})
     changes = answered_changes(settings, snapshot, tree, answer)
     if changes is None:
         return BAD_FORMAT
     gold = {path: content or "" for path, content in gold_changes(task, snapshot).items()}
     after = {path: content or "" for path, content in changes.items()}
-    return content_likeness(snapshot, gold, after).reward
+    before = {path: snapshot[path] for path in {*gold, *after} if path in snapshot}
+    return _compared(before, gold, after)
+
+
+@cache
+def _comparers() -> Comparers:
+    return Comparers("patch", within_s=_COMPARE_WITHIN_S)
+
+
+_COMPARE_WITHIN_S = 60
+"""Limit of processor time: two diffs of 20,000 characters of code, the most that is compared, take
+up to half of it."""
+
+
+def _compared(
+    before: Mapping[str, str] | None, gold: Mapping[str, str], after: Mapping[str, str]
+) -> float:
+    reward: float | None = _comparers().compare(before, gold, after)
+    return BAD_FORMAT if reward is None else reward
 
 
 async def is_resolved(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from espalier.environments.held_sandbox import HeldSandbox
+from espalier.environments.server_process import MAX_PRINTED
 from espalier.sandbox import Sandbox
 from espalier.sandbox.choice import PoolThread
 from espalier.sandbox.protocol import SandboxLost
@@ -76,7 +77,7 @@ class SandboxSite:
     async def reply(self, request: Request) -> Reply:
         """Return the page for a request, and keep the site's new state in `state`."""
         code = _ASKED.format(json.dumps(json.dumps(request)))
-        written = await self._held.use(lambda sandbox: self._run(sandbox, code))
+        written = await self._held.use(lambda sandbox: self._answered(sandbox, code))
         (url, status, html), self.state = json.loads(written)
         return Reply(url, status, html)
 
@@ -89,6 +90,10 @@ class SandboxSite:
         await sandbox.put("records.json", self.state.encode())
         await self._run(sandbox, _OPENING)
 
+    async def _answered(self, sandbox: Sandbox, code: str) -> bytes:
+        printed = await self._run(sandbox, code)
+        return await sandbox.get(_LONG_PAGE) if printed == _IN_A_FILE else printed
+
     async def _run(self, sandbox: Sandbox, code: str) -> bytes:
         result = await sandbox.python(code, timeout_s=self._timeout_s)
         if not result.succeeded or result.truncated:
@@ -98,10 +103,19 @@ class SandboxSite:
 
 
 _SOURCE = Path(website.__file__)
-_OPENING = """
+_LONG_PAGE = "page.json"
+_IN_A_FILE = b"in a file\n"
+_OPENING = f"""
 import sys; sys.path.insert(0, "")
 import json, website
 with open("records.json") as file: site = website.Website(json.load(file))
+def show(page):
+    text = json.dumps([page, site.state()])
+    if len(text) > {MAX_PRINTED}:
+        with open({_LONG_PAGE!r}, "w") as file: file.write(text)
+        text = {_IN_A_FILE.decode().strip()!r}
+    print(text)
 """
-_ASKED = "print(json.dumps([site.reply(*json.loads({})), site.state()]))"
+"""Records grow with every form that is sent: what is too long to print goes to a file."""
+_ASKED = "show(site.reply(*json.loads({})))"
 """The request is inserted as a string literal, so that none of its characters is code."""

@@ -18,7 +18,7 @@ from espalier.records.message import JsonObject, ToolSpec
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.engines.engine import Engine, Sampling
 from espalier.rollout.episode import ToolRunner
-from espalier_interop.agents.process import AgentExit, agent_programs
+from espalier_interop.agents.process import ATTEMPT, AgentExit, agent_programs
 from espalier_interop.recording.attempt import Attempt, CallLimits, Policy
 from espalier_interop.recording.dialects import RequestDialects
 from espalier_interop.recording.endpoint import RecordingEndpoint, recording
@@ -68,6 +68,7 @@ def addresses(base: str, attempt: Attempt) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": KEY,
         "ESPALIER_MODEL": MODEL,
+        ATTEMPT: attempt.attempt_id,
         "ESPALIER_REWARD_URL": f"{url}/reward",
     }
 

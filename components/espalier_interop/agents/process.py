@@ -2,7 +2,8 @@
 
 By default a process plays one attempt, whose variables are in its environment. With
 `agent.tasks_per_process` above 1 it reads them from its standard input, one line of JSON per
-attempt, and writes a line of JSON with a `status` when that attempt has ended.
+attempt, and writes a line of JSON with that `attempt` and its `status` when it has ended. Other
+lines are output of the program, whatever they look like: a policy's text may stand in them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _PIECE_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
 _READ_ON_S = 1.0
 """Time to read the rest of the output after all processes of the agent were ended."""
+ATTEMPT = "ESPALIER_ATTEMPT"
+"""Variable with the id of an attempt, which the line that ends it repeats. No policy knows it."""
 _MAX_VARIABLE_BYTES = 120_000
 """Linux accepts at most 128 KiB in one environment variable."""
 
@@ -57,8 +60,15 @@ class _Program:
         self.attempts = 0
         self.told = bytearray()
         """The end of the program's output."""
+        self._attempt = ""
         self._statuses: asyncio.Queue[int] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read())
+
+    def begin(self, variables: Mapping[str, str]) -> None:
+        """Begin the attempt that the variables name."""
+        self.attempts += 1
+        self.told.clear()
+        self._attempt, self._statuses = variables.get(ATTEMPT, ""), asyncio.Queue()
 
     async def until_over(self) -> int:
         """Wait until the program reports how the attempt ended, or exits.
@@ -90,20 +100,23 @@ class _Program:
             self.told = (self.told + piece)[-_TOLD_BYTES:]
             *lines, unread = (unread + piece)[-_MAX_LINE_BYTES:].split(b"\n")
             for line in lines:
-                if (status := _status(line)) is not None:
+                if (status := _status(line, self._attempt)) is not None:
                     self._statuses.put_nowait(status)
 
 
-def _status(line: bytes) -> int | None:
-    """Return the status in a line of output; None if the line is other output of the program."""
+def _status(line: bytes, attempt: str) -> int | None:
+    """Return the status of an attempt in a line of output; None if the line is other output."""
     if not line.startswith(b"{"):
         return None
     try:
         told: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    status = told.get("status") if isinstance(told, dict) else None
-    return status if isinstance(status, int) else None
+    match told:
+        case {"attempt": str(ended), "status": int(status)} if ended == attempt:
+            return status
+        case _:
+            return None
 
 
 class AgentPrograms:
@@ -124,8 +137,7 @@ class AgentPrograms:
         """
         keeps = self._config.tasks_per_process > 1
         program = self._idle.pop() if self._idle else await self._started(variables)
-        program.attempts += 1
-        program.told.clear()
+        program.begin(variables)
         status: int | None = None
         try:
             async with asyncio.timeout(self._config.deadline_s):

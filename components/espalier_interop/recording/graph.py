@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pydantic import JsonValue
+
 from espalier.records import Message
 from espalier.records.trajectory import (
     FinishReason,
@@ -74,12 +76,31 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(message: Message) -> Fingerprint:
-    """Return a message's fingerprint; without text beside calls, which most agents drop."""
+    """Return a message's fingerprint; without text beside calls, which most agents drop.
+
+    Numbers are those that JavaScript reads: such an agent sends 1.0 back as 1, and 2 ** 53 + 1 as
+    2 ** 53.
+    """
     calls = tuple(
-        (call.call_id, call.name, _SORTED_JSON.encode(call.arguments))
+        (call.call_id, call.name, _SORTED_JSON.encode(_with_doubles(call.arguments)))
         for call in message.tool_calls
     )
     return Fingerprint("" if calls else message.content.strip(), calls)
+
+
+def _with_doubles(value: JsonValue) -> JsonValue:
+    match value:
+        case dict():
+            return {key: _with_doubles(one) for key, one in value.items()}
+        case list():
+            return [_with_doubles(one) for one in value]
+        case int() | float() if not isinstance(value, bool):
+            try:
+                return float(value) + 0.0  # -0.0 is written as 0
+            except OverflowError:
+                return None  # what JavaScript writes for an infinite number
+        case _:
+            return value
 
 
 class _Node(NamedTuple):

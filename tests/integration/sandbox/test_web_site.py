@@ -62,6 +62,18 @@ def test_pages_and_states_are_those_of_the_website(make):
 
 
 @pytest.mark.contract
+def test_a_page_and_state_of_any_size_arrive_whole(make):
+    website = Website(json.loads(RECORDS))
+    with visited(make) as (site, ask):
+        for number in range(40):
+            form = {"text": "\U0001f600" * 290 + str(number)}
+            asked = ("POST", "/forum/1/comment", form)
+            assert ask(*asked) == website.reply(*asked)
+        assert site.state == website.state()
+    assert len(website.state()) > 2**17, "more than a program may print"
+
+
+@pytest.mark.contract
 def test_each_site_begins_with_its_own_records(make):
     for _ in range(2):
         with visited(make) as (site, ask):

@@ -37,4 +37,4 @@ def play_all(play):
     for line in sys.stdin:
         os.environ.update(json.loads(line))
         play(question())
-        print(json.dumps({"status": 0}), flush=True)
+        print(json.dumps({"attempt": os.environ["ESPALIER_ATTEMPT"], "status": 0}), flush=True)

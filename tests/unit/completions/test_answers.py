@@ -19,6 +19,9 @@ def parsed(content, **fields):
         PARIS,
         f"```json\n{PARIS}\n```",
         f"```\n{PARIS}\n```",
+        f"```json  \n\n{PARIS}```",
+        f"```json\n{PARIS}" + "\n" * 50_000 + "```",
+        "\n" * 50_000 + f"<think>Paris.</think>{PARIS}",
         f"\n <think>Paris, I think.</think>\n{PARIS}\n",
     ],
 )
@@ -31,7 +34,10 @@ def test_a_fence_and_leading_thoughts_are_taken_off(content):
     [
         ("empty", ["", None, "```json\n```"]),
         ("broken_json", [
-            "<think>for ever", PARIS + PARIS, f"Here you are: {PARIS}", PARIS[:-1], "[" * 100_000,
+            "<think>for ever", " " * 20_000 + "<think>" + "<think>" * 20_000,
+            "```json\n" + "\n" * 50_000 + "x", "```" + "\n " * 50_000 + "x```",
+            f"```python\n{PARIS}\n```", f"``` json\n{PARIS}\n```", f"```json{PARIS}```",
+            PARIS + PARIS, f"Here you are: {PARIS}", PARIS[:-1], "[" * 100_000,
             PARIS.replace("{", '{"city": "Lyon", '), PARIS.replace("2", "NaN"),
             PARIS.replace("2", "9" * 5000),
         ]),

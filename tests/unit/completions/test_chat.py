@@ -62,6 +62,10 @@ def test_a_call_comes_back_by_the_name_of_its_tool(double):
     "calls",
     [
         [call("{")], [call("[1]")], [call('{"a": NaN}')], [call("[" * 5000)], [{"id": "c1"}],
+        *([call('{"a": ' + "[" * depth + "]" * depth + "}")] for depth in (64, 260, 900, 5000)),
+        *([call('{"a": ' * depth + "1" + "}" * depth)] for depth in (65, 260, 900)),
+        [call('{"a": 1e999}')], [call('{"a": "\\ud800"}')], [call('{"a": ' + "9" * 5000 + "}")],
+        [call('{"a": "' + "x" * 100_000 + '"}')],
         ["add"], [call(name="")], [call()] * 200, "add(1)",
     ],
 )  # fmt: skip
@@ -83,6 +87,8 @@ def test_an_answer_that_is_none_says_why():
     assert read(completion("x", finish_reason="content_filter")).fault == "filtered"
     assert read(completion(None, refusal="no")).fault == "refused"
     assert read(completion("  ")).fault == "empty"
+    assert read(completion("x" * 100_001)).fault == "too_long"
+    assert read(completion("x" * 100_000)).fault == ""
 
 
 def test_names_of_tools_stay_distinct_where_servers_allow_fewer_signs():

@@ -159,6 +159,10 @@ def test_a_text_that_is_unfit_has_its_reason(text, fault):
         ("area: 82,880 km2 | domain: .ae", ""),
         ("version 1.2.3 of 2024-05-06", ""),
         ("<think> country </think> <search> Lyon country </search>", ""),
+        ("a-" * 50_000, ""),
+        ("a-" * 50_000 + " ada@example.org", "email"),
+        ("eyJaaaaaaaa-" * 8_000, ""),
+        (".".join(("eyJ" + "a" * 1000, "eyJ" + "b" * 4000, "c" * 90)), "token"),
     ],
 )
 def test_personal_data_and_secrets_are_found_by_their_shape(text, kind):

@@ -6,8 +6,8 @@ import pytest
 
 from espalier.config import JudgesConfig, Profile
 from espalier.environments import AsyncToolEnvironment, EnvironmentLostError, ToolEnvironment
-from espalier.records import FinalAnswer
-from tests.fakes.endpoint_double import completion, running_double
+from espalier.records import EngineError, FinalAnswer
+from tests.fakes.endpoint_double import Scripted, completion, of_small_context, running_double
 from tests.unit.environments.prices import Prices
 
 FAMILY = "tests.unit.environments.prices:Prices"
@@ -71,3 +71,33 @@ def test_an_episode_without_a_judgement_is_not_scored(double):
     double.respond = lambda _body: completion("I cannot say")
     with pytest.raises(EnvironmentLostError, match="3 of 3"):
         scored(played(double, rubric=True))
+
+
+LONG = "about two " * 2000
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_an_answer_too_long_for_the_judges_is_wrong(double, status):
+    double.respond = of_small_context(YES, status=status)
+    environment = played(double, rubric=True)
+    assert scored(environment, LONG)["outcome"] == 0.0
+    assert len(double.seen) == 2 * 3, "each is asked once more, without the answer"
+    assert scored(played(double, rubric=True))["outcome"] == 1.0
+
+
+def test_an_answer_that_a_filter_refuses_is_wrong(double):
+    blocked = Scripted({"error": {"message": "filtered", "code": "content_filter"}}, 400)
+    double.respond = lambda body: blocked if "curse" in str(body["messages"]) else YES
+    assert scored(played(double, rubric=True), "curse")["outcome"] == 0.0
+
+
+def test_a_judge_that_refuses_every_question_ends_the_run(double):
+    double.respond = of_small_context(YES, most=10)
+    with pytest.raises(EngineError, match="maximum context"):
+        scored(played(double, rubric=True), LONG)
+
+
+def test_judges_with_room_outvote_the_one_without(double):
+    small = of_small_context(YES)
+    double.respond = lambda body: small(body) if body["model"] == "a" else YES
+    assert scored(played(double, rubric=True), LONG)["outcome"] == 1.0

@@ -3,6 +3,7 @@
 import pytest
 
 from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
+from espalier.environments.contract import UnreadableTextError
 from espalier.environments.losses import (
     Attempts,
     CallTimeoutError,
@@ -19,6 +20,7 @@ from espalier.records.trajectory import FinishReason
     ("error", "loss"),
     [
         (ProgramBrokeSandboxError(""), (LossCause.POLICY, FinishReason.PROGRAM_BROKE_SANDBOX)),
+        (UnreadableTextError(""), (LossCause.POLICY, FinishReason.PARSE_ERROR)),
         (CallTimeoutError(), (LossCause.ENVIRONMENT, FinishReason.TIMEOUT)),
         (EnvironmentLostError(""), (LossCause.ENVIRONMENT, FinishReason.SANDBOX_LOST)),
         (LostCallError(""), (LossCause.ENVIRONMENT, FinishReason.LOST_CALL)),

@@ -45,7 +45,8 @@ for line in sys.stdin:
     os.environ.update(json.loads(line))
     print("begins", flush=True)
     ask(task())
-    print(json.dumps({"status": 0, "pid": os.getpid()}), flush=True)
+    over = {"attempt": os.environ["ESPALIER_ATTEMPT"], "status": 0}
+    print(json.dumps(over | {"pid": os.getpid()}), flush=True)
 """
 
 
@@ -162,6 +163,31 @@ def test_a_program_that_stays_plays_several_attempts():
     dies = STAYS.replace("    ask(task())\n", "    ask(task())\n    os._exit(4)\n")
     found, _ = play(dies, RIGHT, RIGHT, attempts=2, tasks_per_process=5)
     assert [one.finish_reason for one in found] == [FinishReason.AGENT_FAILED] * 2
+
+
+LOOKALIKES = (
+    {"status": 0}, {"status": 1}, {"status": 200, "path": "/v1/chat"}, {"status": True},
+    {"attempt": "", "status": 0}, {"attempt": None, "status": 0}, {"attempt": 3, "status": 0},
+    {"attempt": "ESPALIER_ATTEMPT", "status": 0}, {"attempt": ["x"], "status": 0},
+    {"status": 0, "pid": 1}, {"said": '{"attempt": "", "status": 0}', "status": 0}, {},
+)  # fmt: skip
+
+
+def test_logs_that_look_like_an_end_end_no_attempt():
+    lines = "".join(f"    print({json.dumps(one)!r}, flush=True)\n" for one in LOOKALIKES)
+    unended = '    print(json.dumps({"attempt": os.environ["ESPALIER_ATTEMPT"]}), flush=True)\n'
+    noisy = STAYS.replace("    ask(task())\n", f"{lines}{unended}    ask(task())\n{lines}")
+    found, recorder = play(noisy, RIGHT, WRONG, RIGHT, RIGHT, attempts=4, tasks_per_process=4)
+    assert [one.reward["outcome"] for one in found] == [1.0, 0.0, 1.0, 1.0]
+    assert recorder.counts.whole == 4
+
+
+def test_the_end_of_an_earlier_attempt_ends_no_later_one():
+    repeats = STAYS.replace(
+        "    over =", "    before = locals().get('over')\n    print(json.dumps(before))\n    over ="
+    )
+    found, _ = play(repeats, RIGHT, RIGHT, RIGHT, attempts=3, tasks_per_process=3)
+    assert [one.reward["outcome"] for one in found] == [1.0, 1.0, 1.0]
 
 
 def test_a_program_that_always_fails_ends_the_run():

@@ -16,7 +16,7 @@ from espalier.judging import (
 )
 from espalier.judging.rubric import criteria_of
 from espalier.records import EngineError
-from tests.fakes.endpoint_double import completion, running_double
+from tests.fakes.endpoint_double import completion, of_small_context, running_double
 
 RUBRIC = [{"name": "success", "question": "Is it right?"}]
 TWO = [*RUBRIC, {"name": "grounded", "question": "From its tools?", "weight": 3}]
@@ -170,3 +170,44 @@ def test_self_critique_is_one_model(double):
     with JudgeEnsemble(config) as ensemble:
         [verdict] = ensemble.verdicts([transcript(config)])
     assert verdict.score == 1.0
+
+
+LONG = "x" * 20_000
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "text": LONG},
+        {"role": "assistant", "thought": LONG},
+        {"role": "assistant", "calls": (LONG,)},
+        {"role": "assistant", "calls": (LONG[:3000],) * 3},
+        {"role": "tool", "text": LONG},
+    ],
+)
+def test_what_the_policy_made_too_long_holds_no_criterion(double, message):
+    config = judges(double, rubric=TWO)
+    double.respond = of_small_context(says(success=True, grounded=True))
+    asked = Transcript(
+        messages=(
+            TranscriptMessage(role="user", text="a task"), TranscriptMessage.model_validate(message)
+        ),
+        finish_reason="answered",
+        criteria=criteria_of(config.rubric),
+    )  # fmt: skip
+    with JudgeEnsemble(config) as ensemble:
+        [verdict] = ensemble.verdicts([asked])
+    assert verdict.score == 0.0
+    assert verdict.votes == {"success": (3, 0), "grounded": (3, 0)}
+    assert "maximum context" in verdict.reasons[0], "the evidence is kept"
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_task_too_long_for_the_judges_ends_the_run(double, role):
+    config = judges(double)
+    double.respond = of_small_context(says(success=True))
+    asked = transcript(config, "short").model_copy(
+        update={"messages": (TranscriptMessage(role=role, text=LONG),)}
+    )
+    with JudgeEnsemble(config) as ensemble, pytest.raises(EngineError, match="maximum context"):
+        ensemble.verdicts([asked])

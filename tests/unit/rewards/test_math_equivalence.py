@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from espalier.records import Verifier
+from espalier.rewards.comparing import Comparer, ComparerError
 from espalier.rewards.math_equivalence import (
-    MathJudge,
-    MathJudgeError,
     final_answer,
     last_boxed,
     math_equivalent,
@@ -86,6 +85,27 @@ def test_numbers_are_compared_by_value(pairs, right):
         assert math_equivalent(answer, [gold]) is right, (answer, gold)
 
 
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{" * 20_000, None),
+        (r"\boxed{1}" + r"\boxed{" * 20_000, "1"),
+        (r"\boxed{1} \boxed{2", "1"),
+        (r"\boxed{a\boxed{b}c}", "b"),
+        (r"\boxed{a{b}{c{d}}}", "a{b}{c{d}}"),
+        (r"} \boxed{1} }", "1"),
+        (r"{ \boxed{1}", "1"),
+        (r"\boxed{\boxed{1}", "1"),
+        (r"\boxed{}", ""),
+        (r"\boxed {1}", None),
+        (r"\boxed{1}" * 10_000, "1"),
+        ("{" * 50_000 + r"\boxed{1}" + "}" * 50_000, "1"),
+    ],
+)
+def test_the_last_closed_box_is_found_in_one_pass(text, content):
+    assert last_boxed(text) == content
+
+
 def test_the_kind_of_verifier_decides():
     assert is_right("0.5", Verifier(kind="math_equivalence", gold=("x", r"\frac{1}{2}")))
     assert is_right("The Lyon", Verifier(gold=("lyon",)))
@@ -97,14 +117,14 @@ JUDGED = (r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
 
 @pytest.fixture(scope="module")
 def judge():
-    judge = MathJudge(within_s=10)
+    judge = Comparer("math", within_s=10)
     yield judge
     judge.close()
 
 
 @pytest.mark.slow
 def test_an_endless_comparison_is_wrong_within_its_time():
-    judge = MathJudge(within_s=1)
+    judge = Comparer("math", within_s=1)
     try:
         judge.compare("1", "2")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -129,7 +149,7 @@ def children():
 def stopped_judge():
     """A judge whose process is given no processor time, and the id of the process."""
     before = children()
-    judge = MathJudge(within_s=1, reply_within_s=5)
+    judge = Comparer("math", within_s=1, reply_within_s=5)
     judge.compare("1", "2")
     (pid,) = children() - before
     os.kill(pid, signal.SIGSTOP)
@@ -149,7 +169,7 @@ def test_a_comparison_that_waits_for_the_processor_is_right(stopped_judge):
 @pytest.mark.slow
 def test_a_process_without_processor_time_is_an_error(stopped_judge):
     judge, _ = stopped_judge
-    with pytest.raises(MathJudgeError, match="5 s"):
+    with pytest.raises(ComparerError, match="5 s"):
         judge.compare(*JUDGED)
     assert judge.compare(*JUDGED), "another process is started"
 

@@ -13,6 +13,7 @@ from espalier.environments import (
     Tool,
     ToolEnvironment,
 )
+from espalier.environments.contract import UnreadableTextError, in_own_time
 from espalier.records import FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import REFLECTION_REQUEST, RETRY_REQUEST, SUMMARY_REQUEST
@@ -232,6 +233,17 @@ async def _stuck_and_asynchronous(environment, action):
     await asyncio.sleep(30)
 
 
+async def _judged_slowly(environment):
+    await in_own_time(time.sleep, 0.6)
+    return ToolEnvironment.score(environment)
+
+
+def test_a_judge_that_takes_its_own_time_loses_no_episode():
+    trajectory = _play(_engine(), environments=_with(score=_judged_slowly), timeout_s=0.2)
+    assert trajectory.finish_reason is FinishReason.ANSWERED
+    assert trajectory.is_right
+
+
 async def _asynchronous(environment, action):
     await asyncio.sleep(0)
     return ToolEnvironment.step(environment, action)
@@ -279,6 +291,25 @@ def test_whose_program_broke_the_sandbox_has_answered_wrong(methods, tmp_path):
     assert not engine.sessions[0].is_open
     write_trajectories(tmp_path / "t.parquet", [trajectory])
     assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
+
+
+def _unreadable(environment, action):
+    raise UnreadableTextError("too long for the user's model")
+
+
+def _unreadable_when_judged(environment):
+    if environment.answer is not None:
+        raise UnreadableTextError("too long for the judge")
+    return ToolEnvironment.score(environment)
+
+
+@pytest.mark.parametrize("methods", [{"step": _unreadable}, {"score": _unreadable_when_judged}])
+def test_a_text_that_nobody_can_read_is_a_wrong_answer(methods):
+    trajectory = _play(_engine(), environments=_with(**methods))
+    assert trajectory.finish_reason is FinishReason.PARSE_ERROR
+    assert not trajectory.is_lost
+    assert trajectory.reward == {"outcome": 0.0, "format": 0.0}
+    assert trajectory.answer is None
 
 
 def test_any_familys_tool_says_whose_doing_a_loss_was():

@@ -20,6 +20,9 @@ from espalier_environments.code.inside.program import Silence, open_pipes
 from espalier_environments.code.inside.values import Unreadable, decode, encode
 
 _MOST_LINE_BYTES = 4 * 2**20
+_MOST_MESSAGE_BYTES = 24 * 2**10
+"""Most bytes of all messages together, in JSON: the output of a program is cut at 64 KiB, and a
+program under test chooses what its exceptions say. Messages beyond it are left out."""
 _PR_SET_DUMPABLE = 4
 
 
@@ -186,7 +189,7 @@ def run_checks(
         compiled = _is_well(program.receive())
         began = program.receive() if compiled else None
         if _is_well(began):
-            output.write([True, _Tests(program, names).verdicts(preamble, tests)])
+            output.write([True, _shortened(_Tests(program, names).verdicts(preamble, tests))])
             os._exit(0)
         match began:
             case ["e", str(name), str(message)]:
@@ -195,8 +198,18 @@ def run_checks(
                 pass
     except Gone as gone:
         fault = str(gone)
-    output.write([compiled, [["error", fault] for _ in tests]])
+    output.write([compiled, _shortened([["error", fault] for _ in tests])])
     os._exit(0)
+
+
+def _shortened(verdicts: Sequence[list[str]]) -> list[list[str]]:
+    """Return verdicts whose messages together have at most `_MOST_MESSAGE_BYTES`."""
+    shortened: list[list[str]] = []
+    left = _MOST_MESSAGE_BYTES
+    for verdict, message in verdicts:
+        left -= len(json.dumps(message))
+        shortened.append([verdict, message if left >= 0 else ""])
+    return shortened
 
 
 def _is_well(reply: object) -> bool:

@@ -1,14 +1,14 @@
 """GorillaFileSystem: folders and files, and one of the folders as the current one.
 
 As upstream, a copied folder shares its files with the original, and the subfolders of a moved
-folder keep their old parent. A folder cannot be copied or moved into itself: upstream would make a
-cycle.
+folder keep their old parent. Shared folders can make a cycle, or a tree that doubles with every
+copy: whatever would leave a folder inside of itself, or a tree beyond the limits below, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, cast
 
 from espalier.records import DataError
 from espalier_environments.function_calling.states.api import Api, Fields, Reply
@@ -17,6 +17,10 @@ _FORBIDDEN = frozenset('|/\\?%*:"><')
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 _MAX_DEPTH = 32
 """Deepest nesting of folders in a configuration."""
+_MAX_LEVELS = 64
+"""Deepest nesting of folders that calls may make."""
+_MAX_CHARACTERS = 1_000_000
+"""Most characters of all paths and texts: each state is kept, and compared with the gold one."""
 
 
 class File:
@@ -24,6 +28,20 @@ class File:
 
     def __init__(self, content: str) -> None:
         self.content = content
+
+
+class Extent(NamedTuple):
+    """How far a tree reaches, counting what is shared wherever it is seen."""
+
+    levels: int
+    entries: int
+    characters: int
+    """Characters of all paths and texts."""
+
+
+def _extent_of_file(file: File) -> Extent:
+    # a call may give a file anything as its text
+    return Extent(0, 0, len(file.content) if isinstance(file.content, str) else 0)  # pyright: ignore[reportUnnecessaryIsInstance]
 
 
 class Folder:
@@ -43,6 +61,29 @@ class Folder:
         if name in self.contents:
             raise ValueError(f"{name} exists in {self.name}")
         self.contents[name] = entry
+
+    def extent(self, known: dict[int, Extent | None]) -> Extent:
+        """Return how far the tree below reaches; shared folders are measured once, by `known`.
+
+        Raises:
+            ValueError: a folder is inside of itself, or too deep.
+        """
+        place = id(self.contents)
+        if place in known:
+            if (found := known[place]) is None:
+                raise ValueError("a folder cannot be inside of itself")
+            return found
+        known[place] = None
+        entries = characters = levels = 0
+        for name, entry in self.contents.items():
+            below = _extent_of_file(entry) if isinstance(entry, File) else entry.extent(known)
+            entries += 1 + below.entries
+            characters += (1 + len(name)) * (1 + below.entries) + below.characters
+            levels = max(levels, 1 + below.levels)
+        if levels > _MAX_LEVELS:
+            raise ValueError(f"folders of more than {_MAX_LEVELS} levels")
+        known[place] = extent = Extent(levels, entries, characters)
+        return extent
 
     def frozen(self) -> dict[str, Any]:
         """Return name and contents, by which folders are compared."""
@@ -109,14 +150,14 @@ class GorillaFileSystem(Api):
         """Make a folder in the current one."""
         if fault := self._cannot_make(dir_name):
             return {"error": f"mkdir: {dir_name}: {fault}"}
-        self._current.add(dir_name, Folder(dir_name, self._current))
+        self._add(self._current, dir_name, Folder(dir_name, self._current))
         return None
 
     def touch(self, file_name: str) -> Reply | None:
         """Make an empty file in the current folder."""
         if fault := self._cannot_make(file_name):
             return {"error": f"touch: {file_name}: {fault}"}
-        self._current.add(file_name, File(""))
+        self._add(self._current, file_name, File(""))
         return None
 
     def echo(self, content: str, file_name: str | None = None) -> Reply | None:
@@ -129,7 +170,9 @@ class GorillaFileSystem(Api):
             return {"terminal_output": content}
         if file_name not in self._current.contents:
             return {"error": f"echo: {file_name}: no such file"}
-        self._named(file_name).content = content
+        file = self._named(file_name)
+        before, file.content = file.content, content
+        self._undo_beyond_limits(lambda: setattr(file, "content", before))
         return None
 
     def cat(self, file_name: str) -> Reply:
@@ -218,8 +261,8 @@ class GorillaFileSystem(Api):
         if "/" in destination:
             return {"error": f"mv: {destination}: a name is needed, and no path"}
         if destination not in self._current.contents:
-            del self._current.contents[source]
             self._put(entry, destination, self._current)
+            del self._current.contents[source]
             return {"result": f"{source} is now {destination}"}
         target = self._current.contents[destination]
         if isinstance(target, File):
@@ -228,8 +271,8 @@ class GorillaFileSystem(Api):
             raise ValueError("a folder cannot be moved into itself")
         if source in target.contents:
             return {"error": f"mv: {destination}/{source}: exists"}
-        del self._current.contents[source]
         self._put(entry, source, target)
+        del self._current.contents[source]
         return {"result": f"{source} is now {destination}/{source}"}
 
     def rm(self, file_name: str) -> Reply:
@@ -274,11 +317,31 @@ class GorillaFileSystem(Api):
     ) -> None:
         """Add an entry with the content of `entry`; entries inside a folder are shared."""
         if isinstance(entry, File):
-            folder.add(name, File(entry.content))
+            self._add(folder, name, File(entry.content))
             return
         made = Folder(name, folder)
-        folder.add(name, made)
         made.contents = dict(entry.contents) if copied else entry.contents
+        self._add(folder, name, made)
+
+    def _add(self, folder: Folder, name: str, entry: File | Folder) -> None:
+        folder.add(name, entry)
+        self._undo_beyond_limits(lambda: folder.contents.pop(name))
+
+    def _undo_beyond_limits(self, undo: Callable[[], object]) -> None:
+        """Undo a change that leaves more than the limits allow.
+
+        Raises:
+            ValueError: it does.
+        """
+        known: dict[int, Extent | None] = {}
+        try:
+            # a current folder that was removed is seen as well
+            for top in (self._root, self._current):
+                if top.extent(known).characters > _MAX_CHARACTERS:
+                    raise ValueError(f"more than {_MAX_CHARACTERS} characters")
+        except ValueError:
+            undo()
+            raise
 
     def _cannot_make(self, name: str) -> str:
         if _is_forbidden(name):

@@ -3,10 +3,15 @@ import json
 
 import pytest
 
-from espalier.environments.contract import EnvironmentLostError
+from espalier.environments.contract import EnvironmentLostError, UnreadableTextError
 from espalier.records import EngineError
 from espalier_environments.customer_service.users import EndpointUser, ModelThread, ScriptedUser
-from tests.fakes.endpoint_double import completion, config, running_double
+from tests.fakes.endpoint_double import (
+    completion,
+    config,
+    of_small_context,
+    running_double,
+)
 
 FACTS = {"name": "ada berg", "zip": "97301", "order": "#w1", "reason": "ordered by mistake"}
 
@@ -64,3 +69,27 @@ def test_a_user_beyond_the_limit_of_cost_ends_the_run():
         limits = {"prompt_price": 1000.0, "completion_price": 1000.0, "max_cost": 0.001}
         with pytest.raises(EngineError, match="max_cost"):
             played(double, "What is it?", **limits)
+
+
+def test_a_filtered_reply_of_the_user_is_the_environments():
+    with running_double() as double:
+        double.respond = lambda body: completion("", finish_reason="content_filter")
+        with pytest.raises(EnvironmentLostError, match="filtered"):
+            played(double, "What is it?")
+
+
+@pytest.mark.parametrize(
+    "said", [["x" * 20_000], ["short", "x" * 20_000], ["y" * 1500] * 5], ids=["one", "two", "many"]
+)
+def test_what_is_too_long_for_the_user_is_the_policys(said):
+    with running_double() as double:
+        double.respond = of_small_context(line("The lamp."), most=6000)
+        with pytest.raises(UnreadableTextError, match="maximum context"):
+            played(double, *said)
+
+
+def test_an_instruction_too_long_for_the_user_ends_the_run():
+    with running_double() as double:
+        double.respond = of_small_context(line("The lamp."), most=10)
+        with pytest.raises(EngineError, match="maximum context"):
+            played(double, "short")

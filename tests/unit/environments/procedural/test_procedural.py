@@ -67,6 +67,7 @@ def test_the_last_tagged_answer_counts_or_the_whole_text():
     assert answer_in(" 12\n") == "12"
     assert answer_in("<answer>1</answer> no, <answer> a\nb </answer>") == "a\nb"
     assert answer_in("<answer>") == "<answer>"
+    assert answer_in("<answer>1</answer>" + "<answer>" * 12_000) == "1"
 
 
 # worked by hand

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from espalier_environments.software_repair.diffs import (
     DiffError,
+    FilePatch,
+    Hunk,
     applied,
     checked_path,
     diff_of,
@@ -96,3 +98,56 @@ def test_a_diff_that_half_applies_changes_nothing():
     with pytest.raises(DiffError):
         tree.apply(parsed_diff(both))
     assert not tree.changed
+
+
+HEAD = "--- a/f\n+++ b/f\n"
+
+
+def patched(content, hunks):
+    (patch,) = parsed_diff(HEAD + hunks)
+    return applied(content, patch)
+
+
+@pytest.mark.parametrize(
+    ("content", "hunks"),
+    [
+        ("a\n" * 20_000, "@@ -1 +1 @@\n a\n" * 15_000),
+        ("".join(f"{n}\n" for n in range(20_000)), "@@ -1,0 +1 @@\n+x\n" * 15_000),
+        ("a\n" * 9_000, "@@ -1,9000 +1,9000 @@\n" + " a\n" * 9_000),
+        ("b\n" + "a\n" * 9_000, "@@ -9000 +9000 @@\n-b\n+c\n" + "@@ -1 +1 @@\n a\n" * 8_000),
+    ],
+)
+def test_many_hunks_are_applied_in_one_pass(content, hunks):
+    assert patched(content, hunks).count("a\n") == content.count("a\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "hunks"),
+    [
+        ("a\n" * 20_000, "@@ -1,9000 +1,9000 @@\n" + " a\n" * 8_999 + " b\n"),
+        (
+            "".join(f"{n}\n" for n in range(20_000)),
+            "".join(f"@@ -{20_000 * (n % 2)} +1 @@\n {n}\n" for n in range(15_000)),
+        ),
+        ("a\n" * 20_000 + "b\n", "@@ -1,3 +1,3 @@\n a\n a\n b\n" + "@@ -1 +1 @@\n a\n"),
+        (("a\n" * 99 + "b\n") * 200, "@@ -1,101 +1,101 @@\n" + " a\n" * 100 + " b\n"),
+    ],
+)
+def test_hunks_that_fit_nowhere_are_refused_in_bounded_time(content, hunks):
+    with pytest.raises(DiffError, match=r"are not there|too many"):
+        patched(content, hunks)
+
+
+@given(before=contents(), old=LINES, start=st.integers(0, 9))
+def test_a_hunk_stands_at_the_nearest_fitting_place(before, old, start):
+    lines = before.splitlines(keepends=True)
+    wanted = [f"{line}\n" for line in old[:2]]
+    fits = [n for n in range(len(lines) + 1) if wanted and lines[n : n + len(wanted)] == wanted]
+    patch = FilePatch("f", "f", (Hunk(start, tuple(wanted), ("new\n",), ""),))
+    if wanted and not fits:
+        with pytest.raises(DiffError):
+            applied(before, patch)
+    elif fits:
+        place = min(fits, key=lambda n: (abs(n - (start - 1)), n))
+        lines[place : place + len(wanted)] = ["new\n"]
+        assert applied(before, patch) == "".join(lines)

@@ -1,14 +1,18 @@
 """How calls are joined, and that what they become trains each sampled token once."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.records import Message
+from espalier.records import Message, ToolCall
 from espalier.records.trajectory import FinishReason
 from espalier_interop.recording.graph import (
     AttemptOutcome,
     PrefixGraph,
     RecordedCall,
+    fingerprint,
     id_bytes,
     trajectory_of,
 )
@@ -109,3 +113,29 @@ def test_every_sampled_token_is_trained_exactly_once(steps):
         assert trajectory.behavior_logprobs[span] == tuple(
             -float(i) for i in trajectory.token_ids[span]
         )
+
+
+SENT_BACK = (
+    ("1.0", "1"), ("-0.0", "0"), ("0.0", "0"), ("100.0", "100"), ("1e3", "1000"),
+    ("9007199254740993", "9007199254740992"), ("1e21", "1e+21"), ("1E-7", "1e-7"),
+    ("100000000000000000000000", "1e+23"), ("[1.0, [2.0, {\"a\": 3.0}]]", "[1,[2,{\"a\":3}]]"),
+    ("{\"b\": 1.50, \"1\": 2.0}", "{\"1\":2,\"b\":1.5}"), ("1" + "0" * 400, "null"),
+)  # fmt: skip
+"""What a policy writes, and what `JSON.stringify(JSON.parse(it))` makes of it in node 20."""
+OTHER = (("1.0", "1.5"), ("1", "true"), ("0", "false"), ("1", '"1"'), ("1", "[1]"), ("1", "-1"))
+
+
+def said(text):
+    arguments = {"value": json.loads(text)}
+    calls = (ToolCall(name="f", arguments=arguments, call_id="c"),)
+    return Message(role="assistant", tool_calls=calls)
+
+
+@pytest.mark.parametrize(("written", "back"), SENT_BACK)
+def test_numbers_are_known_as_javascript_sends_them_back(written, back):
+    assert fingerprint(said(written)) == fingerprint(said(back))
+
+
+@pytest.mark.parametrize(("written", "back"), OTHER)
+def test_another_value_is_another_call(written, back):
+    assert fingerprint(said(written)) != fingerprint(said(back))
