@@ -146,7 +146,8 @@ def _compared(case: Case, reply: list[Any] | None, ended: str) -> tuple[Verdict,
         Unreadable,
         RecursionError,
         ValueError,
-    ):  # ValueError: an int with too many digits to print
+        ArithmeticError,
+    ):  # an int with too many digits to print, a Decimal that compares with nothing
         return "failed", f"{_shown(case.text)} gave no plain value"
 
 
@@ -154,9 +155,16 @@ def _is_equal(value: object, expected: object) -> bool:
     return bool(value == expected)
 
 
-def _unequal(_number: object, _name: object) -> object:
-    """Return a stand-in for an object of the program, which equals nothing."""
-    return object()
+def _unequal(reference: Sequence[Any]) -> object:
+    """Return the plain value of an object of a class derived from a plain one.
+
+    Any other object of the program has a stand-in, which equals nothing.
+    """
+    return decode(reference[3], _unequal) if len(reference) == _WITH_PLAIN else object()
+
+
+_WITH_PLAIN = 4
+"""Parts of a reference that has a plain value."""
 
 
 def _shown(text: str) -> str:
@@ -172,8 +180,9 @@ async def _judge_checks(
     folder = f"judging-{secrets.token_hex(8)}"
     served = _script("program", "serve", tests.prompt, program, tests.entry_point, folder)
     checked = _script(
-        "checks", "run_checks", tests.preamble, tests.functions, list(statements), folder, timeout_s
-    )
+        "checks", "run_checks", tests.preamble, tests.functions, tests.tested_classes,
+        list(statements), folder, timeout_s,
+    )  # fmt: skip
     serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + GRACE_S))
     try:
         checks = await sandbox.run_python(checked, timeout_s=timeout_s + GRACE_S)
@@ -212,7 +221,7 @@ _TOO_LONG = "the program takes too long"
 # ---------------------------------------------------------------------------------------- scripts
 
 _INSIDE = Path(__file__).parent / "inside"
-_PARTS = {"program": ("values", "program"), "checks": ("values", "program", "checks")}
+_PARTS = {"program": ("values", "program"), "checks": ("values", "program", "remotes", "checks")}
 
 
 def _script(kind: str, function: str, *arguments: object) -> str:

@@ -20,7 +20,7 @@ import secrets
 import subprocess
 import sys
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -60,7 +60,7 @@ def is_test(path: str) -> bool:
     )
 
 
-def holders(name: str, files: dict[str, str]) -> list[str]:
+def holders(name: str, files: Mapping[str, str]) -> list[str]:
     """Return the test files whose text holds a name that says no file.
 
     It is a docstring's first line, as unittest reports a test that has one, or a bare name.
