@@ -12,7 +12,7 @@ from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.records import DataError
 from espalier.rewards.unit_tests import OUTCOME_SPANS, compile_term, unit_test_reward
-from espalier.sandbox import ExecResult
+from espalier.sandbox import ExecResult, Limits
 from espalier_environments.code.family import program_in
 from espalier_environments.code.inside.program import composed
 from espalier_environments.code.inside.values import encode
@@ -123,10 +123,12 @@ def _answer(text):
 class _Process:
     """A sandbox whose program writes what it is told to."""
 
+    limits = Limits()
+
     def __init__(self, written):
         self._written = written
 
-    async def run_python(self, _source, *, stdin=b"", timeout_s=0.0):
+    async def run_python(self, _source, *, stdin=b"", timeout_s=0.0, limits=None):
         """See `Sandbox`."""
         return ExecResult(
             stdout=self._written, stderr=b"", exit_status=0, signal=None, killed_by=None,

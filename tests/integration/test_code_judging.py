@@ -86,6 +86,18 @@ def test_messages_of_many_tests_cost_no_verdict(program):
     assert found.report.num_passed in (0, 300)
 
 
+@pytest.mark.parametrize("tests", hacks.TASKS, ids=["cases", "checks"])
+def test_time_that_others_use_does_not_count(tests):
+    waiting = f"import time\ntime.sleep(1.5)\n{hacks.SOLUTION}"
+    found = judged(tests, waiting, timeout_s=1.0)
+    assert found.report.all_passed
+    assert not found.timed_out
+    endless = judged(tests, "import time\ndef f(x):\n    time.sleep(60)", timeout_s=0.5)
+    assert endless.timed_out
+    busy = judged(tests, "def f(x):\n    while True: pass", timeout_s=1.0)
+    assert all("the program takes too long" in message for message in busy.messages)
+
+
 def test_objects_of_the_program_stay_in_its_process():
     assert judged(NODES, NODES_PROGRAM).report.all_passed
 

@@ -186,6 +186,11 @@ def _mbpp(path: Path, where: str, row: _Row, shown_tests: int, family: str) -> T
         hidden=tuple(text.strip() for text in statements),
         visible=tuple(text.strip() for text in statements[:shown_tests]),
         preamble="\n".join(preamble),
+        classes=tuple(
+            part.name
+            for part in gold.body
+            if isinstance(part, ast.ClassDef) and part.name in called
+        ),
     )
     question = row.question
     if tests.visible:

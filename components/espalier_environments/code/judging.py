@@ -19,10 +19,11 @@ import asyncio
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from espalier.config import MOST_PROGRAM_S
 from espalier.environments.interpreter import shortened
 from espalier.environments.joined_source import joined_source
 from espalier.rewards.unit_tests import TestReport, Verdict
@@ -62,7 +63,8 @@ async def judge(
         tests: the task's tests.
         statements: the hidden or the visible ones of them.
         program: the policy's program, which is untrusted text.
-        timeout_s: time limit of all tests together.
+        timeout_s: processor time of all tests together. Waiting ends at `_WALL` times as much, so
+            that a busy machine fails no program.
 
     Raises:
         SandboxError: the sandbox is lost, or returns no result.
@@ -81,6 +83,26 @@ async def judge(
 
 
 _BUSY = 429
+_WALL = 2
+"""Seconds of wall time for one of processor time: other sandboxes share the cores."""
+
+
+async def _run(
+    sandbox: Sandbox, code: str, timeout_s: float, *, stdin: bytes = b"", grace_s: float = 0.0
+) -> ExecResult:
+    """Run a script within the processor time of tests, and the wall time that goes with it."""
+    limits = replace(sandbox.limits, cpu_s=min(timeout_s, sandbox.limits.cpu_s))
+    wall_s = _wall_s(timeout_s) + grace_s
+    return await sandbox.run_python(code, stdin=stdin, timeout_s=wall_s, limits=limits)
+
+
+def _wall_s(timeout_s: float) -> float:
+    return min(_WALL * timeout_s, MOST_PROGRAM_S - GRACE_S)
+
+
+def _ran_out(result: ExecResult, timeout_s: float) -> bool:
+    # a process is ended at its whole second of processor time by a signal, not by the sandbox
+    return result.timed_out or result.killed_by == "cpu_time" or result.cpu_s >= timeout_s
 
 
 def _nothing_ran(statements: Sequence[str], why: str) -> Judgement:
@@ -94,14 +116,13 @@ def _nothing_ran(statements: Sequence[str], why: str) -> Judgement:
 async def _judge_cases(
     sandbox: Sandbox, tests: UnitTests, cases: Sequence[Case], program: str, timeout_s: float
 ) -> Judgement:
-    result = await sandbox.run_python(
-        _script("program", "run_cases", tests.prompt, program, tests.entry_point),
-        stdin=json.dumps([[case.function, case.arguments] for case in cases]).encode(),
-        timeout_s=timeout_s,
-    )
+    script = _script("program", "run_cases", tests.prompt, program, tests.entry_point)
+    calls = json.dumps([[case.function, case.arguments] for case in cases]).encode()
+    result = await _run(sandbox, script, timeout_s, stdin=calls)
+    ran_out = _ran_out(result, timeout_s)
     replies = [_reply(line) for line in result.stdout.splitlines()]
     compiled, began, *returned = (*replies[: 2 + len(cases)], *[None] * (2 + len(cases)))
-    ended = _TOO_LONG if result.timed_out else "the program ended"
+    ended = _TOO_LONG if ran_out else "the program ended"
     verdicts: list[Verdict] = []
     messages: list[str] = []
     for case, reply in zip(cases, returned, strict=False):
@@ -114,7 +135,7 @@ async def _judge_cases(
     report = TestReport(
         compiled=compiled is not None and compiled[0] == "v", verdicts=tuple(verdicts)
     )
-    return Judgement(report, tuple(messages), timed_out=result.timed_out)
+    return Judgement(report, tuple(messages), timed_out=ran_out)
 
 
 def _reply(line: bytes) -> list[Any] | None:
@@ -146,7 +167,8 @@ def _compared(case: Case, reply: list[Any] | None, ended: str) -> tuple[Verdict,
         Unreadable,
         RecursionError,
         ValueError,
-    ):  # ValueError: an int with too many digits to print
+        ArithmeticError,
+    ):  # an int with too many digits to print, a Decimal that compares with nothing
         return "failed", f"{_shown(case.text)} gave no plain value"
 
 
@@ -154,9 +176,16 @@ def _is_equal(value: object, expected: object) -> bool:
     return bool(value == expected)
 
 
-def _unequal(_number: object, _name: object) -> object:
-    """Return a stand-in for an object of the program, which equals nothing."""
-    return object()
+def _unequal(reference: Sequence[Any]) -> object:
+    """Return the plain value of an object of a class derived from a plain one.
+
+    Any other object of the program has a stand-in, which equals nothing.
+    """
+    return decode(reference[3], _unequal) if len(reference) == _WITH_PLAIN else object()
+
+
+_WITH_PLAIN = 4
+"""Parts of a reference that has a plain value."""
 
 
 def _shown(text: str) -> str:
@@ -172,25 +201,33 @@ async def _judge_checks(
     folder = f"judging-{secrets.token_hex(8)}"
     served = _script("program", "serve", tests.prompt, program, tests.entry_point, folder)
     checked = _script(
-        "checks", "run_checks", tests.preamble, tests.functions, list(statements), folder, timeout_s
-    )
-    serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + GRACE_S))
+        "checks", "run_checks", tests.preamble, tests.functions, tests.tested_classes,
+        list(statements), folder, _wall_s(timeout_s),
+    )  # fmt: skip
+    serving = asyncio.ensure_future(_run(sandbox, served, timeout_s, grace_s=GRACE_S))
     try:
-        checks = await sandbox.run_python(checked, timeout_s=timeout_s + GRACE_S)
+        checks = await _run(sandbox, checked, timeout_s, grace_s=GRACE_S)
         await asyncio.wait({serving}, timeout=_END_S)  # its pipes are closed, so it ends by itself
     finally:
         serving.cancel()
-        # its result does not matter: the checks notice a lost sandbox too
-        await asyncio.gather(serving, return_exceptions=True)
-    return _verdicts_of(checks, statements)
+        # its error does not matter: the checks notice a lost sandbox too
+        (served_by,) = await asyncio.gather(serving, return_exceptions=True)
+    ran_out = isinstance(served_by, ExecResult) and _ran_out(served_by, timeout_s)
+    return _verdicts_of(checks, statements, ran_out=ran_out or _ran_out(checks, timeout_s))
 
 
 _END_S = 0.2
 """Time that the program's process has to end after its tests, before it is killed."""
 
 
-def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:
-    """Return the verdicts written by the tests' process, the only one that has this output."""
+def _verdicts_of(result: ExecResult, statements: Sequence[str], *, ran_out: bool) -> Judgement:
+    """Return the verdicts written by the tests' process, the only one that has this output.
+
+    Args:
+        result: how that process ended.
+        statements: the tests.
+        ran_out: whether one of the two processes used up its time.
+    """
     if result.succeeded and not result.truncated:
         compiled, found = cast("tuple[bool, list[tuple[Verdict, str]]]", json.loads(result.stdout))
     else:
@@ -200,19 +237,19 @@ def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:
     assert len(found) == len(statements), "a verdict for each test"
     return Judgement(
         TestReport(compiled=compiled, verdicts=tuple(verdict for verdict, _ in found)),
-        tuple(_shown(message) for _, message in found),
-        timed_out=result.timed_out or any(_TOO_LONG in message for _, message in found),
+        tuple(_shown(told.replace(_GONE, _TOO_LONG) if ran_out else told) for _, told in found),
+        timed_out=ran_out or any(_TOO_LONG in message for _, message in found),
     )
 
 
-_TOO_LONG = "the program takes too long"
-"""The text that `Channel` uses."""
+_TOO_LONG, _GONE = "the program takes too long", "the program is gone"
+"""The texts of the tests' process."""
 
 
 # ---------------------------------------------------------------------------------------- scripts
 
 _INSIDE = Path(__file__).parent / "inside"
-_PARTS = {"program": ("values", "program"), "checks": ("values", "program", "checks")}
+_PARTS = {"program": ("values", "program"), "checks": ("values", "program", "remotes", "checks")}
 
 
 def _script(kind: str, function: str, *arguments: object) -> str:

@@ -34,15 +34,26 @@ class UnitTests(BaseModel, frozen=True, extra="forbid"):
     """The beginning of the program, which an answer may complete; may be empty."""
     preamble: str = ""
     """Source that is run before the tests: imports, helper functions, objects."""
+    classes: tuple[str, ...] | None = None
+    """Names in the tests that are of classes; unset, those in CapWords. The operators of an object
+    that the tests construct of one may see what the tests compare with."""
 
     @property
     def entry_point(self) -> str:
         """Name of the function that the program has to define."""
         return next(iter(self.functions.values()))
 
+    @property
+    def tested_classes(self) -> tuple[str, ...]:
+        """Names in the tests that are of classes."""
+        if self.classes is not None:
+            return self.classes
+        return tuple(name for name in self.functions if name[:1].isupper() and "_" not in name)
+
     def arguments(self) -> dict[str, JsonValue]:
         """Return the tests as JSON, for `Task.arguments`."""
-        return self.model_dump(mode="json")
+        unset = {"classes"} if self.classes is None else set[str]()
+        return self.model_dump(mode="json", exclude=unset)
 
 
 def unit_tests_of(task: Task) -> UnitTests:

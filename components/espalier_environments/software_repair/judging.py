@@ -25,6 +25,7 @@ from espalier_environments.software_repair.leaks import fix_pairs, refuse_leaks
 from espalier_environments.software_repair.protected import judged_files
 from espalier_environments.software_repair.repositories import Case
 from espalier_environments.software_repair.test_judge import files_under_test, passed_tests
+from espalier_environments.software_repair.test_runner import holders, split_test
 from espalier_environments.software_repair.worktree import Worktree
 
 Changes = Mapping[str, str | None]
@@ -77,6 +78,7 @@ class Snapshots:
                         f"{task.arguments['instance_id']}: its {what} does not apply to the "
                         f"snapshot, which is of another commit ({error})"
                     ) from error
+            _refuse_unknown_tests(task, files_under_test(files, {}, tests))
         refuse_leaks(
             f"the repository of task {task.task_id}",
             files,
@@ -85,6 +87,16 @@ class Snapshots:
             ignored=self.ignored_leaks,
         )
         return files
+
+
+def _refuse_unknown_tests(task: Task, files: Mapping[str, str]) -> None:
+    arguments = cast("dict[str, Any]", task.arguments)
+    for name in (*arguments["fail_to_pass"], *arguments["pass_to_pass"]):
+        if not split_test(name)[0] and not holders(name, files):
+            raise DataError(
+                f"{arguments['instance_id']}: no test file has {name!r}, neither as the name of a "
+                "test nor as a docstring, so no patch can pass it; leave the instance out"
+            )
 
 
 def cases_of(task: Task) -> list[Case]:
@@ -185,5 +197,6 @@ async def is_resolved(
     arguments = cast("dict[str, Any]", task.arguments)
     tests = [*arguments["fail_to_pass"], *arguments["pass_to_pass"]]
     async with sandboxes.claim(judging=True) as sandbox:
-        passed = await passed_tests(sandbox, files, tests, within_s)
+        patched = [patch.path for patch in test_patch]
+        passed = await passed_tests(sandbox, files, tests, within_s, patched=patched)
     return all(passed.values())

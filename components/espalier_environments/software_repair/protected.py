@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from espalier_environments.software_repair.test_runner import is_test
+
 _RUNNERS = frozenset(
     {
         "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml",
@@ -28,18 +30,6 @@ def is_protected(path: str, snapshot: Mapping[str, str]) -> bool:
     if name in _RUNNERS or name.endswith(_ENDINGS) or is_test(path):
         return True
     return path not in snapshot and any(_shadows(path, root) for root in _ROOTS)
-
-
-def is_test(path: str) -> bool:
-    """Return whether a file holds tests, by its folder and name."""
-    *folders, name = path.split("/")
-    if name.endswith(".py") and (
-        name.startswith("test_") or name.endswith(("_test.py", "_tests.py"))
-    ):
-        return True
-    return name in {"test.py", "tests.py"} or any(
-        part in {"test", "tests", "testing"} for part in folders
-    )
 
 
 def _shadows(path: str, root: str) -> bool:

@@ -4,8 +4,7 @@ The tests are code, and run in one interpreter with the tested code: unlike thos
 repositories (`case_judge`), they cannot be judged from outside. The following protects the verdict:
 
 - outcomes count only under a mark that is hidden from the tested code, each test once, and all
-tests
-  known here must be present;
+  tests known here must be present;
 - controls that must fail and must pass run among them, under random names: code that changes how
   assertions, results or the interpreter's exit work changes their outcome, and then nothing counts;
 - files that could change the runner come from the snapshot, and tests from the test patch.
@@ -53,7 +52,12 @@ def files_under_test(
 
 
 async def passed_tests(
-    sandbox: Sandbox, files: Mapping[str, str], tests: Sequence[str], timeout_s: float
+    sandbox: Sandbox,
+    files: Mapping[str, str],
+    tests: Sequence[str],
+    timeout_s: float,
+    *,
+    patched: Sequence[str] = (),
 ) -> dict[str, bool]:
     """Return name of a test -> whether it passed; a test without an outcome has failed.
 
@@ -62,12 +66,19 @@ async def passed_tests(
         files: the files from `files_under_test`.
         tests: names in SWE-bench's form, for unittest or pytest.
         timeout_s: time limit of all tests together.
+        patched: files of the test patch, in which a name that says no file is looked for first.
 
     Raises:
         SandboxError: the sandbox was lost, for an outside cause or by the tested code.
     """
     mark = secrets.token_hex(16)
-    given = {"files": dict(files), "tests": list(tests), "mark": mark, "source": _SOURCE}
+    given = {
+        "files": dict(files),
+        "tests": list(tests),
+        "patched": list(patched),
+        "mark": mark,
+        "source": _SOURCE,
+    }
     try:
         result = await sandbox.exec(
             ["python3", "-c", f"{_SOURCE}\nsupervise()\n"],

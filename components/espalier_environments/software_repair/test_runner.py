@@ -20,7 +20,7 @@ import secrets
 import subprocess
 import sys
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -33,17 +33,54 @@ def split_test(name: str) -> tuple[str, str]:
     tests/test_a.py::Case::test_b        tests/test_a.py, Case::test_b
     test_b (pkg.test_a.Case)             pkg.test_a, Case::test_b
     test_b (pkg.test_a.Case.test_b)      pkg.test_a, Case::test_b
+    test_b                               "", test_b
+    A sentence (of a docstring).         "", A sentence (of a docstring).
     """
     if "::" in name:
         path, _, rest = name.partition("::")
         return path, rest
     method, _, where = name.partition(" (")
-    parts = where.rstrip(")").split(".")
+    parts = where[:-1].split(".") if where.endswith(")") else []
     if len(parts) > 2 and parts[-1] == method:
         parts.pop()
-    if where and len(parts) > 1:
+    if len(parts) > 1 and all(part.isidentifier() for part in (method, *parts)):
         return ".".join(parts[:-1]), f"{parts[-1]}::{method}"
     return "", name
+
+
+def is_test(path: str) -> bool:
+    """Return whether a file holds tests, by its folder and name."""
+    *folders, name = path.split("/")
+    if name.endswith(".py") and (
+        name.startswith("test_") or name.endswith(("_test.py", "_tests.py"))
+    ):
+        return True
+    return name in {"test.py", "tests.py"} or any(
+        part in {"test", "tests", "testing"} for part in folders
+    )
+
+
+def holders(name: str, files: Mapping[str, str]) -> list[str]:
+    """Return the test files whose text holds a name that says no file.
+
+    It is a docstring's first line, as unittest reports a test that has one, or a bare name.
+    """
+    return [
+        path
+        for path, content in files.items()
+        if is_test(path) and path.endswith(".py") and name in content
+    ]
+
+
+def _places(name: str, files: dict[str, str], patched: list[str]) -> list[tuple[str, str]]:
+    """Return where a test is looked for: file or module, and the name inside it."""
+    where, inner = split_test(name)
+    if where:
+        return [(where, inner)]
+    holding = holders(name, files)
+    # SWE-bench runs the files of the test patch; a test may stand in a base class elsewhere
+    found = [path for path in patched if path in holding] or [*patched, *holding]
+    return [(path, name) for path in dict.fromkeys(found) if path.endswith(".py") and path in files]
 
 
 def supervise() -> None:
@@ -55,20 +92,28 @@ def supervise() -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
             stream.write(content)
-    groups: dict[str, dict[str, str]] = {}
-    for name in given["tests"]:
-        where, inner = split_test(name)
-        groups.setdefault(where, {})[inner] = name
-    for where, tests in groups.items():
-        outcomes = _run_child(where, sorted(tests), given["source"])
-        for inner, name in tests.items():
-            told = json.dumps([given["mark"], name, outcomes.get(inner, FAILED)])
-            sys.stdout.write(f"\n{told}\n")
-            sys.stdout.flush()
+    places = {
+        name: _places(name, given["files"], given.get("patched", [])) for name in given["tests"]
+    }
+    groups: dict[str, set[str]] = {}
+    for where, inner in (place for found in places.values() for place in found):
+        groups.setdefault(where, set()).add(inner)
+    outcomes = {
+        where: _run_child(where, sorted(tests), given["source"]) for where, tests in groups.items()
+    }
+    for name, found in places.items():
+        # a test that is looked for in several files is in one of them, and passes wherever it is
+        seen = {outcomes[where].get(inner) for where, inner in found} - {None}
+        told = json.dumps([given["mark"], name, PASSED if seen == {PASSED} else FAILED])
+        sys.stdout.write(f"\n{told}\n")
+    sys.stdout.flush()
 
 
 def _run_child(where: str, tests: list[str], source: str) -> dict[str, str]:
-    """Return the outcomes of a file's tests; none if a control has the wrong outcome."""
+    """Return the outcomes of a file's tests, without those that it has not.
+
+    All have failed if a control has the wrong outcome.
+    """
     controls = {f"control_{secrets.token_hex(6)}": kind for kind in (*CONTROLS, *CONTROLS)}
     reading, writing = os.pipe()
     asked = json.dumps({"where": where, "tests": tests, "controls": controls, "pipe": writing})
@@ -96,7 +141,7 @@ def _run_child(where: str, tests: list[str], source: str) -> dict[str, str]:
             # two outcomes for one test: not only the runner writes
             outcomes[name] = FAILED if name in outcomes else outcome
     right = all(outcomes.get(name) == CONTROLS[kind][0] for name, kind in controls.items())
-    return outcomes if right and started.returncode == 0 else {}
+    return outcomes if right and started.returncode == 0 else dict.fromkeys(tests, FAILED)
 
 
 class Unlike:
@@ -191,16 +236,20 @@ def _by_unittest(
     for name, control in jobs:
         if control:
             action = CONTROLS[control][1]
-            case = type("Control", (unittest.TestCase,), {"runTest": action})()
+            cases = [type("Control", (unittest.TestCase,), {"runTest": action})()]
         else:
-            case = _case(module, name)
-        if case is None:
-            yield name, FAILED
-            continue
-        result = unittest.TestResult()
-        case.run(result)
-        fine = result.testsRun == 1 and result.wasSuccessful() and not result.skipped
-        yield name, PASSED if fine and not result.unexpectedSuccesses else FAILED
+            cases = _cases(module, name)
+        if cases:
+            outcomes = {_passes(case) for case in cases}
+            yield name, PASSED if outcomes == {True} else FAILED
+
+
+def _passes(case: unittest.TestCase) -> bool:
+    """Run a test; an expected failure passes, as in SWE-bench's grading."""
+    result = unittest.TestResult()
+    case.run(result)
+    fine = result.testsRun == 1 and result.wasSuccessful() and not result.skipped
+    return fine and not result.unexpectedSuccesses
 
 
 def _module(where: str) -> ModuleType:
@@ -208,6 +257,31 @@ def _module(where: str) -> ModuleType:
         return importlib.import_module(where)
     dotted = where[: -len(".py")].replace("/", ".")
     return importlib.import_module(dotted)
+
+
+def _cases(module: ModuleType, name: str) -> list[unittest.TestCase]:
+    """Return the test with that name, or those with that docstring or bare name."""
+    exact = _case(module, name)
+    if exact is not None:
+        return [exact]
+    loaded: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
+    found: list[unittest.TestCase] = []
+    while loaded:
+        one = loaded.pop()
+        if isinstance(one, unittest.TestSuite):
+            loaded += one
+        elif name in (one.id().rpartition(".")[2], one.shortDescription()):
+            found.append(one)
+    for own, value in vars(module).items():
+        if own.startswith("test") and callable(value) and _first_line(value) == name:
+            found += filter(None, [_case(module, own)])
+    return found
+
+
+def _first_line(tested: object) -> str:
+    """Return a docstring's first line, as unittest describes a test."""
+    text = getattr(tested, "__doc__", None)
+    return text.strip().partition("\n")[0].strip() if isinstance(text, str) else ""
 
 
 def _case(module: ModuleType, name: str) -> unittest.TestCase | None:
@@ -228,19 +302,76 @@ def _case(module: ModuleType, name: str) -> unittest.TestCase | None:
     return type("Plain", (unittest.TestCase,), {"runTest": run})()
 
 
+def names_in_lists(name: str) -> list[str]:
+    """Return how SWE-bench's readers of pytest's log write a test, the exact name first.
+
+    test_a[it reads]          test_a[it reads], test_a[it
+    test_a[/tmp/x/file]       test_a[/tmp/x/file], test_a[/file]
+    """
+    cut = name.split()[0] if name.split() else name
+    head, bracket, option = cut.partition("[")
+    if option.startswith("/") and not option.startswith("//") and "*" not in option:
+        cut = f"{head}{bracket}/{option.rpartition('/')[2]}"
+    return [name, cut, cut.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3")]
+
+
 class _Collector:
     """A pytest plugin that records the outcome of each test."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
+        self._listed: dict[str, list[str]] = {}
+        """Name that a list may have -> the tests of that name."""
+        self._described: dict[str, list[str]] = {}
+        """Bare name, or first line of a docstring -> tests."""
+        self._may_fail: set[str] = set()
+        """Tests whose failure is expected, or that say it while they run."""
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Record what the tests are called, and which are expected to fail, before any runs."""
+        for item in items:
+            name = item.nodeid.partition("::")[2]
+            for listed in dict.fromkeys(names_in_lists(name)):
+                self._listed.setdefault(listed, []).append(name)
+            function = getattr(item, "obj", None)
+            for told in {_first_line(function), getattr(item, "originalname", None) or item.name}:
+                self._described.setdefault(told, []).append(name)
+            code = getattr(function, "__code__", None)
+            if (
+                item.get_closest_marker("xfail")
+                or getattr(function, "__unittest_expecting_failure__", False)
+                or "xfail" in getattr(code, "co_names", ())
+            ):
+                self._may_fail.add(name)
 
     def pytest_runtest_logreport(self, report: Any) -> None:  # noqa: ANN401 (pytest is not installed where this is checked)
-        """Record a phase: a test passes if its call passes and no other phase fails."""
+        """Record a phase: a test passes if its call passes and no other phase fails.
+
+        An expected failure passes and an unexpected success does not, as in SWE-bench's grading.
+        The tested code cannot expect one by calling `pytest.xfail`.
+        """
         name = report.nodeid.partition("::")[2]
-        if report.failed or report.skipped:
+        is_xfail = hasattr(report, "wasxfail")
+        fine = report.skipped and name in self._may_fail if is_xfail else report.passed
+        if not fine:
             self.outcomes[name] = FAILED
-        elif report.when == "call":
+        elif is_xfail or report.when == "call":
             self.outcomes.setdefault(name, PASSED)
+
+    def outcome_of(self, name: str) -> str | None:
+        """Return the outcome of the test that a list names; None if there is none.
+
+        A name that the list cut off in its parameters passes if all tests that begin so pass.
+        """
+        found = self._listed.get(name, [])
+        if name in found:
+            found = [name]
+        if not found:
+            found = self._described.get(name, [])
+        if not found and name.count("[") > name.count("]"):
+            found = [one for one in self.outcomes if one.startswith(name)]
+        seen = {self.outcomes.get(one, FAILED) for one in found}
+        return (PASSED if seen == {PASSED} else FAILED) if seen else None
 
 
 def _by_pytest(where: str, tests: list[str], controls: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -256,7 +387,9 @@ def _by_pytest(where: str, tests: list[str], controls: dict[str, str]) -> Iterat
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", where, planted]
     pytest.main(options, plugins=[collector])
     for name in tests:
-        yield name, collector.outcomes.get(name, FAILED)
+        outcome = collector.outcome_of(name)
+        if outcome is not None:
+            yield name, outcome
     for name in controls:
         yield name, collector.outcomes.get(f"{name}::test", "")
 

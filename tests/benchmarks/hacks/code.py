@@ -88,6 +88,9 @@ PROGRAMS: dict[str, str] = {
     "a subclass of str that equals everything": f"class E(str):\n    {_EQUAL}def f(x): return E()",
     "a subclass of float that equals everything": f"class E(float):\n    {_EQUAL}def f(x): return E()",
     "a metaclass whose classes equal everything": f"class M(type):\n    {_EQUAL}class E(metaclass=M): pass\ndef f(x): return E",
+    "an object whose difference is always zero": "class E:\n    def __eq__(s, o): return True\n    def __sub__(s, o): return 0.0\ndef f(x): return E()",
+    "a class that equals everything in the function's place": f"class f:\n    {_EQUAL}    def __init__(self, x): pass\n",
+    "a subclass of int whose difference is zero": "class E(int):\n    def __ne__(s, o): return False\n    def __eq__(s, o): return not s.__ne__(o)\n    def __sub__(s, o): return 0\ndef f(x): return E(7)",
     "a mock that equals everything": "from unittest.mock import ANY\ndef f(x): return ANY",
     "reading the tests from frames": _READ
     + "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"

@@ -3,21 +3,37 @@
 The program's functions are remote objects: a call sends its arguments and gets back plain values,
 which are rebuilt here. A program can therefore not return an object that equals everything, and its
 process holds nothing of the tests: it sees the arguments of each call at the time of the call.
+What may be done with its objects is in `remotes`.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import ctypes
 import json
 import os
 import select
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, cast
 
-from espalier_environments.code.inside.program import Silence, open_pipes
-from espalier_environments.code.inside.values import Unreadable, decode, encode
+from espalier_environments.code.inside.program import Caught, Silence, open_pipes
+from espalier_environments.code.inside.remotes import (
+    UNCHANGING,
+    Mirror,
+    Remote,
+    State,
+    is_remote,
+    may_be_handed,
+    mirror_of,
+    state_of,
+    tested,
+    with_state,
+)
+from espalier_environments.code.inside.values import REFERENCE, Unreadable, decode, encode
 
 _MOST_LINE_BYTES = 4 * 2**20
 _MOST_MESSAGE_BYTES = 24 * 2**10
@@ -33,7 +49,7 @@ class Gone(BaseException):
     """
 
 
-class Channel:
+class Pipe:
     """Operations on the program, one at a time."""
 
     def __init__(self, to_program: int, from_program: int, deadline_s: float) -> None:
@@ -41,30 +57,64 @@ class Channel:
         self._unread = b""
         self._over = ""
         """Why no further operation is possible; empty while they are."""
-        self.raised: Exception | None = None
+        self.raised: BaseException | None = None
         """The last exception of the program, in the form in which it was raised here."""
+        self.raising_lines: frozenset[int] = frozenset()
+        """Lines of the running test that have a `raise`."""
+        self._handed: list[Any] = []
+        """Functions of the tests that the program may call, by number."""
+        self._mirrors: dict[int, Any] = {}
+        self._remotes: dict[tuple[int, int], Any] = {}
+        """Number and trust -> the object, the same one each time."""
 
     def ask(self, operation: str, *parts: Any) -> Any:  # noqa: ANN401 (any value)
         """Return the result of an operation.
 
         Raises:
             Gone: the program does not answer.
-            Exception: the program's exception, as the built-in class of that name.
+            BaseException: the program's exception, of its built-in class or of a mirror.
         """
-        sent = parts if operation == "name" else [encode(part, _number_of) for part in parts]
-        self.send(json.dumps([operation, *sent]).encode())
-        reply = self.receive()
+        return self._converse(operation, *[encode(part, self._refer) for part in parts])
+
+    def named(self, name: str) -> Any:  # noqa: ANN401 (any value)
+        """Return what a name of the program stands for."""
+        return self._converse("name", name)
+
+    def _converse(self, *asked: Any) -> Any:  # noqa: ANN401 (any value)
+        self.send(json.dumps(asked).encode())
         try:
-            match reply:
-                case ["v", value]:
-                    return decode(value, self._remote)
-                case ["e", str(name), str(message)]:
-                    self.raised = _exception(name, message)
-                case _:
-                    self._end()
+            while True:
+                match self.receive():
+                    case ["v", value]:
+                        return decode(value, self._held)
+                    case ["e", str(name), str(message), *more]:
+                        self.raised = self._exception(name, message, more)
+                        break
+                    case ["c", int(number), positional, named]:
+                        self._call_back(number, positional, named)
+                    case _:
+                        self._end()
         except (Unreadable, RecursionError):
             self._end()
         raise self.raised
+
+    def _call_back(self, number: int, positional: Any, named: Any) -> None:  # noqa: ANN401 (as sent)
+        """Call a function of the tests that the program was handed, and send what it returns."""
+        function = self._held(["h", number])
+        arguments, keywords = decode(positional, self._held), decode(named, self._held)
+        sent: list[Any] = []
+        with Caught() as caught:
+            sent = ["r", encode(function(*arguments, **keywords), self._refer)]
+        if caught.error is not None:
+            if not isinstance(caught.error, Exception):
+                raise caught.error
+            is_own = is_remote(caught.error)
+            kind = caught.error if is_own else type(caught.error)
+            with Caught() as unsent:
+                sent = ["x", *[encode(part, self._refer) for part in (kind, caught.error.args)]]
+            if unsent.error is not None:
+                sent = ["x", ["y", "RuntimeError"], ["t", str(caught.error)]]
+        self.send(json.dumps(sent).encode())
 
     def send(self, line: bytes) -> None:
         """Send a line."""
@@ -105,91 +155,150 @@ class Channel:
         self._over = why
         raise Gone(why)
 
-    def _remote(self, number: object, name: object) -> Remote:
-        return Remote(self, number, name)
+    # ------------------------------------------------------------------------ references
 
+    def _refer(self, value: Any) -> list[Any]:  # noqa: ANN401 (any object)
+        if is_remote(value):
+            return [REFERENCE, "k" if isinstance(value, Mirror) else "i", state_of(value).number]
+        if not may_be_handed(value):
+            raise TypeError(f"cannot be handed to the program: {type(value).__name__}")
+        for number, handed in enumerate(self._handed):
+            if handed is value:
+                return [REFERENCE, "h", number]
+        self._handed.append(value)
+        return [REFERENCE, "h", len(self._handed) - 1]
 
-class Remote:
-    """An object of the program; equal only to itself."""
+    def _held(self, reference: Sequence[Any]) -> Any:  # noqa: ANN401 (any object)
+        match reference:
+            case ["h", int(number)] if 0 <= number < len(self._handed):
+                return self._handed[number]
+            case ["k", int(number)]:
+                return self._mirror(number)
+            case ["i", int(number), int(kind), *plain]:
+                value = decode(plain[0], self._held) if plain else None
+                return self.remote(number, self._mirror(kind), plain=value)
+            case _:
+                raise Unreadable("no such reference")
 
-    def __init__(self, channel: Channel, number: object, name: object) -> None:
-        self.__dict__.update(_channel=channel, _number=number, _name=name)
+    def remote(self, number: int, mirror: Any, *, plain: Any = None, trust: int = 0) -> Any:  # noqa: ANN401
+        """Return the object of a number: the same one whenever it comes with that trust.
 
-    def _ask(self, operation: str, *parts: Any) -> Any:  # noqa: ANN401 (any value)
-        return self.__dict__["_channel"].ask(operation, self, *parts)
+        Args:
+            number: the object's.
+            mirror: its class.
+            plain: its plain value, if its class is derived from a plain one.
+            trust: how far it is trusted with values of the tests.
+        """
+        if (number, trust) not in self._remotes:
+            if not issubclass(mirror, Remote):
+                raise Unreadable("an object of no class")
+            new: Any = mirror.__new__
+            if trust:
+                plain = state_of(self._remotes[number, 0]).plain
+            base: Any = next((one for one in UNCHANGING if issubclass(mirror, one)), None)
+            if base is not None and type(plain) is not base:
+                raise Unreadable(f"no {base.__name__}")
+            made: Any = base.__new__(mirror, plain) if base else new(mirror)
+            self._remotes[number, trust] = with_state(made, State(self, number, trust, plain))
+        return self._remotes[number, trust]
 
-    def __call__(self, *positional: Any, **named: Any) -> Any:  # noqa: ANN401 (any value)
-        """Call the program's function and return its result."""
-        return self._ask("call", list(positional), named)
+    def _mirror(self, number: int) -> Any:  # noqa: ANN401 (a class)
+        """Return the class here for one of the program."""
+        if number not in self._mirrors:
+            told: Any = self._converse("class", [REFERENCE, "k", number])
+            match told:
+                case [str(name), str(module), bases] if _are_classes(bases):
+                    known: Any = getattr(sys.modules.get(module), name, None)
+                    is_library = module.partition(".")[0] in sys.stdlib_module_names
+                    if not is_library or not _is_exception(known):
+                        known = mirror_of(name, bases, State(self, number))
+                    self._mirrors[number] = known
+                case _:
+                    raise Unreadable("no class")
+        return self._mirrors[number]
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any value)
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._ask("get", name)
-
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 (any value)
-        self._ask("set", name, value)
-
-    def __getitem__(self, key: Any) -> Any:  # noqa: ANN401 (any value)
-        return self._ask("item", key)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._ask("iterate"))
-
-    def __len__(self) -> int:
-        return self._ask("length")
-
-    def __bool__(self) -> bool:
-        return self._ask("truth")
-
-    def __str__(self) -> str:
-        return self._ask("text")
-
-    def __repr__(self) -> str:
-        return self._ask("show")
-
-
-def _number_of(value: object) -> int:
-    if not isinstance(value, Remote):
-        raise TypeError(f"cannot be handed to the program: {type(value).__name__}")
-    return value.__dict__["_number"]
-
-
-def _exception(name: str, message: str) -> Exception:
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    def _exception(self, name: str, message: str, more: Sequence[Any]) -> BaseException:
+        """Return an exception as the program raised it: of a class known here, or of a mirror."""
+        found: Any
+        given: Any
+        match more:
+            case [kind, [_, "i", int(number), *_], arguments]:
+                found = decode(kind, self._held)
+                given = decode(arguments, self._held)
+            case _:
+                found, number, given = getattr(builtins, name, None), 0, (message,)
+        if not _is_exception(found) or not isinstance(given, tuple):
+            return RuntimeError(f"{name}: {message}")
+        if isinstance(found, Mirror):
+            error = self.remote(number, found)
+            object.__setattr__(error, "args", given)
+            return error
         try:
-            return kind(message)
-        except TypeError:  # its constructor needs more than a message
-            pass
-    return RuntimeError(f"{name}: {message}")
+            return found(*given)
+        except TypeError:  # its constructor wants other arguments than it keeps
+            return found.__new__(found, *given)
+
+    def may_leave(self, error: BaseException, trace: types.TracebackType | None) -> bool:
+        """Return whether a block may end by an error that the program calls harmless.
+
+        Only a `raise` of the test itself: else a program could fail in the block, or let an
+        assertion fail there, and the test would end well.
+        """
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        if trace is None or isinstance(error, AssertionError) or error is self.raised:
+            return False
+        code = trace.tb_frame.f_code
+        return code.co_filename == _TESTS_FILE and trace.tb_lineno in self.raising_lines
+
+
+_TESTS_FILE = "<tests>"
+
+
+def _is_exception(kind: Any) -> bool:  # noqa: ANN401 (any value)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+def _are_classes(bases: Any) -> bool:  # noqa: ANN401 (any value)
+    return isinstance(bases, list) and all(
+        isinstance(one, type) for one in cast("list[Any]", bases)
+    )
 
 
 def run_checks(
-    preamble: str, names: Mapping[str, str], tests: Sequence[str], folder: str, timeout_s: float
+    preamble: str,
+    names: Mapping[str, str],
+    classes: Sequence[str],
+    tests: Sequence[str],
+    folder: str,
+    timeout_s: float,
 ) -> NoReturn:
     """Write [whether it compiles, [[verdict, message], ...]] to standard output.
 
     Args:
         preamble: source that is run before the tests.
         names: name in the tests -> name in the program.
+        classes: names in the tests that are of classes.
         tests: source of each test, which passes if it runs to its end.
         folder: folder of the pipes.
         timeout_s: time limit of all tests together.
     """
+    # the program may write modules into the folder in which both processes run
+    sys.path[:] = [path for path in sys.path if path not in {"", os.getcwd()}]
     output = Silence()
     ctypes.CDLL(None).prctl(
         _PR_SET_DUMPABLE, 0, 0, 0, 0
     )  # other processes of this user cannot read our memory
     from_program, to_program = open_pipes(folder, is_program=False)
-    program = Channel(to_program, from_program, time.monotonic() + timeout_s)
+    program = Pipe(to_program, from_program, time.monotonic() + timeout_s)
     compiled, fault = False, "it does not run"
     try:
         program.send(b"begin")
         compiled = _is_well(program.receive())
         began = program.receive() if compiled else None
         if _is_well(began):
-            output.write([True, _shortened(_Tests(program, names).verdicts(preamble, tests))])
+            verdicts = _Tests(program, names, classes).verdicts(preamble, tests)
+            output.write([True, _shortened(verdicts)])
             os._exit(0)
         match began:
             case ["e", str(name), str(message)]:
@@ -219,9 +328,10 @@ def _is_well(reply: object) -> bool:
 class _Tests:
     """Tests in one namespace, in which the program's names are remote objects."""
 
-    def __init__(self, program: Channel, names: Mapping[str, str]) -> None:
+    def __init__(self, program: Pipe, names: Mapping[str, str], classes: Sequence[str]) -> None:
         self._program = program
         self._names = names
+        self._classes = classes
         self._scope: dict[str, Any] = {"__name__": "tests"}
         self._verdict = ["passed", ""]
 
@@ -237,8 +347,13 @@ class _Tests:
         with self:
             for name, theirs in self._names.items():
                 if name not in self._scope:
-                    self._scope[name] = self._program.ask("name", theirs)
-            exec(source, self._scope)
+                    found = self._program.named(theirs)
+                    is_tested = name in self._classes and isinstance(found, Mirror)
+                    self._scope[name] = tested(found) if is_tested else found
+            tree = ast.parse(source)
+            lines = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Raise)]
+            self._program.raising_lines = frozenset(lines)
+            exec(compile(tree, _TESTS_FILE, "exec"), self._scope)
         return self._verdict
 
     def __enter__(self) -> None:

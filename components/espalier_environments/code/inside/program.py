@@ -7,15 +7,24 @@ values are not in this process, and its answers are compared elsewhere.
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import json
+import operator
 import os
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 
-from espalier_environments.code.inside.values import decode, encode
+from espalier_environments.code.inside.values import (
+    OWN_MODULE,
+    REFERENCE,
+    decode,
+    encode,
+    encode_plain,
+    is_derived,
+)
 
 T = TypeVar("T")
 
@@ -87,7 +96,7 @@ def _defines(text: str, name: str, parse: Callable[[str], ast.Module]) -> bool:
     return any(isinstance(part, kinds) and part.name == name for part in body)
 
 
-class _Caught:
+class Caught:
     """A context that ends the block at any exception of the program, and keeps it.
 
     This includes SystemExit and KeyboardInterrupt: a program must not end its runner by raising.
@@ -95,7 +104,7 @@ class _Caught:
 
     error: BaseException | None = None
 
-    def __enter__(self) -> _Caught:
+    def __enter__(self) -> Caught:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
@@ -112,55 +121,142 @@ class _Caught:
 
 
 class Program:
-    """The names of a running program, and the objects that the tests hold by number."""
+    """The names of a running program, and the objects that the tests hold by number.
 
-    def __init__(self) -> None:
-        self._module = types.ModuleType("program")
-        sys.modules["program"] = self._module
+    References, after their first word:
+
+        "i", 3, 1      an object of the program, and its class; if that is derived from a plain one,
+                       the plain value is the last part
+        "k", 1         a class of the program
+        "h", 0         a function of the tests
+
+    Args:
+        asking, answering: pipes from and to the tests; None if they only call functions.
+    """
+
+    def __init__(self, asking: BinaryIO | None = None, answering: int = -1) -> None:
+        self._asking, self._answering = asking, answering
+        self._module = types.ModuleType(OWN_MODULE)
+        sys.modules[OWN_MODULE] = self._module
         self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        """Identity of an object -> its number; objects are kept, so no identity comes again."""
+        self._handed: dict[int, Callable[..., Any]] = {}
 
     def run(self, code: types.CodeType) -> list[Any]:
         """Execute the program's text; return ["v", None], or ["e", name, message]."""
-        with _Caught() as caught:
+        with Caught() as caught:
             exec(code, self._module.__dict__)
         return ["v", None] if caught.error is None else caught.told
 
     def answer(self, asked: Sequence[Any]) -> list[Any]:
-        """Return the result of an operation: ["v", value] or ["e", name, message]."""
+        """Return the result of an operation.
+
+        It is ["v", value], or ["e", name, message, class, exception, its arguments].
+        """
         found: list[Any] = []
-        with _Caught() as caught:
-            found = ["v", encode(self._result(*asked), self._hold)]
-        return found if caught.error is None else caught.told
+        with Caught() as caught:
+            found = ["v", self._result(*asked)]
+        if caught.error is None:
+            return found
+        error, told = caught.error, caught.told
+        with Caught():
+            kind, arguments = encode(type(error), self._refer), encode(error.args, self._refer)
+            told += [kind, self._refer(error), arguments]
+        return told
 
-    def _hold(self, value: Any) -> int:  # noqa: ANN401 (any object)
-        self._objects.append(value)
-        return len(self._objects) - 1
+    def converse(self) -> Any:  # noqa: ANN401 (any object)
+        """Answer operations until the tests return from a function of theirs; return its result.
 
-    def _held(self, number: int, _name: object) -> Any:  # noqa: ANN401 (any object)
-        return self._objects[number]
+        The process ends where they end.
+        """
+        assert self._asking is not None, "the tests call functions only"
+        while line := self._asking.readline():
+            match json.loads(line):
+                case ["r", wire]:
+                    return decode(wire, self._held)
+                case ["x", wire, arguments]:
+                    raise _raised(decode(wire, self._held), decode(arguments, self._held))
+                case asked:
+                    write_line(self._answering, self.answer(asked))
+        os._exit(0)
 
-    def _result(self, operation: str, *parts: Any) -> Any:  # noqa: ANN401 (any object)
+    def _refer(self, value: Any) -> list[Any]:  # noqa: ANN401 (any object)
+        for number, function in self._handed.items():
+            if function is value:
+                return [REFERENCE, "h", number]
+        if isinstance(value, type):
+            return [REFERENCE, "k", self._number(value)]
+        reference = [REFERENCE, "i", self._number(value), self._number(type(value))]
+        return [*reference, encode_plain(value, self._refer)] if is_derived(value) else reference
+
+    def _number(self, value: Any) -> int:  # noqa: ANN401 (any object)
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return self._numbers[id(value)]
+
+    def _held(self, reference: Sequence[Any]) -> Any:  # noqa: ANN401 (any object)
+        kind, number, *_ = reference
+        if kind != "h":
+            return self._objects[number]
+
+        def handed(*positional: Any, **named: Any) -> Any:  # noqa: ANN401 (any values)
+            given = [encode(part, self._refer) for part in (positional, named)]
+            write_line(self._answering, ["c", number, *given])
+            return self.converse()
+
+        return self._handed.setdefault(number, handed)
+
+    def _result(self, operation: str, *parts: Any) -> Any:  # noqa: ANN401 (the wire form of any value)
         if operation == "name":
-            return getattr(self._module, parts[0])
-        of, *arguments = (decode(part, self._held) for part in parts)
-        match operation:
-            case "call":
-                positional, named = arguments
-                return of(*positional, **named)
-            case "get":
-                return getattr(of, arguments[0])
-            case "set":
-                return setattr(of, *arguments)
-            case "item":
-                return of[arguments[0]]
-            case "iterate":
-                return [value for _, value in zip(range(_MOST_VALUES), of, strict=False)]
-            case _:
-                return _MEASURES[operation](of)
+            return encode(getattr(self._module, parts[0]), self._refer)
+        arguments = [decode(part, self._held) for part in parts]
+        if operation == "plain":
+            return encode_plain(arguments[0], self._refer)
+        return encode(_operated(operation, *arguments), self._refer)
+
+
+def _operated(operation: str, of: Any, *arguments: Any) -> Any:  # noqa: ANN401 (any objects)
+    match operation:
+        case "call":
+            positional, named = arguments
+            return of(*positional, **named)
+        case "get":
+            return getattr(of, *arguments)
+        case "set":
+            return setattr(of, *arguments)
+        case "delete":
+            return delattr(of, *arguments)
+        case "iterate":
+            values = iter(of)
+            if values is of:
+                return None
+            return [value for _, value in zip(range(_MOST_VALUES), values, strict=False)]
+        case "enter":
+            return _class_of(of).__enter__(of)
+        case "exit":
+            raised, given = arguments
+            error = _raised(raised, given) if raised else None
+            return bool(_class_of(of).__exit__(of, type(error) if error else None, error, None))
+        case "class":
+            return [of.__name__, of.__module__, list(of.__bases__)]
+        case _:
+            return (getattr(operator, operation, None) or getattr(builtins, operation))(
+                of, *arguments
+            )
+
+
+def _class_of(value: Any) -> Any:  # noqa: ANN401 (any object, and its class)
+    return cast("Any", type(value))
+
+
+def _raised(kind: Any, arguments: Sequence[Any]) -> BaseException:  # noqa: ANN401 (a class or an exception)
+    """Return an exception that the tests raised: one of the program, or of a built-in class."""
+    return kind(*arguments) if isinstance(kind, type) else kind
 
 
 _MOST_VALUES = 100_000
-_MEASURES = {"truth": bool, "length": len, "text": str, "show": repr}
 
 
 class Silence:
@@ -208,7 +304,7 @@ def run_cases(prompt: str, answer: str, name: str) -> NoReturn:
         found = program.answer(["name", function])
         if found[0] == "v":
             found = program.answer(["call", found[1], arguments, ["d"]])
-        output.write(found)
+        output.write(found[:3])
     os._exit(0)
 
 
@@ -227,10 +323,9 @@ def serve(prompt: str, answer: str, name: str, folder: str) -> NoReturn:
         write_line(answering, ["e", "SyntaxError", str(error)[:200]])
         os._exit(0)
     write_line(answering, ["v", None])
-    program = Program()
+    program = Program(lines, answering)
     write_line(answering, program.run(code))
-    for line in lines:
-        write_line(answering, program.answer(json.loads(line)))
+    program.converse()
     os._exit(0)
 
 

@@ -5,13 +5,15 @@ import sys
 
 import pytest
 
-from espalier.sandbox import ExecResult
+from espalier.sandbox import ExecResult, Limits
 from espalier_environments.code.judging import judge
 from tests.benchmarks.hacks.code import SOLUTION, TASKS
 
 
 class BareInterpreter:
     """Runs scripts with the standard library alone, as a sandbox without packages does."""
+
+    limits = Limits()
 
     def __init__(self, folder):
         self.folder = folder

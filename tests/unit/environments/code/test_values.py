@@ -8,7 +8,9 @@ from espalier_environments.code.inside.values import Unreadable, decode, encode
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-    | st.binary() | st.complex_numbers(allow_nan=False),
+    | st.binary() | st.complex_numbers(allow_nan=False) | st.decimals(allow_nan=False)
+    | st.fractions() | st.datetimes() | st.dates() | st.times() | st.timedeltas() | st.uuids()
+    | st.builds(range, st.integers(), st.integers(), st.integers(1, 9)),
     lambda below: (
         st.lists(below, max_size=4)
         | st.lists(below, max_size=3).map(tuple)
@@ -17,11 +19,13 @@ PLAIN = st.recursive(
     ),
     max_leaves=12,
 )  # fmt: skip
+STANDARD = ("Decimal", "Fraction", "range", "date", "datetime", "time", "timedelta", "UUID", "os")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda below: (
         st.lists(below, max_size=4)
         | st.tuples(st.sampled_from("iflstdcybo"), below).map(list)
+        | st.tuples(st.just("v"), st.sampled_from(STANDARD), below, below).map(list)
         | st.dictionaries(st.text(), below, max_size=2)
     ),
     max_leaves=12,

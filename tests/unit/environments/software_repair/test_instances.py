@@ -13,7 +13,6 @@ from espalier.records import DataError
 from espalier_environments.software_repair.diffs import diff_of
 from espalier_environments.software_repair.instances import load_snapshot
 from espalier_environments.software_repair.protected import is_protected
-from espalier_environments.software_repair.test_runner import split_test
 
 PUBLIC = Path(__file__).resolve().parents[5] / "shared" / "data" / "swe_bench" / "instances.json"
 WRONG = {"pkg/__init__.py": "", "pkg/area.py": "def area(r):\n    return 3 * r\n"}
@@ -101,12 +100,12 @@ def test_archives_are_read_without_root_and_checkouts_without_links(tmp_path):
     assert load_snapshot(tmp_path, "made__pkg-1") == WRONG
 
 
-def test_names_of_tests_are_read():
-    in_file, in_module = ("tests/test_a.py", "Case::test_b"), ("pkg.test_a", "Case::test_b")
-    assert split_test("tests/test_a.py::Case::test_b") == in_file
-    assert split_test("test_b (pkg.test_a.Case)") == in_module
-    assert split_test("test_b (pkg.test_a.Case.test_b)") == in_module
-    assert split_test("A sentence about a test.") == ("", "A sentence about a test.")
+def test_a_test_that_no_file_has_refuses_its_instance(tmp_path):
+    own = family(snapshots=snapshot(tmp_path))
+    for name in ("[100%]", "A sentence of no test.", "test_three"):
+        path = rows_file(tmp_path, row(PASS_TO_PASS=["test_one", name]))
+        with pytest.raises(DataError, match=re.escape(f"made__pkg-1: no test file has {name!r}")):
+            own.read_benchmark(path)
 
 
 @pytest.mark.parametrize(
