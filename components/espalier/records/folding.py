@@ -210,7 +210,7 @@ class SpelledNames:
         edges: NameEdges | None = None
         for match in self._any.finditer(text):
             edges = edges or NameEdges(text)
-            if edges.hold(match.start(), match[0]):
+            if edges.hold(*match.span()):
                 yield match
 
     def replaced(self, text: str, other: Callable[[str], str]) -> str:
@@ -232,16 +232,18 @@ class NameEdges:
     """Where the words of a text begin and end, with the signs that belong to them."""
 
     def __init__(self, text: str) -> None:
-        found = [match.span() for match in _NAME_WORD.finditer(text.translate(_TYPED))]
+        self._text = text.translate(_TYPED)
+        found = [match.span() for match in _NAME_WORD.finditer(self._text)]
         self._starts = {start for start, _ in found}
-        self._ends = {end for _, end in found}
+        self._inside = {place for start, end in found for place in range(start + 1, end)}
 
-    def hold(self, start: int, part: str) -> bool:
-        """Whether `part`, found at `start`, is no piece of a longer word or number there."""
-        found = [match.span() for match in _NAME_WORD.finditer(part.translate(_TYPED))]
-        return not found or (
-            start + found[0][0] in self._starts and start + found[-1][1] in self._ends
-        )
+    def hold(self, start: int, end: int) -> bool:
+        """Whether the range from `start` to `end` is no piece of a longer word or number."""
+        if start in self._inside or end in self._inside:
+            return False
+        # the minus of 1914-18 is no sign of 18
+        first = _NAME_WORD.search(self._text[start:end])
+        return first is None or start + first.start() in self._starts
 
 
 _SEGMENT_BREAK = re.compile(r": |; | \| ")
