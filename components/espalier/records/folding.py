@@ -120,34 +120,34 @@ _TYPED = str.maketrans(dict.fromkeys(DASHES, "-") | dict.fromkeys("\u2044\u2215"
 _RAISED = re.compile("[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _VULGAR_FRACTION = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e\u2189])")
 _POINT = r"[.,:/\u066b]"
-_AHEAD = r"(?=\s?[+-]?\.?\p{Nd})"
+_AHEAD = r"(?=\s?[+-]?\.?\d)"
 _NAME_WORD = regex.compile(
     rf"""
     [a-zA-Z]++(?=[\s.,:;)]|\Z)                # most words of English, for speed
   | (?:
       (?:(?<!{_SPACED})-|\+)?                 # sign and point of a number: -5 .5
       (?:(?<![{_SPACED}.])\.)?
-      (?=\p{{Nd}})
+      (?=\d)
     | (?<![^\s(\["])\.(?=\p{{L}})             # .NET
     )?
     (?:
-      (?<!\p{{Nd}}{_POINT})                   # 1.5 3/4 12:30 1,000,000; a date has three numbers
-      (?: \p{{Nd}}{{1,3}}(?:,\p{{Nd}}{{3}})++(?:\.\p{{Nd}}++)?+
-        | {_SPACED}++(?<=\p{{Nd}}){_POINT}(?=\p{{Nd}}){_SPACED}++
+      (?<!\d{_POINT})                   # 1.5 3/4 12:30 1,000,000; a date has three numbers
+      (?: \d{{1,3}}(?:,\d{{3}})++(?:\.\d++)?+
+        | {_SPACED}++(?<=\d){_POINT}(?=\d){_SPACED}++
       )
-      (?!{_POINT}?\p{{Nd}})
+      (?!{_POINT}?\d)
     | {_WORDS}
     )
-    (?: (?<=\p{{Nd}}[eE])[+-](?=\p{{Nd}}){_SPACED}+   # 1e-6
+    (?: (?<=\d[eE])[+-](?=\d){_SPACED}+   # 1e-6
       | \^[+-]?{_SPACED}+                     # 10^2
     )*
-    (?: (?<=[{_SPACED}--\p{{Nd}}])            # behind a word: C++ C# A- A*
-      (?: \+\+ | \# | [\u266d-\u266f] | \+(?!\.?\p{{Nd}}) )+
+    (?: (?<=[{_SPACED}--\d])            # behind a word: C++ C# A- A*
+      (?: \+\+ | \# | [\u266d-\u266f] | \+(?!\.?\d) )+
       | (?<=(?<![{_SPACED}*])[{_SPACED}&&\p{{L}}]{{1,2}})[-*](?![{_SPACED}*-])
     )?
   | (?:(?<!{_SPACED})[+-])?\p{{Sc}}{_AHEAD}   # beside a number: what it counts, compares, adds
   | (?<!{_SPACED})[<>\u2264\u2265\u2248\u00b1~]{_AHEAD}
-  | (?<=\p{{Nd}}\s?)(?:[%\u066a\u2030\u00b0\p{{Sc}}]|\+(?!\.?\p{{Nd}}))
+  | (?<=\d\s?)(?:[%\u066a\u2030\u00b0\p{{Sc}}]|\+(?!\.?\d))
   | [[\p{{So}}\p{{Sm}}]--[\x00-\x7f\u00b0]]   # a suit of cards, an arrow
     """,
     regex.V1 | regex.VERBOSE,
