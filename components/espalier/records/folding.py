@@ -120,34 +120,34 @@ _TYPED = str.maketrans(dict.fromkeys(DASHES, "-") | dict.fromkeys("\u2044\u2215"
 _RAISED = re.compile("[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _VULGAR_FRACTION = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e\u2189])")
 _POINT = r"[.,:/\u066b]"
-_AHEAD = r"(?=\s?[+-]?\.?\p{Nd})"
+_AHEAD = r"(?=\s?[+-]?\.?\d)"
 _NAME_WORD = regex.compile(
     rf"""
     [a-zA-Z]++(?=[\s.,:;)]|\Z)                # most words of English, for speed
   | (?:
       (?:(?<!{_SPACED})-|\+)?                 # sign and point of a number: -5 .5
       (?:(?<![{_SPACED}.])\.)?
-      (?=\p{{Nd}})
+      (?=\d)
     | (?<![^\s(\["])\.(?=\p{{L}})             # .NET
     )?
     (?:
-      (?<!\p{{Nd}}{_POINT})                   # 1.5 3/4 12:30 1,000,000; a date has three numbers
-      (?: \p{{Nd}}{{1,3}}(?:,\p{{Nd}}{{3}})++(?:\.\p{{Nd}}++)?+
-        | {_SPACED}++(?<=\p{{Nd}}){_POINT}(?=\p{{Nd}}){_SPACED}++
+      (?<!\d{_POINT})                   # 1.5 3/4 12:30 1,000,000; a date has three numbers
+      (?: \d{{1,3}}(?:,\d{{3}})++(?:\.\d++)?+
+        | {_SPACED}++(?<=\d){_POINT}(?=\d){_SPACED}++
       )
-      (?!{_POINT}?\p{{Nd}})
+      (?!{_POINT}?\d)
     | {_WORDS}
     )
-    (?: (?<=\p{{Nd}}[eE])[+-](?=\p{{Nd}}){_SPACED}+   # 1e-6
+    (?: (?<=\d[eE])[+-](?=\d){_SPACED}+   # 1e-6
       | \^[+-]?{_SPACED}+                     # 10^2
     )*
-    (?: (?<=[{_SPACED}--\p{{Nd}}])            # behind a word: C++ C# A- A*
-      (?: \+\+ | \# | [\u266d-\u266f] | \+(?!\.?\p{{Nd}}) )+
+    (?: (?<=[{_SPACED}--\d])            # behind a word: C++ C# A- A*
+      (?: \+\+ | \# | [\u266d-\u266f] | \+(?!\.?\d) )+
       | (?<=(?<![{_SPACED}*])[{_SPACED}&&\p{{L}}]{{1,2}})[-*](?![{_SPACED}*-])
     )?
   | (?:(?<!{_SPACED})[+-])?\p{{Sc}}{_AHEAD}   # beside a number: what it counts, compares, adds
   | (?<!{_SPACED})[<>\u2264\u2265\u2248\u00b1~]{_AHEAD}
-  | (?<=\p{{Nd}}\s?)(?:[%\u066a\u2030\u00b0\p{{Sc}}]|\+(?!\.?\p{{Nd}}))
+  | (?<=\d\s?)(?:[%\u066a\u2030\u00b0\p{{Sc}}]|\+(?!\.?\d))
   | [[\p{{So}}\p{{Sm}}]--[\x00-\x7f\u00b0]]   # a suit of cards, an arrow
     """,
     regex.V1 | regex.VERBOSE,
@@ -210,7 +210,7 @@ class SpelledNames:
         edges: NameEdges | None = None
         for match in self._any.finditer(text):
             edges = edges or NameEdges(text)
-            if edges.hold(match.start(), match[0]):
+            if edges.hold(*match.span()):
                 yield match
 
     def replaced(self, text: str, other: Callable[[str], str]) -> str:
@@ -232,16 +232,18 @@ class NameEdges:
     """Where the words of a text begin and end, with the signs that belong to them."""
 
     def __init__(self, text: str) -> None:
-        found = [match.span() for match in _NAME_WORD.finditer(text.translate(_TYPED))]
+        self._text = text.translate(_TYPED)
+        found = [match.span() for match in _NAME_WORD.finditer(self._text)]
         self._starts = {start for start, _ in found}
-        self._ends = {end for _, end in found}
+        self._inside = {place for start, end in found for place in range(start + 1, end)}
 
-    def hold(self, start: int, part: str) -> bool:
-        """Whether `part`, found at `start`, is no piece of a longer word or number there."""
-        found = [match.span() for match in _NAME_WORD.finditer(part.translate(_TYPED))]
-        return not found or (
-            start + found[0][0] in self._starts and start + found[-1][1] in self._ends
-        )
+    def hold(self, start: int, end: int) -> bool:
+        """Whether the range from `start` to `end` is no piece of a longer word or number."""
+        if start in self._inside or end in self._inside:
+            return False
+        # the minus of 1914-18 is no sign of 18
+        first = _NAME_WORD.search(self._text[start:end])
+        return first is None or start + first.start() in self._starts
 
 
 _SEGMENT_BREAK = re.compile(r": |; | \| ")

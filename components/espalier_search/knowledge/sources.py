@@ -145,12 +145,13 @@ def read_json_lines(path: Path) -> Iterator[JsonLine]:
 MAX_LINE_WORDS = 30
 _HEADING = re.compile(r"(?:#{1,6}\s+|>\s*)+")
 _BULLET = re.compile(r"([-*+\u2022])\s+(?=(.))")
+_STOPS = r"\u3002\uff01\uff1f\uff61\u0964\u0965\u104b\u17d4\u17d5"
+_CLOSING = r"\u3009\u300b\u300d\u300f\u3011\uff09\u201d\u2019)"
 _FULL_STOP = re.compile(
-    r"(?<=[\u3002\uff01\uff1f\uff61\u0964\u0965\u104b\u17d4\u17d5])"
-    r"(?![\u3001-\u3003\u3009\u300b\u300d\u300f\u3011\uff01\uff09\uff1f\uff61\u201d\u2019)\u0964\u0965])"
+    rf"(?:(?<=[{_STOPS}])|(?<=[{_STOPS}][{_CLOSING}]))(?![{_STOPS}{_CLOSING}\u3001])"
 )
 """Where a sentence ends whatever follows: after a full stop of Chinese, Japanese, Indic, Burmese
-or Khmer, unless a quotation or bracket ends there too."""
+or Khmer, and the quotation or bracket that ends there too."""
 _ENUMERATED = re.compile(r"(\d{1,3})([.)])\s+")
 
 

@@ -187,7 +187,7 @@ class NormalizedText:
         while stop < len(self._text) and unicodedata.combining(self._text[stop]):
             stop += 1
         span = TextSpan(places[start], stop)
-        is_whole = begins and ends and self._edges.hold(span.start, span.of(self._text))
+        is_whole = begins and ends and self._edges.hold(span.start, span.end)
         return span if is_whole else None
 
 

@@ -1,5 +1,6 @@
 import json
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -105,6 +106,33 @@ def test_text_found_equals_text_sought_after_normalization(text, wanted, normali
         found = "".join(" ".join("".join(map(normalize, span.of(text))).split()))
         assert " ".join("".join(map(normalize, wanted)).split()) in found
         assert 0 <= span.start < span.end <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "found"),
+    [
+        ("C++ is older than C#.", "C", None), ("C++ is older than C.", "C", 18),
+        ("It is -5 in Oslo, 15 in Rome.", "5", None), ("It was 1.5, and 1.", "1", 16),
+        ("the .NET runtime", "NET", None), ("from 1914-18", "-18", None), ("1914\u201318", "18", 5),
+        ("東京は日本の首都です。", "日本", 3), ("パスとバス", "バス", 3),
+        ("スペースパス", "パス", None), ("서울은 수도이다", "서울", 0), ("설은 서울", "서", 3),
+        ("किताब", "कताब", None), ("เมืองหลวงคือปารีส", "ปารีส", 12), ("мой и мои", "мои", 6),
+        ("O\u0308lu Ölü", "Olu", 0),
+    ],
+)  # fmt: skip
+def test_a_name_is_found_whole_in_any_script(text, name, found):
+    span = NormalizedText(text, normalized_name).find(name)
+    assert (span.start if span else None) == found
+
+
+@pytest.mark.parametrize("piece", ["a", "-5", "東", "é"])
+def test_a_quotation_that_repeats_itself_is_sought_quickly(piece):
+    text = NormalizedText(f"1{piece * 20_000}1", normalized_quotation)
+    began = time.perf_counter()
+    text.find(f"{piece * 1_000}x")
+    text.find(f"{piece * 1_000}{piece[:-1]}")
+    text.find(piece * 1_000)
+    assert time.perf_counter() - began < 5
 
 
 @given(

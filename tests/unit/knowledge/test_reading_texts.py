@@ -1,4 +1,5 @@
 """What of a user's files is text, what is a title, and which files are read."""
+# ruff: noqa: RUF001 (full stops of other scripts are what this is about)
 
 import json
 import time
@@ -30,6 +31,25 @@ LINES = (
 
 @pytest.mark.parametrize(("text", "lines"), LINES)
 def test_a_number_or_sign_that_is_text_stays(text, lines):
+    assert list(lines_of(text)) == lines
+
+
+SENTENCES = (
+    ("東京は首都です。1400万人が住む。", ["東京は首都です。", "1400万人が住む。"]),
+    ("本当！そう？はい。", ["本当！", "そう？", "はい。"]),
+    ("他说：“你好。”然后走了。", ["他说：“你好。”", "然后走了。"]),
+    ("（東京です。）次。", ["（東京です。）", "次。"]),
+    ("लाल किताब है।नीली किताब है॥", ["लाल किताब है।", "नीली किताब है॥"]),
+    ("ঢাকা রাজধানী। এটি বড়।", ["ঢাকা রাজধানী।", "এটি বড়।"]),
+    ("នេះជាផ្ទះ។ នោះជាទឹក។", ["នេះជាផ្ទះ។", "នោះជាទឹក។"]),
+    ("ဒါအိမ်။ ဟုတ်တယ်။", ["ဒါအိမ်။", "ဟုတ်တယ်။"]),
+    ("هل هذا بيت؟ نعم.", ["هل هذا بيت؟", "نعم."]),
+    ("It has 3.5 miles. It is red.", ["It has 3.5 miles.", "It is red."]),
+)
+
+
+@pytest.mark.parametrize(("text", "lines"), SENTENCES)
+def test_sentences_end_at_the_full_stops_of_their_script(text, lines):
     assert list(lines_of(text)) == lines
 
 
@@ -67,7 +87,7 @@ def test_a_long_text_takes_time_in_proportion(tmp_path, piece):
 
 def test_entities_of_wikitext_are_characters():
     text = "1914&ndash;1918: &minus;5&nbsp;&deg;C, AT&amp;T, caf&eacute;, a &lt; b, &#8364;"
-    assert plain_text(text) == "1914–1918: −5 °C, AT&T, café, a < b, €"  # noqa: RUF001
+    assert plain_text(text) == "1914–1918: −5 °C, AT&T, café, a < b, €"
 
 
 def test_every_file_is_read_or_counted(tmp_path):

@@ -16,7 +16,7 @@ from .conftest import PROFILE
 
 # script -> relation, sentence, question, (subject, object) ...
 SCRIPTS = {
-    "Latin": ("Hauptstadt", "Die Hauptstadt von {} ist {}.", "Welche Hauptstadt hat {}?",
+    "Latin": ("Hauptstadt", "Die Hauptstadt von {} heißt {}.", "Welche Hauptstadt hat {}?",
               "Frankreich Paris Italien Rom Spanien Madrid Polen Warschau"),
     "Cyrillic": ("столица", "{} имеет столица {}.", "Какая столица у {}?",
                  "Франция Париж Италия Рим Испания Мадрид Польша Варшава"),
