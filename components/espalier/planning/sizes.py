@@ -114,12 +114,10 @@ def _embedded(config: PolicyConfig) -> PolicySize:
 
 def _given(directory: Path) -> PolicySize:
     parameters = stored_parameters(directory)
-    if not parameters:
-        raise PolicyError(f"policy.model = {directory}: no *.safetensors to read its size from")
     try:
         config = json.loads((directory / "config.json").read_bytes())
         return _shaped(parameters, config.get("text_config", config))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PolicyError(
             f"policy.model = {directory}: its size cannot be read ({type(error).__name__}: "
             f"{error}). Expected a Hugging Face model directory with config.json and safetensors"

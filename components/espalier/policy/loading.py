@@ -23,7 +23,7 @@ from espalier.policy.lora import (
     merged_weights,
     save_adapter,
 )
-from espalier.policy.reading import AS_DATA, reading, require_config, require_safe_weights
+from espalier.policy.reading import AS_DATA, reading, require_config, weight_files
 from espalier.records import PolicyError
 from espalier.records.adapter import ADAPTER_FOLDER, AdapterBase, read_base
 
@@ -49,7 +49,7 @@ def load_policy(directory: Path) -> Policy:
             fit its config: a tensor is missing, has another shape, or is unknown to the model.
     """
     tokenizer = load_tokenizer(directory)
-    require_safe_weights(directory)
+    weight_files(directory)
     with reading(directory, "a causal LM"):
         # output_loading_info=True returns a pair, which transformers' annotation does not say
         loaded: Any = AutoModelForCausalLM.from_pretrained(

@@ -18,7 +18,7 @@ from espalier.records import PolicyError
 
 AS_DATA: Final[dict[str, bool]] = {"local_files_only": True, "trust_remote_code": False}
 """Arguments of every `from_pretrained`: no network, and no prompt whether to run code."""
-_WEIGHTS, _INDEX = "*.safetensors", "model.safetensors.index.json"
+_INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -61,46 +61,56 @@ def require_config(directory: Path) -> None:
             raise ValueError("config.json is no JSON object")
 
 
-def require_safe_weights(directory: Path) -> None:
-    """Check that the weights of a directory are safetensors, and what their index says.
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files of a directory's weights, which are safetensors.
 
     Raises:
-        PolicyError: there are none but pickles, or the index names no files of the directory.
+        PolicyError: there are none but pickles, or the index is damaged or names files that are not
+            there.
     """
-    index = directory / _INDEX
-    if index.is_file() and not (directory / "model.safetensors").is_file():
-        _require_index(index)
-    elif not any(directory.glob(_WEIGHTS)):
-        pickles = sorted(path.name for form in _PICKLES for path in directory.glob(form))
-        if pickles:
-            raise PolicyError(
-                f"{directory}: its weights are pickles ({', '.join(pickles[:3])}), which may run "
-                "code when they are read, and are not. Convert them with save_pretrained, which "
-                "writes model.safetensors"
-            )
-        raise PolicyError(f"{directory}: has no weights: model.safetensors is expected")
+    whole, index = directory / "model.safetensors", directory / _INDEX
+    if whole.is_file():
+        return [whole]
+    if index.is_file():
+        return _indexed(index)
+    pickles = sorted(path.name for form in _PICKLES for path in directory.glob(form))
+    if pickles:
+        raise PolicyError(
+            f"{directory}: its weights are pickles ({', '.join(pickles[:3])}), which may run code "
+            "when they are read, and are not. Convert them with save_pretrained, which writes "
+            "model.safetensors"
+        )
+    raise PolicyError(f"{directory}: has no weights: model.safetensors is expected")
 
 
 class _Index(BaseModel):
     """The index of weights that are split over several files."""
 
-    metadata: dict[str, Any]
     weight_map: dict[str, str] = Field(min_length=1)
     """File by tensor."""
+    metadata: dict[str, Any] | None = None
 
 
-def _require_index(path: Path) -> None:
+def _indexed(path: Path) -> list[Path]:
     try:
         index = _Index.model_validate_json(path.read_bytes())
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"]))
         raise _damaged(path, f"{where} {fault['msg']}".strip()[:200]) from error
-    for shard in sorted(set(index.weight_map.values())):
+    shards = sorted(set(index.weight_map.values()))
+    for shard in shards:
         if Path(shard).name != shard:
             raise _damaged(path, f"{shard[:100]!r} is no name of a file beside it")
-        if not (path.parent / shard).is_file():
-            raise _damaged(path, f"{shard[:100]} is not there")
+    files = [path.parent / shard for shard in shards]
+    if absent := [file.name for file in files if not file.is_file()]:
+        raise PolicyError(
+            f"{path}: {len(absent)} of {len(shards)} weight files are missing ({absent[0][:100]} "
+            "first). Copy or download the directory again"
+        )
+    if index.metadata is None:
+        raise _damaged(path, "it has no metadata")
+    return files
 
 
 def _damaged(path: Path, why: str) -> PolicyError:

@@ -22,6 +22,7 @@ from espalier.config import (
     named_reference,
     open_named_model,
 )
+from espalier.policy.reading import weight_files
 from espalier.records import PolicyError, RegistryError
 from espalier.steps.kept import ARTIFACTS_VARIABLE
 from espalier.storage import joined, open_location
@@ -74,12 +75,7 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
         )
     _require_causal_lm(model)
     parameters, memory = stored_parameters(model), _training_memory(profile)
-    if not parameters and next(model.glob("*.bin"), None) is None:
-        raise PolicyError(
-            f"policy.model = {model}: no weights in it, neither .safetensors nor .bin. Copy or "
-            "download the directory again."
-        )
-    if parameters and memory:
+    if memory:
         processes = profile.training.processes if profile.training.sharded else 1
         if warning := memory_fault(model, parameters, memory, processes=processes):
             say(f"warning: {warning}")
@@ -149,24 +145,14 @@ def _require_causal_lm(model: Path) -> None:
 
 
 def stored_parameters(model: Path) -> int:
-    """Number of parameters in the headers of the safetensors files; 0 for other formats.
+    """Number of parameters in the headers of the safetensors files.
 
     Raises:
-        PolicyError: a file of the index is missing, or a file cannot be read.
+        PolicyError: there are none, or a file is missing or cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 
-    index = model / "model.safetensors.index.json"
-    if index.is_file():
-        shards = set(json.loads(index.read_bytes())["weight_map"].values())
-        if absent := sorted(shard for shard in shards if not (model / shard).is_file()):
-            raise PolicyError(
-                f"policy.model = {model}: {len(absent)} of {len(shards)} weight files are missing "
-                f"({absent[0]} first). Copy or download the directory again."
-            )
-        files = [model / shard for shard in shards]
-    else:
-        files = [path for path in (model / "model.safetensors",) if path.is_file()]
+    files = weight_files(model)
     count = 0
     for path in files:
         try:
