@@ -19,7 +19,7 @@ from espalier.stages import ingest
 
 OWN = ("espalier_environments.", "espalier_search.")
 FAMILIES = [name for name in family_names() if family_class(name).__module__.startswith(OWN)]
-COUNT = 40
+COUNT = 24
 SETTINGS = {name: {} for name in FAMILIES} | {
     "software_repair, swe_rl": {"outcome": "swe_rl", "shell": False},
     "procedural, coin_flip": {"generators": [{"name": "coin_flip"}]},
