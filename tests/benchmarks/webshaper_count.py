@@ -16,7 +16,7 @@ def kinds_of(rows: list[list[str]]) -> set[str]:
     kinds |= {"entity_in_relation" for _, relation, _ in edges if _has_mark(relation)}
     ends = [end for a, _, b in edges for end in (a, b)]
     kinds |= {"unmarked_entity" for end in ends if end[:2] not in MARKS and end != "?"}
-    kinds |= {"several_entities" for end in ends if _has_mark(end[2:]) or _is_embedded(end)}
+    kinds |= {"several_entities" for end in ends if _has_several(end)}
     edges = [
         (a, relation, b)
         for a, relation, b in edges
@@ -33,9 +33,9 @@ def _has_mark(text: str) -> bool:
     return any(mark in text for mark in MARKS)
 
 
-def _is_embedded(end: str) -> bool:
-    """Whether a mark stands inside the text but not at its beginning."""
-    return end[:2] not in MARKS and _has_mark(end)
+def _has_several(end: str) -> bool:
+    """Whether there are two marks: words around one entity are no second one."""
+    return sum(end.count(mark) for mark in MARKS) > 1
 
 
 def _is_one(end: str) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from espalier.environments.tools import Tool
 from espalier.records import DataError, Task, ToolCall
+from espalier.records.trajectory import ToolResult
 from espalier_environments.customer_service.airline import AirlineTools
 from espalier_environments.customer_service.database import Database, DatabaseCopy
 from espalier_environments.customer_service.retail import RetailTools
@@ -83,8 +84,17 @@ def final_digest(domain: str, database: Database, actions: Sequence[ToolCall], t
     Upstream's function is `calculate_reward`. An action that a tool refuses changes nothing and is
     not an error; a transfer is left out.
     """
+    return played(domain, database, actions, task)[0]
+
+
+def played(
+    domain: str, database: Database, actions: Sequence[ToolCall], task: Task
+) -> tuple[str, list[str]]:
+    """Return the digest of a fresh copy after `actions`, as `final_digest`, and their results."""
     service = service_of(domain, database)
-    for action in actions:
-        if action.name != TRANSFER and action.name in service.tools:
-            service.tools[action.name].call(action, task)
-    return service.state.digest()
+    shown = [
+        cast("ToolResult", service.tools[action.name].call(action, task)).content
+        for action in actions
+        if action.name != TRANSFER and action.name in service.tools
+    ]
+    return service.state.digest(), shown

@@ -198,12 +198,13 @@ class CustomerService(SimpleFamily[CustomerServiceConfig], HasBenchmarks):
         service = service_of(domain, database, render)
         replies: list[str] = []
 
-        def solved(of: Task, answer: str | None, _turns: TurnResults) -> float:
+        def solved(of: Task, answer: str | None, turns: TurnResults) -> float:
             # a conversation that was cut off counts as unsolved, as upstream
             if answer is None:
                 return 0.0
             digest = service.state.digest()
-            return float(is_solved(of, digest, replies, domain=domain, database=database))
+            shown = [result.content for results in turns for result in results]
+            return float(is_solved(of, digest, replies, shown, domain=domain, database=database))
 
         return replace(
             self.rules(tuple(service.tools.values())),

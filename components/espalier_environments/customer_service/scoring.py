@@ -1,4 +1,9 @@
-"""The reward of tau-bench: the final database, and what the user was told (`calculate_reward`)."""
+"""The reward of tau-bench: the final database, and what the user was told (`calculate_reward`).
+
+Tasks of the made shop have a further condition, because a reply with all prices and statuses would
+tell each of their users what they want: a tool has shown it in the same conversation. Not so
+tau-bench's own tasks, some of whose outputs are calculated from what the tools show.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from espalier.records import Task, ToolCall
 from espalier_environments.customer_service.database import Database
-from espalier_environments.customer_service.domains import final_digest
+from espalier_environments.customer_service.domains import final_digest, played
 
 RESPOND = "respond"
 """tau-bench's name of the action that sends `content` to the user."""
 
+MADE_SHOP = "made shop"
+"""Source of the tasks of the generated shop."""
 _CALLS = TypeAdapter(tuple[ToolCall, ...])
 
 
@@ -49,11 +56,36 @@ def _stands_in(wanted: str, text: str) -> bool:
 
 
 def is_solved(
-    task: Task, digest: str, replies: Sequence[str], *, domain: str, database: Database
+    task: Task,
+    digest: str,
+    replies: Sequence[str],
+    shown: Sequence[str],
+    *,
+    domain: str,
+    database: Database,
 ) -> bool:
-    """Return whether a database with that digest, and these replies, solve the task."""
+    """Return whether a database with that digest, and these replies, solve the task.
+
+    Args:
+        task: the task.
+        digest: of the database as the episode left it.
+        replies: what the user was told.
+        shown: the results of the calls.
+        domain: the task's domain.
+        database: as it was before the episode.
+    """
+    outputs = outputs_of(task)
+    if task.metadata.source == MADE_SHOP and not is_told(
+        outputs, [_values(text) for text in shown]
+    ):
+        return False
     gold = final_digest(domain, database, gold_actions(task), task)
-    return digest == gold and is_told(outputs_of(task), replies)
+    return digest == gold and is_told(outputs, replies)
+
+
+def _values(result: str) -> str:
+    """Return a result without the punctuation of JSON."""
+    return re.sub(r'["{}\[\]:,]', " ", result)
 
 
 def written_actions(answer: str) -> tuple[ToolCall, ...] | None:
@@ -71,5 +103,5 @@ def is_solved_by(
     replies = [
         str(action.arguments.get("content", "")) for action in actions if action.name == RESPOND
     ]
-    digest = final_digest(domain, database, actions, task)
-    return is_solved(task, digest, replies, domain=domain, database=database)
+    digest, shown = played(domain, database, actions, task)
+    return is_solved(task, digest, replies, shown, domain=domain, database=database)

@@ -15,6 +15,7 @@ from espalier.environments.family import dealt_split, make_task
 from espalier.records import JsonObject, Split, Task, ToolCall
 from espalier_environments.customer_service.config import RequestKind, ShopConfig
 from espalier_environments.customer_service.database import Database, Record
+from espalier_environments.customer_service.scoring import MADE_SHOP
 from espalier_environments.customer_service.shop import draw_address
 
 REASONS = ("no longer needed", "ordered by mistake")
@@ -88,7 +89,7 @@ def _task(  # noqa: PLR0913 (the parts of a task)
         said,
         gold=(written_calls(actions),),
         split=split,
-        source="made shop",
+        source=MADE_SHOP,
         key=f"{user_id} {kind} {asked.words}",
         kind="final_state",
         arguments={

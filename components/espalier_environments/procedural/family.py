@@ -77,7 +77,7 @@ class Procedural(SimpleFamily[ProceduralConfig], InstallsPackages):
         return replace(super().rules(tools), read_answer=answer_in)
 
     def verify(self, task: Task, answer: str | None) -> float:
-        """Return 1 if upstream's scorer gives 1, else 0; three generators are checked further."""
+        """Return 1 if upstream's scorer gives 1, else 0; four generators are checked further."""
         return float(self._verdict(task, answer).right)
 
     def _verdict(self, task: Task, answer: str | None) -> Verdict:

@@ -31,6 +31,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 SCORE_CPU_S = 2.0
@@ -103,9 +104,16 @@ def _is_finite(answer: str, _item: dict) -> bool:
     return not re.search(r"nan|inf", answer, re.IGNORECASE)
 
 
+def _is_near(answer: str, item: dict) -> bool:
+    """Return whether a probability is within a hundredth of the right one."""
+    right = Fraction(item["answer"])
+    return abs(Fraction(answer.replace(",", "")) - right) <= right / 100
+
+
 _STRICTER = {  # further conditions, where upstream gives a score of 1 to some wrong answers
     "game_of_life_halting": _same_word,  # any text counts as True
     "puzzle24": _uses_the_numbers,  # any four numbers that make 24
+    "coin_flip": _is_near,  # 0 is at no distance above the tolerance from a rare event
     "complex_arithmetic": _is_finite,  # "nan" is at no distance above the tolerance
 }
 

@@ -138,17 +138,20 @@ def likeness(
 ) -> float:
     """Return SWE-RL's reward, -1 to 1; diffs are compared with the gold diff as text.
 
-    A patch that is not compared within its time is worth as much as one that cannot be read.
+    A patch that changes nothing, or is not compared within its time, is worth as much as one that
+    cannot be read: upstream refuses an answer without blocks.
     """
     if settings.answer == "diff":
         try:
             patches = parsed_diff(answer)
         except DiffError:
             return BAD_FORMAT
+        if not patches:
+            return BAD_FORMAT
         gold = {patch.path: patch.text for patch in parsed_diff(task.verifier.gold[0])}
         return _compared(None, gold, {patch.path: patch.text for patch in patches})
     changes = answered_changes(settings, snapshot, tree, answer)
-    if changes is None:
+    if changes is None or (settings.answer == "tree" and not changes):
         return BAD_FORMAT
     gold = {path: content or "" for path, content in gold_changes(task, snapshot).items()}
     after = {path: content or "" for path, content in changes.items()}

@@ -83,6 +83,10 @@ REPEATED = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"]]
         ),
         (
             [*FAIR, ["V@X", "score", "scored by V@Y"]],
+            {FaultKind.UNMARKED_ENTITY},
+        ),
+        (
+            [*FAIR, ["V@X", "score", "scored by V@Y and V@Z"]],
             {FaultKind.UNMARKED_ENTITY, FaultKind.SEVERAL_ENTITIES},
         ),
         (
@@ -93,6 +97,25 @@ REPEATED = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"]]
 )
 def test_all_faults_of_rows_and_no_others_are_found(rows, kinds):
     assert _kinds(rows) == kinds
+
+
+AROUND = (
+    "the capital of C@Italy", "the V@X", "scored by V@Y", "(C@Italy)", " C@Italy", "for V@X years",
+    "C @Italy or C@Spain", "?V@X", "member of C@{Italy | Spain}", "1 C@km", "v@X of V@Y", "-V@X",
+)  # fmt: skip
+SEVERAL = (
+    "C@Italy and C@Spain", "C@Italy C@Spain", "V@X of C@Italy", "between C@Italy and C@Spain",
+    "V@XV@Y", "C@C@Italy", "the V@X, the V@Y", "C@{C@Italy | Spain}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("items", "is_several"), [(AROUND, False), (SEVERAL, True)])
+def test_words_around_an_entity_are_no_second_one(items, is_several):
+    for item in items:
+        kinds = _kinds([*FAIR, ["V@X", "score", item]])
+        assert (FaultKind.SEVERAL_ENTITIES in kinds) is is_several, item
+        assert kinds <= {FaultKind.UNMARKED_ENTITY, FaultKind.SEVERAL_ENTITIES}, item
+        assert kinds, item
 
 
 def test_a_fault_is_named_with_its_place():

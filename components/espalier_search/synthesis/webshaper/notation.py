@@ -68,7 +68,7 @@ EXPLANATIONS: Mapping[FaultKind, str] = {
     FaultKind.ITEM_NOT_TEXT: "an item of an entry is no text",
     FaultKind.BLANK_RELATION: "an entry has no relation",
     FaultKind.ENTITY_IN_RELATION: "a relation names an entity: the entry joins more than two",
-    FaultKind.UNMARKED_ENTITY: "an entity is neither V@, C@ nor ?",
+    FaultKind.UNMARKED_ENTITY: "an item does not begin with V@ or C@, and is not ?",
     FaultKind.NAMELESS_ENTITY: "no name follows V@ or C@",
     FaultKind.SEVERAL_ENTITIES: "one item holds several entities",
     FaultKind.BROKEN_SET: "a set of constants with an open quote or a blank member",
@@ -133,7 +133,7 @@ def parse_term(text: str) -> Term:
         return Target(text[1:])
     mark, name = text[:2], text[2:]
     if mark not in ("V@", "C@"):
-        several = (FaultKind.SEVERAL_ENTITIES,) if mentions_entity(text) else ()
+        several = (FaultKind.SEVERAL_ENTITIES,) if len(_MARK.findall(text)) > 1 else ()
         raise TermError((FaultKind.UNMARKED_ENTITY, *several))
     if not name.strip():
         raise TermError((FaultKind.NAMELESS_ENTITY,))

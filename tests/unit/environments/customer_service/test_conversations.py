@@ -131,11 +131,14 @@ def test_an_order_that_cannot_be_cancelled_stays_as_it_is():
     family = service(shop={"kinds": ["refusal"]})
     task = family.tasks("train", 1)[0]
     told = ToolCall(name="respond", arguments={"content": "it was delivered"})
-    assert family.verify(task, written_calls([told])) == 1
     order = task.question.split("#")[1].split()[0]
+    look = ToolCall(name="get_order_details", arguments={"order_id": f"#{order}"})
+    assert family.verify(task, written_calls([look, told])) == 1
+    assert family.verify(task, written_calls([told])) == 0, "no tool has shown it"
+    assert family.verify(task, written_calls([look])) == 0, "the user was not told"
     changed = ToolCall(
         name="return_delivered_order_items",
         arguments={"order_id": f"#{order}", "item_ids": [], "payment_method_id": "gift_card_1"},
     )
-    assert family.verify(task, written_calls([told, changed])) == 1, "it was refused"
+    assert family.verify(task, written_calls([look, told, changed])) == 1, "it was refused"
     assert family.verify(task, "it was delivered") == 0, "no actions"

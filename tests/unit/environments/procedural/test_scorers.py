@@ -53,6 +53,16 @@ def test_what_is_no_arithmetic_is_not_evaluated(text):
 
 
 @NEEDS_GENERATORS
+def test_a_rare_event_is_not_impossible(generators):
+    for place in range(200):
+        (item,) = generators.items("coin_flip", {}, range(place, place + 1))
+        right = float(item.gold)
+        for said, is_near in (("0", right == 0), (item.gold, True), (repr(right * 1.05), False)):
+            score = generators.score("coin_flip", {}, place, item.question, said)
+            assert score.right is is_near, (item, said)
+
+
+@NEEDS_GENERATORS
 @pytest.mark.parametrize("name", EVALUATING)
 def test_an_answer_runs_nothing(generators, tmp_path, name):
     mark = tmp_path / "ran"
