@@ -67,7 +67,7 @@ _BODIES = {
     "reward": _REWARD,
 }
 _ENDS = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete")
-_STATUSES = frozenset({200, 400, 404, 405, 408, 409, 413, 415, 429, 431, 501, 503})
+_STATUSES = frozenset({200, 400, 403, 404, 405, 408, 409, 413, 415, 429, 431, 501, 503})
 
 
 class _Engine(ScriptedEngine):

@@ -242,7 +242,7 @@ def _expect_events(body):
         _json(one)
 
 
-_STATUSES = frozenset({200, 400, 404, 405, 408, 413, 415, 429, 431, 501, 503})
+_STATUSES = frozenset({200, 400, 403, 404, 405, 408, 413, 415, 429, 431, 501, 503})
 
 
 def _json(body):
