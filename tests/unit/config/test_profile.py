@@ -87,7 +87,7 @@ def test_a_wrong_name_is_placed_and_answered_with_the_nearest(write, text, compl
         load_profile(write(text))
 
 
-def test_a_fault_says_whether_the_file_or_an_override_has_it(write):
+def test_a_fault_says_whether_an_override_has_it(write):
     path = write("[training]\nsteps = -1\n")
     both = (
         re.escape(f"{path}: 2 fault(s)") + r".*\n  --set warm_start\.stepz: .*\n  training\.steps: "

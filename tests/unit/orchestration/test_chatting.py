@@ -54,7 +54,7 @@ def test_a_task_is_shown_with_its_question_gold_and_reward():
     assert lines[-2:] == ["gold      France", "reward    outcome 1"]
 
 
-def test_a_question_without_the_state_of_tasks_is_refused_by_name():
+def test_a_question_without_a_state_is_refused_by_name():
     task = stateful_task()
     conversation = Conversation(OneSearch(), Profile(), {task.task_id: task})
     with pytest.raises(DataError, match=f"--task {task.task_id}"):
