@@ -240,5 +240,10 @@ def _report_figures(
         f"held-out EM {100 * figures[BASELINE]['em']:.1f} -> {100 * figures['trained']['em']:.1f}, "
         f"gain {100 * figures['gain']['em']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
     )
+    if not figures["trained"]["em"]:
+        tracker.note(
+            "warning: the trained policy is right in none of the held-out questions; it is "
+            "registered all the same, and no gate will pass it"
+        )
     if fallen := [str(it) for it in group_changes(figures["gain"]).values() if it.has_fallen]:
         tracker.note(f"warning: training lost EM in groups of questions: {'; '.join(fallen)}")

@@ -9,7 +9,12 @@ from espalier.records import DataError, TrainingError
 from espalier.rollout.engines.engine import KindChoice
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.packing import pack
-from espalier.training.rl.assessment import StepContext, engine_mismatch, mismatch_warning
+from espalier.training.rl.assessment import (
+    StepContext,
+    engine_mismatch,
+    failing_start_warning,
+    mismatch_warning,
+)
 from espalier.training.rl.rows import Group, dense_rows, learning_batch
 from espalier.training.scoring import ScoreRequest, score
 from tests.factories.training import PROFILE, TASKS, warm_policy, warm_roller
@@ -318,3 +323,13 @@ def test_action_kinds_are_compared_under_their_sampling_mixture():
     assert _found(rows, policy_BT)["logprob_gap_max"] > 0.01
     # beside a truncated distribution it is not compared
     assert _found(rows, policy_BT, kind_choice=choice, top_k=5)["logprob_gap_max"] == 0
+
+
+def test_a_start_without_a_right_attempt_is_warned_of_once():
+    wrong = {"pass_rate": 0.0, "tool_calls": 0.0}
+    for history in ([wrong] * 2, [wrong] * 4, [wrong, wrong, {**wrong, "pass_rate": 0.1}]):
+        assert failing_start_warning(history) is None
+    assert "policy.dialect" in failing_start_warning([wrong] * 3)
+    calling = [wrong, wrong, {**wrong, "tool_calls": 0.5}]
+    assert "policy.dialect" not in failing_start_warning(calling)
+    assert "warm_start.steps" in failing_start_warning(calling)

@@ -264,6 +264,26 @@ def _mixed(rows: Rows, logprobs_BT: Tensor, choice: KindChoice) -> Tensor:
     return ((1 - choice.epsilon) * logprobs_BT.exp() + choice.epsilon * uniform_BT).log()
 
 
+_FIRST_STEPS = 3
+
+
+def failing_start_warning(history: Sequence[Mapping[str, float]]) -> str | None:
+    """Return a log line after the third step if no attempt has been right, else None.
+
+    Args:
+        history: figures of the steps up to now.
+    """
+    if len(history) != _FIRST_STEPS or any(row["pass_rate"] for row in history):
+        return None
+    called = any(row["tool_calls"] for row in history)
+    cause = "" if called else " and none called a tool (does policy.dialect fit the model?)"
+    return (
+        f"warning: no attempt of the first {_FIRST_STEPS} steps was right{cause}; RL learns from "
+        "attempts that differ. Train the warm start longer (warm_start.steps), give it more "
+        "demonstrations (synthesis.trajectories), or ask easier tasks"
+    )
+
+
 def mismatch_warning(figures: dict[str, float], *, step: int, limit: float) -> str | None:
     """Return a log line if engine and trainer disagree by more than `limit`, else None."""
     mismatch = figures.get("mismatch_kl", 0.0)

@@ -17,7 +17,11 @@ from espalier.records.trajectory import Trajectory
 from espalier.rollout.engines.engine import KindChoice
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.optimization import skipped_warning
-from espalier.training.rl.assessment import StepContext, mismatch_warning
+from espalier.training.rl.assessment import (
+    StepContext,
+    failing_start_warning,
+    mismatch_warning,
+)
 from espalier.training.rl.ledger import Outcome
 from espalier.training.rl.models import Layout, Models, perplexities
 from espalier.training.rl.policy_gradient import Figures
@@ -178,6 +182,8 @@ class RlLoop:
                 if skipped := row.get("skipped_updates"):
                     tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
                 if warning := mismatch_warning(row, step=step + 1, limit=config.max_mismatch_kl):
+                    tracker.note(warning)
+                if warning := failing_start_warning(progress.history):
                     tracker.note(warning)
                 figures = _tracker_metrics(row) | self._timings(row, before)
                 tracker.metrics(figures, step=step + 1)
