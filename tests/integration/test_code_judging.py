@@ -88,8 +88,8 @@ def test_messages_of_many_tests_cost_no_verdict(program):
 
 @pytest.mark.parametrize("tests", hacks.TASKS, ids=["cases", "checks"])
 def test_time_that_others_use_does_not_count(tests):
-    waiting = f"import time\ntime.sleep(1.5)\n{hacks.SOLUTION}"
-    found = judged(tests, waiting, timeout_s=1.0)
+    waiting = f"import time\ntime.sleep(2.5)\n{hacks.SOLUTION}"
+    found = judged(tests, waiting, timeout_s=2.0)
     assert found.report.all_passed
     assert not found.timed_out
     endless = judged(tests, "import time\ndef f(x):\n    time.sleep(60)", timeout_s=0.5)

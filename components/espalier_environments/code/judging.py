@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,8 +102,9 @@ def _wall_s(timeout_s: float) -> float:
 
 
 def _ran_out(result: ExecResult, timeout_s: float) -> bool:
-    # a process is ended at its whole second of processor time by a signal, not by the sandbox
-    return result.timed_out or result.killed_by == "cpu_time" or result.cpu_s >= timeout_s
+    # the kernel ends a process at its limit of processor time, to a clock tick, and not the sandbox
+    is_ended = result.signal == signal.SIGXCPU or result.cpu_s >= timeout_s
+    return is_ended or result.timed_out or result.killed_by == "cpu_time"
 
 
 def _nothing_ran(statements: Sequence[str], why: str) -> Judgement:
