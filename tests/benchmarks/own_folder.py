@@ -206,7 +206,7 @@ def asked_otherwise(run_dir: Path, profile: Profile, folder: ProseFolder) -> dic
             relation, subject = task.metadata.pattern, task.metadata.extra.get("entities", [""])[0]
             fact = facts.get((subject, relation.removesuffix("(C)")))
         if fact is not None:
-            prompt = [*task.prompt[:-1], Message(role="user", content=folder.otherwise(fact))]
+            prompt = (*task.prompt[:-1], Message(role="user", content=folder.otherwise(fact)))
             other.append(task.model_copy(update={"prompt": prompt}))
     rows = pq.read_table(run_dir / "evaluation" / "questions.parquet").to_pylist()
     is_right = {(row["policy"], row["task_id"]): row["em"] for row in rows}
