@@ -239,15 +239,16 @@ class Conversation:
             DataError: the run's tasks have a state of their own, which a question lacks.
         """
         task = self._family.chat_task(question)
-        stateful = [
-            other.task_id
+        others = [
+            other
             for other in self._tasks.values()
-            if other.environment == task.environment and other.arguments
+            if (other.environment, other.metadata.split) == (task.environment, "heldout")
         ]
-        if stateful and not task.arguments:
+        # every task may have the same arguments, such as an index to search
+        if not task.arguments and any(one.arguments != others[0].arguments for one in others):
             raise DataError(
                 f"a task of {task.environment} is more than its question: it has a state of its "
-                f"own. Play one of the run's tasks: --task {stateful[0]}"
+                f"own. Play one of the run's tasks: --task {others[0].task_id}"
             )
         return self.play(task)
 

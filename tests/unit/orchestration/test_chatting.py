@@ -37,10 +37,10 @@ def test_a_question_shows_its_searches_and_its_answer():
     assert all(text in line for text, line in zip(shown, lines, strict=True))
 
 
-def stateful_task():
+def stateful_task(world=3):
     return make_task(
         "search_qa", "which country is Lyon in?", gold=("France",), split="heldout", source="s",
-        key="k", arguments={"world": 3},
+        key=str(world), arguments={"world": world},
     )  # fmt: skip
 
 
@@ -55,12 +55,15 @@ def test_a_task_is_shown_with_its_question_gold_and_reward():
 
 
 def test_a_question_without_a_state_is_refused_by_name():
-    task = stateful_task()
-    conversation = Conversation(OneSearch(), Profile(), {task.task_id: task})
-    with pytest.raises(DataError, match=f"--task {task.task_id}"):
+    tasks = {task.task_id: task for task in (stateful_task(3), stateful_task(4))}
+    first = next(iter(tasks))
+    conversation = Conversation(OneSearch(), Profile(), tasks)
+    with pytest.raises(DataError, match=f"--task {first}"):
         conversation.ask("which country is Lyon in?")
-    with pytest.raises(DataError, match=f"no task dev-7.*{task.task_id}"):
+    with pytest.raises(DataError, match=f"no task dev-7.*{first}"):
         conversation.task("dev-7")
+    alike = Conversation(OneSearch(), Profile(), {first: tasks[first]})
+    assert alike.ask("which country is Lyon in?").answer == "France"
 
 
 def test_a_folder_without_a_sound_run_is_refused(tmp_path):
