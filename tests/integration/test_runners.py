@@ -124,6 +124,11 @@ def test_its_policy_can_be_judged_talked_to_promoted_and_loaded(folder, kfp_loca
     assert json.loads(judged.stdout)["em"] == kfp_local["eval"]["trained"]["em"]
     talk = espalier_here("chat", "runs/two", "--question", "which country is Lyon in?", cwd=folder)
     assert "answer " in talk.stdout
+    tasks = folder / "runs" / "two" / "accepted" / "tasks" / "heldout.jsonl"
+    task_id = json.loads(tasks.read_text().splitlines()[0])["task_id"]
+    played = espalier_here("chat", "runs/two", "--task", task_id, cwd=folder)
+    assert played.stdout.startswith("question ")
+    assert "reward    outcome" in played.stdout
     refused = espalier_here("promote", "--run", "runs/two", cwd=folder)
     assert (refused.exit_code, "registry.min_questions" in refused.stderr) == (1, True)
     model = kfp_local["registry"]["name"]

@@ -263,14 +263,27 @@ def chat(
     question: Annotated[
         str | None, typer.Option("--question", help="Ask this, print the episode, and exit.")
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", metavar="ID", help="Play this task of the run, print its reward, and exit."
+        ),
+    ] = None,
 ) -> None:
-    """Talk to a policy and see its searches.
+    """Talk to a policy and see what it does.
 
-    An empty line or the end of input exits.
+    An empty line or the end of input exits. A task with a state of its own, such as what a customer
+    wants to buy, is played by --task; ids are in RUN/accepted/tasks.
     """
     from espalier.orchestration.finished_run import Conversation, transcript
 
+    if question is not None and task is not None:
+        raise typer.BadParameter("give --question or --task, not both")
     with Conversation.opened(run, policy) as conversation:
+        if task is not None:
+            played = conversation.task(task)
+            typer.echo(transcript(conversation.play(played), played))
+            return
         if question is not None:
             typer.echo(transcript(conversation.ask(question)))
             return
