@@ -22,7 +22,8 @@ WITHIN_S = 10.0
 _NO_LOADER = "no loader"
 _POWER = "**"
 _COMPILED = "<template>"
-"""File name of code that jinja compiled from a text; only that loops for as long as it likes."""
+"""File name that jinja gives to a compiled template. Only such code is traced: nothing else that a
+rendering calls can loop without end."""
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def rendering(template: str) -> Generator[None]:
         template: the template's source.
 
     Raises:
-        TemplateError: the template raises one, fails in another way, or takes too long.
+        TemplateError: the template raised an error, or took longer than `WITHIN_S`.
     """
     _refuse_powers(template)
     end_s, before = time.monotonic() + WITHIN_S, sys.gettrace()
@@ -46,16 +47,16 @@ def rendering(template: str) -> Generator[None]:
             raise TemplateRuntimeError(f"it does not end within {WITHIN_S:g} s")
         return look_at_the_clock if frame.f_code.co_filename == _COMPILED else None
 
-    sys.settrace(look_at_the_clock)
     try:
-        yield
-    except Exception as error:
-        sys.settrace(before)
+        sys.settrace(look_at_the_clock)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+    except Exception as error:  # a template may fail with any class of error
         if not isinstance(error, TemplateError):
             raise TemplateRuntimeError(_why(error)) from error
         raise
-    finally:
-        sys.settrace(before)
 
 
 def _why(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Folding of text, so that spellings of a name compare equal, and finding names in text.
 
-Three questions have three rules, of which two are here:
+Texts are compared by three rules, of which the first two are here:
 
 - identity, `folded_name`: which names are one entity. Words, numbers and the signs that name
   something count: -5 is not 5, 1.5 is not 15, C++ is not C. Case, accents of Latin and Greek

@@ -155,9 +155,8 @@ _MOST_QUESTIONS = 20_000
 def _advice(comparison: GateComparison, least: float) -> str:
     """Whether to train further, or to ask more: an interval narrows as the root of their number."""
     above = comparison.gain - least
-    if not above > 0:
-        return "Train further."
-    needed = comparison.questions * ((comparison.gain - comparison.low) / above) ** 2
+    half_width = comparison.gain - comparison.low
+    needed = comparison.questions * (half_width / above) ** 2 if above > 0 else float("inf")
     if not needed <= _MOST_QUESTIONS:  # or no interval
         return "Train further."
     return (

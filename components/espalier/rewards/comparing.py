@@ -138,9 +138,9 @@ class Comparers:
         atexit.register(self.close)
 
     def compare(self, *sides: object) -> Any:  # noqa: ANN401 (what the comparison returns)
-        """Return what `Comparer.compare` does, once a process is free; from any thread.
+        """Compare as `Comparer.compare` does, in the next free process; any thread may call it.
 
-        Trajectories of a group repeat answers: a result is kept.
+        Results are kept, because the trajectories of a group repeat answers.
         """
         key = hashlib.sha256(json.dumps(sides).encode()).digest()
         with self._lock:

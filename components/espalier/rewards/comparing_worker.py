@@ -50,7 +50,7 @@ def serve(compare: Compare, requests: IO[str], results: IO[str], within_s: int) 
 
 
 def math_comparer() -> Compare:
-    """Return whether an answer equals a gold one, both in LaTeX, by math-verify."""
+    """Return a function that says whether an answer equals a gold one, by math-verify."""
     import math_verify  # pyright: ignore[reportMissingTypeStubs] (it has none)
 
     upstream: Any = math_verify  # the package has no types of its own
@@ -68,7 +68,7 @@ def math_comparer() -> Compare:
 
 
 def patch_comparer() -> Compare:
-    """Return SWE-RL's reward of a patch, by the contents of files or by diffs."""
+    """Return a function that scores a patch as SWE-RL does, from contents of files or diffs."""
     from espalier.rewards.swe_rl import content_likeness, patch_likeness
 
     def compare(
@@ -113,7 +113,7 @@ def _limit_processor_time(within_s: int) -> None:
 
 
 def _main(kind: ComparedKind, within_s: int) -> None:
-    # isolated, it finds installed packages alone, of which espalier need not be one
+    # -I leaves only installed packages on the path, and espalier may run from a checkout
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     logging.disable()
     serve(COMPARERS[kind](), sys.stdin, sys.stdout, within_s)

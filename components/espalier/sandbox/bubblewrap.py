@@ -86,8 +86,8 @@ MASKED_FILES = tuple(
         "timer_stats", "version_signature", "vmallocinfo", "zoneinfo",
     )
 )  # fmt: skip
-"""Files that tell one machine from another by its disks, devices and kernel; programs that measure
-their own process need none. Left are those that programs read to adapt: cpuinfo, meminfo, stat."""
+"""Files that identify a machine by its disks, devices or kernel. No program needs them to measure
+itself; cpuinfo, meminfo and stat, which programs read to adapt to a machine, stay readable."""
 MASKED_FOLDERS = tuple(
     f"/proc/{name}"
     for name in (

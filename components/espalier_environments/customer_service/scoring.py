@@ -64,7 +64,7 @@ def is_solved(
     domain: str,
     database: Database,
 ) -> bool:
-    """Return whether a database with that digest, and these replies, solve the task.
+    """Return whether an episode solved the task: by its final database and its replies.
 
     Args:
         task: the task.

@@ -105,7 +105,7 @@ def _is_finite(answer: str, _item: dict) -> bool:
 
 
 def _is_near(answer: str, item: dict) -> bool:
-    """Return whether a probability is within a hundredth of the right one."""
+    """Return whether a probability differs from the right one by at most 1 %."""
     right = Fraction(item["answer"])
     return abs(Fraction(answer.replace(",", "")) - right) <= right / 100
 

@@ -345,7 +345,7 @@ class _Collector:
                 self._may_fail.add(name)
 
     def pytest_runtest_logreport(self, report: Any) -> None:  # noqa: ANN401 (pytest is not installed where this is checked)
-        """Record a phase: a test passes if its call passes and no other phase fails.
+        """Record a setup, call or teardown: a test passes if its call does and no other fails.
 
         An expected failure passes and an unexpected success does not, as in SWE-bench's grading.
         The tested code cannot expect one by calling `pytest.xfail`.

@@ -283,7 +283,7 @@ def run_checks(
         folder: folder of the pipes.
         timeout_s: time limit of all tests together.
     """
-    # the program may write modules into the folder in which both processes run
+    # the program could write a module into the working directory, which a test's import would run
     sys.path[:] = [path for path in sys.path if path not in {"", os.getcwd()}]
     output = Silence()
     ctypes.CDLL(None).prctl(
