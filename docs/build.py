@@ -81,6 +81,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "data_value": figures.data_value,
     "dialects": figures.dialects,
     "one_gpu": figures.one_gpu,
+    "gpu": figures.gpu,
+    "gpu_updates": figures.gpu_updates,
     "house": figures.house,
     "house_rooms": figures.house_rooms,
 }

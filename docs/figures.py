@@ -123,6 +123,30 @@ def own_folder() -> str:
     )  # fmt: skip
 
 
+def gpu() -> str:
+    """SmolLM2 trained on one GPU, seed by seed."""
+    return table(
+        ("profile", "matrix products", "seed", "warm start", "after RL", "gain [95 %]", "minutes"),
+        (
+            (f"`{one['profile']}`", one["precision"], one["seed"], one["warm_start"],
+             one["trained"], gain(one["gain"], one["ci95"]), one["minutes"])
+            for one in baseline("gpu")["learning"]
+        ),
+    )  # fmt: skip
+
+
+def gpu_updates() -> str:
+    """Updates of a larger model's shape on one GPU."""
+    return table(
+        ("tokens", "seconds", "trajectory tokens per second", "MFU", "MiB held", "MiB planned"),
+        (
+            (f"{one['tokens']:,}", one["seconds"], f"{one['tokens_per_s']:,}", f"{one['mfu']} %",
+             f"{one['held_mib']:,}", f"{one['planned_mib']:,}")
+            for one in baseline("gpu")["updates"]
+        ),
+    )  # fmt: skip
+
+
 def adapters() -> str:
     """An adapter beside all weights, stage by stage and rate by rate."""
     stages = {"warm_start": "imitation", "train": "RL"}

@@ -1,17 +1,17 @@
 """What one GPU does, as a table: learning by seed, speed of updates, memory beside `plan`.
 
     python -m tests.gpu.table
-    python -m tests.gpu.table --minutes 9 --begun RUN
+    python -m tests.gpu.table --minutes 9 --begun RUNS
     python -m tests.gpu.table --parts update-16k --device cpu --tokens 600 --layers 2
 
     demo-0, -1, -2      the profile `laptop` on the GPU, up to `evaluate`
-    calls-0, -1, -2     function calling with the same model
+    shop-0, -1, -2      the profile `shop-laptop`, with the same model
     update-16k, -64k    updates of Qwen3-0.6B's shape on so many tokens
 
 A part that is finished keeps its result under --out, with its commit; --minutes ends the part that
 runs then, and the next call goes on from its last checkpoint. A machine without sources of facts is
-given a folder that came to `validate` by --begun, for demo-0. The last call above rehearses a part
-on a CPU, in float32; a GPU computes in bfloat16 where it has it.
+given runs that came to `validate` by --begun: one folder a part, of its name. The last call above
+rehearses a part on a CPU, in float32; a GPU computes in bfloat16 where it has it.
 
 MFU is 6 operations a parameter and forwarded position, over the device's fastest product of large
 matrices in the same format (`espalier.training.rl.speed`). Tokens a second are of trajectories, of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from espalier.config import Profile
 
 PROFILES = Path("pipelines/profiles")
-CHAINS = {"demo": "laptop", "calls": "function_calling"}
+CHAINS = {"demo": "laptop", "shop": "shop-laptop"}
 SEEDS = (0, 1, 2)
 UPDATES = {"update-16k": 16_384, "update-64k": 65_536}
 PARTS = (*UPDATES, *(f"{name}-{seed}" for name in CHAINS for seed in SEEDS))
@@ -78,7 +78,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--begun", type=Path, help="a run of `laptop` that came to `validate`")
+    parser.add_argument("--begun", type=Path, help="a folder of runs by part")
     parser.add_argument("--tokens", type=int, help="of an update, in the place of the part's")
     parser.add_argument("--layers", type=int, default=QWEN3["num_hidden_layers"])
     parser.add_argument("--set", nargs="*", default=[], help="of the chains: section.key=value")
@@ -155,8 +155,8 @@ def chain_figures(part: str, options: argparse.Namespace) -> dict[str, Any]:
     """A profile's chain with a seed: EM, minutes, speed and memory."""
     profile = chain_profile(part, options)
     run_dir = options.out / part
-    if options.begun is not None and part == "demo-0":
-        begin_from(options.begun, run_dir)
+    if options.begun is not None and (options.begun / part).is_dir():
+        begin_from(options.begun / part, run_dir)
     run_chain(profile, run_dir, "train")
     held = _held_mib(options.device)
     run_chain(profile, run_dir, "evaluate")
