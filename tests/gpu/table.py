@@ -15,8 +15,8 @@ rehearses a part on a CPU, in float32; a GPU computes in bfloat16 where it has i
 
 MFU is 6 operations a parameter and forwarded position, over the device's fastest product of large
 matrices in the same format (`espalier.training.rl.speed`). Tokens a second are of trajectories, of
-which several share their beginnings. Memory is what the process held of the GPU at most, beside
-what `espalier plan` says from assumptions alone. The last line is one JSON object.
+which several share their beginnings. Memory is what the GPU held at most, so nothing else may run on
+it, beside what `espalier plan` says from assumptions alone. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def chain_figures(part: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _held_mib(device: str) -> float:
-    """What this process holds of the GPU at most; 0 on a CPU."""
+    """What the GPU holds at most, by whatever process; 0 on a CPU."""
     import torch
 
     if device == "cpu":
