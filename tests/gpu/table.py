@@ -15,8 +15,8 @@ rehearses a part on a CPU, in float32; a GPU computes in bfloat16 where it has i
 
 MFU is 6 operations a parameter and forwarded position, over the device's fastest product of large
 matrices in the same format (`espalier.training.rl.speed`). Tokens a second are of trajectories, of
-which several share their beginnings. Memory is what the GPU held at most, so nothing else may run on
-it, beside what `espalier plan` says from assumptions alone. The last line is one JSON object.
+which several share their beginnings. Memory is what the GPU held at most, so nothing else may run
+on it, beside what `espalier plan` says from assumptions alone. The last line is one JSON object.
 """
 
 from __future__ import annotations
