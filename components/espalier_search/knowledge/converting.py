@@ -142,7 +142,7 @@ class _Process:
             return f"not read within {_REPLY_WITHIN_S:g} s"
         if code == -signal.SIGXCPU:
             return f"takes more than {PROCESSOR_S} s of processor time"
-        if last.startswith("MemoryError"):
+        if "\nMemoryError" in said:
             return f"takes more than {MEMORY_BYTES // 2**30} GiB of memory"
         if code < 0:
             return f"its reader was ended by {signal.Signals(-code).name}"
