@@ -33,14 +33,16 @@ def layers(
     Args:
         pyproject: text of the core's pyproject.toml.
         constraints: text of constraints.txt.
-        extras: of the core that the image needs.
+        extras: of the core or of a package beside it that the image needs; no two share a name.
         packages: texts of the pyproject.toml of each package beside the core.
     """
-    project = tomllib.loads(pyproject)["project"]
-    optional = project["optional-dependencies"]
+    project, *beside = (tomllib.loads(text)["project"] for text in (pyproject, *packages))
+    optional = dict(project["optional-dependencies"])
+    for package in beside:
+        optional |= package.get("optional-dependencies", {})
     wanted = [*project["dependencies"], *(line for name in extras for line in optional[name])]
-    beside = (line for text in packages for line in tomllib.loads(text)["project"]["dependencies"])
-    wanted += [line for line in beside if _name(line) != project["name"] and line not in wanted]
+    needed = (line for package in beside for line in package["dependencies"])
+    wanted += [line for line in needed if _name(line) != project["name"] and line not in wanted]
     tools = {_name(line) for line in optional["dev"]} - {_name(line) for line in wanted}
     pins = [line for line in constraints.splitlines() if _NAME.match(line)]
     torch = [line for line in pins if _is_torchs(line)]

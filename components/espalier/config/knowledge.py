@@ -74,8 +74,8 @@ class KnowledgeConfig(Section):
     """Source of the documents: the embedded GeoNames, a folder of files, a MediaWiki dump, or a
     database."""
     path: Path | None = None
-    """"folder": folder with .md, .txt and .jsonl documents; "dump": MediaWiki XML export (.xml,
-    .bz2, .gz)."""
+    """"folder": folder of documents (.md, .txt, .jsonl, .csv, .tsv, and with an extra .pdf, .html,
+    .docx, .pptx, .xlsx); "dump": MediaWiki XML export (.xml, .bz2, .gz)."""
     max_documents: int = Field(default=0, ge=0)
     """Number of a dump's articles that are read; 0 reads all."""
     database: str = ""

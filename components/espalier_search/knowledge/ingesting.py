@@ -23,11 +23,12 @@ from espalier.records import Draft, KnowledgeError, Tracker
 from espalier.records.folding import NameIndex
 from espalier.records.knowledge import Document, EntitySplit, KnowledgeGraph, save_documents
 from espalier_search.knowledge.extraction import extract, save_extracted
+from espalier_search.knowledge.folder import FILES_LEFT_OUT
 from espalier_search.knowledge.geonames import load_geonames
 from espalier_search.knowledge.search import documents_path, index_dir
 from espalier_search.knowledge.sources import KnowledgeSource, SourceQuestion
 from espalier_search.knowledge.splits import Splits, build_graph, deal, draw_splits
-from espalier_search.knowledge.user_sources import FILES_LEFT_OUT, load_own
+from espalier_search.knowledge.user_sources import load_own
 from espalier_search.knowledge.views import VIEWS, forbidden_names, leaks, view_documents
 
 _EVIDENCE_HITS = 5

@@ -96,6 +96,15 @@ class JsonLine(NamedTuple):
         wanted = " or ".join(repr(key) for key in keys)
         raise KnowledgeError(f"{self.place}: no {wanted}; the row has {sorted(self.row)}")
 
+    def contents(self) -> str:
+        """Return the text of a document's row, with its line breaks.
+
+        Raises:
+            KnowledgeError: it has none.
+        """
+        self.text("text", "contents")
+        return str(self.row.get("text", self.row.get("contents")))
+
 
 def read_text(path: Path) -> str:
     """Return the file as UTF-8 text.

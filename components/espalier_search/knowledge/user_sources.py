@@ -6,7 +6,6 @@ import bz2
 import gzip
 import html
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
@@ -19,6 +18,7 @@ from espalier.config import KnowledgeConfig
 from espalier.records import KnowledgeError
 from espalier.records.folding import folded_name
 from espalier_search.knowledge.cloze import cloze_questions
+from espalier_search.knowledge.folder import files_left_out, folder_documents
 from espalier_search.knowledge.sources import (
     JsonLine,
     KnowledgeSource,
@@ -26,126 +26,8 @@ from espalier_search.knowledge.sources import (
     SourceQuestion,
     lines_of,
     read_json_lines,
-    read_text,
 )
 from espalier_search.knowledge.user_triples import add_triples
-
-_SUFFIXES = frozenset({".md", ".txt", ".jsonl"})
-FILES_LEFT_OUT = "files_left_out_"
-"""Prefix of the manifest's counts of files that are no documents; the file ending follows it."""
-
-
-def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceDocument]:
-    """Return the documents of all .md, .txt and .jsonl files below `folder`, by path.
-
-    Args:
-        folder: a folder of texts.
-        aside: files in it that are not documents.
-
-    Raises:
-        KnowledgeError: the folder does not exist, or a file cannot be parsed.
-    """
-    if not folder.is_dir():
-        raise KnowledgeError(f"{folder}: no such folder; set knowledge.path to a folder of texts")
-    return [
-        document
-        for path in _files(folder, aside)
-        if path.suffix.lower() in _SUFFIXES and _is_inside(path, folder)
-        for document in _file_documents(path, path.relative_to(folder).as_posix())
-    ]
-
-
-def files_left_out(folder: Path, aside: Iterable[Path | None]) -> Counter[str]:
-    """Number of files below `folder` that are no documents, by ending.
-
-    A link that leads out of the folder is left out: what it points to was not given as knowledge.
-    """
-    found: Counter[str] = Counter()
-    for path in _files(folder, aside):
-        if not _is_inside(path, folder):
-            found["links_out_of_the_folder"] += 1
-        elif path.suffix.lower() not in _SUFFIXES:
-            found[f"{FILES_LEFT_OUT}{path.suffix.lower().lstrip('.') or 'none'}"] += 1
-    return found
-
-
-def _files(folder: Path, aside: Iterable[Path | None]) -> list[Path]:
-    others = {path.resolve() for path in aside if path}
-    found = sorted(folder.rglob("*"))
-    return [
-        path
-        for path in found
-        if path.is_file() and path.resolve() not in others and not _is_hidden(path, folder)
-    ]
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    """Whether it is a hidden file or in a hidden folder, or what an office program leaves open."""
-    parts = path.relative_to(folder).parts
-    return path.name.startswith("~$") or any(part.startswith(".") for part in parts)
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
-def _file_documents(path: Path, name: str) -> Iterator[SourceDocument]:
-    if path.suffix.lower() == ".jsonl":
-        for line in read_json_lines(path):
-            given = line.row.get("id")
-            document_id = f"{name}:{line.number}" if given in (None, "") else str(given)
-            lines = tuple(lines_of(_body(line)))
-            yield SourceDocument(f"document:{document_id}", line.text("title"), lines)
-        return
-    text = read_text(path)
-    title = path.stem
-    if path.suffix.lower() == ".md":
-        heading, text = _heading_and_text(text)
-        title = heading or title
-    if lines := tuple(lines_of(text)):
-        yield SourceDocument(f"document:{name}", title, lines)
-
-
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-_TITLE_LINE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
-_FENCE = re.compile(r"[ \t]{0,3}(```|~~~)")
-_HEADING_LINE = re.compile(r"#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*")
-
-
-def _heading_and_text(text: str) -> tuple[str, str]:
-    """The title of a Markdown text, "" if it has none, and the text without it.
-
-    It is `title:` of the front matter, else the first heading outside of fences and comments.
-    """
-    text = text.replace("\r\n", "\n")
-    matter = _FRONT_MATTER.match(text)
-    named = _TITLE_LINE.search(matter[1] or "") if matter else None
-    text = "".join(_without_comments(text[matter.end() :] if matter else text))
-    if named is not None:
-        return named[2], text
-    lines = text.split("\n")
-    fence = ""
-    for number, line in enumerate(lines):
-        if mark := _FENCE.match(line):
-            fence = mark[1] if not fence else "" if mark[1] == fence else fence
-        elif not fence and (heading := _HEADING_LINE.fullmatch(line)):
-            return heading[1], "\n".join([*lines[:number], *lines[number + 1 :]])
-    return "", text
-
-
-def _without_comments(text: str) -> Iterator[str]:
-    place = 0
-    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start)) >= 0:
-        yield text[place:start]
-        place = end + len("-->")
-    yield text[place:]
-
-
-def _body(line: JsonLine) -> str:
-    """Return the text of a document row, with its line breaks."""
-    line.text("text", "contents")
-    return str(line.row.get("text", line.row.get("contents")))
-
 
 _FETCHED_ROWS = 1000
 
@@ -159,7 +41,7 @@ def sql_documents(database: str, query: str, password_file: Path | None) -> list
     documents = []
     for line in _rows(database, query, password_file):
         document_id = line.row.get("id") or line.number
-        lines = tuple(lines_of(_body(line)))
+        lines = tuple(lines_of(line.contents()))
         documents.append(SourceDocument(f"document:{document_id}", line.text("title"), lines))
     return documents
 
@@ -355,7 +237,7 @@ def _documents(config: KnowledgeConfig) -> Iterable[SourceDocument]:
             where = "knowledge.documents_query: returns no row"
         case _:
             found = folder_documents(path, [config.triples, config.questions])
-            where = f"{path}: no .md, .txt or .jsonl file with text in it"
+            where = f"{path}: no file with text in it, such as .md, .txt, .jsonl, .csv or .pdf"
     if not found:
         raise KnowledgeError(where)
     return found

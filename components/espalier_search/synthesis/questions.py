@@ -27,6 +27,7 @@ from espalier_search.synthesis.rewording import reworded_questions
 from espalier_search.synthesis.source_use import (
     count_source_rows,
     count_triples,
+    count_where_answers_stand,
     least_documents,
     least_subjects,
     triples_read,
@@ -156,6 +157,8 @@ class FormalQuestions:
         drawn = self._generator.generate(split, left, world, self._funnel)
         seed = self._profile.seed
         self._asked |= triples_read([*grown, *drawn])
+        if self._profile.asks_own_knowledge:
+            count_where_answers_stand([*grown, *drawn], split, self._funnel)
         return [
             *(inverted_question(question, self._graph, split, seed) for question in inverted),
             *(formal_question(candidate, split, seed, GROWN) for candidate in grown),

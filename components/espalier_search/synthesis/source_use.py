@@ -35,6 +35,7 @@ _MAX_JUDGED = 20_000
 """Limit of triples without a question that are judged by every rule. Most triples of a large source
 are simply not drawn, and judging them all would take longer than drawing."""
 _ASKED, _NOT_DRAWN, _LEFT_OUT = "asked_about", "not_drawn", "left_out"
+_LINE_ALONE = "in_an_added_line_alone"
 _WARNED_SHARE = 0.5
 """Share of a relation's triples that are left out, from which on the log warns of it."""
 _WARNED_RELATIONS = 5
@@ -100,6 +101,38 @@ def _count_coverage(by_relation: Mapping[str, Counter[str]], funnel: Funnel) -> 
         )
     if (others := len(gaps) - _WARNED_RELATIONS) > 0:
         funnel.remark(f"warning: nor for half of the triples of {others} other relations")
+
+
+def count_where_answers_stand(
+    candidates: Iterable[CandidateQuestion], split: Split, funnel: Funnel
+) -> None:
+    """Count the questions by what states their answer beside the line of the triple.
+
+    `ingest` writes a line for each triple into the document of its subject. A solver may look the
+    answer up there, whether or not a sentence of the user's names it too.
+    """
+    counts = Counter(map(_where_the_answer_stands, candidates))
+    for where, number in counts.items():
+        funnel.count(f"{split}.answers_of_triples", where, number)
+    if number := counts[_LINE_ALONE]:
+        funnel.remark(
+            f"{split}: {number} of {counts.total()} questions made from triples have an answer "
+            "that no sentence of its document names: it is read in the line that ingest adds to "
+            "the document for its triple"
+        )
+
+
+def _where_the_answer_stands(candidate: CandidateQuestion) -> str:
+    found = {
+        candidate.world.statements.is_object_named(
+            Triple(read.subject, read.relation, candidate.answer)
+        )
+        for read in candidate.trace.last_reads
+        if candidate.answer in read.objects
+    }
+    if True in found:
+        return "in_a_sentence_too"
+    return _LINE_ALONE if False in found else "in_a_document_of_triples"
 
 
 def triples_read(candidates: Iterable[CandidateQuestion]) -> set[Triple]:

@@ -93,3 +93,12 @@ def test_whatever_is_installed_is_pinned_and_torch_the_same(tmp_path):
     assert "torch" not in libraries
     assert {"kfp", "boto3"} <= libraries <= names(found["constraints.txt"])
     assert pins == written(tmp_path, "ray")["torch.txt"]
+
+
+def test_the_image_that_ingests_reads_documents(tmp_path):
+    (told,) = (rest for _, rest in stages()["requirements"] if "--out /cpu" in rest)
+    assert "--extra documents" in told.partition("&&")[0]
+    found = written(tmp_path, "documents")
+    assert {"markitdown", "openpyxl"} <= names(found["libraries.txt"])
+    assert {"markitdown", "mammoth", "pdfplumber", "onnxruntime"} <= names(found["constraints.txt"])
+    assert "markitdown" not in names(written(tmp_path, "ray")["libraries.txt"])

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from espalier.records import KnowledgeError
+from espalier_search.knowledge.folder import files_left_out, folder_documents
 from espalier_search.knowledge.sources import lines_of, read_json_lines
-from espalier_search.knowledge.user_sources import files_left_out, folder_documents, plain_text
+from espalier_search.knowledge.user_sources import plain_text
 
 LINES = (
     ("1066. William conquers England.", ["1066. William conquers England."]),
@@ -95,7 +96,7 @@ def test_every_file_is_read_or_counted(tmp_path):
     for path in (folder / "sub", folder / ".git", outside):
         path.mkdir(parents=True)
     read = ("a.MD", "b.Txt", "sub/c.txt")
-    for name in (*read, "d.pdf", "e.PDF", "sub/f.html", "Makefile", ".git/g.md", "~$a.txt"):
+    for name in (*read, "d.png", "e.PNG", "sub/f.doc", "Makefile", ".git/g.md", "~$a.txt"):
         (folder / name).write_text("Text.")
     (outside / "secret.txt").write_text("Secret.")
     (folder / "link.txt").symlink_to(outside / "secret.txt")
@@ -103,7 +104,7 @@ def test_every_file_is_read_or_counted(tmp_path):
     found = {document.document_id for document in folder_documents(folder, [])}
     assert found == {f"document:{name}" for name in (*read, "inner.txt")}
     assert files_left_out(folder, []) == {
-        "files_left_out_pdf": 2, "files_left_out_html": 1, "files_left_out_none": 1,
+        "files_left_out_png": 2, "files_left_out_doc": 1, "files_left_out_none": 1,
         "links_out_of_the_folder": 1,
     }  # fmt: skip
 

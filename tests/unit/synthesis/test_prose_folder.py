@@ -30,7 +30,7 @@ def _names(rng, count, num_words):
     return rng.sample(sorted(found), count)
 
 
-def _synthesized(tmp_path, wordings):
+def _synthesized(tmp_path, wordings, title="{s}"):
     """Questions of a hundred biographies, with 399 triples that a sentence says each."""
     rng = random.Random(0)
     people, books = _names(rng, 200, 2)[:100], _names(rng, 100, 3)
@@ -48,7 +48,9 @@ def _synthesized(tmp_path, wordings):
             rows.append({"subject": person, "relation": relation, "object": found})
             sentences.append(rng.choice(wordings[relation]).format(s=person, o=found))
         rng.shuffle(sentences)
-        (folder / f"{number}.md").write_text(f"# {person}\n\n{' '.join(sentences)}\n")
+        (folder / f"{number}.md").write_text(
+            f"# {title.format(s=person)}\n\n{' '.join(sentences)}\n"
+        )
     triples = tmp_path / "triples.jsonl"
     triples.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     knowledge = KnowledgeConfig(source="folder", path=folder, triples=triples)
@@ -74,3 +76,28 @@ def test_a_source_without_fair_questions_names_the_reason(tmp_path):
     mentions = dict.fromkeys(WORDINGS, ("{o} comes to mind here.",))
     with pytest.raises(DataError, match="answer_twice_in_last_document"):
         _synthesized(tmp_path, mentions)
+
+
+@pytest.mark.parametrize("stated", [(), ("born_in",), ("born_in", "wrote"), tuple(WORDINGS)])
+def test_answers_that_no_sentence_names_are_counted_and_told(tmp_path, stated):
+    silent = dict.fromkeys(WORDINGS, ("She likes long walks.",))
+    synthetic = _synthesized(tmp_path, silent | {name: WORDINGS[name] for name in stated})
+    funnel = json.loads((synthetic / "funnel.json").read_text())["funnel"]
+    told = [line for line in funnel["remarks"] if "no sentence of its document names" in line]
+    for split in ("train", "dev", "heldout"):
+        tasks = read_tasks(synthetic / "tasks" / f"{split}.jsonl")
+        last = [task.extra["query"].partition("(")[0].strip() for task in tasks]
+        counts = funnel[f"{split}.answers_of_triples"]
+        assert sum(counts.values()) == len(tasks)
+        assert counts.get("in_a_sentence_too", 0) == sum(name in stated for name in last)
+        alone = counts.get("in_an_added_line_alone", 0)
+        assert any(f"{split}: {alone} of {len(tasks)} questions" in line for line in told) is (
+            alone > 0
+        )
+
+
+def test_triples_without_prose_are_documents_of_their_own(tmp_path):
+    synthetic = _synthesized(tmp_path, WORDINGS, title="Notes on {s}")
+    funnel = json.loads((synthetic / "funnel.json").read_text())["funnel"]
+    assert set(funnel["heldout.answers_of_triples"]) == {"in_a_document_of_triples"}
+    assert not any("no sentence of its document names" in line for line in funnel["remarks"])

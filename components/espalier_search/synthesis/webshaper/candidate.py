@@ -82,6 +82,12 @@ class StatedTriples:
                 stating.append(sentence)
         return sum(_count(name, line) for line in stating)
 
+    def is_object_named(self, triple: Triple) -> bool | None:
+        """Whether a sentence of the subject's document names the object; None if it has none."""
+        name = self._folded(triple.object)
+        named = [_count(name, sentence) > 0 for sentence in self._sentences(triple.subject)]
+        return any(named) if named else None
+
     def _states(self, sentence: str, triple: Triple) -> bool:
         said = set(words(sentence))
         label = content_words(self._graph.relations[triple.relation].label)

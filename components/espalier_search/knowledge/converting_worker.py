@@ -1,0 +1,170 @@
+"""The process that reads PDF, HTML and Office files: a path in, its text or tables out.
+
+    python -PB converting_worker.py DESCRIPTOR
+
+Whoever made a file decides what its parser does: it may loop, fill memory or fetch an address. So
+this process has limits of processor time and memory, writes no file, starts no program and reaches
+no network. A file that cannot be parsed ends it, with the reason on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import sys
+import warnings
+from collections.abc import Iterator
+from datetime import datetime, time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PROCESSOR_S = 300
+"""Limit of the processor time for each file, seconds."""
+MEMORY_BYTES = 2 * 2**30
+"""Limit of the address space; the packages alone take a quarter."""
+MAX_CHARACTERS = 20_000_000
+"""Most characters of one file's text: ten times a long novel's."""
+
+_ERROR_BYTES = 2**16
+"""Most bytes on stderr, which is the only file that is written."""
+_Row = list[str]
+
+_PLAIN_WORDS = {
+    "strip": ["a", "b", "code", "del", "em", "i", "img", "s", "strike", "strong", "u"],
+    "escape_asterisks": False,
+    "escape_underscores": False,
+    "style_map": "p[style-name='Title'] => h1:fresh",
+}
+"""Options of markdownify and mammoth: addresses, images and letter shapes are no text."""
+_FORBIDDEN = frozenset(
+    {"os.exec", "os.fork", "os.posix_spawn", "os.system", "socket.connect", "socket.getaddrinfo",
+     "socket.gethostbyname", "socket.sendto", "subprocess.Popen"}
+)  # fmt: skip
+
+
+class TooLongError(Exception):
+    """A file holds more text than `MAX_CHARACTERS`."""
+
+
+def converted(path: Path) -> dict[str, Any]:
+    """Return {"text", "title"} of a document, in Markdown, or {"tables": {sheet: rows}}."""
+    match path.suffix.lower():
+        case ".xlsx":
+            return {"tables": _sheets(path)}
+        case ".pdf":
+            from markitdown.converters import PdfConverter as Reader
+        case ".docx":
+            from markitdown.converters import DocxConverter as Reader
+        case ".pptx":
+            from markitdown.converters import PptxConverter as Reader
+        case _:
+            from markitdown.converters import HtmlConverter as Reader
+    from markitdown import StreamInfo
+
+    with path.open("rb") as stream:
+        found = Reader().convert(stream, StreamInfo(), **_PLAIN_WORDS)
+    text = found.markdown
+    if len(text) > MAX_CHARACTERS:
+        raise TooLongError(f"{len(text):,} characters of text, more than {MAX_CHARACTERS:,}")
+    text = paragraphs(text) if path.suffix.lower() == ".pdf" else text
+    title = " ".join((found.title or "").split())
+    lines = [line for line in text.splitlines() if not _is_drawn(line.strip())]
+    if lines and " ".join(lines[0].split()) == title:  # of a page without <body>
+        del lines[0]
+    return {"text": "\n".join(lines), "title": title}
+
+
+def paragraphs(text: str) -> str:
+    """The text of a PDF with the lines of a paragraph joined: a PDF holds lines as printed."""
+    found: list[list[str]] = []
+    last = ""
+    for line in map(str.strip, text.replace("\f", "\n\n").split("\n")):
+        is_apart = line.startswith(("|", "\u2022", "- ", "* ")) or last.startswith("|")
+        if not line or not last or is_apart:
+            found.append([line])
+        elif last[-1] == "-" and last[-2:-1].isalpha() and line[0].islower():
+            found[-1][-1] = found[-1][-1][:-1]
+            found[-1].append(line)
+        else:
+            found[-1] += [" ", line]
+        last = line
+    return "\n".join("".join(pieces) for pieces in found)
+
+
+def _is_drawn(line: str) -> bool:
+    """Whether it is the rule of a table, a row of empty cells, or an image."""
+    is_rule = line.startswith("|") and set(line) <= set("|-: ")
+    return is_rule or (line.startswith("![") and line.endswith(")"))
+
+
+def _sheets(path: Path) -> dict[str, list[_Row]]:
+    import openpyxl
+
+    book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
+    characters, tables = 0, {}
+    for sheet in book.worksheets:
+        rows = tables[sheet.title] = []
+        for row in _cells(sheet.iter_rows(values_only=True)):
+            characters += sum(map(len, row))
+            if characters > MAX_CHARACTERS:
+                raise TooLongError(f"more than {MAX_CHARACTERS:,} characters in its cells")
+            rows.append(row)
+    return tables
+
+
+def _cells(rows: Iterator[tuple[object, ...]]) -> Iterator[_Row]:
+    for row in rows:
+        cells = [_cell(value) for value in row]
+        while cells and not cells[-1]:
+            cells.pop()
+        yield cells
+
+
+def _cell(value: object) -> str:
+    """A cell as a person reads it: a day without midnight, a whole number without a fraction."""
+    if isinstance(value, datetime) and value.time() == time():
+        value = value.date()
+    if isinstance(value, float) and value.is_integer():
+        value = f"{value:.0f}"
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _limit_this_process() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_ERROR_BYTES, _ERROR_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.addaudithook(_refuse)
+    logging.disable()
+    warnings.simplefilter("ignore")
+
+
+def _refuse(event: str, given: tuple[Any, ...]) -> None:
+    is_writing = event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if is_writing or event in _FORBIDDEN:
+        raise PermissionError(f"{event} while a file is read")
+
+
+def _limit_processor_time() -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = int(used.ru_utime + used.ru_stime) + 1 + PROCESSOR_S
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
+def _main(descriptor: int) -> None:
+    _limit_this_process()
+    with Connection(descriptor) as client:
+        client.send_bytes(b"ready")
+        while path := client.recv_bytes():
+            _limit_processor_time()
+            # a half of a surrogate pair, which a PDF may hold, is no character
+            reply = json.dumps(converted(Path(os.fsdecode(path))), ensure_ascii=False)
+            client.send_bytes(reply.encode(errors="replace"))
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]))

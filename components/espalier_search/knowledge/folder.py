@@ -1,0 +1,235 @@
+"""A folder of the user's documents: texts, tables, and files that are converted to texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from espalier.records import KnowledgeError
+from espalier_search.knowledge.converting import (
+    CONVERTED,
+    INSTALL,
+    Converter,
+    UnreadableError,
+    is_convertible,
+)
+from espalier_search.knowledge.sources import (
+    SourceDocument,
+    lines_of,
+    read_json_lines,
+    read_text,
+)
+
+_TEXTS = frozenset({".md", ".txt", ".jsonl"})
+_TABLES = frozenset({".csv", ".tsv"})
+_SUFFIXES = _TEXTS | _TABLES | CONVERTED
+FILES_LEFT_OUT = "files_left_out_"
+"""Prefix of the manifest's counts of files that are no documents; the file ending follows it."""
+_MOST_NAMED = 5
+"""Most files that a message names."""
+
+
+def folder_documents(folder: Path, aside: Iterable[Path | None]) -> list[SourceDocument]:
+    """Return the documents of all files below `folder` that hold texts or tables, by path.
+
+    Args:
+        folder: a folder of files.
+        aside: files in it that are not documents.
+
+    Raises:
+        KnowledgeError: the folder does not exist, a file cannot be parsed, or the packages are not
+            installed that parse it.
+    """
+    if not folder.is_dir():
+        raise KnowledgeError(f"{folder}: no such folder; set knowledge.path to a folder of texts")
+    paths = [
+        path
+        for path in _files(folder, aside)
+        if path.suffix.lower() in _SUFFIXES and _is_inside(path, folder)
+    ]
+    _refuse_what_nothing_reads(folder, paths)
+    documents: list[SourceDocument] = []
+    unreadable: list[str] = []
+    with Converter() as converter:
+        for path in paths:
+            name = path.relative_to(folder).as_posix()
+            try:
+                documents += _file_documents(path, name, converter)
+            except UnreadableError as reason:
+                unreadable.append(f"{name} ({reason})")
+                if len(unreadable) == _MOST_NAMED:
+                    break
+    if unreadable:
+        raise KnowledgeError(
+            f"{folder}: cannot be read: {'; '.join(unreadable)}. Mend them, save them as text, or "
+            "move them out of the folder"
+        )
+    return documents
+
+
+def _refuse_what_nothing_reads(folder: Path, paths: Sequence[Path]) -> None:
+    endings = {path.suffix.lower() for path in paths} & CONVERTED
+    missing = {ending for ending in endings if not is_convertible(ending)}
+    names = [
+        path.relative_to(folder).as_posix() for path in paths if path.suffix.lower() in missing
+    ]
+    if names:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        raise KnowledgeError(
+            f"{folder}: the packages are not installed that read {', '.join(names[:_MOST_NAMED])}"
+            f"{more}: {INSTALL}, or move the files out of the folder"
+        )
+
+
+def files_left_out(folder: Path, aside: Iterable[Path | None]) -> Counter[str]:
+    """Number of files below `folder` that are no documents, by ending.
+
+    A link that leads out of the folder is left out: what it points to was not given as knowledge.
+    """
+    found: Counter[str] = Counter()
+    for path in _files(folder, aside):
+        if not _is_inside(path, folder):
+            found["links_out_of_the_folder"] += 1
+        elif path.suffix.lower() not in _SUFFIXES:
+            found[f"{FILES_LEFT_OUT}{path.suffix.lower().lstrip('.') or 'none'}"] += 1
+    return found
+
+
+def _files(folder: Path, aside: Iterable[Path | None]) -> list[Path]:
+    others = {path.resolve() for path in aside if path}
+    found = sorted(folder.rglob("*"))
+    return [
+        path
+        for path in found
+        if path.is_file() and path.resolve() not in others and not _is_hidden(path, folder)
+    ]
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    """Whether it is a hidden file or in a hidden folder, or what an office program leaves open."""
+    parts = path.relative_to(folder).parts
+    return path.name.startswith("~$") or any(part.startswith(".") for part in parts)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _file_documents(path: Path, name: str, converter: Converter) -> list[SourceDocument]:
+    """The documents of a file; none of a text without a line in it.
+
+    Raises:
+        UnreadableError: it cannot be converted, or a table or converted file holds no text.
+    """
+    ending = path.suffix.lower()
+    if ending == ".jsonl":
+        return list(_line_documents(path, name))
+    if ending in _TEXTS:
+        return _text_document(name, path.stem, read_text(path), is_marked_up=ending == ".md")
+    if ending in _TABLES:
+        documents = list(_row_documents(_rows(path), name, path.stem))
+    else:
+        found = converter.convert(path)
+        documents = _text_document(name, found.title or path.stem, found.text, is_marked_up=True)
+        for sheet, rows in found.tables.items():
+            documents += _row_documents(enumerate(rows, 1), f"{name}:{sheet}", path.stem)
+    if not documents:
+        raise UnreadableError(
+            "no row of cells below its header"
+            if ending in _TABLES
+            else "no text in it; a scan needs text recognition first"
+        )
+    return documents
+
+
+def _line_documents(path: Path, name: str) -> Iterator[SourceDocument]:
+    for line in read_json_lines(path):
+        given = line.row.get("id")
+        document_id = f"{name}:{line.number}" if given in (None, "") else str(given)
+        lines = tuple(lines_of(line.contents()))
+        yield SourceDocument(f"document:{document_id}", line.text("title"), lines)
+
+
+def _text_document(name: str, title: str, text: str, *, is_marked_up: bool) -> list[SourceDocument]:
+    if is_marked_up:
+        heading, text = _heading_and_text(text)
+        title = heading or title
+    lines = tuple(lines_of(text))
+    return [SourceDocument(f"document:{name}", title, lines)] if lines else []
+
+
+_DELIMITERS = ",;\t|"
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and cells of each row; the delimiter is the sign that the first line has most."""
+    text = read_text(path)
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(_DELIMITERS, key=first.count)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        for cells in rows:
+            yield rows.line_num, [" ".join(cell.split()) for cell in cells]
+    except csv.Error as error:
+        raise UnreadableError(f"line {rows.line_num}: {error}") from error
+
+
+def _row_documents(
+    rows: Iterable[tuple[int, Sequence[str]]], name: str, otherwise: str
+) -> Iterator[SourceDocument]:
+    """A document per row below the first: "Ada; born: 1815; city: London", titled by its name.
+
+    The name is the cell of the column `title` or `name`, or the first cell; `otherwise` if empty.
+    A row is a document of its own so that splits can share a table out.
+    """
+    filled = ((number, cells) for number, cells in rows if any(cells))
+    _, header = next(filled, (0, ()))
+    folded = [column.lower() for column in header]
+    named = next((folded.index(one) for one in ("title", "name") if one in folded), 0)
+    for number, cells in filled:
+        told = [
+            f"{header[place]}: {cell}" if place < len(header) and header[place] else cell
+            for place, cell in enumerate(cells)
+            if cell
+        ]
+        title = (cells[named] if named < len(cells) else "") or otherwise
+        yield SourceDocument(f"document:{name}:{number}", title, tuple(lines_of("; ".join(told))))
+
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_TITLE_LINE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"[ \t]{0,3}(```|~~~)")
+_HEADING_LINE = re.compile(r"#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*")
+
+
+def _heading_and_text(text: str) -> tuple[str, str]:
+    """The title of a Markdown text, "" if it has none, and the text without it.
+
+    It is `title:` of the front matter, else the first heading outside of fences and comments.
+    """
+    text = text.replace("\r\n", "\n")
+    matter = _FRONT_MATTER.match(text)
+    named = _TITLE_LINE.search(matter[1] or "") if matter else None
+    text = "".join(_without_comments(text[matter.end() :] if matter else text))
+    if named is not None:
+        return named[2], text
+    lines = text.split("\n")
+    fence = ""
+    for number, line in enumerate(lines):
+        if mark := _FENCE.match(line):
+            fence = mark[1] if not fence else "" if mark[1] == fence else fence
+        elif not fence and (heading := _HEADING_LINE.fullmatch(line)):
+            return heading[1], "\n".join([*lines[:number], *lines[number + 1 :]])
+    return "", text
+
+
+def _without_comments(text: str) -> Iterator[str]:
+    place = 0
+    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start)) >= 0:
+        yield text[place:start]
+        place = end + len("-->")
+    yield text[place:]
