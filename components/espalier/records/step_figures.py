@@ -161,7 +161,7 @@ STEP_FIGURES = {
     ),
     "kept_posed_tasks": StepFigure("those of them that were kept", "tasks", Per.STEP),
     "credited_share": StepFigure(
-        "those with an advantage other than 0 on some token", "share", Per.ROW
+        "those with an advantage beyond rounding (1e-6) on some token", "share", Per.ROW
     ),
     "staleness_mean": StepFigure(
         "mean of how many steps older than the current weights those that sampled it were",
@@ -234,9 +234,9 @@ STEP_FIGURES = {
     "pair_accuracy": StepFigure("pairs in the right order", "share", Per.PAIR),
     "pair_margin": StepFigure("mean margin of rewards, times beta", "nats", Per.PAIR),
     "kl": StepFigure(
-        "mean KL of policy and reference by the penalty's estimator; with a penalty in the reward, "
-        "under the proximal policy and over the action tokens of the trained trajectories, each "
-        "once",
+        "mean KL of policy and reference by the penalty's estimator, within its convention's "
+        "bounds; with a penalty in the reward, under the proximal policy and over the action "
+        "tokens of the trained trajectories, each once",
         "nats",
         Per.LOSS_TOKEN,
     ),

@@ -248,9 +248,13 @@ class PolicyUpdate:
             )
 
 
+_LEAST_CREDIT = 1e-6
+"""Equal trajectories whose penalties are scored in other micro-batches differ by their rounding."""
+
+
 def _health(rows: Rows, assessment: Assessment, step: StepContext) -> Figures:
     staleness_B = (step.number - rows.versions_B).float()
-    credited_B = (assessment.credit.advantages_BT != 0).any(dim=1)
+    credited_B = (assessment.credit.advantages_BT.abs() > _LEAST_CREDIT).any(dim=1)
     return {
         "credited_share": float(credited_B.float().mean()),
         "observation_share": observed_share(rows, assessment.loss_mask_BT),
