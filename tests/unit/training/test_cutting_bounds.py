@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from espalier.config import OptimizerConfig
+from espalier.records.step_figures import Per
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
 from espalier.training.packing import micro_batches as runs_of_sequences
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import build_layout, perplexities
-from espalier.records.step_figures import Per
 from espalier.training.rl.policy_gradient import add_scaled, mean_figures
 from espalier.training.rl.rows import micro_batches, minibatches, totals
 from espalier.training.rl.sampling import StepRollouts
