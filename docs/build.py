@@ -65,6 +65,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "commands": reference.commands,
     "presets": reference.presets,
     "chain": reference.chain_table,
+    "step_figures": reference.step_figures,
     "trajectory": trajectory.printed,
     "laptop_short": figures.laptop_short,
     "laptop": figures.laptop,

@@ -21,6 +21,7 @@ from espalier.chain import CHAIN
 from espalier.cli import command_line
 from espalier.config import Profile
 from espalier.config.environment import family_class
+from espalier.records.step_figures import STEP_FIGURES, Per
 
 FAMILIES = (
     "search_qa",
@@ -98,6 +99,14 @@ def presets() -> str:
         for name, preset in PRESETS.items()
     ]
     return markdown_table(("preset", "source", "sets", "and elsewhere, by default"), rows)
+
+
+def step_figures() -> str:
+    """Every figure of a training step with its denominator, and what the denominators cover."""
+    rows = [(f"`{name}`", one.what, one.scale) for name, one in STEP_FIGURES.items()]
+    covers = [(per.unit, per.covers) for per in Per]
+    figures = markdown_table(("column", "what it is", "unit and denominator"), rows)
+    return f"{figures}\n\n{markdown_table(('denominator', 'what is counted'), covers)}"
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

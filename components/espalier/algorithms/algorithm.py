@@ -129,7 +129,9 @@ class Algorithm(AlgorithmRule):
             kl_coefficient: coefficient of a penalty in the loss; the trainer keeps an adaptive one.
         """
         mean = self.loss.fixed_aggregation or self.aggregation or "token_mean"
-        terms = [self.loss.loss(batch, mean), self._bonus(batch, mean)]
+        terms = [self.loss.loss(batch, mean)]
+        if self.entropy_coefficient:
+            terms.append(entropy_bonus(batch, mean, coefficient=self.entropy_coefficient))
         if self.kl is not None and self.kl.place == "loss":
             terms.append(self.kl.loss(batch, mean, coefficient=kl_coefficient))
         metrics = {name: value for term in terms for name, value in term.metrics.items()}
@@ -137,10 +139,6 @@ class Algorithm(AlgorithmRule):
         for term in terms[1:]:
             total = total + term.loss
         return PolicyLoss(total, metrics)
-
-    def _bonus(self, batch: LossBatch, mean: Aggregation) -> PolicyLoss:
-        # with a coefficient of 0 it still measures the entropy, for the history
-        return entropy_bonus(batch, mean, coefficient=self.entropy_coefficient)
 
 
 _KNOWN_WHEN_SAMPLED = frozenset(

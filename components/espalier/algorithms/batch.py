@@ -156,4 +156,5 @@ class PolicyLoss:
 
     loss: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """Named sums over the micro-batch, each already divided by its minibatch total."""
+    """Named sums over the micro-batch, each already divided by its minibatch total. Over a step's
+    minibatches they are averaged by the denominator that `STEP_FIGURES` names, else equally."""

@@ -144,12 +144,9 @@ def token_entropy(logits_BTV: Tensor, *, temperature: float = 1.0) -> Tensor:
 
 
 def entropy_bonus(batch: LossBatch, aggregation: Aggregation, *, coefficient: float) -> PolicyLoss:
-    """The minibatch share of -`coefficient` * entropy (A3C, Mnih et al. 2016, arXiv:1602.01783).
-
-    `entropy` is the share of the mean over tokens.
-    """
+    """The minibatch share of -`coefficient` * entropy (A3C, Mnih et al. 2016, arXiv:1602.01783)."""
     assert batch.entropy_BT is not None
     mask_BT = batch.loss_mask_BT
-    loss = -coefficient * aggregate(aggregation, batch.entropy_BT, mask_BT, batch.totals)
-    share = kept(batch.entropy_BT.detach(), mask_BT).sum() / batch.totals.tokens
-    return PolicyLoss(loss, {"entropy": share})
+    return PolicyLoss(
+        -coefficient * aggregate(aggregation, batch.entropy_BT, mask_BT, batch.totals)
+    )

@@ -9,32 +9,24 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from espalier.records import NullTracker, Progress
+from espalier.records.step_figures import STEP_FIGURES
 
 _GAUGES = {
-    "reward": ("reward_mean", "Mean reward of the newest step's trajectories."),
-    "pass_rate": ("pass_ratio", "Share of the newest step's trajectories that succeeded."),
-    "zero_variance_share": (
-        "zero_variance_ratio",
-        "Share of the newest step's groups whose rewards are all equal, which give no signal.",
-    ),
-    "loss": ("loss", "Loss of the newest step."),
-    "grad_norm": ("gradient_norm", "Norm of the newest step's gradient before it was clipped."),
-    "entropy": ("entropy_nats", "Mean entropy of the policy on the tokens that it sampled."),
-    "clipped_share": ("clipped_ratio", "Share of tokens whose importance ratio was clipped."),
-    "mismatch_kl": ("mismatch_kl_nats", "KL of the sampling engine against the trainer."),
-    "kl": ("reference_kl_nats", "KL of the policy against the reference, where it is computed."),
-    "dev_em": ("dev_exact_match_ratio", "Share of dev questions that were answered correctly."),
-    "tokens_per_s": ("tokens_per_second", "Tokens per second of the newest step."),
+    "reward": "reward_mean",
+    "pass_rate": "pass_ratio",
+    "zero_variance_share": "zero_variance_ratio",
+    "equal_outcomes_share": "equal_outcomes_ratio",
+    "loss": "loss",
+    "grad_norm": "gradient_norm",
+    "entropy": "entropy_nats",
+    "clipped_share": "clipped_ratio",
+    "mismatch_kl": "mismatch_kl_nats",
+    "kl": "reference_kl_nats",
+    "dev_em": "dev_exact_match_ratio",
+    "tokens_per_s": "tokens_per_second",
 }
-"""Figure of a step -> name after espalier_training_, and description."""
-_COUNTERS = {
-    "lost_episodes": ("lost_episodes", "Episodes that the infrastructure lost, without a reward."),
-    "broke_sandbox_episodes": (
-        "broke_sandbox_episodes",
-        "Episodes whose own program ended its sandbox: wrong answers.",
-    ),
-    "skipped_updates": ("skipped_updates", "Updates whose gradient was not finite."),
-}
+"""Figure of a step -> name after espalier_training_; `STEP_FIGURES` describes it."""
+_COUNTERS = ("lost_episodes", "broke_sandbox_episodes", "skipped_updates")
 _SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -64,10 +56,18 @@ class TrainingMetrics(NullTracker):
         def gauge(name: str, description: str) -> Gauge:
             return Gauge(f"espalier_training_{name}", description, ["stage"], registry=registry)
 
-        self._gauges = {figure: gauge(*named) for figure, named in _GAUGES.items()}
+        self._gauges = {
+            figure: gauge(name, f"Newest step: {_described(figure)}")
+            for figure, name in _GAUGES.items()
+        }
         self._counters = {
-            figure: Counter(f"espalier_training_{name}", description, ["stage"], registry=registry)
-            for figure, (name, description) in _COUNTERS.items()
+            name: Counter(
+                f"espalier_training_{name}",
+                f"Sum over the steps: {_described(name)}",
+                ["stage"],
+                registry=registry,
+            )
+            for name in _COUNTERS
         }
         self._step = gauge("step", "Finished optimizer steps.")
         self._planned = gauge("planned_steps", "Optimizer steps that the profile asks for.")
@@ -113,3 +113,8 @@ class TrainingMetrics(NullTracker):
         self._planned.labels(self._stage).set(total)
         with super().progress(description, total) as shown:
             yield shown
+
+
+def _described(name: str) -> str:
+    figure = STEP_FIGURES[name]
+    return f"{figure.what} ({figure.scale})."

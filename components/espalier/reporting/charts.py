@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from espalier.records.step_figures import step_figure
 from espalier.reporting.comparison import drawn_group
 from espalier.reporting.dataset import CountTable
 from espalier.reporting.formats import number, percent, words
@@ -48,6 +49,8 @@ class Chart:
     table: Table
     note: str = ""
     title: str = ""
+    meanings: tuple[tuple[str, str, str], ...] = ()
+    """Column of the table, what it is, and its unit and denominator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,13 @@ def warm_start_chart(run: RunDirectory) -> Chart | None:
 
 def grpo_chart(run: RunDirectory) -> Chart | None:
     """Reward, pass rate, dev EM, entropy and the like; dashed lines where a phase ended."""
-    return _history_chart(run, "train", GRPO_CURVES, phase_ends(run))
+    chart = _history_chart(run, "train", GRPO_CURVES, phase_ends(run))
+    return chart and replace(chart, meanings=_meanings(chart.table.columns))
+
+
+def _meanings(columns: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
+    known = ((column, step_figure(column)) for column in columns)
+    return tuple((column, found.what, found.scale) for column, found in known if found)
 
 
 def pass_rates(run: RunDirectory) -> PassRates | None:

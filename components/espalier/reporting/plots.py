@@ -24,6 +24,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from espalier.records.step_figures import STEP_FIGURES
+
 INK = "#010101"
 MUTED = "#010102"
 GRID = "#010103"
@@ -132,15 +134,19 @@ WARM_START_CURVES = (
 )
 PRESTAGE_CURVES = (Curve("loss", "Loss", "nats per trained token"),)
 PRETRAINING_CURVES = (Curve("loss", "Loss", "nats per token"),)
-GRPO_CURVES = (
-    Curve("reward", "Reward", "mean per trajectory"),
-    Curve("pass_rate", "Pass rate", "share of trajectories, 0-1", is_rate=True),
-    Curve("dev_em", "Dev exact match", "EM, 0-1", is_rate=True),
-    Curve("entropy", "Entropy", "nats per action token"),
-    Curve("clipped_share", "Clipped tokens", "share of action tokens"),
-    Curve("zero_variance_share", "Zero-variance groups", "share of groups, 0-1", is_rate=True),
-    Curve("tool_calls", "Tool calls", "mean per trajectory"),
-    Curve("mismatch_kl", "Mismatch KL", "nats, engine to trainer"),
+GRPO_CURVES = tuple(
+    Curve(column, title, STEP_FIGURES[column].scale, is_rate=is_rate)
+    for column, title, is_rate in (
+        ("reward", "Reward", False),
+        ("pass_rate", "Pass rate", True),
+        ("dev_em", "Dev exact match", True),
+        ("entropy", "Entropy", False),
+        ("clipped_share", "Clipped tokens", False),
+        ("zero_variance_share", "Groups of equal rewards", True),
+        ("equal_outcomes_share", "Groups of equal outcomes", True),
+        ("tool_calls", "Tool calls", False),
+        ("mismatch_kl", "Mismatch KL", False),
+    )
 )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from espalier.config import OptimizerConfig
+from espalier.records.step_figures import Per
 from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
 from espalier.training.packing import micro_batches as runs_of_sequences
@@ -165,8 +166,14 @@ def test_every_process_takes_equally_many_turns():
 
 
 def test_figures_are_the_mean_of_what_has_them():
-    assert mean_figures([{"loss": 1.0, "kl": 3.0}, {"loss": 2.0}, {}]) == {"loss": 1.5, "kl": 3.0}
-    assert mean_figures([]) == {}
+    sizes = [{Per.LOSS_TOKEN: 3.0}, {Per.LOSS_TOKEN: 1.0}, {Per.LOSS_TOKEN: 5.0}]
+    updates = [{"loss": 1.0, "kl": 3.0, "own": 1.0}, {"loss": 2.0, "own": 2.0}, {}]
+    assert mean_figures(updates, sizes) == {"loss": 1.5, "kl": 3.0, "own": 1.5}
+    assert mean_figures([], []) == {}
+    of_tokens = mean_figures([{"clipped_share": 1.0}, {"clipped_share": 0.0}, {}], sizes)
+    assert of_tokens == {"clipped_share": 0.75}, "the larger minibatch weighs more"
+    nothing = mean_figures([{"kl": 0.0}], [{Per.LOSS_TOKEN: 0.0}])
+    assert nothing == {"kl": 0.0}, "nothing is divided by zero"
     figures = {"loss": 1.0}
     add_scaled(figures, {"loss": torch.tensor(4.0), "kl": 1}, 0.5)
     assert figures == {"loss": 3.0, "kl": 0.5}

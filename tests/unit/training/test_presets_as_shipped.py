@@ -8,6 +8,7 @@ from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS
 from espalier.config import Profile
 from espalier.config.profile import override_tables
 from espalier.records import NullTracker
+from espalier.records.step_figures import step_figure
 from tests.factories.tiny_training import tiny_run, write_inputs
 
 SMALL = {
@@ -56,3 +57,5 @@ def assert_two_updates(inputs, work, algorithm):
     assert all(math.isfinite(value) for row in run.loop.progress.history for value in row.values())
     assert all("loss" in row for row in run.loop.progress.history), "the critic alone was trained"
     assert any(row["grad_norm"] > 0 for row in run.loop.progress.history)
+    named = {name for row in run.loop.progress.history for name in row}
+    assert {name for name in named if step_figure(name) is None} == set(), "what is it?"

@@ -27,14 +27,14 @@ class SequencePpoClip(PolicyLossRule):
     """The ratio is clipped above 1 + clip_high."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Return the loss; metric: the share of rows whose ratio is clipped."""
+        """Return the loss; metric: the share of sequences whose ratio is clipped."""
         mask_BT = batch.loss_mask_BT
         ratio_B = log_ratio(batch).sum(dim=1).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
         advantages_B = row_means(batch.advantages_BT, mask_BT)
         plain_B = -advantages_B * ratio_B
         bounded_B = ratio_B.clamp(1 - self.clip_low, 1 + self.clip_high)
         loss_B = plain_B.maximum(-advantages_B * bounded_B)
-        clipped = (loss_B > plain_B).sum() / batch.totals.rows
+        clipped = (loss_B > plain_B).sum() / batch.totals.sequences
         if batch.importance_weights_BT is not None:
             loss_B = loss_B * row_means(batch.importance_weights_BT, mask_BT)
         loss = aggregate(aggregation, loss_B[:, None].expand(mask_BT.shape), mask_BT, batch.totals)

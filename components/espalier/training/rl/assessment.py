@@ -134,8 +134,9 @@ class Assessor:
         mask_BT = rows.action_mask_BT
         log_ratio_BT = proximal_BT - _present(scores.reference_BT)
         paid_BT = kl.penalized(rows.rewards_BT, log_ratio_BT, mask_BT, coefficient=kl_coefficient)
-        nats = masked_mean(rows.rewards_BT - paid_BT, mask_BT) / kl_coefficient
-        return paid_BT, {"kl": float(nats)}
+        # not from the rewards: a small coefficient's penalty is lost in the rounding of a reward
+        nats_BT = -kl.penalized(torch.zeros_like(paid_BT), log_ratio_BT, mask_BT, coefficient=1.0)
+        return paid_BT, {"kl": float(masked_mean(nats_BT, mask_BT))}
 
     def _credit(
         self, rows: Rows, rewards_BT: Tensor, proximal_BT: Tensor, scores: _Scores

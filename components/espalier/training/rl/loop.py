@@ -50,7 +50,7 @@ HISTORY_COLUMNS = (
     "tool_calls",
     "dev_em",
 )
-"""Columns of every run; further figures of the algorithm follow them."""
+"""Columns of every run; further figures follow them. `STEP_FIGURES` says what each is."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -281,6 +281,7 @@ class RlLoop:
             "reward": sum(t.total_reward for t in sampled) / count,
             "pass_rate": sum(t.is_right for t in sampled) / count,
             "zero_variance_share": rollouts.zero_variance_share,
+            "equal_outcomes_share": rollouts.equal_outcomes_share,
             "rollouts": self.progress.rollouts,
             "informative_share": rollouts.informative / count,
             "lost_episodes": rollouts.lost,

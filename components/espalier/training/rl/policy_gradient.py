@@ -5,7 +5,6 @@ Axes: B rows of the step, b rows of a micro-batch, T token columns.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +14,9 @@ from torch import Tensor
 
 from espalier.algorithms import Algorithm
 from espalier.algorithms.batch import LossBatch, Totals
+from espalier.algorithms.masking import kept
 from espalier.records import DataError
+from espalier.records.step_figures import Per, step_figure
 from espalier.training.rl.assessment import Assessment
 from espalier.training.rl.models import Layout
 from espalier.training.rl.rows import Rows, Unit, rows_of
@@ -32,6 +33,25 @@ class Minibatch:
     totals: Totals
     draws_BT: Tensor | None = None
     """Uniform numbers, for losses that choose tokens at random."""
+
+    @property
+    def sizes(self) -> Mapping[Per, float]:
+        """How much of each denominator is in this minibatch."""
+        rows = rows_of(self.units)
+        lengths_B = self.assessment.loss_mask_BT[rows].sum(dim=1)
+        return {
+            Per.ACTION_TOKEN: float(self.rows.action_mask_BT[rows].sum()),
+            Per.LOSS_TOKEN: float(lengths_B.sum()),
+            Per.SEQUENCE: float((lengths_B > 0).sum()),
+            Per.PAIR: self.totals.pairs,
+            Per.CRITIC_TOKEN: float(self.rows.loss_mask_BT[rows].sum()),
+        }
+
+    def mean_entropy(self, units: Sequence[Unit], entropy_bT: Tensor) -> Tensor:
+        """Return the share of `units` in the minibatch's mean entropy per action token, nats."""
+        width = entropy_bT.shape[1]
+        sampled_bT = self.rows.action_mask_BT[rows_of(units), :width].to(entropy_bT.device)
+        return kept(entropy_bT.detach(), sampled_bT).sum() / max(1.0, self.sizes[Per.ACTION_TOKEN])
 
     def loss_batch(
         self, units: Sequence[Unit], policy_logprobs_bT: Tensor, entropy_bT: Tensor
@@ -104,13 +124,27 @@ def add_scaled(figures: Figures, more: Mapping[str, Tensor | float], scale: floa
         figures[name] = figures.get(name, 0.0) + scale * float(value)
 
 
-def mean_figures(updates: Sequence[Figures]) -> Figures:
-    """Return the mean of each figure over the updates that have it; a skipped update has none."""
-    counts = Counter(name for figures in updates for name in figures)
+def mean_figures(updates: Sequence[Figures], sizes: Sequence[Mapping[Per, float]]) -> Figures:
+    """Return the mean of each figure over the updates that have it; a skipped update has none.
+
+    Minibatches differ in size: a figure per token, sequence or pair is the mean over those of all
+    updates, any other the mean over the updates.
+
+    Args:
+        updates: the figures of each update.
+        sizes: the denominators of each (`Minibatch.sizes`).
+    """
     means: Figures = {}
-    for figures in updates:
-        for name, value in figures.items():
-            add_scaled(means, {name: value}, 1 / counts[name])
+    for name in dict.fromkeys(name for figures in updates for name in figures):
+        known = step_figure(name)
+        per = Per.UPDATE if known is None else known.per
+        weighted = [
+            (figures[name], size.get(per, 1.0))
+            for figures, size in zip(updates, sizes, strict=True)
+            if name in figures
+        ]
+        whole = sum(weight for _, weight in weighted)
+        means[name] = sum(value * weight for value, weight in weighted) / (whole or 1.0)
     return means
 
 
@@ -168,6 +202,8 @@ class PolicyGradient:
             loss = self._algorithm.objective(batch, kl_coefficient=kl_coefficient)
             (loss.loss * weight).backward()
             add_scaled(figures, {"loss": loss.loss.detach(), **loss.metrics}, weight)
+            entropy = minibatch.mean_entropy(run, scored.entropy_bT)
+            add_scaled(figures, {"entropy": entropy}, weight)
             self._keep(logprobs_BT, run, scored.logprobs_bT * weight)
             self._count(scored.forwarded, weight)
         return figures, logprobs_BT
@@ -196,6 +232,7 @@ class PolicyGradient:
         own_BT = logprobs_BT.clone()
         processes.sum([logprobs_BT, entropy_BT])
         rows = rows_of(minibatch.units)
+        batch_entropy_bT = entropy_BT[rows]
         leaves = [values_BT[rows].requires_grad_() for values_BT in (logprobs_BT, entropy_BT)]
         batch = minibatch.loss_batch(minibatch.units, *leaves)
         loss = self._algorithm.objective(batch, kl_coefficient=kl_coefficient)
@@ -212,7 +249,9 @@ class PolicyGradient:
             self._count(scored.forwarded, weight)
         figures: Figures = {}
         # every process has computed the whole loss: each contributes its share of the sum
-        add_scaled(figures, {"loss": loss.loss.detach(), **loss.metrics}, 1 / processes.count)
+        found = {"loss": loss.loss.detach(), **loss.metrics}
+        found["entropy"] = minibatch.mean_entropy(minibatch.units, batch_entropy_bT)
+        add_scaled(figures, found, 1 / processes.count)
         return figures, own_BT
 
     def _surrogate(self, run: list[Unit], scored: _Scored, gradients: list[Tensor]) -> Tensor:

@@ -37,7 +37,10 @@ class StepRollouts:
     """Number of sampled groups whose rewards were all equal; for groups of one, of those that were
     right, which give as little to learn."""
     informative: int = 0
-    """Number of trajectories in the other groups: a perfect filter would sample only these."""
+    """Number of trajectories in groups whose rewards differ, and in groups of one: a perfect filter
+    would sample only these."""
+    equal_outcomes: int = 0
+    """Number of sampled groups whose outcomes were all equal, whatever their other terms."""
     lost: int = 0
     """Number of episodes lost to infrastructure; they have no reward. Those whose own program ended
     the sandbox are wrong answers, and count as sampled."""
@@ -46,6 +49,11 @@ class StepRollouts:
     def zero_variance_share(self) -> float:
         """The share of the sampled groups that `zero_variance` counts."""
         return self.zero_variance / max(1, self.groups_sampled)
+
+    @property
+    def equal_outcomes_share(self) -> float:
+        """The share of the sampled groups whose outcomes were all equal."""
+        return self.equal_outcomes / max(1, self.groups_sampled)
 
 
 class StepSampler(Protocol):
@@ -103,6 +111,7 @@ class GroupAdmission:
         is_flat = max(rewards) == min(rewards)
         has_siblings = self._config.group_size > 1
         result.zero_variance += is_flat if has_siblings else group[0].is_right
+        result.equal_outcomes += len({t.reward["outcome"] for t in group}) == 1
         result.informative += 0 if is_flat and has_siblings else len(group)
         task_id, predicts = group[0].task_id, self._config.algorithm.predicts_rewards
         expected = self._tasks.predicted_reward(task_id) if predicts else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from espalier.algorithms.losses.value import CriticSettings
 from espalier.config import OptimizerConfig, TrainingConfig
+from espalier.records.step_figures import Per
 from espalier.training.optimization import Updater
 from espalier.training.parallel import (
     load_optimizer_state,
@@ -154,16 +155,18 @@ class PolicyUpdate:
         if not self._config.train_on_observations:
             check_no_observation_is_learned(rows, assessment.loss_mask_BT)
         updates: list[Figures] = []
+        sizes: list[Mapping[Per, float]] = []
         skipped_before = self._skipped
         first_BT = assessment.trainer_logprobs_BT
         scored = range(len(rows))
         for minibatch in self._minibatches(rows, assessment, units, step):
             found, logprobs_BT = self._update(minibatch, step)
             updates.append(found)
+            sizes.append(minibatch.sizes)
             if first_BT is None and logprobs_BT is not None:
                 first_BT, scored = logprobs_BT, rows_of(minibatch.units)
         forwarded = self._gradient.take_forwarded().figures()
-        figures = self._summed(mean_figures(updates) | forwarded)
+        figures = self._summed(mean_figures(updates, sizes) | forwarded)
         figures["skipped_updates"] = float(self._skipped - skipped_before)
         if first_BT is not None:
             figures |= engine_mismatch(rows, first_BT, scored=scored, step=step)
@@ -245,9 +248,13 @@ class PolicyUpdate:
             )
 
 
+_LEAST_CREDIT = 1e-6
+"""Equal trajectories whose penalties are scored in other micro-batches differ by their rounding."""
+
+
 def _health(rows: Rows, assessment: Assessment, step: StepContext) -> Figures:
     staleness_B = (step.number - rows.versions_B).float()
-    credited_B = (assessment.credit.advantages_BT != 0).any(dim=1)
+    credited_B = (assessment.credit.advantages_BT.abs() > _LEAST_CREDIT).any(dim=1)
     return {
         "credited_share": float(credited_B.float().mean()),
         "observation_share": observed_share(rows, assessment.loss_mask_BT),
