@@ -318,6 +318,14 @@ class Family(ABC, Generic[C]):
         """
         return task.verifier.gold
 
+    def has_text_answer(self, task: Task) -> bool:
+        """Return whether the gold is a text like the answer, so that F1 tells how near one is.
+
+        Not so where an episode is scored by a state, by calls, or by programs.
+        """
+        del task
+        return not self.ends_by_call
+
     # ------------------------------------------------------------------------------- benchmarks
 
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:

@@ -281,6 +281,10 @@ class Mixture(
         """Return the member's key with its name."""
         return task.environment, self.of(task).answer_key(task)
 
+    def has_text_answer(self, task: Task) -> bool:
+        """Return what the task's own family says."""
+        return self.of(task).has_text_answer(task)
+
     def gold_script(self, task: Task) -> Script:
         """Return the gold script of the task's own family."""
         return self.of(task).gold_script(task)
