@@ -257,6 +257,12 @@ def _speed_lines(measured: Mapping[str, Any]) -> Iterator[str]:
         yield f"{drafted:,.0f} tokens drafted from earlier answers, {kept:.0f} % kept"
 
 
+def _policy_lines(measured: Mapping[str, Any]) -> Iterator[str]:
+    """Type of the base policy and its dialect, of the stage that prepares it."""
+    if "dialect" in measured:
+        yield f"{measured['model_type']}, dialect {measured['dialect']}"
+
+
 def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:
     artifact = run.artifacts.get(stage)
     if artifact is None:
@@ -277,6 +283,7 @@ def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:
         cost=", ".join(part for part in cost if part),
         lines=(
             *(f"{number(count)} {words(name)}" for name, count in counts),
+            *_policy_lines(measured),
             *_speed_lines(measured),
         ),
         percent=round(percent, 1),
