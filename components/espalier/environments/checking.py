@@ -77,6 +77,12 @@ def check_family(
         golds = check_golds(family, tasks, environments)
         unlike = [task for task in tasks[:_REPEATED] if not _repeats(family, task, environments)]
         faults = [f"{fault.task_id}: {fault.fault}" for fault in golds.faults]
+        if not golds.accepted and _answers_with_gold(family):
+            faults.append(
+                f"no gold answer is accepted: {family.name} has no `gold_script` of its own, and "
+                "the default gives the gold as one message. Where tools have to be called, or the "
+                "answer is written otherwise, override `Family.gold_script`"
+            )
         if golds.untried == len(tasks):
             faults.append(_untried(tasks))
         faults += [f"{task.task_id}: its episode differs the second time" for task in unlike]
@@ -97,6 +103,10 @@ def check_family(
         demonstrated=demonstrated,
         faults=tuple(faults),
     )
+
+
+def _answers_with_gold(family: Family[Any]) -> bool:
+    return type(family).gold_script is Family.gold_script
 
 
 def _untried(tasks: Sequence[Task]) -> str:

@@ -139,6 +139,7 @@ def test_a_sound_family_passes_with_its_counts():
         ("Strict", "the teacher solves none of 5"),
         ("Shared", "stand in two splits"),
         ("Moody", "its episode differs the second time"),
+        ("Strict", "override `Family.gold_script`"),
         ("Alike", "no wrong answer was tried: all 5 tasks have the gold answer 'done'"),
         ("Keyed", "the gold answer of"),
     ],
