@@ -18,6 +18,7 @@ from espalier.cli.app import (
 _LABELS = {
     "accepted": "own gold accepted",
     "refused": "another task's gold refused",
+    "untried": "no wrong answer tried",
     "repeated": "equal when played again",
     "demonstrated": "solved by the teacher",
 }

@@ -100,6 +100,7 @@ def run(
     )
 )
 def evaluate(  # noqa: PLR0913 (the options of a command)
+    context: typer.Context,
     *,
     model: Annotated[
         str,
@@ -154,6 +155,7 @@ def evaluate(  # noqa: PLR0913 (the options of a command)
     where it was stopped; results.json, card.json, report.md and report.html are written there.
     """
     if suite is None:
+        _refuse_options_of_suites(context)
         _evaluate_on_run(model, run, as_json=as_json)
         return
     given = {
@@ -185,6 +187,29 @@ def evaluate(  # noqa: PLR0913 (the options of a command)
         print_json(results)
     else:
         typer.echo(evaluating.results_text(results))
+
+
+_NEED_NO_SUITE = ("model", "run", "as_json")
+
+
+def _refuse_options_of_suites(context: typer.Context) -> None:
+    """Refuse options that a plain evaluation on a run would ignore."""
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _NEED_NO_SUITE and _is_typed(context, parameter.name)
+    ]
+    if given:
+        raise typer.BadParameter(
+            f"{', '.join(given)} without --suite would be ignored; add --suite, which is "
+            "`--suite heldout` for the held-out questions of --run"
+        )
+
+
+def _is_typed(context: typer.Context, parameter: str | None) -> bool:
+    """Whether an option is on the command line, and not its default."""
+    source = context.get_parameter_source(parameter) if parameter else None
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _evaluate_on_run(policy: str, run: Path | None, *, as_json: bool) -> None:

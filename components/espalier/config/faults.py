@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 
 def explained(
@@ -22,12 +25,13 @@ def explained(
         model: class that it was parsed into.
         overridden: keys whose value is not the file's, but of `--set` or of a form.
     """
-    lines = [f"{path}: {error.error_count()} fault(s) in the profile"]
-    for line in fault_lines(error, model):
+    faults = fault_lines(error, model)
+    lines = [f"{path}: {len(faults)} fault(s) in the profile"]
+    for line in faults:
         is_given = any(line.startswith((f"{key}:", f"{key}.")) for key in overridden)
         lines.append(f"--set {line}" if is_given else line)
     if all(line.startswith("--set ") for line in lines[1:]):
-        lines[0] = f"{path} with --set: {error.error_count()} fault(s)"
+        lines[0] = f"{path} with --set: {len(faults)} fault(s)"
     return "\n  ".join(lines)
 
 
@@ -42,7 +46,7 @@ def fault_lines(
         within: keys of the parsed section, unless it was the whole profile.
     """
     lines: list[str] = []
-    for fault in error.errors():
+    for fault in _without_members(error.errors()):
         keys, owner = _resolved(fault["loc"], model)
         place = [*within, *keys]
         where = ".".join(place) or "profile"
@@ -56,12 +60,52 @@ def fault_lines(
                 message = f"no {kind} is named {tag!r}{_nearest_rule(tag, tags)}"
             case "union_tag_not_found":
                 message = "a rule is chosen by its name, which is missing here"
-            case _:
+            case "value_error" | "missing":
                 message = fault["msg"].removeprefix("Value error, ")
+            case kind:
+                allowed = _ALLOWED.get(kind, fault["msg"])
+                message = f"{allowed} (it is {_shown(fault['input'])})"
         # a section that is parsed separately has put the key into its messages already
         placed = message.startswith((f"{where}.", f"{where}:"))
         lines.append(message if placed else f"{where}: {message}")
     return lines
+
+
+_ALLOWED = {
+    "model_type": "Input should be a section",
+    "model_attributes_type": "Input should be a section",
+    "dict_type": "Input should be a section",
+    "path_type": "Input should be a path",
+}
+"""Type of a fault -> message, where pydantic's own is about Python."""
+_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
+_MEMBER = re.compile(
+    r"(bool|int|float|str|none)|(literal|function|constrained|list|tuple|dict|nullable|"
+    r"is-instance|lax-or-strict|json-or-python)[-\[].*",
+    re.DOTALL,
+)
+"""Name that pydantic gives a member of a union, after the key in the location of a fault."""
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _without_members(faults: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Join the faults of one value that is none of a union's members into one fault."""
+    joined: dict[object, ErrorDetails] = {}
+    for place, fault in enumerate(faults):
+        location = fault["loc"]
+        if not (location and _MEMBER.fullmatch(str(location[-1]))):
+            joined[place] = fault
+        elif (first := joined.get(location[:-1])) is None:
+            joined[location[:-1]] = {**fault, "loc": location[:-1], "type": "union"}
+        else:
+            also = fault["msg"].removeprefix("Input should be ")
+            joined[location[:-1]] = {**first, "msg": f"{first['msg']}, or {also}"}
+    return list(joined.values())
 
 
 def _nearest_key(place: Sequence[str], owner: type[BaseModel] | None) -> str:

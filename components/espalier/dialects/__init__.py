@@ -10,6 +10,8 @@ from espalier.dialects.detection import (
     DialectName,
     chosen_dialect,
     detected_dialect,
+    dialect_source,
+    foreign_format,
     syntax_of,
 )
 from espalier.dialects.syntax import Syntax
@@ -20,5 +22,7 @@ __all__ = [
     "Syntax",
     "chosen_dialect",
     "detected_dialect",
+    "dialect_source",
+    "foreign_format",
     "syntax_of",
 ]

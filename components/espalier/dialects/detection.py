@@ -46,6 +46,28 @@ _SIGNS: tuple[tuple[str, DialectName], ...] = (
 """Texts in the chat templates of each dialect; the first match decides."""
 
 
+_FOREIGN_SIGNS: tuple[tuple[str, str], ...] = (
+    ("<arg_key>", "GLM"),
+    ("[gMASK]", "GLM"),
+    ("<|channel|>", "gpt-oss"),
+    ("<\uff5ctool", "DeepSeek"),
+    ("\uff5cDSML\uff5c", "DeepSeek"),
+    ("<\uff5cAssistant\uff5c>", "DeepSeek"),
+    ("<start_function_call>", "Gemma"),
+    ("<start_of_turn>", "Gemma"),
+    ("<|turn>", "Gemma"),
+    ("<|START_ACTION|>", "Cohere"),
+    ("<|START_OF_TURN_TOKEN|>", "Cohere"),
+    ("<|tool_calls_section_begin|>", "Kimi"),
+    ("<minimax:tool_call>", "MiniMax"),
+    ("<|start_of_role|>", "Granite"),
+    ("<|tool|>", "Phi"),
+    ("<TOOLCALL>", "Nemotron"),
+)
+"""Texts in the chat templates of families without a dialect here; the first match decides. Some of
+GLM have the tags of hermes, but no JSON between them."""
+
+
 _SAYS_OWN = re.compile(r"\{#- dialect: (\S+:\S+) -#\}")
 """In the template of a tiny policy whose dialect is of another package."""
 
@@ -87,6 +109,27 @@ def detected_dialect(chat_template: str) -> DialectName:
         if sign in chat_template:
             return name
     return "tags"
+
+
+def foreign_format(chat_template: str) -> str | None:
+    """Return the family whose call format a chat template has, if no dialect here writes it."""
+    is_own = "{#- dialect:" in chat_template
+    signs = () if is_own else _FOREIGN_SIGNS
+    return next((family for sign, family in signs if sign in chat_template), None)
+
+
+def dialect_source(setting: str, chat_template: str) -> str:
+    """Return what decided on the dialect, in words.
+
+    Args:
+        setting: the profile's setting.
+        chat_template: the model's template.
+    """
+    if setting != "auto":
+        return "policy.dialect"
+    if any(sign in chat_template for sign, _ in _SIGNS):
+        return "its chat template"
+    return "the fallback: its chat template has no known call format"
 
 
 def chosen_dialect(setting: str, model: Path | None) -> str:

@@ -139,9 +139,10 @@ class Dialect:
         end_id = tokenizer.eos_token_id
         self.stop_ids = frozenset(i for i in (*ids, end_id) if isinstance(i, int))
         self.stop_texts = () if knows_stops else stop_texts
-        self._is_embedded = "{#- dialect:" in self._template or (
+        self.is_embedded = "{#- dialect:" in self._template or (
             self.syntax.inline_results and knows_stops
         )
+        """Whether the policy was trained from scratch here, in this dialect."""
         if not self.syntax.inline_results:
             known: Any = tokenizer  # its own annotations are those of a special token
             added = known.get_added_vocab()
@@ -203,7 +204,7 @@ class Dialect:
         before the first message of a user.
         """
         shown = [self._shown(message) for message in prompt]
-        if not self._is_embedded:
+        if not self.is_embedded:
             first = next((m for m in shown if m["role"] == "user"), shown[-1])
             first["content"] = self._instructions + first["content"]
         return tuple(self._encode(self._generation_prompt(shown)))
@@ -244,11 +245,11 @@ class Dialect:
                 write a message of the assistant.
         """
         shown = self._spelled_conversation(messages)
-        if not self._is_embedded:
+        if not self.is_embedded:
             told = "" if self._template_tells_tools else self.syntax.instructions(self._told_tools)
             first = next((one for one in shown if one["role"] == "user"), shown[0])
             first["content"] = self._instructions + told + first["content"]
-        goes_on = self.syntax.inline_results and not self._is_embedded
+        goes_on = self.syntax.inline_results and not self.is_embedded
         if not goes_on or shown[-1]["role"] != "assistant":
             return tuple(self._encode(self._generation_prompt(shown)))
         shown[-1]["content"] += _SENTINEL
@@ -350,7 +351,7 @@ class Dialect:
                 opens; "" if its end does not matter.
         """
         messages = self._prompt_messages(prompt)
-        if self.syntax.inline_results and not self._is_embedded:
+        if self.syntax.inline_results and not self.is_embedded:
             read = ["".join(map(self._inline_result, turn)) for turn in observed]
             body = _SENTINEL.join(["", *read, ""])
             messages = [*messages, {"role": "assistant", "content": body}]
@@ -392,7 +393,7 @@ class Dialect:
         """Return messages for the template; with inline results, a run of turns is one message."""
         shown: list[dict[str, Any]] = []
         for message in messages:
-            joins = self.syntax.inline_results and not self._is_embedded
+            joins = self.syntax.inline_results and not self.is_embedded
             if self.syntax.inline_results and len(message.tool_calls) > 1:
                 raise PolicyError(
                     f"a message with {len(message.tool_calls)} calls: dialect "
@@ -412,7 +413,7 @@ class Dialect:
 
     def _prompt_messages(self, prompt: tuple[Message, ...]) -> list[dict[str, Any]]:
         messages = [self._shown(message) for message in prompt]
-        if not self._is_embedded:
+        if not self.is_embedded:
             told = "" if self._template_tells_tools else self.syntax.instructions(self._told_tools)
             messages[-1]["content"] = self._instructions + told + messages[-1]["content"]
         return messages

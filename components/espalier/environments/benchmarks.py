@@ -21,7 +21,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
@@ -198,6 +198,8 @@ class GoldCheck:
     """Number of tasks whose own gold answer gets the full score."""
     refused: int
     """Number of tasks for which another task's gold answer gets less."""
+    untried: int
+    """Number of tasks on which no wrong answer was tried: one answer solves all of them."""
     faults: tuple[GoldFault, ...]
     """Faults in the order of the tasks."""
 
@@ -207,15 +209,15 @@ def check_golds(
 ) -> GoldCheck:
     """Play each task's gold script, and the gold script of the next task with another answer.
 
-    The first must be right with a headline score of 1, and the second must score less. A task that
-    no other can be compared with is counted neither in `refused` nor in `faults`.
+    The first must be right with a headline score of 1, and the second must score less.
 
     Args:
         family: the family of the tasks.
         tasks: any number of tasks.
         environments: the tasks' environments, from `Family.benchmark_environments`.
     """
-    accepted = refused = 0
+    accepted = refused = untried = 0
+    keys = [family.answer_key(task) for task in tasks]
     faults: list[GoldFault] = []
     for place, task in enumerate(tasks):
         lacking = _lacking(family, task, task, environments)
@@ -223,21 +225,20 @@ def check_golds(
             faults.append(GoldFault(task.task_id, f"its own gold answer: {lacking}"))
         else:
             accepted += 1
-        other = _other(tasks, place)
+        other = _other(tasks, keys, place)
         if other is None:
-            continue
-        if _lacking(family, task, other, environments):
+            untried += 1
+        elif _lacking(family, task, other, environments):
             refused += 1
         else:
             faults.append(GoldFault(task.task_id, f"the gold answer of {other.task_id}: right"))
-    return GoldCheck(accepted, refused, tuple(faults))
+    return GoldCheck(accepted, refused, untried, tuple(faults))
 
 
-def _other(tasks: Sequence[Task], place: int) -> Task | None:
-    """Return the next task with another gold answer, wrapping around at the end."""
-    gold = tasks[place].verifier.gold
-    ahead = (tasks[(place + step) % len(tasks)] for step in range(1, len(tasks)))
-    return next((task for task in ahead if task.verifier.gold != gold), None)
+def _other(tasks: Sequence[Task], keys: Sequence[Hashable], place: int) -> Task | None:
+    """Return the next task that another answer solves, wrapping around at the end."""
+    ahead = ((place + step) % len(tasks) for step in range(1, len(tasks)))
+    return next((tasks[other] for other in ahead if keys[other] != keys[place]), None)
 
 
 def _lacking(family: Family[Any], task: Task, scripted: Task, environments: Environments) -> str:

@@ -38,6 +38,8 @@ class FamilyCheck:
     """Number of tasks whose own gold answer gets the full score."""
     refused: int
     """Number of tasks for which another task's gold answer gets less."""
+    untried: int
+    """Number of tasks on which no wrong answer was tried."""
     repeated: int
     """Number of tasks whose episode was the same when played twice."""
     demonstrated: int
@@ -75,6 +77,14 @@ def check_family(
         golds = check_golds(family, tasks, environments)
         unlike = [task for task in tasks[:_REPEATED] if not _repeats(family, task, environments)]
         faults = [f"{fault.task_id}: {fault.fault}" for fault in golds.faults]
+        if not golds.accepted and _answers_with_gold(family):
+            faults.append(
+                f"no gold answer is accepted: {family.name} has no `gold_script` of its own, and "
+                "the default gives the gold as one message. Where tools have to be called, or the "
+                "answer is written otherwise, override `Family.gold_script`"
+            )
+        if golds.untried == len(tasks):
+            faults.append(_untried(tasks))
         faults += [f"{task.task_id}: its episode differs the second time" for task in unlike]
         faults += _asked_twice(questions)
         demonstrated = 0
@@ -88,9 +98,25 @@ def check_family(
         tasks=len(tasks),
         accepted=golds.accepted,
         refused=golds.refused,
+        untried=golds.untried,
         repeated=len(tasks[:_REPEATED]) - len(unlike),
         demonstrated=demonstrated,
         faults=tuple(faults),
+    )
+
+
+def _answers_with_gold(family: Family[Any]) -> bool:
+    return type(family).gold_script is Family.gold_script
+
+
+def _untried(tasks: Sequence[Task]) -> str:
+    golds = {task.verifier.gold for task in tasks}
+    alike = f"have the gold answer {tasks[0].verifier.gold[0][:80]!r}"
+    what = alike if len(golds) == 1 else "have one answer by `answer_key`"
+    return (
+        f"no wrong answer was tried: all {len(tasks)} tasks {what}, so nothing shows that a wrong "
+        "one is refused. Check tasks of which each names what solves it as `gold` of `make_task`, "
+        "or override `Family.answer_key`"
     )
 
 

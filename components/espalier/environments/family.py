@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -309,6 +309,22 @@ class Family(ABC, Generic[C]):
     def question_key(self, task: Task) -> str:
         """Return a key that is equal for rewordings of one question; empty if unknown."""
         return str(task.extra.get("query", ""))
+
+    def answer_key(self, task: Task) -> Hashable:
+        """Return a key that is equal for tasks that one answer solves.
+
+        A check of gold answers tries the gold of one task in another only if their keys differ. A
+        family scored by a state overrides this if several golds lead to the same state.
+        """
+        return task.verifier.gold
+
+    def has_text_answer(self, task: Task) -> bool:
+        """Return whether the gold is a text like the answer, so that F1 tells how near one is.
+
+        Not so where an episode is scored by a state, by calls, or by programs.
+        """
+        del task
+        return not self.ends_by_call
 
     # ------------------------------------------------------------------------------- benchmarks
 

@@ -56,6 +56,11 @@ class StatefulFamily(Family[C]):
     def episode(self, task: Task) -> Episode:
         """Return a fresh episode, whose methods are those that `tools` names."""
 
+    def has_text_answer(self, task: Task) -> bool:
+        """Return False: the state of an episode is scored."""
+        del task
+        return False
+
     def verify(self, task: Task, answer: str | None) -> float:
         """Refuse: an answer alone is worth nothing, episodes are scored by their state.
 

@@ -117,12 +117,18 @@ def _trait(name: str, *, holds: bool | None, found: str) -> dict[str, Any]:
 
 def _size(suite: NamedSuite, figures: Mapping[str, Any]) -> dict[str, Any]:
     judged = figures["n"]
+    is_all = judged == suite.available
     found = f"{judged} of {suite.available} available tasks judged"
+    if is_all and judged < ENOUGH_QUESTIONS:
+        found = (
+            f"all {judged} tasks that there are, fewer than {ENOUGH_QUESTIONS:,}: the interval "
+            "says what they show"
+        )
     if excluded := figures["excluded"]:
         found += f"; {excluded} left out as contaminated"
-    holds = judged >= ENOUGH_QUESTIONS or judged == suite.available
+    holds = judged >= ENOUGH_QUESTIONS or is_all
     return _trait(
-        f"at least {ENOUGH_QUESTIONS:,} questions where the set has them", holds=holds, found=found
+        f"{ENOUGH_QUESTIONS:,} questions, or all that there are", holds=holds, found=found
     )
 
 

@@ -233,6 +233,7 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
             suite.groups[place],
             greedy[place],
             sampled[place * each : (place + 1) * each],
+            has_text_answer=suite.family.of(task).has_text_answer(task),
             grounded=is_grounded(greedy[place])
             if isinstance(suite.family.of(task), LooksAnswersUp)
             else None,

@@ -25,8 +25,8 @@ class QuestionRow:
     """Name of a grouping -> the question's group, from the family's `report_groups`."""
     em: bool
     """Whether the task's verifier accepts the greedy answer."""
-    f1: float
-    """Token F1 of the greedy answer and the gold answers, 0-1."""
+    f1: float | None
+    """Token F1 of the greedy answer and the gold answers, 0-1; None if they are no texts."""
     answer: str | None
     gold: str
     """The canonical accepted answer."""
@@ -56,12 +56,13 @@ class FromMemory(NamedTuple):
     answer: str | None
 
 
-def score_question(
+def score_question(  # noqa: PLR0913 (what a row is made from)
     task: Task,
     groups: Mapping[str, str],
     greedy: Trajectory,
     sampled: Sequence[Trajectory] = (),
     *,
+    has_text_answer: bool = True,
     grounded: bool | None = None,
     from_memory: FromMemory | None = None,
 ) -> QuestionRow:
@@ -72,6 +73,7 @@ def score_question(
         groups: see `QuestionRow`.
         greedy: the greedy episode.
         sampled: the sampled episodes.
+        has_text_answer: see `Family.has_text_answer`.
         grounded: `is_grounded(greedy)`; None if the family's tools look nothing up.
         from_memory: the answer without tools; None if none was requested.
     """
@@ -81,7 +83,7 @@ def score_question(
         task_id=task.task_id,
         groups=dict(groups),
         em=greedy.is_right,
-        f1=token_f1(None if greedy.is_lost else greedy.answer, gold),
+        f1=token_f1(None if greedy.is_lost else greedy.answer, gold) if has_text_answer else None,
         answer=greedy.answer,
         gold=gold[0],
         tool_calls=len(greedy.tool_results),

@@ -18,7 +18,7 @@ from espalier.evaluation.estimates import (
     pass_hat_k,
 )
 from espalier.evaluation.questions import QuestionRow
-from espalier.records import group_label, group_of, shown_group
+from espalier.records import group_label, group_of, policy_label, shown_group
 
 _USUAL_K = (1, 4)
 """Values of k for pass@k and pass^k, besides the number of samples; pass^1 is pass@1."""
@@ -33,26 +33,25 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     """One policy's figures: overall, by group of questions, and by finish reason.
 
     Returns:
-        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`; `pass_at_K` and `pass_hat_K` for K = 1, 4 and
-        the number of samples, up to that number; `tool_calls` (mean); `lost_episodes` (lost to
-        infrastructure in every attempt) and `broke_sandbox_episodes` (ended by the policy's own
-        program), counts over all episodes, which are all wrong; `by_<grouping>` for each grouping;
-        `finish_reasons`. If the family's tools look answers up, also `closed_book_em` over
-        `closed_book_n` questions from memory, `closed_book_answered` (share with an answer),
-        `grounded` over `grounded_n` answers, and `grounded_right` over the right ones, each with an
-        interval `<name>_ci95`. All intervals are at `config.confidence`, by default 0.95.
+        `em`, `n`, `ci95` (of em); `f1` and `f1_ci95` over answers that are texts; `pass_at_K` and
+        `pass_hat_K` for K = 1, 4 and the number of samples, up to that number; `tool_calls` (mean);
+        `lost_episodes` (lost to infrastructure in every attempt) and `broke_sandbox_episodes`
+        (ended by the policy's own program), counts over all episodes, which are all wrong;
+        `by_<grouping>` for each grouping; `finish_reasons`. If the family's tools look answers up,
+        also `closed_book_em` over `closed_book_n` questions from memory, `closed_book_answered`
+        (share with an answer), `grounded` over `grounded_n` answers, and `grounded_right` over the
+        right ones, each with an interval `<name>_ci95`. All intervals are at `config.confidence`,
+        by default 0.95.
 
     Raises:
         ValueError: no rows.
     """
     overall = _exact_match(rows, config, seed)
-    f1 = _interval([row.f1 for row in rows], config, seed)
     samples = max(row.samples for row in rows)
     ks = [k for k in sorted({*_USUAL_K, samples}) if 1 <= k <= samples]
     return {
         **overall,
-        "f1": _rounded(f1.mean),
-        "f1_ci95": _ends(f1),
+        **_token_f1(rows, config, seed),
         **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in ks},
         **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in ks if k > 1},
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
@@ -138,6 +137,15 @@ def _answers(rows: Sequence[QuestionRow]) -> dict[str, bool]:
     return {row.task_id: row.em for row in rows}
 
 
+def _token_f1(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
+    """F1 and its interval; left out if no answer is a text."""
+    values = [row.f1 for row in rows if row.f1 is not None]
+    if not values:
+        return {}
+    f1 = _interval(values, config, seed)
+    return {"f1": _rounded(f1.mean), "f1_ci95": _ends(f1)}
+
+
 def _knowledge(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
     """Shares of answers from memory and of grounded answers; those without rows are left out."""
     from_memory = [row for row in rows if row.closed_book_em is not None]
@@ -215,12 +223,12 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = []
     for policy, one in zip(POLICIES, policies, strict=True):
         row = {
-            "policy": policy.replace("_", " "),
+            "policy": policy_label(results, policy),
             "EM %": _percent(one["em"]),
             confidence: _percents(one["ci95"]),
         }
         row |= knowledge_columns(one, policies)
-        row |= {"F1 %": _percent(one["f1"])}
+        row |= f1_column(one, policies)
         row |= {f"pass@{k} %": _percent(one.get(f"pass_at_{k}")) for k in _measured_k(policies)}
         row |= {"tool calls": f"{one['tool_calls']:.2f}"}
         rows.append(row | loss_columns(one, policies) | group_columns(one, policies))
@@ -230,6 +238,11 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     last["EM %"] = f"{100 * gain['em']:+.1f}"
     last[confidence] = " to ".join(f"{100 * end:+.1f}" for end in gain["ci95"])
     return [*rows, last]
+
+
+def f1_column(figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """One policy's F1 by column title; no column if the family's answers are no texts."""
+    return {"F1 %": _percent(figures.get("f1"))} if any("f1" in one for one in policies) else {}
 
 
 def knowledge_columns(

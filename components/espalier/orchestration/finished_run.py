@@ -22,7 +22,12 @@ from espalier.evaluation import (
 )
 from espalier.evaluation.contamination import Training
 from espalier.evaluation.lineage import policy_files_digest
-from espalier.evaluation.results import group_columns, knowledge_columns, loss_columns
+from espalier.evaluation.results import (
+    f1_column,
+    group_columns,
+    knowledge_columns,
+    loss_columns,
+)
 from espalier.evaluation.suite import VIEW
 from espalier.evaluation.suite_results import rows_table
 from espalier.orchestration.results import aligned
@@ -183,7 +188,7 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
         "EM %": f"{100 * figures['em']:.1f}",
         "interval": ends,
         **knowledge_columns(figures, [figures]),
-        "F1 %": f"{100 * figures['f1']:.1f}",
+        **f1_column(figures, [figures]),
         "tool calls": f"{figures['tool_calls']:.2f}",
     }
     return aligned([row | loss_columns(figures, [figures]) | group_columns(figures, [figures])])

@@ -58,6 +58,7 @@ from espalier.records.report_groups import (
     group_changes,
     group_label,
     group_of,
+    policy_label,
     report_groups,
     shown_group,
 )
@@ -129,6 +130,7 @@ __all__ = [
     "package_versions",
     "patient",
     "patiently",
+    "policy_label",
     "publishing",
     "read_agent_texts",
     "read_manifest",

@@ -94,6 +94,17 @@ def group_label(name: str, value: str) -> str:
     return f"{value} {(name.removesuffix('s') if value == '1' else name).replace('_', ' ')}"
 
 
+def policy_label(results: Mapping[str, Any], policy: str) -> str:
+    """Return the name of a policy of results.json in tables and figures.
+
+    The tiny policy is never untrained: it was taught to read, for many families by demonstrations
+    under shuffled questions.
+    """
+    if policy == "untrained" and results.get("taught_to_read"):
+        return "after reading"
+    return policy.replace("_", " ")
+
+
 def _groups_of(figures: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Group name -> its table of figures by value."""
     return {

@@ -13,6 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from espalier.records import policy_label
 from espalier.records.step_figures import step_figure
 from espalier.reporting.comparison import drawn_group
 from espalier.reporting.dataset import CountTable
@@ -117,14 +118,15 @@ def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
     group = drawn_group(results)
     if group is None:
         return None
+    titles = {policy: policy_label(results, policy) for policy in POLICIES}
     description = "; ".join(
         f"{row['group']}: "
-        + ", ".join(f"{policy.replace('_', ' ')} {number(row[policy])}" for policy in POLICIES)
+        + ", ".join(f"{titles[policy]} {number(row[policy])}" for policy in POLICIES)
         for row in group.scores.to_dict("records")
     )
     title = f"exact match by {group.name}"
     figures = _in_both_widths(
-        lambda width: plot_exact_match(group.scores, width),
+        lambda width: plot_exact_match(group.scores, width, titles),
         "exact-match",
         f"Held-out {title}. {description}",
     )

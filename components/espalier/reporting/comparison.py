@@ -8,7 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from espalier.records import group_changes, group_label, group_of, report_groups, shown_group
+from espalier.records import (
+    group_changes,
+    group_label,
+    group_of,
+    policy_label,
+    report_groups,
+    shown_group,
+)
 from espalier.reporting.formats import (
     interval,
     number,
@@ -58,7 +65,7 @@ def compare(results: Mapping[str, Any]) -> ComparisonTable:
     for name, suite in (results.get("suites") or {}).items():
         groups.append((f"Suite {name}: {words(suite['headline'])}", _suite_rows(suite)))
     return ComparisonTable(
-        policies=tuple(words(policy) for policy in POLICIES),
+        policies=tuple(policy_label(results, policy) for policy in POLICIES),
         groups=tuple((title, rows) for title, rows in groups if rows),
     )
 
@@ -103,8 +110,9 @@ def _overall(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
     rows = [
         MeasureRow("Exact match", cells, change),
         *_knowledge_rows(scores),
-        _measure_row(scores, "F1", "f1", percent, points),
     ]
+    if any("f1" in _figures_of(scores, policy) for policy in POLICIES):
+        rows.append(_measure_row(scores, "F1", "f1", percent, points))
     for prefix, sign in (("pass_at_", "@"), ("pass_hat_", "^")):
         for k in _measured_k(scores, prefix):
             rows.append(_measure_row(scores, f"pass{sign}{k}", f"{prefix}{k}", percent, points))

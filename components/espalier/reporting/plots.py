@@ -10,8 +10,9 @@ import base64
 import enum
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,12 +249,17 @@ def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
     return figure
 
 
-def plot_exact_match(scores: pd.DataFrame, width: Width = Width.WIDE) -> Figure:
+def plot_exact_match(
+    scores: pd.DataFrame,
+    width: Width = Width.WIDE,
+    titles: Mapping[str, str] = MappingProxyType({}),
+) -> Figure:
     """Held-out EM by group of questions, one bar per policy.
 
     Args:
         scores: columns `group` (str) and one per policy of `POLICIES` (EM 0-1, null where absent).
         width: page or phone.
+        titles: policy -> its name in the legend, where that is another.
     """
     shown = [p for p in POLICIES if p in scores and np.isfinite(numbers(scores, p)).any()]
     bar = 0.8 / max(len(shown), 1)
@@ -268,7 +274,7 @@ def plot_exact_match(scores: pd.DataFrame, width: Width = Width.WIDE) -> Figure:
                 np.nan_to_num(numbers(scores, policy)),
                 0.92 * bar,
                 color=SERIES[series],
-                label=policy.replace("_", " "),
+                label=titles.get(policy, policy.replace("_", " ")),
             )
             labels = [
                 f"{100 * em:.0f}" if np.isfinite(em) else "" for em in numbers(scores, policy)

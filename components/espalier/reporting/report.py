@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from espalier.chain import STAGES
-from espalier.records import write_whole
+from espalier.records import policy_label, write_whole
 from espalier.reporting import charts, dataset, formats
 from espalier.reporting.charts import length_chart
 from espalier.reporting.comparison import compare
@@ -57,7 +57,7 @@ def render(run: RunDirectory) -> str:
         run_name=formats.visible(run.path.resolve().name),
         profile=run.profile,
         profile_text=json.dumps(run.profile, indent=2, ensure_ascii=False),
-        key_figures=_key_figures(summary),
+        key_figures=_key_figures(summary, policy_label(results, "untrained")),
         flow=stage_boxes(run),
         comparison=compare(results),
         has_results=bool(results),
@@ -105,7 +105,7 @@ def _sources(run: RunDirectory) -> dict[str, Any]:
     }
 
 
-def _key_figures(summary: RunSummary) -> tuple[KeyFigure, ...]:
+def _key_figures(summary: RunSummary, base: str) -> tuple[KeyFigure, ...]:
     scores = summary.eval
     trained, gain = scores.trained, scores.gain
     stages = summary.stages.values()
@@ -125,7 +125,7 @@ def _key_figures(summary: RunSummary) -> tuple[KeyFigure, ...]:
         KeyFigure(
             "before",
             formats.percent(scores.warm_start.em if scores.warm_start else None),
-            f"warm start; untrained {formats.percent(scores.untrained.em)}"
+            f"warm start; {base} {formats.percent(scores.untrained.em)}"
             if scores.untrained
             else "warm start",
         ),
@@ -257,6 +257,12 @@ def _speed_lines(measured: Mapping[str, Any]) -> Iterator[str]:
         yield f"{drafted:,.0f} tokens drafted from earlier answers, {kept:.0f} % kept"
 
 
+def _policy_lines(measured: Mapping[str, Any]) -> Iterator[str]:
+    """Type of the base policy and its dialect, of the stage that prepares it."""
+    if "dialect" in measured:
+        yield f"{measured['model_type']}, dialect {measured['dialect']}"
+
+
 def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:
     artifact = run.artifacts.get(stage)
     if artifact is None:
@@ -277,6 +283,7 @@ def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:
         cost=", ".join(part for part in cost if part),
         lines=(
             *(f"{number(count)} {words(name)}" for name, count in counts),
+            *_policy_lines(measured),
             *_speed_lines(measured),
         ),
         percent=round(percent, 1),

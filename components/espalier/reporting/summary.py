@@ -32,7 +32,8 @@ class PolicyFigures(_Figures):
 
     em: float
     """Share of questions whose greedy answer matches exactly."""
-    f1: float
+    f1: float | None = None
+    """Token F1; None if the family's answers are no texts."""
     n: int
     ci95: Interval
     """Bootstrap interval of `em`."""

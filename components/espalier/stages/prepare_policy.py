@@ -2,7 +2,8 @@
 
 Inputs: knowledge (its train view), accepted training tasks (for the tokenizer's vocabulary).
 Output: policy/ - a given model (or the champion) unchanged, or the tiny policy with its own
-tokenizer, trained to read in a browsing pre-stage; history.parquet of that pre-stage.
+tokenizer, trained to read in a browsing pre-stage; history.parquet of that pre-stage; run.json with
+model type, dialect and the first prompt, which the log says as well.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import json
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from espalier.chain import opened, provenance
 from espalier.config import OptimizerConfig, PrestageConfig, Profile
-from espalier.dialects import Syntax, syntax_of
+from espalier.dialects import Syntax, dialect_source, syntax_of
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
 from espalier.environments.mixins import TeachesReading
@@ -61,32 +63,99 @@ def run(
     """Build or load the base policy and publish it."""
     origin = provenance("prepare_policy", profile, opened(inputs), external_digests)
     family = family_of(profile)
+    train = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
     history: list[dict[str, float]] = []
-    run_figures: dict[str, float] = {}
+    run_figures: dict[str, object] = {}
     given = profile.policy.directory
     if given is not None:
         policy = load_policy(given)
         # raises PolicyError for a tokenizer without a chat template
-        policy_dialect(family, policy.tokenizer)
+        dialect = policy_dialect(family, policy.tokenizer)
     else:
-        train = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
         assert isinstance(family, TeachesReading), "or the profile is refused"
         reading = family.reading_material(inputs["knowledge"], train)
         policy = _fresh_policy(family, reading, train)
+        dialect = policy_dialect(family, policy.tokenizer)
         store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
         plan = _browsing_plan(family, reading, policy)
         result = SupervisedLoop(policy.model, plan, store).run(tracker)
         history = result.history
         run_figures = {"prestage_tokens_per_s": result.tokens_per_s}
+    first = dialect.with_tools(family.specs_of(train[0]))
+    said = described(policy, first, train[0], setting=profile.policy.dialect)
+    for line in said.lines():
+        tracker.note(line)
     with publishing(output_dir, origin) as draft:
         save_policy(policy, draft.path / "policy")
         if given is not None and (given / ADAPTER_FOLDER).is_dir():
             # the weights have it merged in; it is copied so that training can continue it
             shutil.copytree(given / ADAPTER_FOLDER, draft.path / "policy" / ADAPTER_FOLDER)
         write_history(draft.path / "history.parquet", history, HISTORY_COLUMNS)
-        (draft.path / "run.json").write_text(json.dumps(run_figures))
+        (draft.path / "run.json").write_text(json.dumps(run_figures | asdict(said), indent=1))
         draft.rows["parameters"] = policy.model.num_parameters()
     return draft.published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a reader of a run's log checks before the policy is trained."""
+
+    model_type: str
+    """`model_type` of config.json."""
+    parameters: int
+    dialect: str
+    dialect_source: str
+    """What decided on the dialect."""
+    first_task: str
+    first_prompt: str
+    """The prompt of that task as the policy reads it; a long one is cut in the middle."""
+    prompt_tokens: int
+
+    def lines(self) -> tuple[str, str]:
+        """Return two lines for the log."""
+        return (
+            f"model {self.model_type}, {self.parameters / 1e6:.1f} million parameters, dialect "
+            f"{self.dialect} ({self.dialect_source})",
+            f"first prompt, of {self.first_task}, {self.prompt_tokens} tokens: {self.first_prompt}",
+        )
+
+
+def described(policy: Policy, dialect: Dialect, task: Task, *, setting: str) -> Described:
+    """Describe a policy, and render the prompt of a task.
+
+    Args:
+        policy: the base policy.
+        dialect: its dialect, with the tools of the task.
+        task: the first training task.
+        setting: `policy.dialect` of the profile.
+    """
+    token_ids = dialect.prompt_ids(task.prompt)
+    return Described(
+        model_type=str(policy.model.config.model_type),
+        parameters=policy.model.num_parameters(),
+        dialect=dialect.syntax.name,
+        dialect_source="its own, trained from scratch"
+        if dialect.is_embedded
+        else dialect_source(setting, str(policy.tokenizer.chat_template)),
+        first_task=task.task_id,
+        first_prompt=_one_line(dialect.text(token_ids)),
+        prompt_tokens=len(token_ids),
+    )
+
+
+_PROMPT_START, _PROMPT_END = 400, 300
+"""Characters of a long prompt that are shown: the tools or instructions, and the question."""
+
+
+def _one_line(text: str) -> str:
+    text = "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+    left_out = len(text) - _PROMPT_START - _PROMPT_END
+    if left_out <= 0:
+        return text
+    cut = f" [... {left_out} characters left out ...] "
+    return text[:_PROMPT_START] + cut + text[-_PROMPT_END:]
 
 
 def _fresh_policy(family: Family[Any], reading: ReadingMaterial, train: Sequence[Task]) -> Policy:

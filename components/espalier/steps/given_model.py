@@ -22,6 +22,7 @@ from espalier.config import (
     named_reference,
     open_named_model,
 )
+from espalier.dialects import foreign_format
 from espalier.policy.reading import weight_files
 from espalier.records import PolicyError, RegistryError
 from espalier.steps.kept import ARTIFACTS_VARIABLE
@@ -52,7 +53,8 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
 
     Args:
         profile: profile of a run on this machine; that of a submitted run has a path in the image.
-        say: takes a warning where training may run out of memory.
+        say: takes a warning where training may run out of memory, or the model's own call format
+            is none of the dialects.
 
     Raises:
         PolicyError: a named model that was not added, no such directory, a name on the Hub, no
@@ -68,12 +70,21 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
         raise PolicyError(missing_model(model))
     from espalier.policy.loading import load_tokenizer  # it imports torch
 
-    if load_tokenizer(model).chat_template is None:
+    template = load_tokenizer(model).chat_template
+    if template is None:
         raise PolicyError(
             f"policy.model = {model}: its tokenizer has no chat template. Set one in "
             "tokenizer_config.json, or use the instruction-tuned model of the same family."
         )
     _require_causal_lm(model)
+    family = foreign_format(str(template))
+    if family is not None and profile.policy.dialect == "auto":
+        say(
+            f"warning: policy.model = {model}: the call format of {family} is not supported; "
+            f'"{profile.policy.model_dialect}" is taught instead, which the model has not seen. '
+            "Give it more demonstrations and warm-start steps, or name a dialect of your own as "
+            "policy.dialect = module:Class"
+        )
     parameters, memory = stored_parameters(model), _training_memory(profile)
     if memory:
         processes = profile.training.processes if profile.training.sharded else 1

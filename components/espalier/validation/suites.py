@@ -197,7 +197,10 @@ _FOREIGN_TASK = "a demonstration of a dev or held-out task leaks its answer"
 _ORDER = "the policy's part must be exactly the assistant messages"
 _CALLS = "the recorded tool calls must be those that the messages show"
 _MASK = "a wrong mask trains the policy on the tool's words"
-_GUESS = "an answer that no observation shows teaches guessing"
+_GUESS = (
+    "an answer that no observation shows teaches guessing; a family whose answers are calculated "
+    "or done sets `answers_from_evidence = False` (docs/add-environment.md)"
+)
 _GRAMMAR = "the environment would refuse the action"
 _SHARE = "too little of the text is the policy's own, or it read no evidence"
 

@@ -118,7 +118,9 @@ class Refusal(Exception):
         return {
             "error": {
                 "message": str(self),
-                "type": _ERROR_TYPES.get(self.status, "server_error"),
+                "type": _ERROR_TYPES.get(
+                    self.status, "invalid_request_error" if self.status < 500 else "server_error"
+                ),
                 "param": self.param,
                 "code": self.code,
             }

@@ -177,6 +177,11 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
         found = gold_matches(task, program)
         return {name: weight * found[name].score for name, weight in weights.items() if weight}
 
+    def has_text_answer(self, task: Task) -> bool:
+        """Return False: a program is run."""
+        del task
+        return False
+
     def verify(self, task: Task, answer: str | None) -> float:
         """Return the outcome of a program, judged in a sandbox that is started for it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -16,6 +17,9 @@ from espalier_environments.customer_service.retail import RetailTools
 
 TRANSFER = "transfer_to_human_agents"
 """Name of the call that ends a conversation."""
+
+_READING = re.compile("get_|find_|list_|search_|calculate$|think$")
+"""Beginning of the names of tools that change nothing."""
 
 _DOMAINS = {"retail": RetailTools, "airline": AirlineTools}
 
@@ -47,6 +51,11 @@ def domain_in(folder: Path) -> str:
         f"{folder}: holds neither data/orders.json (retail) nor data/reservations.json (airline); "
         "name a folder of a domain in tau-bench's format"
     )
+
+
+def is_reading(action: ToolCall) -> bool:
+    """Return whether a call leaves the database as it is; a transfer does as well."""
+    return action.name == TRANSFER or _READING.match(action.name) is not None
 
 
 @lru_cache(maxsize=len(_DOMAINS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import cast
 
 from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver, waited
-from espalier.environments.episode import EpisodeRules, Reply, TurnResults
+from espalier.environments.episode import EpisodeRules, Reply, TurnResults, written_calls
 from espalier.environments.family import SimpleFamily
 from espalier.environments.funnel import Funnel
 from espalier.environments.mixins import FamilyQuestion, HasBenchmarks, PlainQuestion
@@ -44,6 +44,7 @@ from espalier_environments.customer_service.domains import (
     TRANSFER,
     domain_in,
     domain_tools,
+    is_reading,
     service_of,
 )
 from espalier_environments.customer_service.scoring import (
@@ -224,6 +225,14 @@ class CustomerService(SimpleFamily[CustomerServiceConfig], HasBenchmarks):
             return 0.0
         domain = _domain_of(task)
         return float(is_solved_by(task, actions, domain=domain, database=self._shop))
+
+    def answer_key(self, task: Task) -> Hashable:
+        """Return the gold actions that may change the database, and what the user must be told.
+
+        A request that is refused changes nothing, and neither do the calls that read.
+        """
+        changes = [action for action in gold_actions(task) if not is_reading(action)]
+        return written_calls(changes), outputs_of(task)
 
     # ------------------------------------------------------------------------------ benchmarks
 

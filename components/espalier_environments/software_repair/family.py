@@ -7,7 +7,7 @@ that failed because of the fault must pass, and those that passed must still pas
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from espalier.environments.mixins import HasBenchmarks
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import Script
 from espalier.environments.tools import Tool
-from espalier.records import DataError, FinalAnswer, Split, Task, ToolCall, ToolCalls
+from espalier.records import DataError, FinalAnswer, Split, Task, ToolCall, ToolCalls, json_digest
 from espalier.records.trajectory import Trajectory
 from espalier.rewards.swe_rl import BAD_FORMAT
 from espalier.sandbox.choice import PoolThread, sandbox_pool
@@ -200,6 +200,13 @@ class SoftwareRepair(SimpleFamily[SoftwareRepairConfig], HasBenchmarks):
         if self.settings.outcome == "tests":
             return {"resolved": outcome}
         return {"resolved": float(outcome > 1 - _ROUNDING), "swe_rl": outcome}
+
+    def answer_key(self, task: Task) -> Hashable:
+        """Return the gold patch; where files are written whole, the files as it leaves them."""
+        if self.settings.answer == "diff":
+            return task.verifier.gold
+        snapshot = self.snapshots.files(task)
+        return json_digest(snapshot | dict(gold_changes(task, snapshot)))
 
     def gold_script(self, task: Task) -> Script:
         """Yield the gold patch: as an answer, or file by file with the tools."""

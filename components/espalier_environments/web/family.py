@@ -125,6 +125,11 @@ class Web(SimpleFamily[WebConfig], HasBenchmarks, ProposesTasks, RelabelsFailure
             return 0.0
         return score(checks, Ending(answer or "", url, state), self.initial_state(task))
 
+    def has_text_answer(self, task: Task) -> bool:
+        """Return False: the pages of an episode are scored as well."""
+        del task
+        return False
+
     def verify(self, task: Task, answer: str | None) -> float:
         """Return the score of an answer that is given at once, before any click."""
         return self._score(task, answer, str(task.arguments["start"]), self.initial_state(task))

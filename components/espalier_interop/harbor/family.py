@@ -246,6 +246,11 @@ class Harbor(SimpleFamily[HarborConfig], HasBenchmarks):
             return self.settings.rewards[0]
         return graded.reward
 
+    def has_text_answer(self, task: Task) -> bool:
+        """Return False: tests score what an episode left behind."""
+        del task
+        return False
+
     def verify(self, task: Task, answer: str | None) -> float:
         """Refuse: the tests judge what was done in a sandbox, not an answer.
 

@@ -285,6 +285,10 @@ class Mcp(SimpleFamily[McpConfig], HasBenchmarks):
             yield ToolCalls((ToolCall(name=action["tool"], arguments=action["arguments"]),))
         yield FinalAnswer(task.verifier.gold[0])
 
+    def has_text_answer(self, task: Task) -> bool:
+        """Return whether its line has an answer; otherwise checks score the servers."""
+        return task.verifier.kind == "exact_match"
+
     def gold_script(self, task: Task) -> Script:
         """Yield the demonstration if there is one, since checks depend on the actions."""
         if task.extra.get("actions") is None:

@@ -219,7 +219,12 @@ class Attempt:
         if wrong:
             raise Refusal(400, f"terms: {', '.join(wrong)} is not finite", param="terms")
         if self.reward is not None and self.reward != dict(terms):
-            raise Refusal(409, "this attempt already has another reward, which stands")
+            raise Refusal(
+                409,
+                f"this attempt already has the reward {_said(self.reward)}, which stands; "
+                f"{_said(terms)} is refused. Post one reward for each attempt, with all its terms",
+                param="terms",
+            )
         self.reward = dict(terms)
 
     def _expect_going_on(self) -> None:
@@ -347,3 +352,7 @@ def _with_new_id(call: ToolCall, place: int, answer_id: str) -> ToolCall:
     # nine letters and digits, as Mistral's chat templates require
     digest = hashlib.sha256(f"{answer_id}:{place}".encode()).hexdigest()
     return call.model_copy(update={"call_id": digest[:9]})
+
+
+def _said(terms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name[:40]}={value:g}" for name, value in sorted(terms.items())[:5])

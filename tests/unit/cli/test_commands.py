@@ -141,6 +141,29 @@ def test_a_folder_that_is_no_run_is_refused(espalier, tmp_path, command):
     assert (result.exit_code, str(tmp_path / "absent") in result.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--out elsewhere",
+        "--against other",
+        "--set seed=1",
+        "--profile smoke",
+        "--runs elsewhere",
+        "--key-variable KEY",
+        "--prompt-price 1",
+        "--completion-price 1",
+        "--concurrency 2",
+    ],
+)
+@pytest.mark.parametrize("json", ["", "--json"])
+def test_an_option_that_only_suites_have_is_refused(espalier, tmp_path, option, json):
+    command = f"evaluate {tmp_path}/policy --run {tmp_path} {option} {json}"
+    result = espalier(*command.split())
+    assert result.exit_code == 2
+    assert option.split()[0] in result.stderr
+    assert "--suite heldout" in result.stderr
+
+
 def test_an_empty_folder_is_refused_before_anything_is_made(espalier, tmp_path):
     documents = tmp_path / "documents"
     documents.mkdir()

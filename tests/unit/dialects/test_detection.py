@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from espalier.dialects import SYNTAXES, chosen_dialect, detected_dialect
+from espalier.dialects import (
+    SYNTAXES,
+    chosen_dialect,
+    detected_dialect,
+    dialect_source,
+    foreign_format,
+)
 from espalier.policy.embedded import chat_template
 from tests.factories.tiny import TOOLS
 
@@ -58,3 +64,67 @@ def test_of_several_named_templates_any_may_teach_the_dialect(tmp_path, name):
     ]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
     assert chosen_dialect("auto", tmp_path) == name
+
+
+FOREIGN = {
+    "GLM": [
+        "[gMASK]<sop>{{ '<|observation|>' }}",
+        "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n</tool_call>",
+    ],
+    "gpt-oss": [
+        "<|start|>assistant<|channel|>commentary to=functions.x <|message|>{}<|call|>",
+        "{{ '<|start|>system<|message|>' }}{{ '<|channel|>analysis' }}",
+    ],
+    "DeepSeek": [
+        "<\uff5cAssistant\uff5c><\uff5ctool▁calls▁begin\uff5c><\uff5ctool▁call▁begin\uff5c>function",
+        "<\uff5cDSML\uff5cfunction_calls>",
+        "{{ '<\uff5cUser\uff5c>' + m.content + '<\uff5cAssistant\uff5c>' }}",
+    ],
+    "Gemma": [
+        "<start_of_turn>model\n{{ m.content }}<end_of_turn>",
+        "<start_function_call>call:f{}<end_function_call>",
+        "<|turn>model\n<|tool_call>call:f{}<tool_call|><turn|>",
+    ],
+    "Cohere": [
+        "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>Action: ```json",
+        "<|START_ACTION|>[]<|END_ACTION|>",
+    ],
+    "Kimi": ["<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"],
+    "MiniMax": ['<minimax:tool_call>\n<invoke name="f">'],
+    "Phi": ["<|tool|>[]<|/tool|><|assistant|>{{ m }}<|end|>"],
+    "Granite": ["<|start_of_role|>assistant<|end_of_role|><|tool_call|>[]"],
+    "Nemotron": ["<TOOLCALL>[]</TOOLCALL>"],
+}
+"""Family -> what the published templates of its releases write, without their words."""
+
+
+@pytest.mark.parametrize(
+    ("family", "template"), [(one, text) for one, texts in FOREIGN.items() for text in texts]
+)
+def test_a_call_format_without_a_dialect_is_named(family, template):
+    assert foreign_format(template + MESSAGES) == family
+
+
+@pytest.mark.parametrize("template", FAMILIES.values())
+def test_a_template_that_a_dialect_fits_is_not_foreign(template):
+    assert foreign_format(template) is None
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_a_template_of_an_embedded_policy_is_not_foreign(name):
+    assert foreign_format(chat_template(SYNTAXES[name], TOOLS)) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "template", "said"),
+    [
+        ("hermes", FAMILIES["llama3"], "policy.dialect"),
+        ("auto", FAMILIES["llama3"], "its chat template"),
+        ("auto", chat_template(SYNTAXES["react"], TOOLS), "its chat template"),
+        ("auto", FAMILIES["tags"], "the fallback: its chat template has no known call format"),
+        ("auto", FOREIGN["Gemma"][0], "the fallback: its chat template has no known call format"),
+    ],
+)
+def test_the_origin_of_a_dialect_is_said(setting, template, said):
+    assert dialect_source(setting, template) == said

@@ -68,6 +68,35 @@ class Untaught(Family):
     tools, tasks, verify, flaws = Echo.tools, Echo.tasks, Echo.verify, ()
 
 
+class Alike(Echo):
+    """Whatever is asked for, the gold answer is one word."""
+
+    def tasks(self, split, count):
+        return [
+            task.model_copy(
+                update={"verifier": task.verifier.model_copy(update={"gold": ("done",)})}
+            )
+            for task in super().tasks(split, count)
+        ]
+
+
+class Keyed(Alike):
+    """Its gold answers are one word, but not what it calls its answers."""
+
+    flaws = ("lenient",)
+
+    def answer_key(self, task):
+        return task.question
+
+
+class TwoOfAKind(Echo):
+    """One answer solves the first two tasks, and another the others."""
+
+    def tasks(self, split, count):
+        first, second, *others = super().tasks(split, count)
+        return [first, second.model_copy(update={"verifier": first.verifier}), *others]
+
+
 class Public(Echo, HasBenchmarks):
     def read_benchmark(self, path):
         return self.tasks("heldout", len(path.read_text().splitlines()))
@@ -98,7 +127,7 @@ def test_a_sound_family_passes_with_its_counts():
     assert done.exit_code == 0
     assert found == {
         "family": f"{__name__}:Echo", "tools": [], "tasks": 5, "accepted": 5, "refused": 5,
-        "repeated": 5, "demonstrated": 5, "faults": [],
+        "untried": 0, "repeated": 5, "demonstrated": 5, "faults": [],
     }  # fmt: skip
 
 
@@ -110,6 +139,9 @@ def test_a_sound_family_passes_with_its_counts():
         ("Strict", "the teacher solves none of 5"),
         ("Shared", "stand in two splits"),
         ("Moody", "its episode differs the second time"),
+        ("Strict", "override `Family.gold_script`"),
+        ("Alike", "no wrong answer was tried: all 5 tasks have the gold answer 'done'"),
+        ("Keyed", "the gold answer of"),
     ],
 )
 def test_a_flawed_family_fails_and_the_flaw_is_named(name, fault):
@@ -143,3 +175,28 @@ def test_a_profile_is_written_once_for_a_class(tmp_path):
     assert done.exit_code == 0, done.output
     assert "cannot be written" in invoked(*command).stderr
     assert "nothing" in invoked("add", "python_math").stderr
+
+
+@pytest.mark.parametrize("name", ["Alike", "TwoOfAKind"])
+def test_tasks_without_a_wrong_answer_to_try_are_counted(name):
+    found = json.loads(checked(name).stdout)
+    assert found["untried"] == {"Alike": 5, "TwoOfAKind": 0}[name]
+    assert found["refused"] == {"Alike": 0, "TwoOfAKind": 5}[name]
+
+
+@pytest.mark.parametrize(
+    ("family", "seed", "count"),
+    [
+        ("customer_service", 0, 40),
+        pytest.param("customer_service", 1, 40, marks=pytest.mark.slow),
+        pytest.param("software_repair", 0, 20, marks=pytest.mark.slow),
+    ],
+)
+def test_families_of_states_pass_their_own_check(family, seed, count, tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(f'seed = {seed}\n[environment]\nname = "{family}"\n')
+    done = invoked("check", str(path), "--count", str(count), "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["faults"]) == (0, [])
+    assert found["refused"] + found["untried"] == count
+    assert found["refused"] >= count // 2

@@ -2,12 +2,16 @@ import json
 
 import pytest
 
-from espalier.config import EvaluationConfig, Profile
+from espalier.config import EvaluationConfig, Profile, family_class
+from espalier.environments import StatefulFamily, make_task
 from espalier.evaluation import results_table
 from espalier.evaluation.policies import PolicyEvaluation, RolloutCost
 from espalier.evaluation.results import summarize
 from espalier.evaluation.suite import make_suite
 from espalier.records import Manifest, shown_group
+from espalier.reporting.charts import exact_match_chart
+from espalier.reporting.comparison import compare
+from espalier.reporting.summary import PolicyFigures
 from espalier.stages.evaluate import policy_digest, results_of
 from tests.factories.evaluation import a_row, a_task
 
@@ -24,7 +28,10 @@ def judged(correct):
 
 @pytest.fixture(scope="module")
 def results():
-    profile = Profile(evaluation=EvaluationConfig(bootstrap_resamples=200))
+    return results_with(Profile(evaluation=EvaluationConfig(bootstrap_resamples=200)))
+
+
+def results_with(profile):
     suite = make_suite(profile, [a_task(str(place)) for place in range(4)], "k")
     by_policy = {
         "untrained": judged([False, False, False, False]),
@@ -47,6 +54,79 @@ def test_the_table_has_a_row_a_policy_and_the_gain(results):
     assert [row["EM %"] for row in table] == ["0.0", "25.0", "75.0", "+50.0"]
     assert [row["1 hop %"] for row in table] == ["0.0", "50.0", "100.0", ""]
     assert len({tuple(row) for row in table}) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"), [({}, "after reading"), ({"model": "smollm2"}, "untrained")]
+)
+def test_a_base_policy_that_was_taught_to_read_is_named_so(policy, name):
+    found = results_with(Profile.model_validate({"policy": policy}))
+    assert results_table(found)[0]["policy"] == name
+    assert compare(found).policies[0] == name
+    assert name in exact_match_chart(found).figures[0]
+
+
+def test_results_of_before_keep_their_name(results):
+    before = {key: value for key, value in results.items() if key != "taught_to_read"}
+    assert results_table(before)[0]["policy"] == compare(before).policies[0] == "untrained"
+
+
+def test_f1_is_left_out_where_no_answer_is_a_text(results):
+    rows = [a_row(str(place), f1=None) for place in range(3)]
+    found = summarize(rows, EvaluationConfig(), 0)
+    assert not {"f1", "f1_ci95"} & set(found)
+    figures = dict.fromkeys(("untrained", "warm_start", "trained"), found)
+    without = {**results, "eval": {**results["eval"], **figures}}
+    assert "F1 %" not in results_table(without)[0]
+    labels = {row.label for row in compare({"eval": {"trained": found}}).groups[0][1]}
+    assert "F1" not in labels
+    assert PolicyFigures.model_validate(found).f1 is None
+
+
+def test_f1_is_over_the_answers_that_are_texts():
+    rows = [a_row("a", f1=None), a_row("b", f1=0.5), a_row("c", f1=1.0)]
+    assert summarize(rows, EvaluationConfig(), 0)["f1"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "is_text"),
+    [
+        ("search_qa", "exact_match", True),
+        ("python_math", "math_equivalence", True),
+        ("procedural", "reasoning_gym", True),
+        ("tests.unit.environments.prices:Prices", "exact_match", True),
+        ("customer_service", "final_state", False),
+        ("shop", "purchase", False),
+        ("sql", "rows", False),
+        ("web", "web", False),
+        ("code", "unit_tests", False),
+        ("software_repair", "hidden_tests", False),
+        ("function_calling", "calls", False),
+        ("espalier_interop.mcp:Mcp", "exact_match", True),
+        ("espalier_interop.mcp:Mcp", "checks", False),
+        ("espalier_interop.harbor:Harbor", "tests", False),
+        ("espalier_interop.verifiers:TasksetFamily", "server", False),
+        ("espalier_interop.openenv:OpenEnv", "server", False),
+        (f"{__name__}:Safe", "exact_match", False),
+    ],
+)
+def test_only_families_of_texts_have_an_f1(family, kind, is_text):
+    task = make_task("f", "q", gold=("g",), split="heldout", source="s", key="k", kind=kind)
+    own = family_class(family)
+    assert own.has_text_answer(own, task) is is_text
+
+
+class Safe(StatefulFamily):
+    name = "safe"
+
+    def episode(self, task):
+        raise NotImplementedError
+
+    def tools(self):
+        return ()
+
+    def tasks(self, split, count):
+        return ()
 
 
 def known(places, **fields):

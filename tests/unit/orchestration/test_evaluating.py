@@ -104,6 +104,8 @@ def test_report_and_card_say_the_seven_traits(at):
     (own,) = card.values()
     assert len(own["traits"]) == 7
     assert own["traits"][0]["holds"], "all ten tasks that there are"
+    assert own["traits"][0]["trait"] == "1,000 questions, or all that there are"
+    assert own["traits"][0]["found"].startswith("all 10 tasks that there are, fewer than 1,000")
     assert "sums" in (folder / "report.md").read_text()
     assert "<script" not in (folder / "report.html").read_text()
 

@@ -18,6 +18,7 @@ from espalier.steps.given_model import (
 )
 from espalier.steps.running import run_stage
 from tests.factories.named_models import added_model
+from tests.factories.records import make_task
 from tests.factories.storage import artifact
 from tests.factories.tiny import tiny_policy
 
@@ -57,6 +58,33 @@ def test_a_model_that_is_not_there_has_its_remedy(tmp_path, monkeypatch, model, 
     monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path))
     with pytest.raises(PolicyError, match=said):
         check(Path(model))
+
+
+def with_template(model, sign):
+    path = model / "chat_template.jinja"
+    path.write_text("{# " + sign + " #}{% for m in messages %}{{ m.content }}{% endfor %}")
+
+
+@pytest.mark.parametrize(
+    ("sign", "family", "taught"),
+    [
+        ("<start_of_turn>", "Gemma", "tags"),
+        ("<\uff5ctool▁calls▁begin\uff5c>", "DeepSeek", "tags"),
+        ("<|START_ACTION|>", "Cohere", "tags"),
+        ("<|channel|>", "gpt-oss", "tags"),
+        ("<tool_call>name<arg_key>", "GLM", "hermes"),
+    ],
+)
+def test_a_foreign_call_format_is_warned_of(model, sign, family, taught):
+    with_template(model, sign)
+    (line,) = check(model)
+    assert line.startswith(f"warning: policy.model = {model}: ")
+    assert f"the call format of {family} is not supported" in line
+    assert f'"{taught}" is taught instead' in line
+    said = []
+    policy = PolicyConfig(model=model, dialect="react")
+    check_given_model(Profile(policy=policy), said.append)
+    assert said == [], "the user has chosen"
 
 
 def without_chat_template(model):
@@ -175,13 +203,17 @@ def test_a_step_starts_from_the_named_model_in_the_bucket(tmp_path, monkeypatch)
     monkeypatch.setenv("ESPALIER_ARTIFACTS", str(tmp_path / "artifacts"))
     inputs = {name: str(tmp_path / name) for name in STAGES["prepare_policy"].inputs}
     for path in inputs.values():
-        artifact(Path(path))
+        task = make_task("train-1", "Where is Lyon?").model_dump_json()
+        artifact(Path(path), {"tasks/train.jsonl": f"{task}\n".encode()})
     profile = Profile(policy=PolicyConfig(model=Path(str(reference))))
     output = tmp_path / "base_policy"
     run_stage(
         "prepare_policy", profile.model_dump_json(), inputs, str(output), lambda name, value: None
     )
     assert read_manifest(output).inputs["policy.model"] == content
+    said = json.loads((output / "run.json").read_bytes())
+    assert (said["dialect"], said["first_task"]) == ("tags", "train-1")
+    assert "where is lyon?" in said["first_prompt"]
     assert (
         load_policy(output / "policy").model.num_parameters()
         == read_manifest(output).rows["parameters"]

@@ -14,6 +14,7 @@ from espalier.training.rl.assessment import (
     engine_mismatch,
     failing_start_warning,
     mismatch_warning,
+    silent_start_warning,
 )
 from espalier.training.rl.rows import Group, dense_rows, learning_batch
 from espalier.training.scoring import ScoreRequest, score
@@ -333,3 +334,16 @@ def test_a_start_without_a_right_attempt_is_warned_of_once():
     calling = [wrong, wrong, {**wrong, "tool_calls": 0.5}]
     assert "policy.dialect" not in failing_start_warning(calling)
     assert "warm_start.steps" in failing_start_warning(calling)
+
+
+def test_a_start_without_a_call_is_warned_of_where_tools_are_offered():
+    silent = {"pass_rate": 0.4, "tool_calls": 0.0}
+    line = silent_start_warning([silent] * 3)
+    assert "called a tool" in line
+    assert "policy.dialect" in line
+    assert silent_start_warning([*[silent] * 2, {**silent, "tool_calls": 0.1}]) is None
+    assert silent_start_warning([silent] * 2) is silent_start_warning([silent] * 4) is None
+    wrong = {**silent, "pass_rate": 0.0}
+    assert silent_start_warning([wrong] * 3) is None, "said once"
+    assert "called a tool" in failing_start_warning([wrong] * 3)
+    assert "called a tool" not in failing_start_warning([wrong] * 3, offers_tools=False)

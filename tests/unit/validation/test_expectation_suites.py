@@ -107,3 +107,10 @@ def test_tables_of_another_form_or_without_rows_fail(task_frame):
     assert "has_rows" in failures(empty, suite)
     repeated = with_value(task_frame, "task_id", "train-0")
     assert failures(repeated, suite)["task_ids_are_unique"] == (0, 5)
+
+
+def test_what_evidence_asks_names_the_attribute_of_a_family():
+    (reason,) = (
+        one.reason for one in trajectory_suite(CONFIG) if one.name == "answer_is_in_the_evidence"
+    )
+    assert "answers_from_evidence = False" in reason

@@ -280,3 +280,21 @@ def test_an_answer_is_read_as_a_client_sends_it_back(replayed):
 def test_a_replayed_field_that_would_change_it_is_refused():
     with pytest.raises(Refusal, match="function_call"):
         chat(messages=[{"role": "assistant", "content": "", "function_call": {"name": "f"}}])
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (406, "invalid_request_error"),
+        (409, "invalid_request_error"),
+        (410, "invalid_request_error"),
+        (422, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "server_error"),
+        (502, "server_error"),
+        (503, "service_unavailable_error"),
+    ],
+)
+def test_only_a_fault_of_the_server_is_called_one(status, kind):
+    assert Refusal(status, "no").body()["error"]["type"] == kind

@@ -7,7 +7,7 @@ family at the cost of another.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -276,6 +276,14 @@ class Mixture(
         """Return the member's key for rewordings, prefixed with its name; empty if unknown."""
         key = self.of(task).question_key(task)
         return f"{task.environment}: {key}" if key else ""
+
+    def answer_key(self, task: Task) -> Hashable:
+        """Return the member's key with its name."""
+        return task.environment, self.of(task).answer_key(task)
+
+    def has_text_answer(self, task: Task) -> bool:
+        """Return what the task's own family says."""
+        return self.of(task).has_text_answer(task)
 
     def gold_script(self, task: Task) -> Script:
         """Return the gold script of the task's own family."""

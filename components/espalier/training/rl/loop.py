@@ -19,8 +19,8 @@ from espalier.training.checkpoint import CheckpointStore
 from espalier.training.optimization import skipped_warning
 from espalier.training.rl.assessment import (
     StepContext,
-    failing_start_warning,
     mismatch_warning,
+    start_warning,
 )
 from espalier.training.rl.ledger import Outcome
 from espalier.training.rl.models import Layout, Models, perplexities
@@ -68,6 +68,8 @@ class LoopParts:
     """The rollers' exploration of action kinds."""
     reward_figures: Callable[[], Figures] = dict
     """Agreement and cost so far of the models that grade attempts."""
+    offers_tools: bool = True
+    """Whether the policy may call tools."""
     self_play: SelfPlay | None = None
     """Adds tasks to the pool between two refreshes; None where the profile has none."""
 
@@ -183,7 +185,7 @@ class RlLoop:
                     tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
                 if warning := mismatch_warning(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
-                if warning := failing_start_warning(progress.history):
+                if warning := start_warning(progress.history, offers_tools=self.parts.offers_tools):
                     tracker.note(warning)
                 figures = _tracker_metrics(row) | self._timings(row, before)
                 tracker.metrics(figures, step=step + 1)
