@@ -50,7 +50,8 @@ _log = logging.getLogger(__name__)
 class AgentRequest(ModelRequest):
     """Body of a chat request to an agent: one question."""
 
-    neutral: ClassVar = RequestPart.neutral | {
+    neutral: ClassVar = {
+        **RequestPart.neutral,
         "n": (1,),
         "top_p": (1,),
         "logprobs": (False,),
