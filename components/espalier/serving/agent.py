@@ -191,6 +191,8 @@ class EpisodeAnswering:
     metrics: Metrics
     seed: int
     answer_id: str
+    created: int
+    """Seconds since 1970 (UTC)."""
     began_s: float
     """Time at which the request's body had arrived, on the clock of `time.perf_counter`."""
     timeout_s: float
@@ -234,7 +236,7 @@ class EpisodeAnswering:
         return {
             "id": f"chatcmpl-{self.answer_id}",
             "object": kind,
-            "created": int(time.time()),
+            "created": self.created,
             "model": self.request.model,
             "system_fingerprint": self.agent.source.fingerprint,
             "choices": [] if choice is None else [{"index": 0, **choice}],

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -43,7 +43,6 @@ _PROBES = frozenset({"/healthz", "/readyz"})
 _FIGURES = frozenset({"/health", "/metrics"})
 """Paths that are answered when all places are taken, and without a key unless
 `serving.guard_health` is set."""
-_Asked: TypeAlias = CompletionRequest | ChatRequest | AgentRequest
 _DROPPING_S = 0.2
 """Seconds, beyond `STALLED_S`, that a request waits for a stalled client to be disconnected."""
 _ANSWERED = (Refusal, EngineError, HTTPException, Exception)
@@ -234,14 +233,11 @@ class Endpoint:
 
     async def completions(self, request: Request) -> Response:
         """Continue texts or token ids."""
-        if isinstance(self._policy, ServedAgent):
-            raise Refusal(404, "an agent is served here: ask /v1/chat/completions")
         return await self._answer(request, CompletionRequest)
 
     async def chat(self, request: Request) -> Response:
         """Write the next message of a conversation; of an agent, the answer of an episode."""
-        is_agent = isinstance(self._policy, ServedAgent)
-        return await self._answer(request, AgentRequest if is_agent else ChatRequest)
+        return await self._answer(request, ChatRequest)
 
     async def refuse(self, request: Request, error: Exception) -> Response:
         """Answer with an error in OpenAI's format."""
@@ -249,18 +245,22 @@ class Endpoint:
         self._metrics.count_request(_route(request), refusal.status)
         return JSONResponse(refusal.body(), refusal.status, refusal.headers)
 
-    async def _answer(self, http: Request, kind: type[_Asked]) -> Response:
+    async def _answer(
+        self, http: Request, kind: type[CompletionRequest] | type[ChatRequest]
+    ) -> Response:
         body = await read_body(http, self._config)
         began_s = time.perf_counter()
-        policy, parsed = self._ready_policy(), parse(body, kind)
+        policy = self._ready_policy()
         with ExitStack() as places:
-            await self._admission.make_room(1)
-            places.enter_context(self._admission.hold(1))  # planning takes up a place, too
-            if isinstance(parsed, AgentRequest):
-                assert isinstance(policy, ServedAgent), "requests are parsed for what is served"
+            if isinstance(policy, ServedAgent):
+                if kind is not ChatRequest:
+                    raise Refusal(404, "an agent is served here: ask /v1/chat/completions")
+                parsed = parse(body, AgentRequest)
+                await self._hold(1, places)
                 answering = self._episode(parsed, policy, began_s)
             else:
-                assert not isinstance(policy, ServedAgent), "requests are parsed for what is served"
+                parsed = parse(body, kind)
+                await self._hold(1, places)  # planning takes up a place, too
                 answering = await self._sampling(parsed, policy, began_s, places)
             if parsed.stream:
                 streams = self._admission.streams
@@ -268,6 +268,11 @@ class Endpoint:
             whole = await while_connected(http.receive, answering.whole())
         self._metrics.count_request(_route(http), 200)
         return Response(json.dumps(whole, allow_nan=False), media_type="application/json")
+
+    async def _hold(self, answers: int, places: ExitStack) -> None:
+        """Hold places for answers until `places` is closed."""
+        await self._admission.make_room(answers)
+        places.enter_context(self._admission.hold(answers))
 
     def _episode(
         self, parsed: AgentRequest, agent: ServedAgent, began_s: float
@@ -279,6 +284,7 @@ class Endpoint:
             self._metrics,
             seed=self._new_seed() if parsed.seed is None else parsed.seed,
             answer_id=uuid.uuid4().hex,
+            created=int(time.time()),
             began_s=began_s,
             timeout_s=self._config.request_timeout_s,
         )
@@ -295,8 +301,7 @@ class Endpoint:
         planned = await asyncio.get_running_loop().run_in_executor(
             self._planner, plan, parsed, policy, self._config, self._new_seed
         )
-        await self._admission.make_room(len(planned.orders) - 1)
-        places.enter_context(self._admission.hold(len(planned.orders) - 1))
+        await self._hold(len(planned.orders) - 1, places)
         shape = AnswerShape(
             parsed, planned, policy, answer_id=uuid.uuid4().hex, created=int(time.time())
         )
