@@ -29,6 +29,8 @@ class ScriptedSession:
 class ScriptedEngine:
     """Its sessions take their actions from one list of token ids, in the order of asking."""
 
+    failure = None
+
     def __init__(self, stop_rule, actions):
         self.policy_version = 3
         self.counters = EngineCounters()

@@ -14,7 +14,6 @@ import typer
 from espalier.cli.app import (
     JsonOption,
     ModelArgument,
-    ProfileOption,
     RunOption,
     RunsOption,
     SetOption,
@@ -149,31 +148,66 @@ def versions_table(records: Sequence[Mapping[str, Any]]) -> str:
         "espalier serve espalier-search-agent@champion --port 8080",
         "espalier serve models:/espalier-search-agent/3 --set serving.rows=16",
         "espalier serve espalier-search-agent@champion --set serving.api_keys_file=api-keys",
+        "espalier serve --run runs/demo",
+        "espalier serve espalier-search-agent@champion --run runs/demo",
     )
 )
-def serve(
+def serve(  # noqa: PLR0913 (the options of a command)
     *,
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="MODEL",
+            metavar="[MODEL]",
             help="A policy directory, MODEL@champion, or models:/MODEL/3; a version is served only "
-            "if it passed the gate or was forced with a reason.",
+            "if it passed the gate or was forced with a reason. Default with --run: the run's "
+            "trained policy.",
         ),
-    ],
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Serve the agent: answer a question by a whole episode, with the tools, the "
+            "knowledge and the profile of this run.",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port; 0 takes any free one.")] = 8000,
-    profile: ProfileOption = "laptop",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            help="Name in pipelines/profiles, or path of a .toml file; default: laptop, and with "
+            "--run the run's own.",
+        ),
+    ] = None,
     set_: SetOption = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Serve a policy behind an OpenAI-compatible endpoint, until interrupted."""
+    """Serve a policy behind an OpenAI-compatible endpoint, until interrupted.
+
+    The policy's tool calls are the caller's to run. With --run the agent runs them itself, and
+    the answer is that of the whole episode.
+    """
     from espalier.serving.server import Serving
     from espalier.serving.server import serve as serve_until_interrupted
-    from espalier.steps.profiles import named_profile
 
-    serving = Serving(model=model, host=host, port=port, runs_dir=runs)
-    chosen = named_profile(profile, set_ or ())
+    if model is None and run is None:
+        raise typer.BadParameter("name a MODEL, or a run with --run RUN")
+    if profile is not None and run is not None:
+        raise typer.BadParameter(
+            "--run has a profile of its own: change it with --set, without --profile"
+        )
+    serving = Serving(model=model, run=run, host=host, port=port, runs_dir=runs)
+    if run is None:
+        from espalier.steps.profiles import named_profile
+
+        chosen = named_profile(profile or "laptop", set_ or ())
+    else:
+        from espalier.orchestration.finished_run import open_finished_run
+
+        chosen = open_finished_run(run).changed(set_ or ())
     serve_until_interrupted(serving, chosen, lambda line: typer.echo(line, err=True))
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+import json
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from espalier.config import Profile
+from espalier.config import Profile, parse_profile, parsed_override
 from espalier.determinism import prepare_torch
-from espalier.environments import EnvironmentsOver, family_of
 from espalier.evaluation import (
     QuestionRow,
     Suite,
@@ -33,9 +33,7 @@ from espalier.evaluation.suite_results import rows_table
 from espalier.orchestration.results import aligned
 from espalier.orchestration.run_directory import PROFILE_NAME
 from espalier.records import (
-    SPLITS,
     ArtifactError,
-    DataError,
     Message,
     RegistryError,
     Task,
@@ -50,6 +48,7 @@ from espalier.steps.profiles import saved_profile
 if TYPE_CHECKING:
     import pandas as pd
 
+    from espalier.rollout.asking import RunTasks
     from espalier.rollout.roller import TrajectorySampler
 
 
@@ -63,6 +62,16 @@ class FinishedRun:
     def folder(self, artifact: str) -> Path:
         """Path of an artifact of the chain, published or not."""
         return self.path / artifact
+
+    def changed(self, overrides: Sequence[str]) -> Profile:
+        """The profile with `section.key=value` changes.
+
+        Raises:
+            ProfileError: a change is invalid.
+        """
+        tables = json.loads(self.profile.model_dump_json())
+        changes = [parsed_override(one) for one in overrides]
+        return parse_profile(tables, changes, self.path / PROFILE_NAME)
 
 
 def open_finished_run(run_dir: Path) -> FinishedRun:
@@ -165,19 +174,12 @@ def _suite_of(run: FinishedRun) -> Suite:
 
 def _rows(run: FinishedRun, policy_dir: Path) -> list[QuestionRow]:
     from espalier.evaluation import policies
+    from espalier.rollout.asking import run_environments
 
     prepare_torch(run.profile.threads)
     tasks = read_tasks(run.folder("accepted") / "tasks" / "heldout.jsonl")
-    with _environments(run) as environments_over:
+    with run_environments(run.path, run.profile) as environments_over:
         return policies.evaluate_policy(policy_dir, tasks, environments_over(VIEW), run.profile)
-
-
-def _environments(run: FinishedRun) -> AbstractContextManager[EnvironmentsOver]:
-    """Environments of the run's family, with the memory that the run's policies used."""
-    from espalier.environments.memory import remembering
-
-    family = remembering(run.profile, run.folder("accepted"))
-    return family.environments(run.folder("knowledge"))
 
 
 def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
@@ -197,13 +199,10 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
 class Conversation:
     """Chat with a policy: every question or task is an episode of its own."""
 
-    def __init__(
-        self, roller: TrajectorySampler, profile: Profile, tasks: Mapping[str, Task]
-    ) -> None:
+    def __init__(self, roller: TrajectorySampler, tasks: RunTasks, seed: int) -> None:
         self._roller = roller
-        self._family = family_of(profile)
-        self._seed = profile.seed
         self._tasks = tasks
+        self._seed = seed
 
     @classmethod
     @contextmanager
@@ -219,23 +218,15 @@ class Conversation:
                 damaged.
             PolicyError: not a policy directory.
         """
-        from espalier.rollout.roller import Roller
+        from espalier.rollout.asking import opened_agent
 
         run = open_finished_run(run_dir)
         prepare_torch(run.profile.threads)
-        open_artifact(run.folder("knowledge"))
-        open_artifact(run.folder("accepted"))
-        tasks = {
-            task.task_id: task
-            for split in reversed(SPLITS)  # held-out ones first
-            for task in read_tasks(run.folder("accepted") / "tasks" / f"{split}.jsonl")
-        }
         if policy_dir is None:
             open_artifact(run.folder("trained_policy"))
             policy_dir = run.folder("trained_policy") / "policy"
-        with _environments(run) as environments_over:
-            roller = Roller.open(policy_dir, environments_over("full"), run.profile)
-            yield cls(roller, run.profile, tasks)
+        with opened_agent(run.path, run.profile, policy_dir) as (roller, tasks):
+            yield cls(roller, tasks, run.profile.seed)
 
     def ask(self, question: str) -> Trajectory:
         """Roll out one episode for the question, decoded greedily; it has no gold answer.
@@ -243,19 +234,7 @@ class Conversation:
         Raises:
             DataError: the run's tasks have a state of their own, which a question lacks.
         """
-        task = self._family.chat_task(question)
-        others = [
-            other
-            for other in self._tasks.values()
-            if (other.environment, other.metadata.split) == (task.environment, "heldout")
-        ]
-        # every task may have the same arguments, such as an index to search
-        if not task.arguments and any(one.arguments != others[0].arguments for one in others):
-            raise DataError(
-                f"a task of {task.environment} is more than its question: it has a state of its "
-                f"own. Play one of the run's tasks: --task {others[0].task_id}"
-            )
-        return self.play(task)
+        return self.play(self._tasks.of_question(question))
 
     def task(self, task_id: str) -> Task:
         """A task of the run, of any split.
@@ -263,12 +242,7 @@ class Conversation:
         Raises:
             DataError: the run has no such task.
         """
-        if task_id not in self._tasks:
-            raise DataError(
-                f"the run has no task {task_id}. Its tasks are in accepted/tasks, "
-                f"{next(iter(self._tasks), 'none')} for one"
-            )
-        return self._tasks[task_id]
+        return self._tasks.named(task_id)
 
     def play(self, task: Task) -> Trajectory:
         """Roll out one episode of a task, decoded greedily."""

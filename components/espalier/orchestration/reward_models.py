@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from espalier.config import Profile, parse_profile, parsed_override
 from espalier.determinism import prepare_torch
 from espalier.orchestration.finished_run import open_finished_run
-from espalier.orchestration.run_directory import PROFILE_NAME
 from espalier.records import NullTracker, Tracker
 
 if TYPE_CHECKING:
@@ -40,13 +38,8 @@ def train_reward_model(
     from espalier.training.reward_models.fitting import INPUTS, fit_reward_model
 
     run = open_finished_run(run_dir)
-    profile = _changed(run.profile, overrides, run_dir / PROFILE_NAME)
+    profile = run.changed(overrides)
     prepare_torch(profile.threads)
     inputs = {name: run.folder(name) for name in INPUTS}
     fit_reward_model(profile, inputs, output_dir, kind, tracker or NullTracker())
     return json.loads((output_dir / "run.json").read_text(encoding="utf-8"))
-
-
-def _changed(profile: Profile, overrides: Sequence[str], source: Path) -> Profile:
-    tables = json.loads(profile.model_dump_json())
-    return parse_profile(tables, [parsed_override(one) for one in overrides], source)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -28,6 +28,10 @@ _ERROR_EVENT_S = 1.0
 
 STALLED_S = 1.0
 """Seconds without reading after which a client loses its place to one that waits for it."""
+
+
+DONE = b"data: [DONE]\n\n"
+"""The last event of a stream."""
 
 
 class Event(NamedTuple):
@@ -70,20 +74,20 @@ class Answering:
         """
         sampled = 0
         for opening in self.shape.opening():
-            yield _event(opening)
+            yield sent_event(opening)
         try:
             async with aclosing(self._events()) as events:
                 async for number, piece in events:
                     sampled += len(piece.token_ids)
                     if (content := self.shape.piece(number, piece)) is not None:
-                        yield _event(content)
+                        yield sent_event(content)
         except (Refusal, EngineError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(500, str(error))
-            yield _event(refusal.body())
+            yield sent_event(refusal.body())
             return
         for closing in self.shape.closing(sampled):
-            yield _event(closing)
-        yield b"data: [DONE]\n\n"
+            yield sent_event(closing)
+        yield DONE
 
     async def _events(self) -> AsyncGenerator[Event]:
         """The pieces of all answers, counted in the metrics.
@@ -113,11 +117,26 @@ class Answering:
             self.metrics.count_tokens(prompt=self.plan.prompt_tokens, sampled=sampled)
 
 
+class StreamedAnswering(Protocol):
+    """One request whose answer is streamed."""
+
+    metrics: Metrics
+    timeout_s: float
+
+    def streamed(self) -> AsyncGenerator[bytes]:
+        """The response as server-sent events."""
+        ...
+
+
 class StreamedAnswer(Response):
     """A response that streams events until they end or the client disconnects."""
 
     def __init__(
-        self, answering: Answering, places: ExitStack, streams: set[StreamedAnswer], route: str
+        self,
+        answering: StreamedAnswering,
+        places: ExitStack,
+        streams: set[StreamedAnswer],
+        route: str,
     ) -> None:
         """Prepare the headers; `__call__` sends the response.
 
@@ -196,7 +215,8 @@ async def _before(deadline_s: float, event: Awaitable[Event | None]) -> Event | 
         return await event
 
 
-def _event(content: Json) -> bytes:
+def sent_event(content: Json) -> bytes:
+    """An event of a stream, as it is sent."""
     return b"data: " + json.dumps(content, allow_nan=False).encode() + b"\n\n"
 
 

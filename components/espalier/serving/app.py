@@ -23,15 +23,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from espalier.config import ServingConfig
 from espalier.records import EngineError
-from espalier.serving.answering import (
-    STALLED_S,
-    Answering,
-    StreamedAnswer,
-)
+from espalier.serving.agent import AgentRequest, EpisodeAnswering, EpisodeThread, ServedAgent
+from espalier.serving.answering import STALLED_S, Answering, StreamedAnswer
 from espalier.serving.answers import AnswerShape
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Gauges, Metrics
-from espalier.serving.planning import AnswerPlan, plan
+from espalier.serving.planning import plan
 from espalier.wire.connections import Places, is_crowded
 from espalier.wire.exchange import read_body, while_connected
 from espalier.wire.keys import ApiKeys, expect_key
@@ -117,8 +114,8 @@ class Endpoint:
         self._admission = Admission(config)
         self._metrics = Metrics()
         self.places = Places(config, self._metrics)
-        self._policy: ServedPolicy | None = None
-        self._engine: EngineThread | None = None
+        self._policy: ServedPolicy | ServedAgent | None = None
+        self._engine: EngineThread | EpisodeThread | None = None
         self._waits_for = "no version is chosen yet"
         self._is_leaving = False
         # a thread of its own: templating and tokenizing a long prompt would block the event loop
@@ -176,6 +173,10 @@ class Endpoint:
     def serve(self, policy: ServedPolicy, engine: EngineThread) -> None:
         """Become ready: answer requests with `policy`, sampled by `engine`."""
         self._policy, self._engine = policy, engine
+
+    def serve_agent(self, agent: ServedAgent) -> None:
+        """Become ready: answer questions with episodes of `agent`."""
+        self._policy, self._engine = agent, agent.episodes
 
     def leave(self) -> None:
         """Fail /readyz, and keep answering: nodes still send requests for a while."""
@@ -235,7 +236,7 @@ class Endpoint:
         return await self._answer(request, CompletionRequest)
 
     async def chat(self, request: Request) -> Response:
-        """Write the next message of a conversation."""
+        """Write the next message of a conversation; of an agent, the answer of an episode."""
         return await self._answer(request, ChatRequest)
 
     async def refuse(self, request: Request, error: Exception) -> Response:
@@ -249,16 +250,18 @@ class Endpoint:
     ) -> Response:
         body = await read_body(http, self._config)
         began_s = time.perf_counter()
-        policy, parsed = self._ready_policy(), parse(body, kind)
+        policy = self._ready_policy()
         with ExitStack() as places:
-            await self._admission.make_room(1)
-            places.enter_context(self._admission.hold(1))  # planning takes up a place, too
-            planned = await asyncio.get_running_loop().run_in_executor(
-                self._planner, plan, parsed, policy, self._config, self._new_seed
-            )
-            await self._admission.make_room(len(planned.orders) - 1)
-            places.enter_context(self._admission.hold(len(planned.orders) - 1))
-            answering = self._answering(parsed, planned, policy, began_s)
+            if isinstance(policy, ServedAgent):
+                if kind is not ChatRequest:
+                    raise Refusal(404, "an agent is served here: ask /v1/chat/completions")
+                parsed = parse(body, AgentRequest)
+                await self._hold(1, places)
+                answering = self._episode(parsed, policy, began_s)
+            else:
+                parsed = parse(body, kind)
+                await self._hold(1, places)  # planning takes up a place, too
+                answering = await self._sampling(parsed, policy, began_s, places)
             if parsed.stream:
                 streams = self._admission.streams
                 return StreamedAnswer(answering, places.pop_all(), streams, _route(http))
@@ -266,14 +269,39 @@ class Endpoint:
         self._metrics.count_request(_route(http), 200)
         return Response(json.dumps(whole, allow_nan=False), media_type="application/json")
 
-    def _answering(
+    async def _hold(self, answers: int, places: ExitStack) -> None:
+        """Hold places for answers until `places` is closed."""
+        await self._admission.make_room(answers)
+        places.enter_context(self._admission.hold(answers))
+
+    def _episode(
+        self, parsed: AgentRequest, agent: ServedAgent, began_s: float
+    ) -> EpisodeAnswering:
+        return EpisodeAnswering(
+            parsed,
+            agent.task_for(parsed),
+            agent,
+            self._metrics,
+            seed=self._new_seed() if parsed.seed is None else parsed.seed,
+            answer_id=uuid.uuid4().hex,
+            created=int(time.time()),
+            began_s=began_s,
+            timeout_s=self._config.request_timeout_s,
+        )
+
+    async def _sampling(
         self,
         parsed: CompletionRequest | ChatRequest,
-        planned: AnswerPlan,
         policy: ServedPolicy,
         began_s: float,
+        places: ExitStack,
     ) -> Answering:
-        assert self._engine is not None, "a policy comes with its engine"
+        """Plan the answers of a request, and hold places for all of them."""
+        assert isinstance(self._engine, EngineThread), "a policy comes with its engine"
+        planned = await asyncio.get_running_loop().run_in_executor(
+            self._planner, plan, parsed, policy, self._config, self._new_seed
+        )
+        await self._hold(len(planned.orders) - 1, places)
         shape = AnswerShape(
             parsed, planned, policy, answer_id=uuid.uuid4().hex, created=int(time.time())
         )
@@ -282,7 +310,7 @@ class Endpoint:
             planned, shape, policy.tokenizer, self._engine, self._metrics, began_s, timeout_s
         )
 
-    def _ready_policy(self) -> ServedPolicy:
+    def _ready_policy(self) -> ServedPolicy | ServedAgent:
         if self._policy is None:
             raise Refusal(503, f"not ready: {self._waits_for}")
         return self._policy
@@ -293,7 +321,7 @@ def _status(status: str, detail: str, code: int) -> Response:
     return JSONResponse({"status": status, "detail": detail}, code, headers)
 
 
-def _listed(policy: ServedPolicy, name: str) -> dict[str, object]:
+def _listed(policy: ServedPolicy | ServedAgent, name: str) -> dict[str, object]:
     source = policy.source
     return {
         "id": name,

@@ -57,14 +57,7 @@ def plan(
     Raises:
         Refusal: unknown model, too many answers, or a prompt that is empty, invalid or too long.
     """
-    if request.model not in policy.source.names:
-        raise Refusal(
-            404,
-            f"the model {request.model!r} is not served here; ask for "
-            f"{' or '.join(policy.source.names)}",
-            param="model",
-            code="model_not_found",
-        )
+    policy.source.expect_name(request.model)
     dialect = None
     if isinstance(request, ChatRequest) and request.speaks_of_tools:
         dialect = _dialect(request, policy)

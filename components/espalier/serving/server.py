@@ -11,17 +11,20 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
+from espalier.records import open_artifact
+from espalier.serving.agent import ServedAgent, open_agent
 from espalier.serving.app import Endpoint
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.planning import new_seed
 from espalier.serving.source import (
+    Source,
     directory_source,
     fetched_version,
     is_reference,
@@ -44,7 +47,10 @@ class Serving:
     """The model to serve, and the address to listen on."""
 
     model: str | None
-    """A policy directory or a registered version; None: stay not ready."""
+    """A policy directory or a registered version; None: the trained policy of `run`, and without a
+    run stay not ready."""
+    run: Path | None = None
+    """A finished run in whose environments the policy answers questions by whole episodes."""
     digest: str | None = None
     """Digest of the approved policy; None checks none."""
     host: str = "127.0.0.1"
@@ -56,9 +62,16 @@ class Serving:
 def serve(serving: Serving, profile: Profile, say: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
+    Args:
+        serving: what is served, and where.
+        profile: limits of the endpoint; with `serving.run` the run's own.
+        say: takes lines for the log.
+
     Raises:
         ServingError: the address is in use, keys or certificate are invalid, or the version may
             not be served.
+        ArtifactError: the run is not finished, or damaged.
+        DataError: the tasks of the run have a state of their own, which no question has.
         PolicyError: the policy cannot be loaded.
         RegistryError: the registry cannot be reached, or the version is damaged.
     """
@@ -127,14 +140,40 @@ async def _load(
     kept: ExitStack,
     say: Callable[[str], None],
 ) -> None:
-    if serving.model is None:
+    if serving.model is None and serving.run is None:
         say("no version to serve yet: ESPALIER_MODEL is not set")
         return
-    endpoint.wait_for(f"{serving.model} is being loaded")
-    say(f"loading {serving.model}")
+    loaded = serving.model or str(serving.run)
+    endpoint.wait_for(f"{loaded} is being loaded")
+    say(f"loading {loaded}")
+    if serving.run is not None:
+        agent = await asyncio.to_thread(_opened_agent, serving, serving.run, profile, kept)
+        endpoint.serve_agent(agent)
+        say(f"serving {loaded} as {agent.source.names[0]}, an agent in the tasks of {serving.run}")
+        return
     opened = await asyncio.to_thread(_opened, serving, profile, kept)
     endpoint.serve(opened.policy, opened.engine)
-    say(f"serving {serving.model} as {opened.policy.source.names[0]}")
+    say(f"serving {loaded} as {opened.policy.source.names[0]}")
+
+
+def _found(model: str, serving: Serving, kept: ExitStack) -> tuple[Path, Source]:
+    """Directory and source of a policy directory or a registered version."""
+    if is_reference(model):
+        uri = registry_uri(serving.runs_dir)
+        return kept.enter_context(fetched_version(uri, model, serving.digest))
+    return Path(model), directory_source(Path(model))
+
+
+def _opened_agent(serving: Serving, run: Path, profile: Profile, kept: ExitStack) -> ServedAgent:
+    if serving.model is None:
+        open_artifact(run / "trained_policy")
+        directory = run / "trained_policy" / "policy"
+        source = replace(directory_source(directory), names=(run.resolve().name,))
+    else:
+        directory, source = _found(serving.model, serving, kept)
+    source = replace(source, described={**source.described, "run": str(run.resolve())})
+    prepare_torch(profile.threads)
+    return kept.enter_context(open_agent(run, directory, source, profile))
 
 
 class _Opened(NamedTuple):
@@ -144,11 +183,7 @@ class _Opened(NamedTuple):
 
 def _opened(serving: Serving, profile: Profile, kept: ExitStack) -> _Opened:
     assert serving.model is not None, "without a model nothing is opened"
-    if is_reference(serving.model):
-        uri = registry_uri(serving.runs_dir)
-        directory, source = kept.enter_context(fetched_version(uri, serving.model, serving.digest))
-    else:
-        directory, source = Path(serving.model), directory_source(Path(serving.model))
+    directory, source = _found(serving.model, serving, kept)
     # imported after all checks: it imports torch
     from espalier.serving.served_policy import open_policy
 

@@ -17,6 +17,7 @@ from espalier.cluster.objects.serving import version_reference
 from espalier.records import ServingError
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.model import ModelVersion, RegisteredModel, fetch_policy, parsed_reference
+from espalier.wire.requests import Refusal
 
 _PREFIX = "models:/"
 
@@ -37,6 +38,20 @@ class Source:
         """`system_fingerprint` of OpenAI's API, which changes with the weights; None: no digest."""
         digest = self.described.get("policy_digest")
         return f"sha256:{digest[:16]}" if digest else None
+
+    def expect_name(self, model: str) -> None:
+        """Check the `model` of a request.
+
+        Raises:
+            Refusal: it is none of the source's names.
+        """
+        if model not in self.names:
+            raise Refusal(
+                404,
+                f"the model {model!r} is not served here; ask for {' or '.join(self.names)}",
+                param="model",
+                code="model_not_found",
+            )
 
 
 def is_reference(model: str) -> bool:

@@ -181,26 +181,13 @@ class StreamOptions(RequestPart):
     include_usage: bool = False
 
 
-class _Request(RequestPart):
-    """Fields common to both endpoints."""
+class ModelRequest(RequestPart):
+    """Fields of every request that a model answers."""
 
     model: str = Field(min_length=1, max_length=256)
-    max_tokens: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
     """Values below 0.01 become 0: dividing logits by less may overflow single precision."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=-1, lt=1 << 31)
-    """Number of likeliest tokens to draw from; 0 and -1 draw from all."""
     seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
-    n: int = Field(default=1, ge=1)
-    stop: Stops = Field(default=[], max_length=_MAX_STOPS)
-    stop_token_ids: list[int] = Field(default=[], max_length=_MAX_STOPS)
-    ignore_eos: bool = False
-    """Whether to keep generating after the tokens that end a message."""
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    return_token_ids: bool = False
-    """Whether the answer includes the token ids of the prompt and of the completion."""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
 
@@ -214,6 +201,24 @@ class _Request(RequestPart):
         if "stream_options" in self.model_fields_set and not self.stream:
             raise ValueError("stream_options needs stream = true")
         return self
+
+
+class _Request(ModelRequest):
+    """Fields common to both endpoints of a policy."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=-1, lt=1 << 31)
+    """Number of likeliest tokens to draw from; 0 and -1 draw from all."""
+    n: int = Field(default=1, ge=1)
+    stop: Stops = Field(default=[], max_length=_MAX_STOPS)
+    stop_token_ids: list[int] = Field(default=[], max_length=_MAX_STOPS)
+    ignore_eos: bool = False
+    """Whether to keep generating after the tokens that end a message."""
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    """Whether the answer includes the token ids of the prompt and of the completion."""
 
 
 class CompletionRequest(_Request):

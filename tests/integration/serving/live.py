@@ -114,6 +114,16 @@ def listening_endpoint(
     writer = EngineThread(engine)
     writer.start()
     endpoint.serve(policy, writer)
+    try:
+        with client_of(endpoint, config, door, verify=verify) as client:
+            yield client
+    finally:
+        writer.stop()
+
+
+@contextmanager
+def client_of(endpoint, config, door, *, verify=True):
+    """Listen with an endpoint; yields a client of it."""
     server = DrainingServer(endpoint, config, door)
     with listening("127.0.0.1", 0) as listener:
         serving = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
@@ -126,7 +136,6 @@ def listening_endpoint(
         finally:
             server.should_exit = True
             serving.join()
-            writer.stop()
 
 
 def events(answer):

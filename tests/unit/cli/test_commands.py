@@ -34,7 +34,7 @@ FROZEN = {
     "rollback": "[MODEL] --run --runs --json",
     "load": "MODEL@ALIAS --out --runs",
     "versions": "[MODEL] --runs --json",
-    "serve": "MODEL --host --port --profile --set --runs",
+    "serve": "[MODEL] --run --host --port --profile --set --runs",
     "api-key": "NAME --file",
     "compile": "--out --profile --set --image",
     "submit": "--profile --set --name --wait --json",

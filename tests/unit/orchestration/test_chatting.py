@@ -7,6 +7,7 @@ from espalier.environments import make_task
 from espalier.orchestration.finished_run import Conversation, open_finished_run, transcript
 from espalier.records import ArtifactError, DataError, Message, ProfileError, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
+from espalier.rollout.asking import RunTasks
 
 
 class OneSearch:
@@ -26,11 +27,15 @@ class OneSearch:
         ]  # fmt: skip
 
 
+def conversation(tasks):
+    return Conversation(OneSearch(), RunTasks(Profile(), tasks), 0)
+
+
 SAID = (("tool", "Lyon | country: France"), ("assistant", "France"))
 
 
 def test_a_question_shows_its_searches_and_its_answer():
-    trajectory = Conversation(OneSearch(), Profile(), {}).ask("which country is Lyon in?")
+    trajectory = conversation({}).ask("which country is Lyon in?")
     assert trajectory.messages[0].content == "which country is Lyon in?"
     lines = transcript(trajectory).splitlines()
     shown = ("search(query=lyon country)", "country: France", "France", "France")
@@ -46,8 +51,8 @@ def stateful_task(world=3):
 
 def test_a_task_is_shown_with_its_question_gold_and_reward():
     task = stateful_task()
-    conversation = Conversation(OneSearch(), Profile(), {task.task_id: task})
-    played = conversation.play(conversation.task(task.task_id))
+    chat = conversation({task.task_id: task})
+    played = chat.play(chat.task(task.task_id))
     played.reward["outcome"] = 1.0
     lines = transcript(played, task).splitlines()
     assert lines[0] == "question  which country is Lyon in?"
@@ -57,12 +62,12 @@ def test_a_task_is_shown_with_its_question_gold_and_reward():
 def test_a_question_without_a_state_is_refused_by_name():
     tasks = {task.task_id: task for task in (stateful_task(3), stateful_task(4))}
     first = next(iter(tasks))
-    conversation = Conversation(OneSearch(), Profile(), tasks)
+    chat = conversation(tasks)
     with pytest.raises(DataError, match=f"--task {first}"):
-        conversation.ask("which country is Lyon in?")
+        chat.ask("which country is Lyon in?")
     with pytest.raises(DataError, match=f"no task dev-7.*{first}"):
-        conversation.task("dev-7")
-    alike = Conversation(OneSearch(), Profile(), {first: tasks[first]})
+        chat.task("dev-7")
+    alike = conversation({first: tasks[first]})
     assert alike.ask("which country is Lyon in?").answer == "France"
 
 

@@ -122,6 +122,7 @@ def test_a_failed_step_raises_in_all_sessions():
     engine = LockstepEngine(model, Broken(model), play.NEVER, max_rows=1)
     with pytest.raises(RuntimeError, match="out of memory"):
         play.run_sessions(engine, play.turns(PROMPTS[0]), play.turns(PROMPTS[1]))
+    assert str(engine.failure) == "out of memory"
 
 
 def test_one_engine_serves_one_event_loop_after_the_other():

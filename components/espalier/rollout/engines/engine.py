@@ -129,6 +129,11 @@ class Engine(Protocol):
         """Running totals; never reset."""
         ...
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that broke the engine for as long as it serves; None while it can sample."""
+        ...
+
     def serving(self) -> AbstractAsyncContextManager[None]:
         """Return the context manager of one rollout in one event loop.
 

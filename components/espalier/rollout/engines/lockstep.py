@@ -104,6 +104,11 @@ class LockstepEngine:
         self._work = asyncio.Event()
         self._begin()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of the step that failed, which ended all sampling; None without one."""
+        return self._failure
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Return the context manager of one rollout in one event loop."""

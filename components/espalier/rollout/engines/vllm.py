@@ -213,6 +213,11 @@ class VllmServerEngine:
         """Running totals; never reset."""
         return self._counters
 
+    @property
+    def failure(self) -> BaseException | None:
+        """None: a server that is away may come back."""
+        return None
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Yield the context of one rollout; the server's weights are checked before and after.
