@@ -59,7 +59,7 @@ def test_the_table_has_a_row_a_policy_and_the_gain(results):
 @pytest.mark.parametrize(
     ("policy", "name"), [({}, "after reading"), ({"model": "smollm2"}, "untrained")]
 )
-def test_a_base_policy_that_was_taught_to_read_is_named_so(policy, name):
+def test_a_base_policy_taught_to_read_is_named_so(policy, name):
     found = results_with(Profile.model_validate({"policy": policy}))
     assert results_table(found)[0]["policy"] == name
     assert compare(found).policies[0] == name

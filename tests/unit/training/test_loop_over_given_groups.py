@@ -119,6 +119,7 @@ class Run:
             pool=self.pool,
             dev_score=self._judge,
             publisher=SimpleNamespace(publish=self.versions.append),
+            offers_tools=False,  # the made-up episodes hold no calls
         )
         self.loop = RlLoop(self.profile, parts, CheckpointStore(directory, "run"))
 

@@ -12,9 +12,8 @@ from espalier.training.packing import pack
 from espalier.training.rl.assessment import (
     StepContext,
     engine_mismatch,
-    failing_start_warning,
     mismatch_warning,
-    silent_start_warning,
+    start_warning,
 )
 from espalier.training.rl.rows import Group, dense_rows, learning_batch
 from espalier.training.scoring import ScoreRequest, score
@@ -326,24 +325,31 @@ def test_action_kinds_are_compared_under_their_sampling_mixture():
     assert _found(rows, policy_BT, kind_choice=choice, top_k=5)["logprob_gap_max"] == 0
 
 
+def warned(*history, offers_tools=True):
+    return start_warning(history, offers_tools=offers_tools)
+
+
 def test_a_start_without_a_right_attempt_is_warned_of_once():
-    wrong = {"pass_rate": 0.0, "tool_calls": 0.0}
-    for history in ([wrong] * 2, [wrong] * 4, [wrong, wrong, {**wrong, "pass_rate": 0.1}]):
-        assert failing_start_warning(history) is None
-    assert "policy.dialect" in failing_start_warning([wrong] * 3)
-    calling = [wrong, wrong, {**wrong, "tool_calls": 0.5}]
-    assert "policy.dialect" not in failing_start_warning(calling)
-    assert "warm_start.steps" in failing_start_warning(calling)
+    wrong = {"pass_rate": 0.0, "tool_calls": 0.5}
+    right = {**wrong, "pass_rate": 0.1}
+    assert "warm_start.steps" in warned(wrong, wrong, wrong)
+    assert warned(wrong, wrong) is warned(wrong, wrong, wrong, wrong) is None
+    assert warned(wrong, wrong, right) is None
 
 
-def test_a_start_without_a_call_is_warned_of_where_tools_are_offered():
+def test_a_start_without_a_call_is_warned_of():
     silent = {"pass_rate": 0.4, "tool_calls": 0.0}
-    line = silent_start_warning([silent] * 3)
-    assert "called a tool" in line
+    assert "called a tool, although" in warned(silent, silent, silent)
+    assert "policy.dialect" in warned(silent, silent, silent)
+    assert warned(silent, silent) is warned(silent, silent, silent, silent) is None
+    assert warned(silent, silent, {**silent, "tool_calls": 0.1}) is None
+    assert warned(silent, silent, silent, offers_tools=False) is None
+
+
+def test_a_start_without_right_attempts_or_calls_has_one_warning():
+    nothing = {"pass_rate": 0.0, "tool_calls": 0.0}
+    line = warned(nothing, nothing, nothing)
+    assert "was right and none called a tool" in line
     assert "policy.dialect" in line
-    assert silent_start_warning([*[silent] * 2, {**silent, "tool_calls": 0.1}]) is None
-    assert silent_start_warning([silent] * 2) is silent_start_warning([silent] * 4) is None
-    wrong = {**silent, "pass_rate": 0.0}
-    assert silent_start_warning([wrong] * 3) is None, "said once"
-    assert "called a tool" in failing_start_warning([wrong] * 3)
-    assert "called a tool" not in failing_start_warning([wrong] * 3, offers_tools=False)
+    line = warned(nothing, nothing, nothing, offers_tools=False)
+    assert "was right; RL learns" in line

@@ -141,7 +141,7 @@ def _is_close(figure, found, expected):
     return found == pytest.approx(expected, rel=tolerance, abs=tolerance)
 
 
-def test_every_figure_of_the_table_has_a_name_and_a_denominator():
+def test_every_figure_has_a_name_and_a_denominator():
     assert all(one.what and one.scale is not None for one in STEP_FIGURES.values())
     for known, found in (
         ("reward/turns", "reward/NAME"),

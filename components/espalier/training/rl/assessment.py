@@ -268,46 +268,29 @@ def _mixed(rows: Rows, logprobs_BT: Tensor, choice: KindChoice) -> Tensor:
 _FIRST_STEPS = 3
 
 
-def failing_start_warning(
-    history: Sequence[Mapping[str, float]], *, offers_tools: bool = True
-) -> str | None:
-    """Return a log line after the third step if no attempt has been right, else None.
+def start_warning(history: Sequence[Mapping[str, float]], *, offers_tools: bool) -> str | None:
+    """Return a log line after the third step if no attempt was right, or none called a tool.
 
     Args:
         history: figures of the steps up to now.
         offers_tools: whether the policy may call any.
     """
-    if len(history) != _FIRST_STEPS or any(row["pass_rate"] for row in history):
+    if len(history) != _FIRST_STEPS:
         return None
-    called = not offers_tools or any(row["tool_calls"] for row in history)
-    cause = "" if called else " and none called a tool (does policy.dialect fit the model?)"
+    silent = offers_tools and not any(row["tool_calls"] for row in history)
+    if any(row["pass_rate"] for row in history):
+        if not silent:
+            return None
+        return (
+            f"warning: no attempt of the first {_FIRST_STEPS} steps called a tool, although tools "
+            "are offered: either no call was parsed (does policy.dialect fit the model?), or the "
+            "tasks are answered without"
+        )
+    cause = " and none called a tool (does policy.dialect fit the model?)" if silent else ""
     return (
         f"warning: no attempt of the first {_FIRST_STEPS} steps was right{cause}; RL learns from "
         "attempts that differ. Train the warm start longer (warm_start.steps), give it more "
         "demonstrations (synthesis.trajectories), or ask easier tasks"
-    )
-
-
-def start_warning(history: Sequence[Mapping[str, float]], *, offers_tools: bool) -> str | None:
-    """Return what `failing_start_warning` says, or `silent_start_warning` where it is silent."""
-    failing = failing_start_warning(history, offers_tools=offers_tools)
-    return failing or (silent_start_warning(history) if offers_tools else None)
-
-
-def silent_start_warning(history: Sequence[Mapping[str, float]]) -> str | None:
-    """Return a log line after the third step if attempts were right, but none called a tool.
-
-    Args:
-        history: figures of the steps up to now, of a policy that is offered tools.
-    """
-    if len(history) != _FIRST_STEPS or any(row["tool_calls"] for row in history):
-        return None
-    if not any(row["pass_rate"] for row in history):
-        return None  # `failing_start_warning` says it
-    return (
-        f"warning: no attempt of the first {_FIRST_STEPS} steps called a tool, although tools are "
-        "offered: either no call was parsed (does policy.dialect fit the model?), or the tasks are "
-        "answered without"
     )
 
 
