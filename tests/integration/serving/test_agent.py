@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -27,13 +28,15 @@ from espalier_search.search_qa.family import search_environments
 from espalier_search.synthesis.search_wording import search_call
 from tests.factories.sums_run import write_sums_run
 from tests.factories.tiny import tiny_dialect
-from tests.integration.commands import SCRIPT, espalier_here, started
+from tests.integration.commands import espalier_here, started
 from tests.integration.serving.live import SEED, client_of, events
 from tests.integration.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 DIALECT = tiny_dialect()
 CONTROLS = {DIALECT.marker_id(tag) for tag in ("<answer>", "</answer>", "<search>", "</search>")}
+FAMILY_THERE = {"PYTHONPATH": str(Path(__file__).parents[3])}
+"""The run's family is one of these tests."""
 LIMITS = {"max_turns": 3, "max_tokens": 256, "max_turn_tokens": 64}
 
 
@@ -354,7 +357,7 @@ def test_an_answer_stands_where_it_could_not_be_scored(monkeypatch):
 
 def test_the_command_serves_a_run_until_sigterm(tmp_path):
     write_sums_run(tmp_path / "demo")
-    process = started("serve", "--run", "demo", "--port", "0", cwd=tmp_path, script=SCRIPT)
+    process = started("serve", "--run", "demo", "--port", "0", cwd=tmp_path, **FAMILY_THERE)
     try:
         lines = iter(process.stderr.readline, "")
         address = next(found[0] for line in lines if (found := re.findall(r"http://\S+", line)))
@@ -402,7 +405,7 @@ def test_another_policy_can_be_the_agent_of_a_run(tmp_path):
     write_sums_run(tmp_path / "demo")
     (tmp_path / "demo" / "trained_policy").rename(tmp_path / "other")
     command = ("serve", "other/policy", "--run", "demo", "--port", "0")
-    process = started(*command, cwd=tmp_path)
+    process = started(*command, cwd=tmp_path, **FAMILY_THERE)
     try:
         said = next(line for line in iter(process.stderr.readline, "") if "listening" in line)
         address = re.findall(r"http://\S+", said)[0]
