@@ -213,13 +213,13 @@ def curriculum() -> str:
 
 
 def presets() -> str:
-    """What the presets of algorithms gained from one warm start."""
-    found = baseline("algorithms")
-    gains = f"{found['smallest_gain']} to {found['largest_gain']}"
-    without = ", ".join(f"`{name}`" for name in found["without_a_gain"])
+    """What each preset gained from one warm start."""
     return table(
-        ("presets tried", "with a gain", "gains", "without a gain"),
-        [(found["presets"], found["presets_with_a_gain"], gains, without)],
+        ("preset", "gain [95 %]", "seconds of training"),
+        (
+            (f"`{one['preset']}`", gain(one["gain"], one["ci95"]), one["seconds"])
+            for one in baseline("algorithms")["presets"]
+        ),
     )
 
 
