@@ -11,6 +11,7 @@ from typing import Any
 
 from espalier.config import Profile, reads_knowledge
 from espalier.determinism import prepare_torch
+from espalier.orchestration.endpoints import check_endpoints
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import (
     PROFILE_NAME,
@@ -172,10 +173,11 @@ def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
 
 
 def _check_inputs(profile: Profile, say: Say) -> None:
-    """Check the user's model and files, which a stage would refuse only much later."""
+    """Check the user's model, files and servers, which a stage would refuse only much later."""
     folder = profile.knowledge.path if profile.asks_own_knowledge else None
     if folder and folder.is_dir() and not any(path.is_file() for path in folder.rglob("*")):
         raise KnowledgeError(f"knowledge.path = {folder}: no file in it")
+    check_endpoints(profile)
     check_given_model(profile, say)
     if any(profile.warm_start.external_files().values()):
         from espalier.training.own_traces import check_own_traces  # it imports torch

@@ -101,11 +101,11 @@ def write_office_files(folder):
 @with_extra
 def test_each_kind_of_file_becomes_text_with_a_title(tmp_path):
     write_office_files(tmp_path)
-    (tmp_path / "paper.PDF").write_bytes(pdf("Ada Lovelace wrote an algo-", "rithm in 1843."))
+    (tmp_path / "paper.PDF").write_bytes(pdf("Ada Lovelace wrote a pro-", "gram in 1843."))
     assert read(tmp_path) == {
         "book.xlsx:People:3": ("Ada", ["name: Ada; born: 1815; city: London"]),
         "book.xlsx:People:4": ("Kurt", ["name: Kurt; born: 1906"]),
-        "paper.PDF": ("paper", ["Ada Lovelace wrote an algorithm in 1843."]),
+        "paper.PDF": ("paper", ["Ada Lovelace wrote a program in 1843."]),
         "talk.pptx": ("Nile", ["It is a river."]),
         "word.docx": ("Lyon", ["It is a city.", "x_y * 2 is z."]),
     }

@@ -1,0 +1,86 @@
+"""Whether the servers answer that a run will ask: judges, teachers, simulated users, vLLM."""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel
+
+from espalier.config import EndpointConfig, Profile, VllmConfig
+from espalier.records import EngineError
+
+_WITHIN_S = 5.0
+_PAUSE_S = 1.0
+_PORTS = {"http": 80, "https": 443}
+
+
+def check_endpoints(profile: Profile) -> None:
+    """Connect to every server that the stages of a run will ask, and ask it nothing.
+
+    A server behind a proxy of the environment is left out: the proxy decides who is reached.
+
+    Raises:
+        EngineError: one of them does not take connections; the message names its key.
+    """
+    reached: set[str] = set()
+    for key, url in asked_endpoints(profile):
+        if url in reached or _is_proxied(url):
+            continue
+        if error := _connection_error(url):
+            raise EngineError(
+                f"{key} = {url}: no connection ({error}). Start the server, or correct the "
+                "address; no stage was begun"
+            )
+        reached.add(url)
+
+
+def asked_endpoints(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Key and address of each server that the stages of a run ask."""
+    unused = {"endpoints"}  # candidates of `espalier evaluate`
+    if profile.rollout.engine != "vllm":
+        unused.add("rollout.vllm")
+    if profile.teacher.kind != "endpoint":
+        unused.add("teacher.endpoint")
+    for key, url in _addresses(profile, ""):
+        if not any(key.startswith(f"{section}.") for section in unused):
+            yield key, url
+
+
+def _addresses(value: object, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, EndpointConfig | VllmConfig) and value.url:
+        yield f"{key}.url", value.url
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _addresses(getattr(value, name), f"{key}.{name}".lstrip("."))
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _addresses(one, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for number, one in enumerate(value):
+            yield from _addresses(one, f"{key}[{number}]")
+
+
+def _is_proxied(url: str) -> bool:
+    parts = urlsplit(url)
+    is_direct = urllib.request.proxy_bypass(parts.hostname or "")
+    return parts.scheme in urllib.request.getproxies() and not is_direct
+
+
+def _connection_error(url: str) -> OSError | None:
+    """Why no connection could be made; a server that is just starting has a second attempt."""
+    parts = urlsplit(url)
+    address = (parts.hostname, parts.port or _PORTS[parts.scheme])
+    failed: OSError | None = None
+    for pause_s in (0.0, _PAUSE_S):
+        time.sleep(pause_s)
+        try:
+            socket.create_connection(address, timeout=_WITHIN_S).close()
+        except OSError as error:
+            failed = error
+        else:
+            return None
+    return failed
