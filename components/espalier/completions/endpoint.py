@@ -379,6 +379,19 @@ class EndpointModel(MeteredServer):
         """
         return await self._answering.answer(request)
 
+    async def reads_without_policy(self, request: Request[AnswerT]) -> bool:
+        """Whether a request has a readable answer once what a policy wrote is left out.
+
+        Where it has none with that text, the text is to blame.
+
+        Raises:
+            EngineError: as `answer`.
+        """
+        if request.without_policy is None:
+            return False
+        asked = replace(request, material=request.without_policy, without_policy=None)
+        return not isinstance(await self.answer(asked), ModelRefusal)
+
     async def _sent(self, request: Request[AnswerT], ask: int) -> bytes:
         try:
             return await self._asked(request, ask)

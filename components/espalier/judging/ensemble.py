@@ -166,6 +166,10 @@ class JudgeEnsemble:
         try:
             asked = (self._answered(model, request) for model in self._models)
             answers = await asyncio.gather(*asked)
+            if not _has_majority(answers):
+                found = zip(self._models, answers, strict=True)
+                blamed = (self._blamed(model, request, answer) for model, answer in found)
+                answers = await asyncio.gather(*blamed)
         finally:
             self._reserved -= price
         return self._counted(answers)
@@ -178,6 +182,17 @@ class JudgeEnsemble:
             return await model.answer(request)
         except RefusedTextError as refused:
             return refusing(self.rubric, str(refused))
+
+    async def _blamed(
+        self, model: EndpointModel, request: Request[Judgement], answer: Judgement | ModelRefusal
+    ) -> Judgement | ModelRefusal:
+        """Return the answer; no to all if only what the policy wrote makes it unreadable.
+
+        An attempt must not escape its score, or end the run, by a text that confuses the judges.
+        """
+        if not isinstance(answer, ModelRefusal) or not await model.reads_without_policy(request):
+            return answer
+        return refusing(self.rubric, f"{answer.reason} {answer.detail}".strip())
 
     def _reserve(self, request: Request[Judgement]) -> float:
         """Reserve and return the highest possible cost of a question.
@@ -203,7 +218,7 @@ class JudgeEnsemble:
         reasons = tuple(f"{one.reason} {one.detail}".strip() for one in refused)
         self._agreement.judged += 1
         self._agreement.refusals += len(refused)
-        if 2 * len(read) <= len(answers):
+        if not _has_majority(answers):
             raise JudgementMissingError(
                 f"judges: {len(refused)} of {len(answers)} gave no answer that can be read "
                 f"({'; '.join(reasons)}); an attempt without a majority has no reward. Raise "
@@ -228,6 +243,11 @@ class JudgeEnsemble:
             reasons=tuple(one.reasoning for one in read),
             refusals=reasons,
         )
+
+
+def _has_majority(answers: Sequence[Judgement | ModelRefusal]) -> bool:
+    """Return whether more than half of the answers can be read."""
+    return 2 * sum(not isinstance(one, ModelRefusal) for one in answers) > len(answers)
 
 
 def _score(rubric: Sequence[Criterion], holds: dict[str, bool]) -> float:

@@ -5,6 +5,7 @@ arXiv:1606.05250), whose own form is `squad_form`. As there, case, punctuation, 
 white space do not count. In contrast to it
 
 - numbers are compared as numbers: 1.0 is 1, while 1.5 is not 15 and -5 is not 5;
+- a bound is no number: <5 is not 5;
 - presentation does not count: typographic quotes and dashes, blanks without width, accents of Latin
   and Greek letters, which an uncased policy cannot write; marks of other scripts are letters;
 - signs that name something count: A+ is not A, C# is not C;
@@ -37,6 +38,13 @@ _SHOWN = str.maketrans(
     }
 )
 _SUPERSCRIPTS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_SUBSCRIPTS = re.compile("[\u2080-\u2089]+")
+_FRACTION_SIGN = "[\u00bc-\u00be\u2150-\u215f\u2189\u2460-\u249b\u2776-\u2793]"
+"""Signs of whole numbers: beside a digit they are no further digit, 1\u00bd is not 11/2."""
+_BESIDE_SIGN = re.compile(rf"(?<=\d)(?={_FRACTION_SIGN})|(?<={_FRACTION_SIGN})(?=\d)")
+_SIGNED_MONEY = re.compile(r"^([+-])\$(?=\.?\d)")
+_BOUND = re.compile(r"(?:[<>]=?|!=|=[<>])(?=[+-]?\$?\.?\d[^<>]*$)")
+"""A sign that makes a number a bound, but no brackets around it."""
 _THIN_THOUSANDS = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
 _NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:,\d{3}){1,12}|\d{1,40})?(?:\.\d{1,40})?")
 _SHORT_NAME = 2
@@ -114,14 +122,22 @@ _FORMS: tuple[Callable[[str], str], ...] = (normalize_answer, _with_articles, _a
 
 def _words(text: str) -> tuple[str, ...]:
     """The words of an answer, numbers in one spelling."""
-    raised = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
-    shown = _THIN_THOUSANDS.sub("", raised.translate(_SHOWN))
+    raised = _SUPERSCRIPTS.sub(lambda found: f"^{_plain(found[0])}", _BESIDE_SIGN.sub(" ", text))
+    lowered = _SUBSCRIPTS.sub(lambda found: f"_{_plain(found[0])}", raised)
+    shown = _THIN_THOUSANDS.sub("", lowered.translate(_SHOWN))
     folded = fold_accents(shown).translate(_SHOWN).lower()
     return tuple(filter(None, map(_word, folded.split())))
 
 
+def _plain(digits: str) -> str:
+    return unicodedata.normalize("NFKC", digits)
+
+
 def _word(token: str) -> str:
     """A word without its punctuation, or a number in its one spelling; "" if nothing remains."""
+    token = _SIGNED_MONEY.sub(r"\1", token)
+    if bound := _BOUND.match(token):
+        return bound[0] + _word(token[bound.end() :])
     start, end = 0, len(token)
     while start < end and _is_punctuation(token[start]) and not _begins_number(token, start):
         start += 1

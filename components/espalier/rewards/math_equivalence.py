@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from espalier.rewards.comparing import Comparers
-from espalier.rewards.math_numbers import UNKNOWN, bare_formula, read_number
+from espalier.rewards.math_numbers import UNKNOWN, bare_formula, read_number, with_letter_unit
 
 _BOXED = r"\boxed"
 _BRACE = re.compile("[{}]")
@@ -56,8 +56,12 @@ MAX_ANSWER_CHARACTERS = 400
 _COMPARE_WITHIN_S = 5
 """Limit of processor time."""
 _BOUND = re.compile(
-    r"[\s$]*(?:[a-zA-Z]\s*)?(?:[<>\u2264\u2265\u2248~]|\\(?:[lg]eq?|[lg]t|neq?|approx|sim)(?![a-z]))"
+    r"[\s$]*(?:[a-zA-Z]\s*)?(?:!=|[<>~\u00ac\u2243\u2248\u223c\u2260\u2264-\u226b\u226e-\u2279]"
+    r"|\\(?:n?(?:[lg]eq?q?|[lg]eq?slant|less|gtr)|[lg]t|ll|gg|less(?:sim|approx)|gtr(?:sim|approx)"
+    r"|neq?|neg|lnot|not|approx|sim|simeq|propto)(?![a-z]))"
 )
+"""What makes of the number behind it a bound, an estimate or another number; math-verify reads it
+as the number."""
 _IS_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
 
@@ -81,10 +85,14 @@ def _same(answer: str, gold: str) -> bool:
     if answer == gold:
         return True
     said, wanted = read_number(answer), read_number(gold)
+    if wanted is not None and wanted.unit and said is None:
+        said = read_number(with_letter_unit(answer))
+    elif said is not None and said.unit and wanted is None:
+        wanted = read_number(with_letter_unit(gold))
     if _names_another_unknown(answer, gold):
         said = wanted = None
     if wanted is not None and _BOUND.match(answer):
-        return False  # math-verify would read `>= 72` as 72
+        return False
     if said is not None and wanted is not None:
         if said.equals(wanted):
             return True

@@ -24,10 +24,15 @@ _FORMULA = re.compile(r"^\$|\$$")
 UNKNOWN = re.compile(r"([a-zA-Z])\s*=\s*")
 """Name of the unknown in front of an answer: `x = 5`."""
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,?\s*\\[!,]|[ \u00a0\u2009\u202f])\s*(?=\d{3}(?!\d))")
+_NAMED_UNIT = r"((?:(?:square|sq\.?|cubic)\s+)?[^\W\d_]{2,40})"
 _UNIT = re.compile(
-    r"\s*(?:\\(?:text|mathrm)\s*\{\s*([^{}\d]{1,40}?)\s*\}|\\,?\s+([^\W\d_]{2,40})|\s([^\W\d_]{2,40})"
-    r"|(\\?%|\^?\s*\\circ|\u00b0))"
+    rf"\s*(?:\\(?:text|mathrm)\s*\{{\s*([^{{}}\d]{{1,40}}?(?:\^[23])?)\s*\}}|\\,?\s+{_NAMED_UNIT}"
+    rf"|\s{_NAMED_UNIT}|(\\?%|\^?\s*\\circ|\u00b0))(?:\$?\^\{{?([23])\}}?)?"
 )
+_LETTER_UNIT = re.compile(r"(.*[\d}])\s+([dghlms])(?:\^\{?[23]\}?)?\s*", re.DOTALL)
+"""A number with a unit of one letter, which may be an unknown as well."""
+_POWERS = {"square": "2", "sq": "2", "cubic": "3"}
+_RAISED = str.maketrans({"\u00b2": "^2", "\u00b3": "^3"})
 _NO_UNITS = frozenset({"and", "ln", "log", "mod", "or", "pi", "to"})
 _ALIKE = {
     name: names[0]
@@ -37,7 +42,7 @@ _ALIKE = {
         ("ft", "foot", "feet"), ("inch", "in", "inche"), ("kg", "kilogram"), ("lb", "pound"),
         ("h", "hr", "hour"), ("min", "minute"), ("s", "sec", "second"), ("yr", "year"),
         ("day", "d"), ("l", "liter", "litre"), ("degree", "\\circ", "^\\circ", "\u00b0"),
-        ("%", "\\%", "percent"),
+        ("%", "\\%", "percent"), ("dollar", "usd", "buck"),
     )
     for name in names
 }  # fmt: skip
@@ -74,8 +79,8 @@ def read_number(text: str) -> Number | None:
     Read are `14,000`, `x = 14{,}000`, `-0.5`, `1e3`, `3/4`, `1 1/2`, `\frac{3}{4}`, `\$5`, `50\%`,
     `0.\overline{3}`, `101_2`, `5\text{ km}`, `30 minutes`, `**73**` and `\textbf{(073)}`.
     """
-    bare = _unwrapped(text)
-    bare = _THOUSANDS.sub("", bare).removeprefix("\\$").removeprefix("$").strip()
+    plain = _THOUSANDS.sub("", _unwrapped(text))
+    bare = plain.removeprefix("\\$").removeprefix("$").strip()
     sign = -1 if bare[:1] in ("-", "\u2212") else 1
     unsigned = bare[1:].lstrip() if bare[:1] in ("-", "\u2212", "+") else bare
     for read in (_plain, _repeating, _ratio, _latex_ratio):
@@ -84,10 +89,18 @@ def read_number(text: str) -> Number | None:
             value, places, end = found
             unit = _unit(unsigned[end:])
             if unit is not None:
-                return Number(sign * value, places, unit)
+                money = "dollar" if plain.startswith("\\$") else ""
+                return Number(sign * value, places, unit or money)
     if based := _IN_BASE.fullmatch(unsigned):
         return _in_base(based, sign)
     return None
+
+
+def with_letter_unit(text: str) -> str:
+    r"""An answer such as `5 m` with its unit as a text, `5\text{m}`; any other as it is."""
+    bare = bare_formula(text)
+    found = _LETTER_UNIT.fullmatch(bare)
+    return text if found is None else rf"{found[1]}\text{{{bare[found.end(1) :].strip()}}}"
 
 
 def bare_formula(text: str) -> str:
@@ -154,14 +167,21 @@ def _unit(behind: str) -> str | None:
     """The unit behind a number, "" if nothing stands there, None if something else does."""
     if not behind.strip():
         return ""
-    found = _UNIT.fullmatch(behind.rstrip())
+    found = _UNIT.fullmatch(behind.translate(_RAISED).rstrip())
     if found is None:
         return None
-    named = next(filter(None, found.groups())).strip().casefold()
+    *names, power = found.groups()
+    named = next(filter(None, names)).strip().casefold()
     if named in _NO_UNITS:
         return None
+    first, _, rest = named.partition(" ")
+    if rest and (of_word := _POWERS.get(first.removesuffix("."))):
+        named, power = rest.strip(), of_word
+    elif named[-2:] in ("^2", "^3"):
+        named, power = named[:-2], named[-1]
     single = named.removesuffix("s") if len(named) > len("ms") else named
-    return _ALIKE.get(named, _ALIKE.get(single, single))
+    unit = _ALIKE.get(named, _ALIKE.get(single, single))
+    return f"{unit}^{power}" if power else unit
 
 
 def _in_base(found: re.Match[str], sign: int) -> Number | None:

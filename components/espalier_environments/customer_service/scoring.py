@@ -47,7 +47,13 @@ def is_told(outputs: Sequence[str], replies: Sequence[str]) -> bool:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.lower().replace(",", "").split())
+    return " ".join(text.lower().translate(_PLAIN).split())
+
+
+_PLAIN = str.maketrans(
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-") | {",": None}
+)
+"""Commas do not count, and a minus has one sign."""
 
 
 def _stands_in(wanted: str, text: str) -> bool:

@@ -143,7 +143,8 @@ class ModelThread:
         """Return the user's next message, or why there is none.
 
         Raises:
-            UnreadableTextError: the server refuses what the agent wrote.
+            UnreadableTextError: the server refuses what the agent wrote, or the model has no
+                readable answer because of it.
             EngineError: the server is unreachable, or the cost limit is reached.
         """
         request = Request(
@@ -157,9 +158,14 @@ class ModelThread:
             ),
         )
         try:
-            return await asyncio.wrap_future(self._post(self.model.answer(request)))
+            line = await asyncio.wrap_future(self._post(self.model.answer(request)))
         except RefusedTextError as refused:
             raise UnreadableTextError(f"the simulated user: {refused}") from refused
+        if isinstance(line, ModelRefusal) and await asyncio.wrap_future(
+            self._post(self.model.reads_without_policy(request))
+        ):
+            raise UnreadableTextError(f"the simulated user: {line.reason} {line.detail}".strip())
+        return line
 
 
 class EndpointUser:

@@ -75,6 +75,12 @@ EQUAL = (
 UNEQUAL = (
     ("x = 14,000", "14"), ("$y = 5$", "x = 5"), (r"\$18.91", r"\$18.90"), ("-7", "7"),
     ("8 4", "84"), ("", "0"), ("84" * 300, "84"), ("seven", "7"), (">=7", "7"),
+    *((f"{sign}7", "7") for sign in (
+        "\u2260", "!=", "\u00ac", "\u226a", "\u226e", "\u2272", "\u223c", r"\leqslant ",
+        r"\geqslant ",
+        r"\nleq ", r"\nless ", r"\ngtr ", r"\not= ", r"\not\le ", r"\ll ", r"\gg ", r"\lesssim ",
+        r"\neg ", r"\lnot ", r"\ne", r"\propto ", r"\simeq ", r"\geqq ", r"x \geqslant ", r"$\not=",
+    )),
     (r"x \leq 7", "7"), ("$~7$", "7"), (None, "7"),
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from espalier.rewards.math_equivalence import math_equivalent
-from espalier.rewards.math_numbers import read_number
+from espalier.rewards.math_numbers import read_number, with_letter_unit
 
 READ = (
     ("73", 73), ("-73", -73), ("+73", 73), ("\u221273", -73), ("14,000", 14000), ("73 000", 73000),
@@ -32,6 +32,13 @@ NO_NUMBERS = (
 EQUAL = (
     ("0.3333333333", r"\frac13"), ("0.333333", "1/3"), ("5", r"5\text{ km}"), (r"50\%", "50"),
     (r"50\%", r"\frac12"), ("5 kilometres", r"5\text{ km}"), ("1 minute", "1 min"), ("101_2", "5"),
+    ("5 m", r"5\text{ m}"), ("5 cm", r"5\text{ cm}"), ("5 cm^2", r"5\text{ cm}^2"),
+    ("5 square centimeters", "5"), (r"5\text{ sq. cm}", r"5\text{ cm}^2"),
+    (r"5\text{ square cm}", r"5\text{ cm}^{2}"), ("5 cm\u00b2", r"5\text{ cm}^2"),
+    ("5\\text{ cm\u00b2}", "5 cm^2"),
+    (r"5\text{ cm^2}", "5 square cm"), ("5 cubic feet", r"5\text{ ft}^3"), ("5 dollars", r"\$5"),
+    ("5", r"\$5"), ("$5$", r"\$5"),
+    (r"\$5", r"5\text{ dollars}"), ("5 USD", r"\$5"), ("5 h", "5 hours"),
     (r"\frac{1}{2^{20}}", r"\frac{1}{1048576}"), (r"\sqrt{4}", "2"), ("1.50", "3/2"),
 )  # fmt: skip
 UNEQUAL = (
@@ -42,6 +49,14 @@ UNEQUAL = (
     ("101_2", "101_3"),
     ("1011_2", "1011"), ("5i", "5"), ("2-3/4", "11/4"), ("1 1/2", "11/2"), (r"50\%", "0.05"),
     ("6", r"5\text{ km}"),
+    ("5 m", r"5\text{ km}"), ("5 g", r"5\text{ kg}"), (r"5\text{ km}", "5 m"), ("5 h", "5 days"),
+    ("5 s", "5 minutes"), ("5 m^2", r"5\text{ cm}^2"), (r"\frac{1}{2} m", r"\frac12\text{ km}"),
+    (r"5\text{ cm}^2", r"5\text{ cm}"), (r"5\text{ cm}^3", r"5\text{ cm}^2"),
+    ("5 cm", r"5\text{ cm}^2"), ("5 cubic cm", "5 square cm"), ("5 in^2", "5 in^3"),
+    (r"5\text{ cm^3}", r"5\text{ cm^2}"),
+    ("5\\text{ cm}\u00b2", r"5\text{ cm}"),
+    ("5 m\u00b2", r"5\text{ cm}^2"), ("5 cents", r"\$5"), ("5 euros", r"\$5"), (r"\$5", "5 cents"),
+    (r"\$-5", r"\$5"), ("5 pounds", r"\$5"), (r"5\text{ cents}", r"\$5"),
 )  # fmt: skip
 
 
@@ -70,5 +85,7 @@ def test_answers_are_equal_in_value_and_unit(pairs, right):
 @pytest.mark.parametrize("piece", ["1", "1,", "**", "(", r"\text{", "1 ", "1/", "_2", r"\,", " "])
 def test_a_long_text_is_read_in_time_in_proportion(piece):
     started = time.perf_counter()
-    read_number(piece * 20_000)
+    for text in (piece * 20_000, "5" + piece * 20_000, piece * 20_000 + " m"):
+        read_number(text)
+        with_letter_unit(text)
     assert time.perf_counter() - started < 2, "it takes some milliseconds"

@@ -11,6 +11,7 @@ TOLD = (
     ("10", "It is $10."), ("10", "(10)"), ("1000", "1,000 dollars"),
     ("1,000", "1000 dollars"), ("54.04", "Your total is $54.04."), ("New York, NY", "new york ny"),
     ("no", "No, sorry."), ("-5", "The balance is -5."),
+    ("-5", "It is \u22125."), ("\u22125", "-5"), ("5", "10\u20135 dollars"),
     ("5", "Order item-5 today."), ("c++", "We sell C++."),
     ("two  words", "here are two words"), ("10%", "with 10% off"),
 )  # fmt: skip
@@ -18,6 +19,8 @@ NOT_TOLD = (
     ("10", "Your total is 100 dollars."), ("10", "10.5"),
     ("10", "210"), ("54.04", "$154.04"), ("5", "It is -5."),
     ("5", "-5"), ("5", "3.5"), ("no", "I do not know"),
+    *(("5", f"It is {minus}5.") for minus in "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"),
+    ("5", "\u22125"), ("54.04", "\u221254.04"), ("-5", "It is 5."), ("\u22125", "5"),
     ("no", "now"), ("10", "item10"), ("10", ""), ("c", "cat"),
 )  # fmt: skip
 
