@@ -10,9 +10,9 @@ from tests.factories.sums import Sums
 PROVENANCE = Provenance(producer="test", config_digest="c", seed=0, inputs={})
 
 
-def sums_policy(family):
-    """A policy of a few thousand parameters that knows nothing."""
-    tags, texts = SYNTAXES["tags"], ["what is 1 + 1 ? 0 1 2 3 4 5 6 7 8 9 add"] * 20
+def untaught_policy(family, words):
+    """A policy of a few thousand parameters that knows nothing; `words` are in its vocabulary."""
+    tags, texts = SYNTAXES["tags"], [words] * 20
     tokenizer = train_tokenizer(texts, 400, tags, family.specs, splits_digits=True)
     config = PolicyConfig(
         vocab_size=400, hidden_size=32, attention_heads=2, feed_forward_size=48,
@@ -49,5 +49,6 @@ def write_sums_run(folder, *, trained=True, states=False):
             write_tasks(draft.path / "tasks" / f"{split}.jsonl", tasks)
     if trained:
         with publishing(folder / "trained_policy", PROVENANCE) as draft:
-            save_policy(sums_policy(family), draft.path / "policy")
+            policy = untaught_policy(family, "what is 1 + 1 ? 0 1 2 3 4 5 6 7 8 9 add")
+            save_policy(policy, draft.path / "policy")
     return profile

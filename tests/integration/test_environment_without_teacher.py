@@ -7,14 +7,13 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from espalier.config import PolicyConfig, Profile
-from espalier.dialects import SYNTAXES
+from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.policy.embedded import build_policy, train_tokenizer
-from espalier.policy.loading import Policy, save_policy
+from espalier.policy.loading import save_policy
 from espalier.records import read_tasks
 from espalier.records.trajectory import read_trajectories
 from tests.factories.chains import chain_run
+from tests.factories.sums_run import untaught_policy
 from tests.unit.docs.fences import FENCES
 
 SMALL = {
@@ -51,18 +50,6 @@ def problems(tmp_path):
     return path
 
 
-def given_model(family, folder):
-    """A model of a few thousand parameters that knows nothing."""
-    tags, texts = SYNTAXES["tags"], ["What is 1 + 1 ? transfer 0 1 2 3 4 5 6 7 8 9 cash"] * 20
-    tokenizer = train_tokenizer(texts, 400, tags, family.specs, splits_digits=True)
-    config = PolicyConfig(
-        vocab_size=400, hidden_size=32, attention_heads=2, feed_forward_size=48,
-        layers=("conv", "attention", "conv"),
-    )  # fmt: skip
-    model = build_policy(config, tokenizer, tags.stop_texts(family.specs), max_tokens=96, seed=0)
-    save_policy(Policy(model, tokenizer), folder)
-
-
 def profile_of(environment, model):
     return Profile.model_validate(
         SMALL | {"environment": environment, "policy": {"model": str(model)}}
@@ -75,7 +62,8 @@ def test_a_given_model_is_trained_without_demonstrations(pages, problems, tmp_pa
     environment = {"name": name} | ({"file": str(problems)} if "word" in name else {})
     model, run = tmp_path / "model", tmp_path / "run"
     profile = profile_of(environment, model)
-    given_model(family_of(profile), model)
+    words = "What is 1 + 1 ? transfer 0 1 2 3 4 5 6 7 8 9 cash"
+    save_policy(untaught_policy(family_of(profile), words), model)
     chain_run(profile, run)
     assert read_tasks(run / "accepted" / "tasks" / "train.jsonl")
     assert read_trajectories(run / "accepted" / "trajectories.parquet") == []

@@ -25,7 +25,7 @@ _GAUGES = {
     "dev_em": "dev_exact_match_ratio",
     "tokens_per_s": "tokens_per_second",
 }
-"""Figure of a step -> name after espalier_training_; `STEP_FIGURES` describes it."""
+"""Figure of a step -> the metric's name without its prefix `espalier_training_`."""
 _COUNTERS = ("lost_episodes", "broke_sandbox_episodes", "skipped_updates")
 _SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 

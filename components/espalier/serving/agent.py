@@ -87,7 +87,7 @@ class AgentRequest(ModelRequest):
 
 
 class EpisodeThread(ServingThread["EpisodeContext"]):
-    """Plays the episodes of an agent in its own thread for the caller's event loop."""
+    """A thread that plays the episodes of an agent for the caller's event loop."""
 
     def __init__(self, roller: Roller, *, rows: int) -> None:
         """Play at most `rows` episodes at the same time; others wait in order of arrival."""
@@ -198,7 +198,7 @@ class EpisodeAnswering:
     timeout_s: float
 
     async def whole(self) -> Json:
-        """The response, once the episode has ended.
+        """Wait for the end of the episode, and return the response.
 
         Raises:
             Refusal: the episode did not end in time, or was lost.
@@ -208,7 +208,7 @@ class EpisodeAnswering:
         return {
             **self._envelope("chat.completion", {"message": message, **_ending(trajectory)}),
             "usage": _usage(trajectory),
-            "espalier": _told(trajectory),
+            "espalier": _recorded(trajectory),
         }
 
     async def streamed(self) -> AsyncGenerator[bytes]:
@@ -224,7 +224,7 @@ class EpisodeAnswering:
             yield sent_event(refusal.body())
             return
         said = {} if trajectory.answer is None else {"content": trajectory.answer}
-        yield self._event({"delta": said, **_ending(trajectory)}, espalier=_told(trajectory))
+        yield self._event({"delta": said, **_ending(trajectory)}, espalier=_recorded(trajectory))
         if self.request.stream_options.include_usage:
             yield self._event(None, usage=_usage(trajectory))
         yield DONE
@@ -319,7 +319,7 @@ def _usage(trajectory: Trajectory) -> Json:
     }
 
 
-def _told(trajectory: Trajectory) -> Json:
+def _recorded(trajectory: Trajectory) -> Json:
     """What the agent did: each of its messages, and the results of the calls in it."""
     results = deque(trajectory.tool_results)
     turns: list[Json] = []
@@ -328,11 +328,11 @@ def _told(trajectory: Trajectory) -> Json:
             continue
         calls: list[Json] = []
         for call in message.tool_calls:
-            told: Json = {"name": call.name, "arguments": call.arguments}
+            shown: Json = {"name": call.name, "arguments": call.arguments}
             if results and results[0].call == call:  # calls after the last one were not executed
                 result = results.popleft()
-                told |= {"result": result.content, "succeeded": result.succeeded}
-            calls.append(told)
+                shown |= {"result": result.content, "succeeded": result.succeeded}
+            calls.append(shown)
         turns.append(
             {"thought": message.thought, "content": message.content or None, "tool_calls": calls}
         )

@@ -191,13 +191,13 @@ def _row_documents(
     folded = [column.lower() for column in header]
     named = next((folded.index(one) for one in ("title", "name") if one in folded), 0)
     for number, cells in filled:
-        told = [
+        texts = [
             f"{header[place]}: {cell}" if place < len(header) and header[place] else cell
             for place, cell in enumerate(cells)
             if cell
         ]
         title = (cells[named] if named < len(cells) else "") or otherwise
-        yield SourceDocument(f"document:{name}:{number}", title, tuple(lines_of("; ".join(told))))
+        yield SourceDocument(f"document:{name}:{number}", title, tuple(lines_of("; ".join(texts))))
 
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)

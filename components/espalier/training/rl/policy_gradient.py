@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from espalier.training.rl.rows import Rows, Unit, rows_of
 from espalier.training.scoring import Scorer, ScoreRequest, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Minibatch:
     """The rows of one optimizer update, with their assessment."""
 
@@ -34,7 +35,7 @@ class Minibatch:
     draws_BT: Tensor | None = None
     """Uniform numbers, for losses that choose tokens at random."""
 
-    @property
+    @cached_property
     def sizes(self) -> Mapping[Per, float]:
         """How much of each denominator is in this minibatch."""
         rows = rows_of(self.units)
