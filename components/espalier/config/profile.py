@@ -125,15 +125,29 @@ class Profile(Section):
         """Name of the registered model: `registry.model_name`, or one after what it is about."""
         if self.registry.model_name is not None:
             return self.registry.model_name
-        own = self.knowledge.path or self.knowledge.database
-        if not reads_knowledge(self.environment):
-            files = [path for path in self.environment.external_files().values() if path]
-            own = files[0] if files else self.environment.name
-        if not own:
+        own = self.named_after
+        if own is None and not reads_knowledge(self.environment):
+            own = self.environment.name
+        if own is None:
             return DEFAULT_MODEL_NAME
-        # different agents share no name
-        words = re.findall("[a-z0-9]+", Path(own).absolute().name.partition(".")[0].lower())
+        words = re.findall("[a-z0-9]+", Path(own).name.partition(".")[0].lower())
         return "-".join(["espalier", *(words or ["agent"])])
+
+    @property
+    def named_after(self) -> str | None:
+        """Absolute path or database that the model's default name is after; None without one.
+
+        Two folders may have the same name: the registry tells their models apart by this.
+        """
+        if self.registry.model_name is not None:
+            return None
+        own: Path | str | None = self.knowledge.path or self.knowledge.database
+        if not reads_knowledge(self.environment):
+            files = self.environment.external_files().values()
+            own = next((path for path in files if path), None)
+        if isinstance(own, Path):
+            return str(own.absolute())
+        return own or None
 
     @property
     def renamed_training_share(self) -> float:

@@ -20,7 +20,8 @@ from espalier.orchestration.run_directory import (
 )
 from espalier.records import CompositeTracker, KnowledgeError, Tracker, json_digest, write_whole
 from espalier.registry.connection import DATABASE_NAME, tracking_target
-from espalier.registry.tracking import ParentRun, ending, open_parent_run
+from espalier.registry.model import RegisteredModel
+from espalier.registry.tracking import ParentRun, ending, mlflow_run, open_parent_run
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.given_model import check_given_model, with_starting_policy
 from espalier.steps.profiles import changed_settings, stage_settings
@@ -195,6 +196,9 @@ def _opened(profile: Profile, run_dir: Path) -> Iterator[OpenRun]:
         with tracked_run(profile, run_dir, state) as parent:
             parent.tracker.params(changed_settings(profile))
             parent.tracker.artifact(run_dir / PROFILE_NAME)
+            if (handle := mlflow_run(parent.tracker)) is not None:  # `register` asks it again, late
+                model = RegisteredModel(handle.client, handle.uri, profile.model_name)
+                model.expect_named_after(profile.named_after)
             yield OpenRun(state, parent)
 
 

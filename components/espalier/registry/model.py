@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 """Aliases of the latest registered version, the one in use, and the target of `rollback`."""
 
+NAMED_AFTER = "espalier.named_after"
+"""Tag of a version whose model has a default name: the folder, file or database behind the name."""
 POLICY_DIGEST = "espalier.policy_digest"
 SUITE_DIGEST = "espalier.suite_digest"
 PARENT_RUN = "espalier.parent_run"
@@ -128,6 +130,24 @@ class RegisteredModel:
             f"{self.name}: no such model at {shown(self.uri)}. "
             + (f"There are {there}." if there else "No version has been registered yet.")
         )
+
+    def expect_named_after(self, source: str | None) -> None:
+        """Check that a default name does not join the models of two folders.
+
+        Args:
+            source: `Profile.named_after` of the run; None if the user chose the name.
+
+        Raises:
+            RegistryError: the newest version with a default name is of another source.
+        """
+        known = (version.tags.get(NAMED_AFTER) for version in self.versions() if source)
+        other = next(filter(None, known), source)
+        if other != source:
+            raise RegistryError(
+                f"{self.name} at {shown(self.uri)} is the model of {other}, and this run is about "
+                f"{source}. Name the model of this run with --set registry.model_name=NAME: "
+                f"another name, or {self.name} if both are the same agent."
+            )
 
     def version(self, reference: str) -> ModelVersion:
         """The version with this alias or number.
@@ -249,13 +269,17 @@ def load_version(tracking_uri: str, reference: str, destination: Path) -> Path:
     return fetch_policy(model, found, destination)
 
 
-def champion_policy(tracking_uri: str, model_name: str, destination: Path) -> Path:
+def champion_policy(
+    tracking_uri: str, model_name: str, destination: Path, named_after: str | None = None
+) -> Path:
     """Download the champion's policy for a run that starts from it.
 
     Raises:
-        RegistryError: the model has no champion, or `load_version` fails.
+        RegistryError: the model has no champion or is of another source than the run, or
+            `load_version` fails.
     """
     model = RegisteredModel.open(tracking_uri, model_name)
+    model.expect_named_after(named_after)
     if model.find(CHAMPION) is None:
         raise RegistryError(
             f"policy.start = 'champion', but {model_name} has no champion yet. Run once with "

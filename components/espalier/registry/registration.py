@@ -16,6 +16,7 @@ from espalier.registry.connection import reaching
 from espalier.registry.model import (
     FILES_NAME,
     GATE,
+    NAMED_AFTER,
     PARENT_RUN,
     PENDING,
     POLICY_DIGEST,
@@ -58,6 +59,8 @@ class Payload:
     """Further files of the version by name, such as its lineage."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
     """`model`, `from` and `licence` of the weights that training began with, if known."""
+    named_after: str | None = None
+    """`Profile.named_after` of the run."""
 
 
 def find_or_register(target: RunHandle, identity: Identity, payload: Payload) -> ModelVersion:
@@ -66,9 +69,10 @@ def find_or_register(target: RunHandle, identity: Identity, payload: Payload) ->
     If its run has evaluated other suites since, their scores are added to the version for the gate.
 
     Raises:
-        RegistryError: MLflow cannot be reached, or refuses.
+        RegistryError: MLflow cannot be reached, or refuses; or another folder's model has the name.
     """
     model = RegisteredModel(target.client, target.uri, identity.model_name)
+    model.expect_named_after(payload.named_after)
     same = {
         POLICY_DIGEST: identity.policy_digest,
         SUITE_DIGEST: identity.suite_digest,
@@ -155,6 +159,7 @@ def _tags(target: RunHandle, identity: Identity, payload: Payload) -> dict[str, 
         **{key: json.dumps(value) for key, value in figures.items() if value is not None},
         **_adapter_tags(payload.policy),
         **_origin_tags(payload.origin),
+        **({NAMED_AFTER: payload.named_after} if payload.named_after else {}),
     }
 
 

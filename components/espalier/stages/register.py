@@ -147,6 +147,7 @@ def _payload(
         profile_json=profile.model_dump_json(indent=2),
         records={LINEAGE_NAME: _lineage(profile, inputs, manifests).packed()},
         origin=weights_origin(inputs["trained_policy"] / POLICY_FOLDER),
+        named_after=profile.named_after,
     )
 
 

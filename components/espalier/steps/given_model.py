@@ -233,7 +233,7 @@ def with_starting_policy(profile: Profile, folder: Path) -> Profile:
             raise RegistryError(
                 'policy.start = "champion" needs the registry: set MLFLOW_TRACKING_URI'
             )
-        champion_policy(tracking_uri, profile.model_name, destination)
+        champion_policy(tracking_uri, profile.model_name, destination, profile.named_after)
     policy = profile.policy.model_copy(update={"start": "base", "model": destination})
     return profile.model_copy(update={"policy": policy})
 

@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 
@@ -216,6 +217,11 @@ DATABASE = {
     "triples_query": "SELECT 2",
 }  # fmt: skip
 PROBLEMS = {"name": "python_math", "problems": "data/gsm8k.train.jsonl"}
+SOURCES = {
+    "espalier-handbook-2": str(Path("our/Handbook 2").absolute()),
+    "espalier-tickets": "postgresql://host/tickets",
+    "espalier-gsm8k": str(Path("data/gsm8k.train.jsonl").absolute()),
+}
 
 
 @pytest.mark.parametrize(
@@ -232,4 +238,6 @@ PROBLEMS = {"name": "python_math", "problems": "data/gsm8k.train.jsonl"}
 def test_a_model_is_named_after_what_it_knows(tables, name):
     profile = Profile.model_validate(tables)
     assert profile.model_name == name
+    chosen = "model_name" in tables.get("registry", {})
+    assert profile.named_after == (None if chosen else SOURCES.get(name))
     assert Profile.model_validate_json(profile.model_dump_json()) == profile

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from espalier.config import KnowledgeConfig, Profile, RegistryConfig
 from espalier.records import ArtifactError, NullTracker, RegistryError, open_artifact, read_manifest
-from espalier.registry import open_parent_run
+from espalier.registry import champion_policy, open_parent_run
 from espalier.stages.register import run
-from tests.unit.registry.conftest import write_policy
+from tests.unit.registry.conftest import QUESTIONS, Workbench, write_policy
 
 
 def test_a_registered_policy_is_the_challenger_with_digests_and_figures(bench):
@@ -46,6 +48,27 @@ def test_a_version_names_its_base_and_the_licence(bench):
     assert kept == list(origin.values())
     description = bench.model.client.get_model_version(bench.name, "1").description
     assert all(value in description for value in origin.values())
+
+
+def test_two_folders_of_one_name_share_no_model(bench, monkeypatch):
+    def about(folder):
+        knowledge = KnowledgeConfig(source="folder", path=Path(folder))
+        return Profile(knowledge=knowledge, registry=RegistryConfig(min_questions=QUESTIONS))
+
+    def register(profile):
+        monkeypatch.setattr(Workbench, "profile", profile)
+        return bench.register(0.6)
+
+    ours, theirs = about("/ours/docs"), about("/theirs/docs")
+    assert ours.model_name == theirs.model_name == "espalier-docs"
+    assert [register(ours), register(ours)] == ["1", "2"]
+    with pytest.raises(RegistryError, match=r"/ours/docs.*/theirs/docs.*registry\.model_name"):
+        register(theirs)
+    with pytest.raises(RegistryError, match="/ours/docs"):
+        champion_policy(bench.target.uri, "espalier-docs", bench.root / "base", theirs.named_after)
+    joined = RegistryConfig(model_name="espalier-docs", min_questions=QUESTIONS)
+    assert register(theirs.model_copy(update={"registry": joined})) == "3"
+    assert register(ours) == "4"
 
 
 def test_run_of_a_version_names_its_data(bench):
