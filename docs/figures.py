@@ -213,12 +213,20 @@ def curriculum() -> str:
 
 
 def presets() -> str:
-    """What each preset gained from one warm start."""
+    """What each preset gained from one warm start; those that gained nothing, in more steps too."""
+    tried = baseline("algorithms")
+    longer = {one["preset"]: one for one in tried["longer"]["presets"]}
+
+    def more(preset: str) -> tuple[object, ...]:
+        one = longer.get(preset)
+        return (gain(one["gain"], one["ci95"]), one["steps"], one["seeds"]) if one else ("", "", "")
+
     return table(
-        ("preset", "gain [95 %]", "seconds of training"),
+        ("preset", "gain [95 %]", "seconds of training", "with more steps", "steps", "seeds"),
         (
             (f"`{one['preset']}`", gain(one["gain"], one["ci95"]), one["seconds"])
-            for one in baseline("algorithms")["presets"]
+            + more(one["preset"])
+            for one in tried["presets"]
         ),
     )
 

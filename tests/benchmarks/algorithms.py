@@ -42,6 +42,8 @@ REASONS: Mapping[str, str] = {
     "turn_credit": "it compares all turns of a group, and the only reward comes with the last: "
     "discounted, the early turns of right episodes lie below the group's mean and are unlearned; "
     'compared = "same_turn" is for such rewards',
+    "dpo": "it orders its pairs of whole attempts hardly better than chance at 2e-5, however many "
+    "pairs a group gives; at 5e-5 the tiny policy unlearned",
     "grpo_pass_k": "it pays the best of a group its lead over the second best: with rewards of 0 "
     "or 1 nothing, unless one alone of 16 is right, and then by luck more often than not",
     "starpo_s": "it keeps the quarter of the groups that vary most: of 8 tasks two groups, too few "
