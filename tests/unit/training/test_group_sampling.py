@@ -1,3 +1,4 @@
+import random
 from dataclasses import replace
 from itertools import cycle
 
@@ -8,6 +9,7 @@ from espalier.algorithms.shaping import LinearLength, TermContext
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.records import Message
+from espalier.records.step_figures import STEP_FIGURES
 from espalier.records.trajectory import FinishReason, Turn
 from espalier.training.rl.reward_functions import TermRewards, no_further_reward
 from espalier.training.rl.rows import dense_rows
@@ -361,3 +363,33 @@ def test_every_drawn_prompt_is_kept_or_dropped_under_a_reason(script, how, count
     assert sorted(kept) == [draw.number for draw in ledger.open_draws]
     assert ledger.counts == counts
     assert {draw.task_id for draw in ledger.open_draws} <= {t for c in roller.calls for t in c[0]}
+
+
+def _flipped(share, rng):
+    """Forty tasks known by heart or never solved, judged by a verifier that errs."""
+    script = []
+    for number in range(40):
+        truth = [number % 2] * 8
+        script.append(tuple(1 - one if rng.random() < share else one for one in truth))
+    return script
+
+
+def test_a_noisy_verifier_looks_like_something_to_learn():
+    # these two figures fall with noise, as their descriptions say: neither tells noise from signal
+    found = []
+    for share in (0.0, 0.05, 0.15, 0.3):
+        script, made = _flipped(share, random.Random(7)), []
+        _, sampler = _sampler(script, filters=[], group_size=8, tasks_per_step=4)
+        for step in range(10):
+            made.append(sampler.sample(step, groups=4))
+        zero, equal = (
+            sum(one.zero_variance for one in made) / 40,
+            sum(one.equal_outcomes for one in made) / 40,
+        )
+        assert zero == equal
+        found.append(zero)
+    assert found[0] == 1.0
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < 0.15
+    for name in ("zero_variance_share", "equal_outcomes_share"):
+        assert "nois" in STEP_FIGURES[name].what

@@ -432,3 +432,39 @@ def test_attempts_that_answer_have_no_unread_call(tmp_path):
     row, notes = first_step(tmp_path, in_dialect("hermes"), attempts)
     assert unread(row) == {}
     assert notes == ""
+
+
+# ------------------------------------------------------------- means over attempts
+
+
+class OfEightLengths(Sampler):
+    """Two tasks of eight attempts each, with 1 to 8 turns; the shorter ones are right."""
+
+    def sample(self, step, *, groups):
+        made = [
+            Group(
+                trajectories=tuple(
+                    replace(episode(n, right, turns=n + 1, group=name, version=step), messages=())
+                    for n, right in enumerate([1] * count + [0] * (8 - count))
+                )
+            )
+            for name, count in (("lyon", 3), ("paris", 1))
+        ]
+        return StepRollouts(made, [t for group in made for t in group.trajectories], 2, lost=4)
+
+
+def test_a_mean_counts_each_attempt_once_however_long(tmp_path):
+    # labs-molt#64: a mean over turns showed 0.28 for 0.4487, as failing attempts were long
+    run = Run(tmp_path, config=profile(steps=1, group_size=8), sampler=OfEightLengths(())).run()
+    [row] = run.loop.progress.history
+    of_turns = (1 + 2 + 3 + 1) / (2 * sum(range(1, 9)))
+    assert row["reward"] == row["pass_rate"] == row["reward/outcome"] == 4 / 16 != of_turns
+    attempts = [
+        t for group in OfEightLengths(()).sample(0, groups=2).groups for t in group.trajectories
+    ]
+    assert row["action_tokens"] == sum(sum(t.action_mask) for t in attempts) / 16
+    assert row["rollouts"] == 16, "what the means are over"
+    # prime-rl#3182: what was not scored was left out of one mean, and a 0 of another
+    assert row["lost_episodes"] == 4
+    told = run.told.rows[1]
+    assert (told["reward"], told["lost_episodes"]) == (row["reward"], 4)
