@@ -8,7 +8,7 @@ from espalier.environments.benchmarks import check_golds
 from espalier.environments.teaching import play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
 from espalier.records.trajectory import FinishReason
-from tests.factories.harbor import task_folder
+from tests.factories.harbor import TEST, task_folder
 from tests.factories.scripts import acting
 from tests.unit.environments.harbor.test_reading import family
 
@@ -49,6 +49,33 @@ def test_what_the_policy_did_is_what_the_tests_see(tmp_path):
     for one in (spoilt, played(found, task, full)):
         assert one.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
         assert one.reward["outcome"] == 0.0
+
+
+def test_failing_hanging_and_raising_tests_end_apart(tmp_path):
+    # rllm#710: a crash of the verifier was the same 0.0 as an answer that is wrong
+    test = TEST.replace(
+        "mkdir", "[ -e /app/hang ] && sleep 30 | cat; [ -e /app/raise ] && exit 3\nmkdir"
+    )
+    task_folder(tmp_path, "one", files={"tests/test.sh": test})
+    found = family(
+        tmp_path,
+        command_timeout_s=1.0,
+        verifier_timeout_s=2.0,
+        sandbox={"packages": [], "size": 1},
+    )
+    (task,) = found.read_benchmark(tmp_path)
+    wrong = played(found, task, "true")
+    assert (wrong.finish_reason, wrong.reward["outcome"]) == (FinishReason.ANSWERED, 0.0)
+    for command in ("touch hang", "touch raise"):
+        one = played(found, task, "printf one > hello.txt", command)
+        assert one.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
+        assert one.reward["outcome"] == 0.0
+    cut = played(found, task, "(printf one > hello.txt; echo early; sleep 30) | tee log")
+    [result] = cut.tool_results
+    assert not result.succeeded
+    assert "early" in result.content
+    assert "took too long" in result.content
+    assert (cut.finish_reason, cut.reward["outcome"]) == (FinishReason.ANSWERED, 1.0)
 
 
 def test_tests_that_never_reward_are_an_error(tmp_path):

@@ -13,6 +13,7 @@ from espalier.dialects.detection import (
     dialect_source,
     foreign_format,
     syntax_of,
+    unread_call,
 )
 from espalier.dialects.syntax import Syntax
 
@@ -25,4 +26,5 @@ __all__ = [
     "dialect_source",
     "foreign_format",
     "syntax_of",
+    "unread_call",
 ]

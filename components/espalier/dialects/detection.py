@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, cast
@@ -15,10 +16,11 @@ from espalier.dialects.mistral import Mistral
 from espalier.dialects.pythonic import Pythonic
 from espalier.dialects.qwen3_coder import Qwen3Coder
 from espalier.dialects.react import ReAct
-from espalier.dialects.syntax import Syntax
+from espalier.dialects.syntax import THINK, Syntax, split_thought
 from espalier.dialects.tags import Tags
 from espalier.named_classes import class_at, is_class_path
-from espalier.records import PolicyError
+from espalier.records import Message, PolicyError, ToolCalls
+from espalier.records.message import ToolSpec
 
 DialectName = Literal["tags", "react", "hermes", "llama3", "mistral", "qwen3_coder", "pythonic"]
 
@@ -130,6 +132,46 @@ def dialect_source(setting: str, chat_template: str) -> str:
     if any(sign in chat_template for sign, _ in _SIGNS):
         return "its chat template"
     return "the fallback: its chat template has no known call format"
+
+
+IN_THOUGHT, BROKEN = "in_thought", "broken"
+"""What `unread_call` returns besides names of dialects."""
+
+
+def unread_call(
+    said: Message, tools: Sequence[ToolSpec], own: Syntax, *, is_malformed: bool
+) -> str | None:
+    """Return why the call in a message that ended an episode was not read; None if it holds none.
+
+    Args:
+        said: a message of the policy without calls.
+        tools: tools that the policy may call; without any, every name counts as one's.
+        own: syntax of the policy's dialect.
+        is_malformed: whether the dialect could not read the message.
+
+    Returns:
+        `IN_THOUGHT`, the name of the dialect that reads the call, or `BROKEN`: malformed, with the
+        name of a tool.
+    """
+    names = {tool.name for tool in tools}
+    thought, rest = split_thought(said.content)
+    whole = f"{said.thought or ''}\n{said.content}".replace(THINK[0], "").replace(THINK[1], "")
+    for syntax in {own.name: own, **SYNTAXES}.values():
+        is_own = syntax is own
+        for text in (said.thought or thought or "", whole, "" if is_own else rest):
+            if _calls(syntax, text.strip(), tools, names):
+                return IN_THOUGHT if is_own else syntax.name
+    named = not names or any(name in said.content for name in names)
+    return BROKEN if is_malformed and named else None
+
+
+def _calls(syntax: Syntax, text: str, tools: Sequence[ToolSpec], names: set[str]) -> bool:
+    """Return whether a text, or its end from a tag of a call on, calls one of the named tools."""
+    starts = [text.find(mark) for mark in syntax.kind_markers(tools)[:-1] if mark in text]
+    end = text[min(starts, default=0) :]
+    found = [syntax.parse(one, tools) for one in (text, f"{THINK[0]} . {THINK[1]} {end}")]
+    called = {call.name for one in found if isinstance(one, ToolCalls) for call in one.calls}
+    return bool(called and (not names or names & called))
 
 
 def chosen_dialect(setting: str, model: Path | None) -> str:

@@ -34,7 +34,8 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
 
     Returns:
         `em`, `n`, `ci95` (of em); `f1` and `f1_ci95` over answers that are texts; `pass_at_K` and
-        `pass_hat_K` for K = 1, 4 and the number of samples, up to that number; `tool_calls` (mean);
+        `pass_hat_K` for K = 1, 4 and the number of samples, up to that number, over the `sampled_n`
+        questions that were sampled; `tool_calls` (mean);
         `lost_episodes` (lost to infrastructure in every attempt) and `broke_sandbox_episodes`
         (ended by the policy's own program), counts over all episodes, which are all wrong;
         `by_<grouping>` for each grouping; `finish_reasons`. If the family's tools look answers up,
@@ -54,6 +55,7 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
         **_token_f1(rows, config, seed),
         **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in ks},
         **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in ks if k > 1},
+        **({"sampled_n": sum(row.samples > 0 for row in rows)} if samples else {}),
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
         **{name: sum(getattr(row, name) for row in rows) for name in LOSSES},
         **_knowledge(rows, config, seed),

@@ -79,6 +79,10 @@ class Per(enum.Enum):
         self.covers = covers
 
 
+UNREAD_CALLS, UNKNOWN_TOOL = "unread_calls", "unknown_tool"
+"""Calls that were not run as written, by their cause, of which one is an unknown tool."""
+
+
 class StepFigure(NamedTuple):
     """A figure of a training step."""
 
@@ -134,6 +138,14 @@ STEP_FIGURES = {
     ),
     "tool_calls": StepFigure(
         "mean number of tool calls with a result, failed ones included", "calls", Per.TRAJECTORY
+    ),
+    "unread_calls/WHY": StepFigure(
+        "those with a call that was not run as the policy wrote it; a column for each cause that "
+        "occurs. The last message has it within a thought (`in_thought`), in another dialect (its "
+        "name), or it cannot be read and names a tool (`broken`); `unknown_tool` called one that "
+        "does not exist",
+        "share",
+        Per.TRAJECTORY,
     ),
     "kept_tasks": StepFigure(
         "tasks within the curriculum's band after the step, for the next one", "tasks", Per.STEP

@@ -108,14 +108,17 @@ def _overall(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
     )
     change = Cell(points(gain.get("em")), signed_interval(gain.get("ci95")))
     rows = [
-        MeasureRow("Exact match", cells, change),
+        MeasureRow("Exact match, greedy", cells, change),
         *_knowledge_rows(scores),
     ]
     if any("f1" in _figures_of(scores, policy) for policy in POLICIES):
-        rows.append(_measure_row(scores, "F1", "f1", percent, points))
+        rows.append(_measure_row(scores, "F1, greedy", "f1", percent, points))
     for prefix, sign in (("pass_at_", "@"), ("pass_hat_", "^")):
         for k in _measured_k(scores, prefix):
-            rows.append(_measure_row(scores, f"pass{sign}{k}", f"{prefix}{k}", percent, points))
+            label = f"pass{sign}{k}, sampled"
+            rows.append(_measure_row(scores, label, f"{prefix}{k}", percent, points))
+    if any("sampled_n" in _figures_of(scores, policy) for policy in POLICIES):
+        rows.append(_measure_row(scores, "Questions sampled", "sampled_n", number, lambda _: ""))
     rows.append(
         _measure_row(scores, "Tool calls per episode", "tool_calls", _two_decimals, _signed_decimal)
     )

@@ -68,6 +68,15 @@ def test_a_timed_out_program_keeps_its_output(run, sandbox):
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize("behind", ["tee log", "cat; true", "(sleep 0.1; tail -1)"])
+def test_a_pipe_hides_no_deadline(run, sandbox, behind):
+    # rllm#710: of 178 episodes 76 hit the wall, and `| tee` made each an exit status of 0
+    command = f"(echo early; sleep 30) | {behind}"
+    result = run(sandbox.exec(["sh", "-c", command], timeout_s=0.5))
+    assert (result.timed_out, result.killed_by, result.exit_status) == (True, "wall_time", None)
+    assert not result.succeeded
+
+
 def test_a_program_that_ignores_signals_is_killed_as_well(run, sandbox):
     stubborn = "trap '' TERM INT HUP; while :; do sleep 1; done"
     assert run(sandbox.exec(["sh", "-c", stubborn], timeout_s=0.5)).timed_out

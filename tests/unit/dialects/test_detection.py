@@ -1,6 +1,7 @@
 """The dialect of a model directory, by what its chat template teaches."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,10 @@ from espalier.dialects import (
     detected_dialect,
     dialect_source,
     foreign_format,
+    unread_call,
 )
 from espalier.policy.embedded import chat_template
+from espalier.records import Malformed, ToolCall, ToolCalls
 from tests.factories.tiny import TOOLS
 
 MESSAGES = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
@@ -128,3 +131,63 @@ def test_a_template_of_an_embedded_policy_is_not_foreign(name):
 )
 def test_the_origin_of_a_dialect_is_said(setting, template, said):
     assert dialect_source(setting, template) == said
+
+
+CALL = ToolCalls((ToolCall(name="search", arguments={"query": "lyon"}),), "country")
+
+
+def unread(name, text):
+    """What `unread_call` says of a text, stored as an episode stores it."""
+    action = SYNTAXES[name].parse(text, TOOLS)
+    if isinstance(action, ToolCalls):
+        return "read"
+    broken = isinstance(action, Malformed)
+    return unread_call(action.message(), TOOLS, SYNTAXES[name], is_malformed=broken)
+
+
+@pytest.mark.parametrize("writer", SYNTAXES)
+@pytest.mark.parametrize("reader", SYNTAXES)
+def test_a_call_in_another_dialect_is_told_by_its_name(writer, reader):
+    bare = replace(CALL, thought=None)
+    for action in (CALL, bare) if writer not in ("tags", "react") else (CALL,):
+        found = unread(reader, SYNTAXES[writer].write(action, TOOLS))
+        assert found == ("read" if reader == writer else writer)
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "france",
+        "<think> I could search for lyon </think> france",
+        "<think> country </think><answer> france </answer>",
+        "Thought: country\nFinal Answer: france",
+        '{"answer": "france"}',
+        '{"name": "lyon", "arguments": {}}',
+        "[france]",
+        "[lyon(1)]",
+    ],
+)
+def test_an_answer_holds_no_unread_call(name, text):
+    action = SYNTAXES[name].parse(text, TOOLS)
+    assert unread_call(action.message(), TOOLS, SYNTAXES[name], is_malformed=False) is None
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_a_call_within_a_thought_is_told(name):
+    block = SYNTAXES[name].write(CALL, TOOLS).split("</think>")[-1].strip()
+    for text in (
+        f"<think> country {block} </think>",
+        f"<think>\n{block}\n</think>\n\nfrance",
+        f"<think> {block}",
+    ):
+        found = unread(name, text)
+        alone = name in ("llama3", "pythonic", "react")  # their calls stand alone in a message
+        assert found in ("in_thought", "read", *(["broken", None] if alone else ())), text
+
+
+def test_without_known_tools_any_call_counts():
+    text = '{"name": "lyon", "parameters": {}}'
+    said = Malformed("x", text).message()
+    assert unread_call(said, (), SYNTAXES["hermes"], is_malformed=False) == "llama3"
+    assert unread_call(said, TOOLS, SYNTAXES["hermes"], is_malformed=False) is None

@@ -1,14 +1,20 @@
 import re
 import shutil
+from html import escape
 from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
 
+from espalier.config import EvaluationConfig
+from espalier.evaluation import summarize
 from espalier.records import ArtifactError
+from espalier.records.step_figures import STEP_FIGURES
 from espalier.reporting import write_report, write_summary
 from espalier.reporting.charts import length_bins
+from espalier.reporting.formats import words
 from espalier.reporting.transcripts import spread
+from tests.factories.evaluation import a_row
 from tests.factories.sample_run import (
     STAGES,
     make_run,
@@ -175,7 +181,8 @@ def test_pass_at_k_is_shown_for_each_measured_k(tmp_path):
 
     html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
 
-    assert re.findall(r'<th scope="row">(pass.\d)</th>', html) == ["pass@2", "pass^2"]
+    labels = re.findall(r'<th scope="row">(pass.\d.*?)</th>', html)
+    assert labels == ["pass@2, sampled", "pass^2, sampled"]
 
 
 def test_a_group_that_fell_is_marked_with_its_interval(tmp_path):
@@ -399,3 +406,69 @@ def test_curves_mark_where_phases_ended(phased_html):
 def test_a_run_without_phases_shows_none(html):
     assert "<h3>Phases</h3>" not in html
     assert "Phases end" not in html
+
+
+def shown_rows(html):
+    """The text of each row of a table by its first cell."""
+    rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', html, re.DOTALL)
+    return {name: " ".join(re.sub(r"<[^>]+>", " ", cells).split()) for name, cells in rows}
+
+
+def test_every_figure_of_a_step_is_shown_with_its_denominator(tmp_path):
+    # NeMo-RL#3880: figures of rollouts were computed and thrown away
+    run = make_run(tmp_path / "run")
+    columns = {name: n + 0.125 for n, name in enumerate(STEP_FIGURES)} | {"step": 7.0}
+    shutil.rmtree(run / "trained_policy")
+
+    def train(path):
+        pd.DataFrame([columns]).to_parquet(path / "history.parquet")
+        write_json(path / "run.json", {"seconds": 1.0, "peak_rss_mb": 1.0})
+        return {"steps": 7}
+
+    publish(run, "trained_policy", "train", train)
+    page = write_report(run).read_text(encoding="utf-8")
+    [table] = re.findall(r"train_history\.csv.*?</table>", page, re.DOTALL)
+    cells = re.findall(r"<td>(.*?)</td>", table)
+    named = shown_rows(page)
+    for place, (name, figure) in enumerate(STEP_FIGURES.items()):
+        assert float(cells[place]) == pytest.approx(columns[name], rel=1e-3), name
+        assert escape(figure.scale) in named[words(name)], name
+
+
+def test_every_figure_of_an_evaluation_is_shown(tmp_path):
+    rows = [
+        a_row(
+            str(n), em=n % 2 == 0, f1=0.25, tool_calls=n % 7,
+            samples=8 * (n < 11), samples_right=3 * (n < 11),
+            lost_episodes=int(n == 3), broke_sandbox_episodes=2 * (n == 5),
+            grounded=n % 3 == 0, closed_book_em=n < 2, closed_book_answer="x",
+            finish_reason=("answered", "max_turns")[n % 2],
+        )
+        for n in range(20)
+    ]  # fmt: skip
+    figures = summarize(rows, EvaluationConfig(bootstrap_resamples=200), seed=0)
+    results = {"eval": {"untrained": figures, "warm_start": figures, "trained": figures}}
+    shown = shown_rows(write_report(with_results(make_run(tmp_path / "run"), results)).read_text())
+    labels = {
+        "em": ("Exact match, greedy", "50.0"), "f1": ("F1, greedy", "25.0"),
+        "n": ("Questions", "20"),
+        "sampled_n": ("Questions sampled", "11"), "tool_calls": ("Tool calls per episode", "2.85"),
+        "lost_episodes": ("Episodes lost from outside, counted as wrong", "1"),
+        "broke_sandbox_episodes": ("Episodes that broke their sandbox, wrong", "2"),
+        "closed_book_em": ("Exact match from memory, no tools", "10.0"),
+        "closed_book_n": ("Exact match from memory, no tools", "n 20"),
+        "closed_book_answered": ("Stated an answer from memory", "100.0"),
+        "grounded": ("Answers that a search had returned", "35.0"),
+        "grounded_n": ("Answers that a search had returned", "n 20"),
+        "grounded_right": ("Right answers that a search had returned", "40.0"),
+        "finish_reasons": ("max turns", "10"),
+    } | {f"pass_at_{k}": (f"pass@{k}, sampled", "") for k in (1, 4, 8)} | {
+        f"pass_hat_{k}": (f"pass^{k}, sampled", "") for k in (4, 8)
+    }  # fmt: skip
+    has_no_row_of_its_own = {"ci95", "f1_ci95", "by_kind", "by_hops"}
+    without = {name for name in figures if name not in labels} - has_no_row_of_its_own
+    assert {name for name in without if not name.endswith("_ci95")} == set()
+    for label, value in labels.values():
+        assert value in shown[label], label
+    low, high = figures["ci95"]
+    assert f"{100 * low:.1f} to {100 * high:.1f}" in shown["Exact match, greedy"]

@@ -1,4 +1,5 @@
 import asyncio
+import math
 import threading
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ from espalier.environments import (
     ToolEnvironment,
 )
 from espalier.environments.contract import UnreadableTextError, in_own_time
-from espalier.records import FinalAnswer, Message, action_of
+from espalier.records import DataError, FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import REFLECTION_REQUEST, RETRY_REQUEST, SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
@@ -337,6 +338,31 @@ def test_a_stuck_environment_ends_its_episode_unscored_in_time(step):
     assert trajectory.finish_reason is FinishReason.TIMEOUT
     assert trajectory.is_lost
     assert trajectory.reward == {}
+
+
+def _raises(task, answer, turns):
+    raise RuntimeError("the verifier is broken")
+
+
+async def _hangs(task, answer, turns):
+    await asyncio.sleep(30)
+
+
+def _says_nothing(task, answer, turns):
+    return math.nan
+
+
+def test_a_verifier_without_a_verdict_is_never_a_zero():
+    def judged_by(verify):
+        rules = replace(SearchQA(Profile()).rules((search_tool(SEARCH),)), verify=verify)
+        return replace(lookup_environments(SEARCH), make=lambda _: rules.environment())
+
+    hung = _play(_engine(), environments=judged_by(_hangs), timeout_s=0.05)
+    assert (hung.finish_reason, hung.reward, hung.is_lost) == (FinishReason.TIMEOUT, {}, True)
+    with pytest.raises(RuntimeError, match="the verifier is broken"):
+        _play(_engine(), environments=judged_by(_raises))
+    with pytest.raises(DataError, match="gave nan, outside"):
+        _play(_engine(), environments=judged_by(_says_nothing))
 
 
 def test_environments_in_threads_or_asynchronous_give_the_same_episode():

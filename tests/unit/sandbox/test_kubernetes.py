@@ -9,10 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.responses import JSONResponse
 
 from espalier.cluster.kubernetes_api import ApiRetries
 from espalier.cluster.watches import WatchSettings
 from espalier.config import SandboxPodsConfig
+from espalier.environments.contract import sandbox_losses
+from espalier.environments.losses import environment_losses
+from espalier.records.trajectory import FinishReason
 from espalier.sandbox import Limits, SandboxLost, SandboxQuota, SandboxTimeout, SandboxUnavailable
 from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.pod import SandboxPodSettings
@@ -366,3 +370,79 @@ def test_limits_that_do_not_fit_into_the_pods_are_refused():
     with pytest.raises(ValueError, match="disk_limit"):
         backend(disk_bytes=2**30)
     backend(replace(SETTINGS, pods=SandboxPodsConfig(scratch="disk")), memory_bytes=2**30)
+
+
+class BehindGateway(StandIn):
+    """The pod is made, and its maker is told of a gateway's time-out."""
+
+    def __init__(self, times, *, deletes_too=False, **options):
+        super().__init__(**options)
+        self.times, self._deletes_too, self.made = times, deletes_too, []
+
+    async def create_pod(self, request):
+        answer = await super().create_pod(request)
+        self.made.append(next(reversed(self.pods)))
+        if len(self.made) <= self.times:
+            return JSONResponse({"message": "504 Gateway Time-out"}, status_code=504)
+        return answer
+
+    async def delete_pod(self, request):
+        if self._deletes_too and request.path_params["name"] == self.made[0]:
+            return JSONResponse({"message": "forbidden"}, status_code=403)
+        return await super().delete_pod(request)
+
+
+@pytest.mark.parametrize("has_agent_sandbox", [False, True])
+def test_a_pod_that_nobody_was_told_of_is_deleted(monkeypatch, has_agent_sandbox):
+    # open-instruct#1887: a 504 after the creation left a sandbox that nobody owned
+    stand_in = BehindGateway(1, has_agent_sandbox=has_agent_sandbox)
+
+    async def work(backend, cluster):
+        with pytest.raises(SandboxTimeout, match="504"):
+            await backend.create()
+        assert (len(cluster.made), cluster.pods) == (1, {})
+        sandbox = await backend.create()
+        assert list(cluster.pods) == [sandbox.name] == cluster.made[1:]
+
+    _use(monkeypatch, work, stand_in)
+
+
+def test_a_pod_that_cannot_be_deleted_ends_with_the_lease(monkeypatch):
+    stand_in = BehindGateway(1, deletes_too=True)
+
+    async def work(backend, cluster):
+        with pytest.raises(SandboxTimeout, match="504"):
+            await backend.create()
+        assert list(cluster.pods) == cluster.made
+
+    _use(monkeypatch, work, stand_in)
+    assert stand_in.pods == {}
+
+
+@pytest.mark.parametrize("has_agent_sandbox", [False, True])
+def test_of_deleted_pods_no_episode_is_scored_or_goes_on(monkeypatch, has_agent_sandbox):
+    # open-instruct#1887: spot nodes gave 5 to 15 % of zeros, and restarted containers were blank
+    stand_in, used = StandIn(has_agent_sandbox=has_agent_sandbox), []
+
+    async def episode(pool, cluster, is_struck):
+        with environment_losses() as lost, sandbox_losses():
+            async with pool.claim() as sandbox:
+                used.append(sandbox.name)
+                if is_struck:
+                    cluster.remove(sandbox.name)
+                    await asyncio.sleep(0.2)  # until the watch has told
+                await sandbox.exec(["true"])
+                return FinishReason.ANSWERED
+        return lost.reason
+
+    async def work(backend, cluster):
+        settings = PoolSettings(size=2, low_water=1, high_water=2)
+        async with SandboxPool(backend, settings) as pool:
+            return [await episode(pool, cluster, number % 10 == 4) for number in range(30)]
+
+    found = _use(monkeypatch, work, stand_in)
+    struck = [number for number, reason in enumerate(found) if reason.value != "answered"]
+    assert struck == [4, 14, 24]
+    assert {found[number] for number in struck} == {FinishReason.SANDBOX_LOST}
+    for number in struck:
+        assert used[number] not in used[number + 1 :], "a lost sandbox is never used again"

@@ -1,12 +1,18 @@
+import random
 from dataclasses import replace
 from itertools import cycle
 
 import pytest
 
+from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.shaping import LinearLength, TermContext
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.records.trajectory import FinishReason
-from espalier.training.rl.reward_functions import no_further_reward
+from espalier.records import Message
+from espalier.records.step_figures import STEP_FIGURES
+from espalier.records.trajectory import FinishReason, Turn
+from espalier.training.rl.reward_functions import TermRewards, no_further_reward
+from espalier.training.rl.rows import dense_rows
 from espalier.training.rl.sampling import GroupSampler
 from tests.factories.training import make_task, make_trajectory
 
@@ -163,6 +169,63 @@ def test_a_lost_episode_leaves_its_group_without_a_reward():
     assert set(pool.observed.values()) == {(3, 2)}
 
 
+CREDIT_BY_HAND = {
+    # 1.0, 0.9, 0.6, 0.0 and -0.1 are left: their mean is 0.48, their deviation 0.50695
+    "dr_grpo": (0.52, 0.42, 0.12, -0.48, -0.58),
+    "grpo": (1.02574, 0.82848, 0.23671, -0.94683, -1.14409),
+    # each minus the mean of the four others
+    "rloo": (0.65, 0.525, 0.15, -0.6, -0.725),
+}
+
+
+@pytest.mark.parametrize("preset", CREDIT_BY_HAND)
+@pytest.mark.parametrize("places", [(2, 3, 6), (0, 1, 2), (5, 6, 7)])
+def test_lost_episodes_are_in_no_baseline_of_siblings(preset, places):
+    # NeMo-RL#4029: what timed out was masked, and its 0 still lowered the mean of its group
+    played = [(1, 2), (1, 4), (1, 10), (0, 1), (0, 4)]  # outcome, actions
+    script = list(played)
+    for place in places:
+        script.insert(place, None)
+
+    class Scripted(ScriptedRoller):
+        def roll_out(self, tasks, **how):
+            return [_acted(task, one) for task in tasks for one in script]
+
+    penalty = LinearLength(unit="tokens", target=3, per_unit=0.05, cap=0.4)
+    _, sampler = _sampler(
+        [], filters=[], roller=Scripted, group_size=8, tasks_per_step=2,
+        algorithm={"preset": preset},
+        reward_function=TermRewards([penalty], TermContext(max_tokens=64)),
+    )  # fmt: skip
+    result = sampler.sample(0, groups=2)
+    assert (result.lost, len(result.sampled)) == (6, 10)
+    assert [[t.total_reward for t in group.trajectories] for group in result.groups] == [
+        pytest.approx([1.0, 0.9, 0.6, 0.0, -0.1])
+    ] * 2
+    algorithm = TrainingConfig.model_validate({"algorithm": {"preset": preset}}).algorithm
+    rows = dense_rows(result.groups, with_observations=False)
+    values = {"rewards_BT": rows.rewards_BT, "action_mask_BT": rows.action_mask_BT}
+    credit = algorithm.advantage.credit(CreditBatch(**values, groups_B=rows.groups_B))
+    first_BT = credit.advantages_BT[:, 1].tolist()
+    assert first_BT == pytest.approx([*CREDIT_BY_HAND[preset] * 2], abs=1e-4)
+
+
+def _acted(task, one):
+    """An attempt with that outcome and so many turns of one token; None is lost after many."""
+    outcome, actions = one or (0, 40)
+    turns = tuple(
+        Turn(action_start=n, action_end=n + 1, observation_end=n + 1) for n in range(1, actions + 1)
+    )
+    made = make_trajectory(
+        task, outcome, token_ids=(5,) * (actions + 1), action_mask=(0, *[1] * actions),
+        behavior_logprobs=(0.0, *[-1.0] * actions), turns=turns,
+    )  # fmt: skip
+    made = replace(
+        made, messages=(*task.prompt, *[Message(role="assistant", content="a")] * actions)
+    )
+    return made if one else replace(made, reward={}, finish_reason=FinishReason.TIMEOUT)
+
+
 def test_without_filters_groups_of_equal_rewards_train_too():
     pool = RecordingPool()
     _, sampler = _sampler([NEVER, MIXED, ALWAYS], pool=pool, filters=[])
@@ -300,3 +363,33 @@ def test_every_drawn_prompt_is_kept_or_dropped_under_a_reason(script, how, count
     assert sorted(kept) == [draw.number for draw in ledger.open_draws]
     assert ledger.counts == counts
     assert {draw.task_id for draw in ledger.open_draws} <= {t for c in roller.calls for t in c[0]}
+
+
+def _flipped(share, rng):
+    """Forty tasks known by heart or never solved, judged by a verifier that errs."""
+    script = []
+    for number in range(40):
+        truth = [number % 2] * 8
+        script.append(tuple(1 - one if rng.random() < share else one for one in truth))
+    return script
+
+
+def test_a_noisy_verifier_looks_like_something_to_learn():
+    # these two figures fall with noise, as their descriptions say: neither tells noise from signal
+    found = []
+    for share in (0.0, 0.05, 0.15, 0.3):
+        script, made = _flipped(share, random.Random(7)), []
+        _, sampler = _sampler(script, filters=[], group_size=8, tasks_per_step=4)
+        for step in range(10):
+            made.append(sampler.sample(step, groups=4))
+        zero, equal = (
+            sum(one.zero_variance for one in made) / 40,
+            sum(one.equal_outcomes for one in made) / 40,
+        )
+        assert zero == equal
+        found.append(zero)
+    assert found[0] == 1.0
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < 0.15
+    for name in ("zero_variance_share", "equal_outcomes_share"):
+        assert "nois" in STEP_FIGURES[name].what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import re
@@ -12,9 +13,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from espalier.config import Profile
+from espalier.config import EpisodeConfig, Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.records import NullTracker
+from espalier.dialects import SYNTAXES
+from espalier.dialects.dialect import Dialect
+from espalier.records import NullTracker, ToolCall, ToolCalls
+from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.parallel import Processes
 from espalier.training.rl.ledger import PromptLedger
@@ -23,9 +28,13 @@ from espalier.training.rl.models import build_models
 from espalier.training.rl.rows import Group
 from espalier.training.rl.sampling import StepRollouts
 from espalier.training.supervised import DevScore
-from tests.factories.tiny import tiny_policy
-from tests.factories.training import TASKS
+from tests.factories.byte_tokenizer import byte_tokenizer
+from tests.factories.records import make_task as make_record_task
+from tests.factories.tiny import TOOLS, lookup_environments, tiny_policy
+from tests.factories.training import SEARCH, TASKS
 from tests.factories.training_episodes import CPU, episode, layout
+from tests.fakes.scripted_engine import ScriptedEngine
+from tests.unit.dialects.test_drift import STEADY
 
 
 def profile(*, curriculum=None, **training):
@@ -105,9 +114,10 @@ class RecordingTracker(NullTracker):
 class Run:
     """A loop over a fresh tiny policy, in `directory`."""
 
-    def __init__(self, directory, *, kinds=(), scores=(), config=None):
+    def __init__(self, directory, *, kinds=(), scores=(), config=None, sampler=None, dialect=None):
         self.profile = config or profile()
-        self.sampler, self.versions, self.told = Sampler(kinds), [], RecordingTracker()
+        self.sampler, self.versions = sampler or Sampler(kinds), []
+        self.told = RecordingTracker()
         self.model = tiny_policy().model
         self.weights_when_judged = []
         self._scores = iter(scores)
@@ -119,7 +129,7 @@ class Run:
             pool=self.pool,
             dev_score=self._judge,
             publisher=SimpleNamespace(publish=self.versions.append),
-            offers_tools=False,  # the made-up episodes hold no calls
+            dialect=dialect,
         )
         self.loop = RlLoop(self.profile, parts, CheckpointStore(directory, "run"))
 
@@ -306,3 +316,155 @@ def test_engine_and_trainer_that_disagree_are_said(tmp_path):
     run = Run(tmp_path, config=profile(max_mismatch_kl=1e-3, steps=1)).run()
     (note,) = run.told.notes
     assert re.match("warning: step 1: .*disagree", note)
+
+
+# ------------------------------------------------------------- calls that nobody could read
+
+CALL = ToolCalls((ToolCall(name="search", arguments={"query": "lyon"}),), "country")
+ASKED = make_record_task(question="country of lyon?", gold=("France",))
+
+
+def in_dialect(name):
+    """Of a given model, whose template teaches the calls of hermes."""
+    tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>"))
+    return Dialect(tokenizer, TOOLS, name=name)
+
+
+def written(name, action=CALL):
+    return SYNTAXES[name].write(action, TOOLS)
+
+
+class Played:
+    """Groups of attempts that are really played: each writes one text after another."""
+
+    def __init__(self, dialect, attempts, *, groups=2):
+        self.ledger = PromptLedger()
+        context = EpisodeContext(
+            engine=ScriptedEngine(dialect, [dialect.text_ids(t) for one in attempts for t in one]),
+            dialect=dialect,
+            environments=lookup_environments(SEARCH),
+            tools=ToolRunner(workers=0, timeout_s=5.0),
+            limits=EpisodeConfig(max_tokens=4096, max_turn_tokens=256),
+        )
+        played = [
+            asyncio.run(run_episode(ASKED, Sampling(temperature=1.0, seed=0), context)).trajectory
+            for _ in attempts
+        ]
+        assert not context.engine.actions, "every text was written"
+        self.sampled = [replace(one, policy_version=0) for one in played]
+        self._size = len(played) // groups
+
+    def sample(self, step, *, groups):
+        starts = range(0, len(self.sampled), self._size)
+        made = [Group(trajectories=tuple(self.sampled[n : n + self._size])) for n in starts]
+        return StepRollouts(made, self.sampled, len(made))
+
+    def close(self):
+        pass
+
+
+def first_step(tmp_path, dialect, attempts):
+    """The figures of one step over the attempts, and what was said of it."""
+    config = profile(steps=1, group_size=len(attempts) // 2)
+    run = Run(tmp_path, config=config, sampler=Played(dialect, attempts), dialect=dialect).run()
+    [row] = run.loop.progress.history
+    return row, "\n".join(run.told.notes)
+
+
+def unread(row):
+    return {name.partition("/")[2]: v for name, v in row.items() if "unread_calls" in name}
+
+
+RIGHT = ("france",)
+
+
+def test_a_parser_of_another_dialect_is_told_after_one_step(tmp_path):
+    # agentcore-rl-toolkit#97: reward rose to 0.93 in a run without one tool call
+    row, notes = first_step(
+        tmp_path, in_dialect("qwen3_coder"), [(written("hermes"),)] * 24 + [RIGHT] * 8
+    )
+    assert (row["pass_rate"], row["tool_calls"]) == (0.25, 0)
+    assert unread(row) == {"hermes": 0.75}
+    assert "no tool was called in the first 32 attempts, although tools are offered" in notes
+    assert "75% hermes" in notes
+    assert "policy.dialect" in notes
+
+
+def test_two_dialects_in_one_batch_are_told_apart(tmp_path):
+    # Qwen3.8#125: under one template a small model wrote JSON, a large one XML
+    json_call, xml_call = written("hermes"), written("qwen3_coder")
+    attempts = [(json_call, "france")] * 16 + [(xml_call,)] * 12 + [(written("llama3"),)] * 4
+    row, notes = first_step(tmp_path, in_dialect("hermes"), attempts)
+    assert row["tool_calls"] == 0.5
+    assert unread(row) == {"llama3": 4 / 32, "qwen3_coder": 12 / 32}
+    assert "38% qwen3_coder" in notes
+    assert "12% llama3" in notes
+
+
+def test_three_ways_to_miss_a_call_are_counted_apart(tmp_path):
+    # software-agent-sdk#2512: calls within the reasoning, control characters, a letter missing
+    block = written("hermes").split("</think>")[1].strip()
+    spread = block.replace('{"name"', '{\n\t"name"').replace(', "arg', ',\r\n"arg')
+    near = block.replace('"search"', '"searc"')
+    attempts = [
+        *[(f"<think>\ncountry {block}\n</think>",)] * 6,
+        *[(f"<think>\ncountry {block}\n</think>\n\nfrance",)] * 2,
+        *[(f"<think>\ncountry {block}",)] * 2,
+        *[(block.replace("lyon", "ly\non"),)] * 4,
+        *[(near, "france")] * 3,
+        *[(spread, "france")] * 14,
+        (written("hermes"), "france"),
+    ]
+    dialect = in_dialect("hermes")
+    row, notes = first_step(tmp_path, dialect, attempts)
+    assert unread(row) == {"in_thought": 10 / 32, "broken": 4 / 32, "unknown_tool": 3 / 32}
+    assert row["tool_calls"] == 18 / 32, "white space of JSON is none of a string"
+    assert "31% in_thought" in notes
+    assert "broken" not in notes, "RL cures these"
+    told = Played(dialect, attempts[14:16]).sampled[0].tool_results[0].content
+    assert "searc" in told
+    assert "search" in told.replace("searc ", "")
+
+
+def test_attempts_that_answer_have_no_unread_call(tmp_path):
+    musing = "<think>\nI could search for lyon.\n</think>\n\nfrance"
+    attempts = [RIGHT, (musing,), ('{"answer": "france"}',), ("[france]",)] * 4
+    row, notes = first_step(tmp_path, in_dialect("hermes"), attempts)
+    assert unread(row) == {}
+    assert notes == ""
+
+
+# ------------------------------------------------------------- means over attempts
+
+
+class OfEightLengths(Sampler):
+    """Two tasks of eight attempts each, with 1 to 8 turns; the shorter ones are right."""
+
+    def sample(self, step, *, groups):
+        made = [
+            Group(
+                trajectories=tuple(
+                    replace(episode(n, right, turns=n + 1, group=name, version=step), messages=())
+                    for n, right in enumerate([1] * count + [0] * (8 - count))
+                )
+            )
+            for name, count in (("lyon", 3), ("paris", 1))
+        ]
+        return StepRollouts(made, [t for group in made for t in group.trajectories], 2, lost=4)
+
+
+def test_a_mean_counts_each_attempt_once_however_long(tmp_path):
+    # labs-molt#64: a mean over turns showed 0.28 for 0.4487, as failing attempts were long
+    run = Run(tmp_path, config=profile(steps=1, group_size=8), sampler=OfEightLengths(())).run()
+    [row] = run.loop.progress.history
+    of_turns = (1 + 2 + 3 + 1) / (2 * sum(range(1, 9)))
+    assert row["reward"] == row["pass_rate"] == row["reward/outcome"] == 4 / 16 != of_turns
+    attempts = [
+        t for group in OfEightLengths(()).sample(0, groups=2).groups for t in group.trajectories
+    ]
+    assert row["action_tokens"] == sum(sum(t.action_mask) for t in attempts) / 16
+    assert row["rollouts"] == 16, "what the means are over"
+    # prime-rl#3182: what was not scored was left out of one mean, and a 0 of another
+    assert row["lost_episodes"] == 4
+    told = run.told.rows[1]
+    assert (told["reward"], told["lost_episodes"]) == (row["reward"], 4)

@@ -1,15 +1,29 @@
 """Demonstrations and pairs of the user: which tokens are learned, and what is refused."""
 
+import asyncio
 import json
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
 from espalier.config import EpisodeConfig, Profile
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
-from espalier.records import DataError, FinalAnswer, Message, ToolCall, ToolCalls
-from espalier.training.demonstrations import encode_pieces
+from espalier.environments import Step, ToolEnvironment
+from espalier.records import (
+    DataError,
+    FinalAnswer,
+    Message,
+    PolicyError,
+    ToolCall,
+    ToolCalls,
+    action_of,
+)
+from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
+from espalier.training.demonstrations import encode_demonstration, encode_pieces
 from espalier.training.own_traces import (
     JudgedQuestions,
     OwnTraces,
@@ -18,12 +32,21 @@ from espalier.training.own_traces import (
     read_demonstrations,
     read_pairs,
 )
+from espalier.training.rl.rows import Group, dense_rows
 from espalier_interop.exports.trl import trl_rows
 from espalier_interop.exports.turns import ExportedTrajectory, exported_turns
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.family import search_tool
 from tests.factories import records
 from tests.factories.byte_tokenizer import byte_tokenizer
-from tests.factories.tiny import TOOLS, tiny_dialect
-from tests.unit.dialects.test_drift import STEADY
+from tests.factories.tiny import TOOLS, LookupSearch, lookup_environments, tiny_dialect
+from tests.fakes.scripted_engine import ScriptedEngine
+from tests.unit.dialects.test_drift import (
+    DROPS_THOUGHTS,
+    OPENS_THOUGHTS,
+    SHORTENS_OLD_RESULTS,
+    STEADY,
+)
 
 ASKED = {"role": "user", "content": "country of lyon?"}
 ANSWERED = {"role": "assistant", "content": "france"}
@@ -99,6 +122,132 @@ def test_only_what_the_policy_writes_is_learned(written):
     text = dialect.text(sequence.token_ids)
     assert "Brief." in text
     assert "lyon: france" in text
+
+
+CLOSES_THOUGHTS = STEADY.replace(
+    "<|im_start|>assistant\n{% endif %}",
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}",
+)
+"""As Qwen3's does without thinking: the prompt of each turn ends with an empty thought."""
+TEMPLATES = {
+    "keeps all": STEADY,
+    "drops old thoughts": DROPS_THOUGHTS,
+    "shortens old results": SHORTENS_OLD_RESULTS,
+    "opens thoughts": OPENS_THOUGHTS,
+    "writes empty thoughts": CLOSES_THOUGHTS,
+}
+MARKS = ("<|im_start|>", "<|im_end|>")
+CONVERSATION = (
+    Message(role="user", content="country of lyon?"),
+    ToolCalls.one("search", {"query": "lyon"}, "country").message(),
+    Message(role="tool", content="lyon: france"),
+    FinalAnswer("france", "answer").message(),
+    Message(role="user", content="and its currency?"),
+    ToolCalls.one("search", {"query": "france currency"}, "currency").message(),
+    Message(role="tool", content="france: euro"),
+    FinalAnswer("euro", "answer again").message(),
+)
+
+
+def of_a_file(written, dialect):
+    return only(written({"messages": json.loads(chat_rows(CONVERSATION))}), dialect)
+
+
+def chat_rows(messages):
+    rows = []
+    for message in messages:
+        row = {"role": message.role, "content": message.content}
+        if message.thought is not None:
+            row["reasoning_content"] = message.thought
+        if message.tool_calls:
+            row["tool_calls"] = [call(message.tool_calls[0].arguments["query"])]
+        if message.role == "tool":
+            row["tool_call_id"] = "c1"
+        rows.append(row)
+    return json.dumps(rows)
+
+
+def of_a_teacher(dialect):
+    task = records.make_task(question=CONVERSATION[0].content)
+    demonstration = records.make_trajectory(messages=CONVERSATION)
+    return encode_demonstration(demonstration, {"t": task}, lambda _task: dialect)
+
+
+def of_an_episode(dialect):
+    """Sampled tokens and their loss mask; the second question is the environment's."""
+
+    class AsksAgain(ToolEnvironment):
+        def step(self, action):
+            if isinstance(action, FinalAnswer) and action.text == "france":
+                return Step((CONVERSATION[4],))
+            return super().step(action)
+
+    search = LookupSearch(("lyon: france", "france: euro"))
+    search.observation = {"lyon": "lyon: france", "france currency": "france: euro"}.get
+    rules = SearchQA(Profile()).rules((search_tool(search),))
+    written = [m for m in CONVERSATION if m.role == "assistant"]
+    context = EpisodeContext(
+        engine=ScriptedEngine(dialect, [dialect.action_ids(action_of(one)) for one in written]),
+        dialect=dialect,
+        environments=replace(lookup_environments(search), make=lambda _: AsksAgain(rules)),
+        tools=ToolRunner(workers=0, timeout_s=5.0),
+        limits=EpisodeConfig(max_tokens=4096, max_turn_tokens=256),
+    )
+    task = records.make_task(question=CONVERSATION[0].content)
+    played = asyncio.run(run_episode(task, Sampling(temperature=1.0, seed=0), context)).trajectory
+    [row] = dense_rows([Group(trajectories=(played,))], with_observations=False).sequences
+    return row
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_no_template_moves_what_is_learned(written, name):
+    # Automodel#3024: a mask of prefix lengths ran into tools' tokens, as old thoughts were dropped
+    # Automodel#3739: the empty thought of the prompt was learned
+    dialect = Dialect(byte_tokenizer(TEMPLATES[name], MARKS), TOOLS)
+    opened = "<think>\n" if name == "opens thoughts" else ""
+    said = [
+        dialect.syntax.write(action_of(one), TOOLS).removeprefix(opened) + "<|im_end|>"
+        for one in CONVERSATION
+        if one.role == "assistant"
+    ]
+    for sequence in (of_a_file(written, dialect), of_a_teacher(dialect), of_an_episode(dialect)):
+        assert learned(sequence, dialect) == said
+        read = dialect.text(
+            [
+                token
+                for token, taught in zip(sequence.token_ids, sequence.loss_mask, strict=True)
+                if not taught
+            ]
+        )
+        assert read.count("<|im_start|>assistant\n") == len(said)
+        empty = "assistant\n<think>\n\n</think>\n\n"
+        assert read.count(empty) == (4 if name == "writes empty thoughts" else 0)
+        assert read.count("lyon: france") == read.count("france: euro") == 1
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_message_teaches_its_own_end(written, name):
+    dialect = Dialect(byte_tokenizer(TEMPLATES[name], MARKS), TOOLS)
+    for sequence in (of_a_file(written, dialect), of_a_teacher(dialect), of_an_episode(dialect)):
+        pairs = list(zip(sequence.token_ids, (*sequence.loss_mask, 0), strict=False))
+        taught = [
+            token
+            for (token, mask), (_, following) in pairwise([*pairs, (0, 0)])
+            if mask and not following
+        ]
+        assert len(taught) == 4
+        assert set(taught) <= dialect.stop_ids
+
+
+@pytest.mark.parametrize("end", ["<|im_end|>\n", "<|im_end|>"])
+def test_a_template_whose_end_opens_the_next_message_is_refused(end):
+    # trl#5988: the end of a turn was the next message's, and no policy learned to stop
+    opens = (
+        "{% for m in messages %}{% if not loop.first %}END{% endif %}[{{ m.role }}] {{ m.content }}"
+    )
+    template = opens.replace("END", end) + "{% endfor %}{# <tool_call> #}"
+    with pytest.raises(PolicyError, match=r"no token of its own.*policy\.dialect"):
+        Dialect(byte_tokenizer(template, MARKS), TOOLS)
 
 
 @pytest.mark.parametrize("name", SYNTAXES)

@@ -325,8 +325,9 @@ def test_action_kinds_are_compared_under_their_sampling_mixture():
     assert _found(rows, policy_BT, kind_choice=choice, top_k=5)["logprob_gap_max"] == 0
 
 
-def warned(*history, offers_tools=True):
-    return start_warning(history, offers_tools=offers_tools)
+def warned(*history, offers_tools=True, rollouts=8):
+    rows = [{"step": n, "rollouts": n * rollouts, **row} for n, row in enumerate(history, start=1)]
+    return start_warning(rows, offers_tools=offers_tools)
 
 
 def test_a_start_without_a_right_attempt_is_warned_of_once():
@@ -337,13 +338,26 @@ def test_a_start_without_a_right_attempt_is_warned_of_once():
     assert warned(wrong, wrong, right) is None
 
 
-def test_a_start_without_a_call_is_warned_of():
+@pytest.mark.parametrize(("rollouts", "at"), [(8, 3), (15, 3), (16, 2), (31, 2), (32, 1), (999, 1)])
+def test_a_start_without_a_call_is_warned_of_once(rollouts, at):
     silent = {"pass_rate": 0.4, "tool_calls": 0.0}
-    assert "called a tool, although" in warned(silent, silent, silent)
-    assert "policy.dialect" in warned(silent, silent, silent)
-    assert warned(silent, silent) is warned(silent, silent, silent, silent) is None
-    assert warned(silent, silent, {**silent, "tool_calls": 0.1}) is None
-    assert warned(silent, silent, silent, offers_tools=False) is None
+    said = [warned(*[silent] * steps, rollouts=rollouts) for steps in range(1, 6)]
+    assert [bool(line) for line in said] == [steps == at for steps in range(1, 6)]
+    assert f"first {at * rollouts} attempts, although tools are offered" in said[at - 1]
+    assert "policy.dialect" in said[at - 1]
+    calling = {**silent, "tool_calls": 0.1}
+    assert warned(*[silent] * (at - 1), calling, rollouts=rollouts) is None
+    assert warned(*[silent] * at, offers_tools=False, rollouts=rollouts) is None
+
+
+def test_calls_that_a_dialect_cannot_read_are_warned_of():
+    found = {"pass_rate": 0.4, "tool_calls": 0.5, "unread_calls/hermes": 0.1}
+    rare = {**found, "unread_calls/hermes": 0.09}
+    mistaken = {**rare, "unread_calls/broken": 0.5, "unread_calls/unknown_tool": 0.5}
+    assert "10% hermes" in warned(found, rollouts=32)
+    assert warned(rare, rollouts=32) is warned(mistaken, rollouts=32) is None
+    silent = {**mistaken, "tool_calls": 0.0}
+    assert "50% broken" in warned(silent, rollouts=32)
 
 
 def test_a_start_without_right_attempts_or_calls_has_one_warning():

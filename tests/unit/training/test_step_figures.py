@@ -7,6 +7,7 @@ their own tests.
 """
 
 import math
+import re
 from statistics import fmean, pvariance
 
 import pytest
@@ -146,6 +147,7 @@ def test_every_figure_has_a_name_and_a_denominator():
     for known, found in (
         ("reward/turns", "reward/NAME"),
         ("judges/kappa/helpful", "NAME/kappa/CRITERION"),
+        ("unread_calls/in_thought", "unread_calls/WHY"),
         ("self_critique/cost", "NAME/cost"),
         ("rejected_share_seq_max_k1", "rejected_share_KIND"),
         ("rejected_sequence_share_token_k3", "rejected_sequence_share_KIND"),
@@ -200,12 +202,28 @@ def _sampled(recording, step, number, before):
         "kept_tasks": step.kept_tasks,
         "temperature": recording.profile.training.temperature,
     }
+    for why, is_so in (("in_thought", _thinks_a_call), ("broken", _breaks_a_call)):
+        if any(map(is_so, counted)):
+            row[f"unread_calls/{why}"] = sum(map(is_so, counted)) / count
     for term in {term for one in counted for term in one.reward}:
         row[f"reward/{term}"] = fmean(one.reward[term] for one in counted if term in one.reward)
     if "dev_em" in step.row:
         row["dev_em"] = sum(one.reward.get("outcome", 0) > 0 for one in step.dev) / len(step.dev)
         row["dev_lost_episodes"] = row["dev_broke_sandbox_episodes"] = 0
     return row
+
+
+def _thinks_a_call(episode):
+    """In tags: one search opened and closed, and the end of the message not an answer's."""
+    if episode.finish_reason.value != "parse_error":
+        return "<search>" in (episode.messages[-1].thought or "")
+    plain = re.sub("</?think>", "", episode.messages[-1].content)
+    return bool(re.fullmatch(r"[^<>]*<search>[^<>]*[^<>\s][^<>]*</search>\s*", plain))
+
+
+def _breaks_a_call(episode):
+    is_broken = episode.finish_reason.value == "parse_error" and not _thinks_a_call(episode)
+    return is_broken and "search" in episode.messages[-1].content
 
 
 def _idle_steps(row, before, has_sampled):

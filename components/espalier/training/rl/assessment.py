@@ -22,6 +22,8 @@ from espalier.algorithms import Algorithm
 from espalier.algorithms.batch import Credit, CreditBatch
 from espalier.algorithms.masking import masked_mean
 from espalier.algorithms.off_policy import Correction, CorrectionBatch, correct, mismatch_metrics
+from espalier.dialects.detection import BROKEN
+from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
 from espalier.rollout.engines.engine import KindChoice
 from espalier.training.rl.models import Layout, Models, dense_scores
 from espalier.training.rl.rows import Rows
@@ -266,32 +268,63 @@ def _mixed(rows: Rows, logprobs_BT: Tensor, choice: KindChoice) -> Tensor:
 
 
 _FIRST_STEPS = 3
+_ENOUGH_ATTEMPTS = 32
+"""Attempts after which calls are expected: fewer may all answer without."""
+_NOTABLE_SHARE = 0.1
 
 
 def start_warning(history: Sequence[Mapping[str, float]], *, offers_tools: bool) -> str | None:
-    """Return a log line after the third step if no attempt was right, or none called a tool.
+    """Return a log line if calls are not read, or no attempt was right; None at most steps.
+
+    Calls are looked at once: after the first step with 32 attempts, at the latest after the third.
+    Whether an attempt was right is asked after the third.
 
     Args:
         history: figures of the steps up to now.
         offers_tools: whether the policy may call any.
     """
-    if len(history) != _FIRST_STEPS:
+    if not 1 <= len(history) <= _FIRST_STEPS:
         return None
+    is_third = len(history) == _FIRST_STEPS
     silent = offers_tools and not any(row["tool_calls"] for row in history)
-    if any(row["pass_rate"] for row in history):
-        if not silent:
-            return None
+    if is_third and not any(row["pass_rate"] for row in history):
+        cause = f" and none called a tool{_unread(history[-1])}" if silent else ""
+        asked = " (does policy.dialect fit the model?)" if silent else ""
         return (
-            f"warning: no attempt of the first {_FIRST_STEPS} steps called a tool, although tools "
-            "are offered: either no call was parsed (does policy.dialect fit the model?), or the "
-            "tasks are answered without"
+            f"warning: no attempt of the first {_FIRST_STEPS} steps was right{cause}{asked}; RL "
+            "learns from attempts that differ. Train the warm start longer (warm_start.steps), "
+            "give it more demonstrations (synthesis.trajectories), or ask easier tasks"
         )
-    cause = " and none called a tool (does policy.dialect fit the model?)" if silent else ""
+    enough = [row["rollouts"] >= _ENOUGH_ATTEMPTS for row in history]
+    if any(enough[:-1]) or not (enough[-1] or is_third):
+        return None
+    attempts = f"{history[-1]['rollouts']:g} attempts"
+    if silent:
+        return (
+            f"warning: no tool was called in the first {attempts}, although tools are offered"
+            f"{_unread(history[-1])}: either no call was parsed (does policy.dialect fit the "
+            "model?), or the tasks are answered without"
+        )
+    # mistakes in a call are what RL cures; a call that its dialect cannot read is not
+    unread = _unread(history[-1], but=(BROKEN, UNKNOWN_TOOL))
     return (
-        f"warning: no attempt of the first {_FIRST_STEPS} steps was right{cause}; RL learns from "
-        "attempts that differ. Train the warm start longer (warm_start.steps), give it more "
-        "demonstrations (synthesis.trajectories), or ask easier tasks"
+        f"warning: not all calls of the first {attempts} were run{unread}: an attempt whose call "
+        "is not read ends there. Does policy.dialect fit the model?"
+        if unread
+        else None
     )
+
+
+def _unread(row: Mapping[str, float], but: Sequence[str] = ()) -> str:
+    """Return the notable shares of calls that were not run as written, in brackets."""
+    found = {
+        why: share
+        for name, share in row.items()
+        if (why := name.removeprefix(f"{UNREAD_CALLS}/")) not in (name, *but)
+        and share >= _NOTABLE_SHARE
+    }
+    told = ", ".join(f"{share:.0%} {why}" for why, share in found.items())
+    return f" (unread_calls of step {row['step']:g}: {told})" if told else ""
 
 
 def mismatch_warning(figures: dict[str, float], *, step: int, limit: float) -> str | None:

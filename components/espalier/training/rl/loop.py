@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -12,8 +13,11 @@ from typing import NamedTuple
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import Phase, SelfPlay
+from espalier.dialects import unread_call
+from espalier.dialects.dialect import Dialect
 from espalier.records import Tracker
-from espalier.records.trajectory import Trajectory
+from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
+from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.engines.engine import KindChoice
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.optimization import skipped_warning
@@ -68,8 +72,8 @@ class LoopParts:
     """The rollers' exploration of action kinds."""
     reward_figures: Callable[[], Figures] = dict
     """Agreement and cost so far of the models that grade attempts."""
-    offers_tools: bool = True
-    """Whether the policy may call tools."""
+    dialect: Dialect | None = None
+    """The policy's, with the tools that it may call; None if its messages are not looked into."""
     self_play: SelfPlay | None = None
     """Adds tasks to the pool between two refreshes; None where the profile has none."""
 
@@ -185,7 +189,9 @@ class RlLoop:
                     tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
                 if warning := mismatch_warning(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
-                if warning := start_warning(progress.history, offers_tools=self.parts.offers_tools):
+                dialect = self.parts.dialect
+                offers_tools = dialect is not None and bool(dialect.tools)
+                if warning := start_warning(progress.history, offers_tools=offers_tools):
                     tracker.note(warning)
                 figures = _tracker_metrics(row) | self._timings(row, before)
                 tracker.metrics(figures, step=step + 1)
@@ -293,6 +299,7 @@ class RlLoop:
             "tool_calls": sum(len(t.tool_results) for t in sampled) / count,
             "temperature": self._profile.training.temperature_at(step),
             **_mean_terms(sampled),
+            **_unread_calls(sampled, self.parts.dialect),
             **self.parts.reward_figures(),
         }
 
@@ -323,6 +330,27 @@ def _mean_terms(sampled: Sequence[Trajectory]) -> Figures:
     return {
         f"reward/{name}": fmean(t.reward[name] for t in sampled if name in t.reward)
         for name in names
+    }
+
+
+def _unread_calls(sampled: Sequence[Trajectory], dialect: Dialect | None) -> Figures:
+    """Return `unread_calls/WHY`: the share of the trajectories with such a call, if any has one."""
+    if dialect is None:
+        return {}
+    found: Counter[str] = Counter()
+    for trajectory in sampled:
+        found[UNKNOWN_TOOL] += any(not result.exists for result in trajectory.tool_results)
+        last = trajectory.messages[-1] if trajectory.messages else None
+        is_malformed = trajectory.finish_reason is FinishReason.PARSE_ERROR
+        if last is None or last.role != "assistant" or last.tool_calls:
+            continue
+        if is_malformed or trajectory.finish_reason is FinishReason.ANSWERED:
+            syntax, tools = dialect.syntax, dialect.tools
+            found[unread_call(last, tools, syntax, is_malformed=is_malformed) or ""] += 1
+    return {
+        f"{UNREAD_CALLS}/{why}": found[why] / len(sampled)
+        for why in sorted(found)
+        if why and found[why]
     }
 
 

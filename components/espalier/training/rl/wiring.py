@@ -167,7 +167,7 @@ def build_run(
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
         reward_figures=rewards.figures,
-        offers_tools=bool(sampling.dev_roller.dialect.tools),
+        dialect=sampling.dev_roller.dialect,
     )
     loop = RlLoop(profile, parts, store)
     return TrainingRun(policy, loop, sampling.rollers, sampling.dev_roller, len(judged))
