@@ -85,7 +85,7 @@ def account(settings=EVERYTHING, environment=None):
 IN_PODS = SimpleNamespace(sandbox=SimpleNamespace(backend="kubernetes"))
 
 
-def test_an_account_of_k8s_kubeflow_may_do_all_that_steps_do(reviewing):
+def test_our_account_may_do_all_that_steps_do(reviewing):
     for settings in (EVERYTHING, EVERYTHING.model_copy(update={"trainer": "rayjob"})):
         assert account(settings, IN_PODS).state == "ok"
 
