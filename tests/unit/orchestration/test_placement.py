@@ -157,7 +157,7 @@ def test_no_step_stands_in_a_loop_or_exit_handler(compiled_pipeline):
     components = compiled_pipeline["components"]
     assert len(tasks) == len(STAGES) + 2
     for name, task in tasks.items():
-        assert not [key for key in task if "terator" in key or "trigger" in key], name
+        assert not [key for key in task if "iterator" in key.lower() or "trigger" in key], name
         assert int(task["retryPolicy"]["maxRetryCount"]) == KubernetesConfig().retries, name
         assert "executorLabel" in components[task["componentRef"]["name"]], "no group of steps"
 
