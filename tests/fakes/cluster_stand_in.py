@@ -59,10 +59,11 @@ class StandIn:
     Attributes:
         start_s: until a created pod runs; None is never.
         refusals: status and message of the next creates of pods.
+        unready: requests that a started pod's server refuses until it is ready.
         hangs: whether programs in pods never end; "broken": their connection ends without a word.
         image_id: of containers, as their nodes resolved it.
         pods: or claims, where agent-sandbox is installed.
-        pods_of_claims: pods that are found by their address.
+        pods_of_claims: pods that are found by their address, by the name of their claim.
         templates: and warm pools of agent-sandbox, by kind.
     """
 
@@ -71,6 +72,7 @@ class StandIn:
         self.has_agent_sandbox = has_agent_sandbox
         self.templates = {}
         self.refusals = deque()
+        self.unready = 0
         self.hangs = False
         self.image_id = ""
         self.pods, self.leases, self.ran = {}, {}, []
@@ -102,7 +104,7 @@ class StandIn:
                 Route(_LEASES, self.create_lease, methods=["POST"]),
                 Route(f"{_LEASES}/{{name}}", self.change_lease, methods=["PATCH", "DELETE"]),
                 Route(_AGENT_SANDBOX, self.discover),
-                Route("/healthz", lambda _: JSONResponse({"status": "ok"})),
+                Route("/healthz", self.health),
                 Route("/run", self.run, methods=["POST"]),
                 Route("/reset", _reset, methods=["POST"]),
                 Route("/{other:path}", lambda _: JSONResponse({}), methods=["GET", "POST", "PUT"]),
@@ -127,8 +129,15 @@ class StandIn:
         if self.start_s is not None:
             loop = asyncio.get_running_loop()
             runs = _RUNS[pod["kind"]] | {"containerStatuses": [{"imageID": self.image_id}]}
+            if pod["kind"] == "SandboxClaim":
+                self.pods_of_claims[name] = self.warm_pod()
             loop.call_later(self.start_s, self.change, name, runs)
         return JSONResponse(pod, status_code=201)
+
+    def warm_pod(self):
+        """A pod of the warm pool, as its template is now."""
+        template = json.loads(json.dumps(self.templates["sandboxtemplates"]["spec"]))
+        return template["podTemplate"] | {"status": _RUNS["Pod"]}
 
     async def list_pods(self, request: Request) -> Response:
         if refused := self._unauthorized(request):
@@ -193,6 +202,10 @@ class StandIn:
             del self.templates[kind]
         return JSONResponse(item)
 
+    async def health(self, _: Request) -> Response:
+        self.unready = max(self.unready - 1, 0)
+        return JSONResponse({"status": "ok"}, status_code=503 if self.unready else 200)
+
     async def run(self, request: Request) -> Response:
         self.ran.append(await request.json())
         if self.hangs == "broken":
@@ -209,6 +222,7 @@ class StandIn:
 
     def remove(self, name):
         """A pod is gone."""
+        self.pods_of_claims.pop(name, None)
         self.tell("DELETED", self.pods.pop(name))
 
     def tell(self, kind, pod):

@@ -410,9 +410,17 @@ def _named_uri(text: str) -> tuple[str, str]:
     return name, uri
 
 
-@app.command(epilog=examples("espalier doctor", "espalier doctor --json"))
+@app.command(
+    epilog=examples(
+        "espalier doctor", "espalier doctor --json", "espalier doctor --profile my/cluster.toml"
+    )
+)
 def doctor(
     *,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", help="Check the account of its steps under Kubeflow as well."),
+    ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder for runs.")] = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
@@ -422,8 +430,9 @@ def doctor(
     count.
     """
     from espalier.orchestration.doctor import examine
+    from espalier.steps.profiles import named_profile
 
-    findings = examine(runs)
+    findings = examine(runs, None if profile is None else named_profile(profile))
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:

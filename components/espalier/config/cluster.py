@@ -99,10 +99,10 @@ PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
 class KubeflowConfig(Section):
     """A server of Kubeflow Pipelines, and names for what is submitted to it."""
 
-    endpoint: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
+    endpoint: str | None = Field(default=None, pattern=r"^https?://[^@?#\s]+$")
     """Address of the API, such as http://localhost:8888 or https://HOST/pipeline; default:
     KF_PIPELINES_ENDPOINT."""
-    ui: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
+    ui: str | None = Field(default=None, pattern=r"^https?://[^@?#\s]+$")
     """Address of Kubeflow's web pages, for links to runs; default: KF_PIPELINES_UI_ENDPOINT, or the
     endpoint if it serves them."""
     token_file: Path | None = None

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from espalier.config.data import Section
 from espalier.config.teacher import EndpointConfig, VllmBatchConfig
 
+_SECRET_OPTION = re.compile(r"(pass|pwd|secret|token)(?!_?file)", re.IGNORECASE)
 _WORDS = r"^[^\W\d_]\w*( \w+)*$"
 
 
@@ -158,9 +159,17 @@ class KnowledgeConfig(Section):
             )
         if self.triples and self.triples_query:
             raise ValueError("knowledge.triples and .triples_query exclude each other")
-        if re.match(r"[^/]*://[^/@]*:[^/@]*@", self.database):
+        if _has_password(self.database):
             raise ValueError(
                 "knowledge.database must not carry a password: profiles are logged. Put it into a "
                 "file and name that as knowledge.database_password_file"
             )
         return self
+
+
+def _has_password(database: str) -> bool:
+    """Whether an address of SQLAlchemy has a password, as its user's or as a driver's option."""
+    place, _, options = database.partition("://")[2].partition("?")
+    user = "" if place.startswith("/") else place.rpartition("@")[0]
+    names = (option.partition("=")[0] for option in options.split("&"))
+    return ":" in user or any(map(_SECRET_OPTION.search, names))

@@ -17,6 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
 
+from espalier.cluster.kubernetes_api import (
+    ApiRetries,
+    KubernetesApi,
+    cluster_configuration,
+    create,
+    object_path,
+)
+from espalier.config import Profile
 from espalier.extras import DISTRIBUTION, install_command, requirements
 from espalier.records import EspalierError, RegistryError
 
@@ -24,6 +32,7 @@ KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"
 _MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0
 """Disk and memory for a laptop run with its tracking database, which has a copy of the policy."""
 _TIMEOUT_S = 5.0
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _WORTH_A_CHANGE = 1.2
 """Least speed-up of matrix products for which a setting is advised."""
 _PRODUCT = (128, 1024, 1024)  # a short row, and widths of a small language model
@@ -54,11 +63,12 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def examine(runs_dir: Path) -> list[Finding]:
+def examine(runs_dir: Path, profile: Profile | None = None) -> list[Finding]:
     """Run every check, without changing or starting anything.
 
     Args:
         runs_dir: directory for runs.
+        profile: names the account of a Kubeflow run's pods; None checks none.
     """
     parts: tuple[Callable[[], Iterator[Finding]], ...] = (
         _python,
@@ -68,6 +78,7 @@ def examine(runs_dir: Path) -> list[Finding]:
         lambda: _machine(runs_dir),
         lambda: _tracking(runs_dir),
         _kubeflow,
+        lambda: iter(()) if profile is None else _kubeflow_account(profile),
         _tools,
     )
     return [finding for part in parts for finding in part()]
@@ -205,6 +216,82 @@ def _kubeflow() -> Iterator[Finding]:
     except (urllib.error.URLError, OSError, ValueError) as error:
         remedy = f"start it, or correct {KFP_VARIABLE}"
         yield Finding("Kubeflow", "absent", f"{endpoint}: {error}", remedy)
+
+
+def rights_of_steps(profile: Profile) -> dict[tuple[str, str, str], str]:
+    """Rights of the account of a Kubeflow run's pods: (namespace, group, kind) -> verbs.
+
+    k8s/kubeflow grants them to espalier-kubeflow; of one object its name stands after its kind.
+    """
+    cluster = profile.kubernetes
+    own, sandboxes = cluster.kubeflow.namespace or cluster.pipeline_namespace, cluster.sandboxes
+    rights = {
+        # without it a step's program ends well, and Argo's container `wait` with Unauthorized
+        (own, "argoproj.io", "workflowtaskresults"): "create patch",
+        (own, "", "configmaps kfp-launcher"): "get",
+    }
+    if cluster.trainer != "job":
+        rights[own, "", "pods"] = "get"
+    if cluster.trainer == "rayjob":
+        rights[own, "ray.io", "rayjobs"] = "create delete get"
+    if cluster.trainer == "trainjob":
+        rights[own, "trainer.kubeflow.org", "trainjobs"] = "create delete get"
+    if getattr(getattr(profile.environment, "sandbox", None), "backend", "") == "kubernetes":
+        place = cluster.sandbox_namespace
+        rights[place, "", "pods"] = "create delete get list watch"
+        rights[place, "coordination.k8s.io", "leases"] = "create delete get patch"
+        if sandboxes.agent_sandbox == "always":
+            for kind in ("sandboxtemplates", "sandboxwarmpools", "sandboxclaims"):
+                rights[place, "extensions.agents.x-k8s.io", kind] = "create delete get list watch"
+    return rights
+
+
+def _kubeflow_account(profile: Profile) -> Iterator[Finding]:
+    """Whether the account of a run's pods exists, has a token, and may do what steps do."""
+    kubeflow = profile.kubernetes.kubeflow
+    namespace = kubeflow.namespace or profile.kubernetes.pipeline_namespace
+    usual = "default-editor" if kubeflow.namespace else "pipeline-runner"  # Kubeflow's own
+    account = kubeflow.service_account or usual
+    name, shown = "account of steps", f"{namespace}/{account}"
+    try:
+        api = KubernetesApi(cluster_configuration(os.environ.get("KUBECONFIG")), ApiRetries())
+        found = api.find(object_path("v1", "serviceaccounts", namespace, account))
+        missing = [] if found is None else _missing_rights(api, profile, namespace, account)
+    except EspalierError as error:
+        remedy = "set KUBECONFIG to a user that may create subjectaccessreviews"
+        yield Finding(name, "absent", f"{shown} was not checked: {error}", remedy)
+        return
+    remedy = "apply k8s/kubeflow and set kubernetes.kubeflow.service_account"
+    if found is None:
+        yield Finding(name, "absent", f"{shown} does not exist", remedy)
+    elif found.get("automountServiceAccountToken") is False:
+        yield Finding(name, "absent", f"{shown} mounts no token into the pods of a run", remedy)
+    elif missing:
+        yield Finding(name, "absent", f"{shown} may not {'; '.join(missing)}", remedy)
+    else:
+        yield Finding(name, "ok", f"{shown} may do what the steps of {profile.name} do")
+
+
+def _missing_rights(
+    api: KubernetesApi, profile: Profile, namespace: str, account: str
+) -> list[str]:
+    user = f"system:serviceaccount:{namespace}:{account}"
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+    missing = []
+    for (place, group, kind), verbs in rights_of_steps(profile).items():
+        plural, _, single = kind.partition(" ")
+        for verb in verbs.split():
+            asked = {"namespace": place, "group": group, "resource": plural, "verb": verb}
+            asked |= {"name": single} if single else {}
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SubjectAccessReview",
+                "spec": {"user": user, "groups": groups, "resourceAttributes": asked},
+            }
+            answer = api.send(create(_REVIEWS, review, f"ask what {user} may do"))
+            if not answer.get("status", {}).get("allowed"):
+                missing.append(f"{verb} {kind} in {place}")
+    return missing
 
 
 def _tools() -> Iterator[Finding]:

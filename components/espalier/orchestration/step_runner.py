@@ -30,6 +30,7 @@ from espalier.config import Profile
 from espalier.determinism import TRAINER_VARIABLE
 from espalier.records import MANIFEST_NAME, EspalierError, Manifest, read_manifest
 from espalier.steps.kept import CHECKPOINTS_VARIABLE, forget_checkpoint
+from espalier.steps.refusing import write_termination_message
 from espalier.storage import ArtifactLocation, joined, open_location
 
 _S3_SCHEME = "s3://"
@@ -284,6 +285,8 @@ def _launch(kind: LaunchedKind, order: StepOrder, say: Callable[[str], None]) ->
     except StepTerminated as reason:
         raise StepFailed(order.stage, 128 + reason.number) from reason
     if not status.has_succeeded:
+        # its pods write their own messages, and a lost pod none
+        write_termination_message(f"error: {order.stage}: {kind.kind}: {status.line()}")
         raise StepFailed(order.stage, _LAUNCHED_FAILED)
 
 

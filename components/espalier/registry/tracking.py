@@ -4,7 +4,9 @@ A stage in a process of its own finds its parent by the first of these that is s
 
     ESPALIER_PARENT_RUN   set by `espalier run`, whose process ends the parent
     MLFLOW_RUN_ID         set by whoever created the Job; in a Kubeflow step by its MLflow plugin,
-                          which nests a run for each task below one for the pipeline, and ends both
+                          which nests a run for each task below one for the pipeline, and ends both.
+                          A retried run of Kubeflow gets further ones for the tasks that it repeats;
+                          the stage's own run goes on, below the newest
     ESPALIER_RUN_ID       id of the Kubeflow run: the first stage makes the parent, with the tag
                           `kubeflow.run_id`. No process holds it open: each stage sets it to RUNNING
                           when it begins; a failed stage or the last one ends it
@@ -17,7 +19,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -162,7 +164,9 @@ def _opened_stage(uri: str, stage: str, profile: Profile) -> RunHandle:
                 f"{_URI_VARIABLE} at the server that has it, or unset "
                 f"{PARENT_VARIABLE} and {_RUN_VARIABLE}."
             )
-        return _stage_handle(_handle(client, uri, parent), stage)
+        with reaching(uri, f"look up earlier attempts at {stage}"):
+            earlier = _earlier_attempts(client, parent)
+        return _stage_handle(_handle(client, uri, parent), stage, earlier)
     experiment = _experiment(client, uri, profile)
     if kubeflow_run := os.environ.get(KUBEFLOW_RUN_VARIABLE):
         parent = _run_of_kubeflow(client, uri, experiment, kubeflow_run, profile)
@@ -171,6 +175,24 @@ def _opened_stage(uri: str, stage: str, profile: Profile) -> RunHandle:
     with reaching(uri, f"open a run for {stage}"):
         tags = {**source_tags(), STAGE_TAG: stage}
         return _handle(client, uri, client.create_run(experiment, tags=tags, run_name=stage))
+
+
+def _earlier_attempts(client: MlflowClient, task: Run) -> list[str]:
+    """Ids of runs that Kubeflow's plugin made for earlier attempts at a task, the newest first.
+
+    The plugin makes one whenever a task's driver runs (Kubeflow Pipelines 2.17,
+    backend/src/v2/common/plugins/mlflow/handler.go), with the task's name and the run's as parent.
+    """
+    of_run = task.data.tags.get(PARENT_TAG)
+    if of_run is None:
+        return []
+    found = client.search_runs(
+        [task.info.experiment_id],
+        f"tags.`{PARENT_TAG}` = '{of_run}'",
+        order_by=["attributes.start_time DESC"],
+    )
+    ids = [run.info.run_id for run in found if run.info.run_name == task.info.run_name]
+    return [run_id for run_id in ids if run_id != task.info.run_id]
 
 
 def _experiment(client: MlflowClient, uri: str, profile: Profile) -> str:
@@ -338,22 +360,39 @@ def _opened(
     return _handle(client, target.uri, run)
 
 
-def _stage_handle(parent: RunHandle, stage: str) -> RunHandle:
-    """Handle of the stage's nested run: that of an earlier attempt, or a new one."""
-    query = f"tags.`{STAGE_TAG}` = '{stage}' and tags.`{PARENT_TAG}` = '{parent.run_id}'"
+def _stage_handle(parent: RunHandle, stage: str, earlier: Sequence[str] = ()) -> RunHandle:
+    """Handle of the stage's nested run: that of an earlier attempt, or a new one.
+
+    Args:
+        parent: the run that it is nested in.
+        stage: name of the stage.
+        earlier: ids of runs that it may be nested in so far; it is moved below `parent`.
+    """
     with reaching(parent.uri, f"open the run of stage {stage}"):
+        run = _current_run(parent, stage, earlier)
+        if run is None:
+            tags = {**source_tags(), STAGE_TAG: stage, PARENT_TAG: parent.run_id}
+            run = parent.client.create_run(parent.experiment_id, tags=tags, run_name=stage)
+        else:
+            if run.data.tags[PARENT_TAG] != parent.run_id:
+                parent.client.set_tag(run.info.run_id, PARENT_TAG, parent.run_id)
+            parent.client.update_run(run.info.run_id, "RUNNING")
+    above = parent.parent_run_id or parent.run_id
+    own = _handle(parent.client, parent.uri, run)
+    return replace(own, parent_run_id=parent.run_id, pipeline_run_id=above)
+
+
+def _current_run(parent: RunHandle, stage: str, earlier: Sequence[str]) -> Run | None:
+    """The newest run of the stage below `parent`, else below an earlier one."""
+    for above in (parent.run_id, *earlier):
+        query = f"tags.`{STAGE_TAG}` = '{stage}' and tags.`{PARENT_TAG}` = '{above}'"
         found = parent.client.search_runs(
             [parent.experiment_id], query, order_by=["attributes.start_time DESC"]
         )
         current = [run for run in found if SUPERSEDED_TAG not in run.data.tags]
         if current:
-            run = current[0]
-            parent.client.update_run(run.info.run_id, "RUNNING")
-        else:
-            tags = {**source_tags(), STAGE_TAG: stage, PARENT_TAG: parent.run_id}
-            run = parent.client.create_run(parent.experiment_id, tags=tags, run_name=stage)
-    above = parent.parent_run_id or parent.run_id
-    return replace(_handle(parent.client, parent.uri, run), pipeline_run_id=above)
+            return current[0]
+    return None
 
 
 def _handle(client: MlflowClient, uri: str, run: Run) -> RunHandle:

@@ -15,6 +15,7 @@ import logging
 import resource
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -62,7 +63,7 @@ def math_comparer() -> Compare:
             upstream.parse(text, targets, parsing_timeout=None) for text in (gold, answer)
         )
         is_same = bool(wanted) and upstream.verify(wanted, said, timeout_seconds=None)
-        return is_same and not _are_two_numbers(wanted[0], said[0])
+        return is_same and not _holds_other_numbers(wanted[0], said[0])
 
     return compare
 
@@ -87,15 +88,44 @@ COMPARERS: Mapping[ComparedKind, Callable[[], Compare]] = {
 }
 
 
-_APART = 1e-6
+_APART, _APART_INSIDE = 1e-6, 1e-3
+"""Of two numbers, and of two inside of others, where six places may stand for a fraction."""
 
 
-def _are_two_numbers(gold: Any, answer: Any) -> bool:  # noqa: ANN401 (expressions of sympy)
-    """Whether two single numbers differ: math-verify takes all that rounds to 0.000000 as equal."""
-    if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
-        return False
+def _holds_other_numbers(
+    gold: Any,  # noqa: ANN401 (expressions of sympy)
+    answer: Any,  # noqa: ANN401
+    apart: float = _APART,
+) -> bool:
+    """Whether numbers differ, also inside of a point, interval, set or matrix.
+
+    math-verify takes all that rounds to 0.000000 as equal.
+    """
+    if getattr(gold, "is_number", False) and getattr(answer, "is_number", False):
+        return gold != answer and _are_two_numbers(gold, answer, apart)
+    compare = partial(_holds_other_numbers, apart=_APART_INSIDE)
+    wanted, said = _parts(gold), _parts(answer)
+    if len(wanted) != len(said):
+        return False  # math-verify has compared them
+    if "FiniteSet" in (type(gold).__name__, type(answer).__name__):
+        pairs = [[compare(one, other) for other in said] for one in wanted]
+        return any(map(all, pairs)) or any(map(all, zip(*pairs, strict=True)))
+    return any(map(compare, wanted, said))
+
+
+def _parts(expression: Any) -> list[Any]:  # noqa: ANN401 (an expression of sympy)
+    """What a point, interval, set or matrix consists of; nothing for others."""
+    kind = type(expression).__name__
+    if kind in ("Tuple", "FiniteSet", "Union"):
+        return list(expression.args)
+    if kind == "Interval":
+        return [expression.start, expression.end]
+    return list(expression) if getattr(expression, "is_Matrix", False) else []
+
+
+def _are_two_numbers(gold: Any, answer: Any, apart: float) -> bool:  # noqa: ANN401 (as above)
     wanted, said = (one.doit().evalf(30) for one in (gold, answer))  # floats of any size
-    return bool(abs(wanted - said) > _APART * max(abs(wanted), abs(said)))
+    return bool(abs(wanted - said) > apart * max(abs(wanted), abs(said)))
 
 
 def _limit_this_process() -> None:

@@ -14,7 +14,13 @@ from collections.abc import Iterable
 from functools import cache
 
 from espalier.rewards.comparing import Comparers
-from espalier.rewards.math_numbers import UNKNOWN, bare_formula, read_number, with_letter_unit
+from espalier.rewards.math_numbers import (
+    UNKNOWN,
+    bare_formula,
+    read_number,
+    unwrapped,
+    with_letter_unit,
+)
 
 _BOXED = r"\boxed"
 _BRACE = re.compile("[{}]")
@@ -62,6 +68,10 @@ _BOUND = re.compile(
 )
 """What makes of the number behind it a bound, an estimate or another number; math-verify reads it
 as the number."""
+_WORD = re.compile(r"[^\W\d_]{2,40}")
+_LONGEST_PRODUCT = 3
+"""Letters that may be unknowns in any order; more are a product where they are in that of the
+alphabet, as in `abcd`."""
 _IS_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
 
@@ -84,6 +94,8 @@ def math_equivalent(answer: str | None, gold: Iterable[str]) -> bool:
 def _same(answer: str, gold: str) -> bool:
     if answer == gold:
         return True
+    if (is_same := _compared_as_words(answer, gold)) is not None:
+        return is_same
     said, wanted = read_number(answer), read_number(gold)
     if wanted is not None and wanted.unit and said is None:
         said = read_number(with_letter_unit(answer))
@@ -99,6 +111,25 @@ def _same(answer: str, gold: str) -> bool:
         if "%" not in {said.unit, wanted.unit}:  # 50% is 1/2 as well
             return False
     return bool(_comparers().compare(_as_latex(answer), _as_latex(gold)))
+
+
+def _compared_as_words(answer: str, gold: str) -> bool | None:
+    """Whether two words are the same, or None where the gold may be a product of unknowns.
+
+    math-verify reads any word as the product of its letters, so that their order would not count.
+    """
+    said, wanted = unwrapped(answer), unwrapped(gold)
+    are_words = _WORD.fullmatch(said) and _WORD.fullmatch(wanted)
+    if not are_words or _names_another_unknown(answer, gold):
+        return None
+    if said.casefold() == wanted.casefold():
+        return True if said == wanted or len(wanted) > _LONGEST_PRODUCT else None
+    is_short = len(wanted) <= _LONGEST_PRODUCT or list(wanted) == sorted(wanted)
+    if not is_short or len(set(wanted)) < len(wanted):
+        return False
+    # unknowns of either case, as in the interest Prt, are others than those of the other
+    is_mixed = wanted not in (wanted.lower(), wanted.upper())
+    return False if is_mixed and sorted(said) != sorted(wanted) else None
 
 
 def _names_another_unknown(answer: str, gold: str) -> bool:

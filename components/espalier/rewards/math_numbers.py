@@ -79,7 +79,7 @@ def read_number(text: str) -> Number | None:
     Read are `14,000`, `x = 14{,}000`, `-0.5`, `1e3`, `3/4`, `1 1/2`, `\frac{3}{4}`, `\$5`, `50\%`,
     `0.\overline{3}`, `101_2`, `5\text{ km}`, `30 minutes`, `**73**` and `\textbf{(073)}`.
     """
-    plain = _THOUSANDS.sub("", _unwrapped(text))
+    plain = _THOUSANDS.sub("", unwrapped(text))
     bare = plain.removeprefix("\\$").removeprefix("$").strip()
     sign = -1 if bare[:1] in ("-", "\u2212") else 1
     unsigned = bare[1:].lstrip() if bare[:1] in ("-", "\u2212", "+") else bare
@@ -108,7 +108,8 @@ def bare_formula(text: str) -> str:
     return _FORMULA.sub("", text).strip().removesuffix(".").removesuffix("$").strip()
 
 
-def _unwrapped(text: str) -> str:
+def unwrapped(text: str) -> str:
+    """An answer without the marks of text or bold and the `x =` around it."""
     bare = bare_formula(text)
     named = UNKNOWN.match(bare)
     bare = bare[named.end() :] if named else bare

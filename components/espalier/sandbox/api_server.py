@@ -97,6 +97,7 @@ class ClusterState(NamedTuple):
         ended: why it ended; "" if it has not ended.
         by_program: whether a program in the pod ended it, rather than the cluster.
         image_id: the container's image with the digest that the node resolved.
+        runtime_class: the RuntimeClass of a running pod; "" for a claim, which does not say.
         waits_for: why it does not run yet, if known.
         is_unschedulable: whether no node has room for it now.
         is_gone: whether the object is deleted; an ended one may still exist.
@@ -106,6 +107,7 @@ class ClusterState(NamedTuple):
     ended: str = ""
     by_program: bool = False
     image_id: str = ""
+    runtime_class: str = ""
     waits_for: str = ""
     is_unschedulable: bool = False
     is_gone: bool = False
@@ -124,7 +126,11 @@ def state_of_pod(pod: K8sObject) -> ClusterState:
         return ClusterState(ended=_disruption(status) or GONE.ended)
     if phase == "Running" and status.get("podIP"):
         image_ids = [one.get("imageID", "") for one in status.get("containerStatuses", [])]
-        return ClusterState(address=status["podIP"], image_id=next(iter(image_ids), ""))
+        return ClusterState(
+            address=status["podIP"],
+            image_id=next(iter(image_ids), ""),
+            runtime_class=pod.get("spec", {}).get("runtimeClassName", ""),
+        )
     scheduled = _condition(status, "PodScheduled")
     waits_for = scheduled.get("message", "") or "; ".join(_waiting(status)) or phase
     return ClusterState(

@@ -151,15 +151,33 @@ class Cluster:
             state = self.of_pod(await self.watch.until(name, has_ended, within_s), address)
             if self.shared_token is None or state.is_gone:
                 return state
-            pods = object_path("v1", "pods", self.backend.settings.namespace)
-            at = {"fieldSelector": f"status.podIP={address}"}
-            found = (await self.server.send(read(pods, **at)))["items"]
+            found = await self._pods_at(address)
         except SandboxError:
             return None
         ended = [pod for pod in found if state_of_pod(pod).ended]
         if not ended:
             return state
         return state_of_pod(max(ended, key=lambda pod: pod["metadata"]["creationTimestamp"]))
+
+    async def running_pod(self, name: str, state: ClusterState) -> ClusterState:
+        """Return the state of the pod that a claim was given; a pod's state is its own.
+
+        Raises:
+            SandboxLost: the claim's pod does not run any more.
+            SandboxError: as `ApiServer.send`.
+        """
+        if self.shared_token is None:
+            return state
+        states = map(state_of_pod, await self._pods_at(str(state.address)))
+        running = [found for found in states if found.address == state.address]
+        if not running:
+            raise SandboxLost(f"{name}: no pod runs at {state.address} any more")
+        return running[0]
+
+    async def _pods_at(self, address: str) -> list[K8sObject]:
+        pods = object_path("v1", "pods", self.backend.settings.namespace)
+        at = {"fieldSelector": f"status.podIP={address}"}
+        return (await self.server.send(read(pods, **at)))["items"]
 
     def of_pod(self, state: ClusterState, address: str) -> ClusterState:
         """Return the state of the pod at this address: agent-sandbox replaces a lost pod."""
@@ -304,6 +322,8 @@ class KubernetesBackend:
         async with cleanup_on_failure(partial(_delete_quietly, cluster, name)):
             token = await cluster.request(name)
             state = await self._wait_until_running(cluster, name)
+            state = await cluster.running_pod(name, state)
+            self._require_class(name, state)
             self._compare_image(state)
             sandbox = KubernetesSandbox(name, self.limits, token, state, cluster)
             async with cleanup_on_failure(sandbox.abandon):
@@ -340,6 +360,20 @@ class KubernetesBackend:
             cluster.lease.doubt()
             raise SandboxLost(f"{name} ended before it was ready: {state.ended}")
         return state
+
+    def _require_class(self, name: str, state: ClusterState) -> None:
+        """Check that the pod has the profile's RuntimeClass: who gave it may have another.
+
+        Raises:
+            SandboxUnavailable: it has another one.
+        """
+        wanted = self.settings.pods.runtime_class
+        if state.runtime_class != wanted:
+            raise SandboxUnavailable(
+                f"{name}: its pod has the RuntimeClass {state.runtime_class or '(none)'}, and "
+                f"kubernetes.sandboxes.runtime_class is {wanted}; check what changes pods in "
+                f"{self.settings.namespace}: admission webhooks, agent-sandbox's pools"
+            )
 
     def _compare_image(self, state: ClusterState) -> None:
         """Warn if nodes resolved the image's tag to different images."""

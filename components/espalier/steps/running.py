@@ -34,8 +34,8 @@ from espalier.steps.train_job_status import reporting_to_train_job
 from espalier.storage import restore_names
 from espalier.usage import UsageMeter
 
-_SHOWN_FAULTS = 20
-"""Most faults in a verdict, a parameter that Kubeflow stores in its database and in pod specs."""
+_SHOWN_FAULTS, _SHOWN_CHARACTERS = 20, 1000
+"""Most faults in a verdict, and of each: a parameter is in Kubeflow's database and in pod specs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,10 @@ def _show(name: str, profile: Profile, published: Path, shown: ShownOutputs) -> 
 
 
 def _write_verdict(path: Path, faults: Sequence[str]) -> None:
-    shown_faults = list(faults[:_SHOWN_FAULTS])
+    shown_faults = [
+        fault if len(fault) <= _SHOWN_CHARACTERS else f"{fault[:_SHOWN_CHARACTERS]}..."
+        for fault in faults[:_SHOWN_FAULTS]
+    ]
     if len(faults) > len(shown_faults):
         shown_faults.append(f"and {len(faults) - len(shown_faults)} more; see the report")
     path.write_text(json.dumps(shown_faults), encoding="utf-8")

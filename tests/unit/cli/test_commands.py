@@ -39,7 +39,7 @@ FROZEN = {
     "compile": "--out --profile --set --image",
     "submit": "--profile --set --name --wait --json",
     "step": "STAGE --run --profile --input --output --workspace",
-    "doctor": "--runs --json",
+    "doctor": "--profile --runs --json",
     "data check-queries": "FILE --json",
     "data collect": "URI --older-than --kept-older-than --dry-run --unpublished",
     "data export": "SOURCE --format --out --right --without-tools",

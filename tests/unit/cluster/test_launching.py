@@ -93,6 +93,7 @@ def head_variables(cluster):
     ("kind", "ended"),
     [
         (RAY_JOB, state("Failed", "FAILED", "driver exited with 1")),
+        (RAY_JOB, state("Failed", "", "Submitter completed but Ray job not found in RayCluster.")),
         (RAY_JOB, state("Complete", "FAILED")),
         (RAY_JOB, state("Complete", "STOPPED")),
         (RAY_JOB, state("ValidationFailed", "", "no such field")),

@@ -144,6 +144,34 @@ def test_every_retry_has_time_for_its_own_deadline(tmp_path):
         assert policy["backoffMaxDuration"] >= 4 * 7200 + pauses_s
 
 
+@pytest.fixture(scope="module")
+def compiled_pipeline(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "pipeline.yaml"
+    compile_pipeline(out, {}, KubernetesConfig(), None)
+    return next(yaml.safe_load_all(out.read_text()))
+
+
+def test_no_step_stands_in_a_loop_or_exit_handler(compiled_pipeline):
+    """There Kubeflow ignores retries (kubeflow/pipelines#12389, #13897), and counts (#12131)."""
+    tasks = compiled_pipeline["root"]["dag"]["tasks"]
+    components = compiled_pipeline["components"]
+    assert len(tasks) == len(STAGES) + 2
+    for name, task in tasks.items():
+        assert not [key for key in task if "iterator" in key.lower() or "trigger" in key], name
+        assert int(task["retryPolicy"]["maxRetryCount"]) == KubernetesConfig().retries, name
+        assert "executorLabel" in components[task["componentRef"]["name"]], "no group of steps"
+
+
+def test_what_stages_make_goes_by_uri(compiled_pipeline):
+    """A parameter goes through the launcher's memory, the pod's definition and a database."""
+    parameters = {
+        name.removeprefix("comp-"): set(component.get("outputDefinitions", {})["parameters"])
+        for name, component in compiled_pipeline["components"].items()
+        if "parameters" in component.get("outputDefinitions", {})
+    }
+    assert parameters == {"resolve-profile": {"Output"}, "validate": {"verdict"}}
+
+
 def test_an_image_that_is_given_is_that_of_every_step(tmp_path):
     image = "registry.example/espalier:7"
     settings = KubernetesConfig.model_validate({"resources": {"memory_request": "1.5Gi"}})

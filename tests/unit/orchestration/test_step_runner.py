@@ -1,12 +1,19 @@
 import pytest
 
 from espalier.chain import STAGES
+from espalier.cluster import launching
+from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.config import Profile
-from espalier.orchestration.step_runner import StepOrder, run_step
+from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
 from espalier.records import ArtifactError, EspalierError, Provenance, publishing
+from espalier.steps import refusing
+from espalier.steps.profiles import named_profile
 from tests.factories.storage import artifact, key_of, s3_place
+from tests.fakes.launched_stand_in import launched_stand_in, state, trained
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
+from tests.unit.cluster.objects.samples import NODES, TRAINER
 
+HEAD_LOST = "Submitter completed but Ray job not found in RayCluster."
 RUN = f"s3://{BUCKET}/runs/r17"
 
 
@@ -96,9 +103,46 @@ def test_a_step_is_kept_while_its_settings_and_inputs_hold(tmp_path, settings, s
             run_step(order, silent)
 
 
+@pytest.mark.parametrize(
+    ("settings", "name", "ended", "cause"),
+    [
+        (NODES, "r17-train-ray", state("Failed", "", HEAD_LOST), HEAD_LOST),
+        (NODES, "r17-train-ray", state("Failed", "FAILED", "exited with 1"), "exited with 1"),
+        (TRAINER, "tj-r17-train", trained(Failed="True", message="jobset failed"), "jobset failed"),
+    ],
+)
+def test_a_launching_pod_says_why_its_object_failed(
+    s3, tmp_path, monkeypatch, settings, name, ended, cause
+):
+    """A lost head pod leaves no message of its own (ray-project/kuberay#3860)."""
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(refusing, "TERMINATION_LOG", log)
+    monkeypatch.setattr(launching, "_POLL_S", 0.02)
+    owner = ("batch/v1", "Job", "r17-train", "6c8f2b1e")
+    variables = dict(zip(OWNER_VARIABLES, owner, strict=True)) | {RUN_ID_VARIABLE: "r17"}
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    profile = named_profile("smoke")
+    training = profile.training.model_copy(update={"processes": 16 if settings is NODES else 1})
+    changed = profile.model_copy(update={"kubernetes": settings, "training": training})
+    for folder in STAGES["train"].inputs:
+        artifact(tmp_path / folder)
+        s3_place(s3, f"runs/r17/{folder}").publish(tmp_path / folder)
+    with launched_stand_in(tmp_path) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        cluster.script = [ended]
+        with pytest.raises(StepFailed) as failed:
+            run_step(ordered(tmp_path, "train", profile=changed), silent)
+        assert list(cluster.objects) == [name], "its operator keeps it, for its logs"
+    assert failed.value.exit_code == 3, "which espalier's Jobs try again"
+    assert log.read_text().startswith("error: train: ")
+    assert log.read_text().endswith(f": {cause}")
+
+
 def test_a_train_job_of_several_nodes_is_refused(s3, tmp_path, monkeypatch):
     """Each of its pods would run the stage and publish the same artifact."""
     monkeypatch.setenv("PET_NNODES", "2")
     with pytest.raises(EspalierError, match="PET_NNODES"):
-        run_step(ordered(tmp_path), silent)
+        run_step(ordered(tmp_path, "synthesize"), silent)  # nothing is there that it could read
     assert not any(key.endswith("manifest.json") for key in s3.objects)

@@ -187,6 +187,16 @@ def test_refused_rows_are_shown_and_judged_by_the_next_step(refused):
     require_valid("[]", "s3://bucket/run/page")  # sound rows let it pass
 
 
+def test_a_verdict_is_small_whatever_the_rows_hold(tmp_path):
+    """It is a parameter: in the launcher's memory, in pods' definitions and in a database."""
+    faults = [f"tasks: row {n}: found {'x' * 100_000}" for n in range(1000)]
+    running._write_verdict(tmp_path / "verdict", faults)
+    kept = json.loads((tmp_path / "verdict").read_text())
+    assert (tmp_path / "verdict").stat().st_size < 32 * 1024
+    assert kept[0].startswith("tasks: row 0: found xxx")
+    assert kept[-1] == "and 980 more; see the report"
+
+
 def test_refused_rows_end_a_step_that_hands_no_verdict_on(refused):
     with pytest.raises(SystemExit, match="error: validate: "):
         ran(refused, verdict=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -111,6 +112,71 @@ def test_a_stage_lies_below_the_task_of_the_plugin(client, target, kubeflow, mon
     assert (stage.parent_run_id, stage.pipeline_run_id) == (task.info.run_id, of_run.run_id)
     assert stage.experiment_id == task.info.experiment_id
     assert client.get_run(task.info.run_id).info.status == "RUNNING", "Kubeflow ends it"
+
+
+def task_of_plugin(client, of_run, name, monkeypatch):
+    """Kubeflow's plugin makes the run of a task, and names it in the step's environment."""
+    experiment = of_run.tracker.run.experiment_id
+    tags = {"mlflow.parentRunId": of_run.run_id}
+    task = client.create_run(experiment, tags=tags, run_name=name).info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", task)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
+    return task
+
+
+def below(client, of_run, run_id):
+    query = f"tags.`mlflow.parentRunId` = '{run_id}'"
+    return client.search_runs([of_run.tracker.run.experiment_id], query)
+
+
+def lost_stage(steps):
+    """A stage whose pod is lost after these steps; the id of its run."""
+    with contextlib.suppress(KeyboardInterrupt), stage_tracking("train", Profile()) as tracker:
+        tracker.params({"steps": 9})
+        for step in steps:
+            tracker.metrics({"loss": float(step)}, step=step)
+        raise KeyboardInterrupt
+    return tracker.run.run_id
+
+
+def test_a_retried_task_keeps_the_stages_run(client, target, kubeflow, monkeypatch):
+    """A retried pod has its first one's variables; a retried run's drivers make new task runs.
+
+    So does Kubeflow Pipelines 2.17; kubeflow/pipelines#13262 asks for the first one again.
+    """
+    of_run = open_parent_run(target, "kfp run", {})
+    task = task_of_plugin(client, of_run, "train", monkeypatch)
+    attempts = [lost_stage(range(2)), lost_stage(range(2, 4))]
+    again = task_of_plugin(client, of_run, "train", monkeypatch)
+    attempts.append(lost_stage(range(4, 5)))
+    newest = task_of_plugin(client, of_run, "train", monkeypatch)
+    with stage_tracking("train", Profile()) as tracker:
+        tracker.metrics({"loss": 5.0}, step=5)
+        stage = tracker.run
+    assert {stage.run_id, *attempts} == {stage.run_id}
+    assert (stage.parent_run_id, stage.pipeline_run_id) == (newest, of_run.run_id)
+    nested = [[run.info.run_id for run in below(client, of_run, t)] for t in (task, again, newest)]
+    assert nested == [[], [], [stage.run_id]]
+    assert client.get_run(stage.run_id).info.status == "FINISHED"
+    history = client.get_metric_history(stage.run_id, "loss")
+    assert [entry.step for entry in history] == list(range(6))
+
+
+def test_other_tasks_runs_and_settings_keep_their_own(client, target, kubeflow, monkeypatch):
+    first, other = (open_parent_run(target, name, {}) for name in ("kfp run", "another"))
+    made = []
+    for of_run, name in ((first, "train"), (first, "train-2"), (other, "train")):
+        task = task_of_plugin(client, of_run, name, monkeypatch)
+        made.append(lost_stage([1]))
+        assert [run.info.run_id for run in below(client, of_run, task)] == made[-1:]
+    again = task_of_plugin(client, first, "train", monkeypatch)
+    with stage_tracking("train", Profile()) as tracker:
+        tracker.params({"steps": 10})
+        made.append(tracker.run.run_id)
+    assert len(set(made)) == 4
+    runs = {run.info.run_id: run.data.tags for run in below(client, first, again)}
+    assert runs.keys() == {made[0], made[3]}
+    assert runs[made[0]]["espalier.superseded_by"] == made[3]
 
 
 def test_an_experiment_given_by_id_is_used(client, target, kubeflow, monkeypatch):

@@ -85,6 +85,56 @@ UNEQUAL = (
 )  # fmt: skip
 
 
+OTHER_WORDS = (
+    ("nylevE", "Evelyn"), ("neve", "even"), ("ddo", "odd"), ("Neil", "Line"), ("onno", "noon"),
+    ("May", "Amy"), ("listen", "silent"), ("Lisa", "Ails"), ("EVEN", "NEVE"),
+    ("rhombus", "brhomus"), ("x = odd", "y = odd"),
+    (r"\textbf{nylevE}", "Evelyn"), ("$nylevE$", "Evelyn"), (r"\boxed{erif}", r"\boxed{fire}"),
+    (r"\text{Lyneve}", r"\text{Evelyn}"), ("parabola.", "abolapar"), ("Trevor", "Evelyn"),
+    ("true", "false"),
+)  # fmt: skip
+SAME_WORDS = (
+    ("Evelyn", "Evelyn"), ("evelyn", "Evelyn"), ("Evelyn.", "Evelyn"),
+    (r"\textbf{Evelyn}", "Evelyn"),
+    ("Even", "even"), (r"\text{odd}", "odd"), ("$Evelyn$", r"\text{Evelyn}"), ("ABC", "CBA"),
+    ("ba", "ab"), ("zyx", "xyz"), ("hB", "Bh"), ("rtP", "Prt"), ("abcd", r"a \cdot bcd"),
+    ("xyz", r"x \cdot y \cdot z"), ("TRUE", "true"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pairs", "right"), [(SAME_WORDS, True), (OTHER_WORDS, False)])
+def test_a_word_is_no_product_of_its_letters(pairs, right):
+    found = {pair: math_equivalent(pair[0], [pair[1]]) for pair in pairs}
+    assert set(found.values()) == {right}, found
+
+
+TINY_INSIDE = (
+    ("(0.0000001,2)", "(0.0000002,2)"), ("(2,0.0000001)", "(2,0.0000003)"),
+    ("[0.0000001,2)", "[0.0000002,2)"), (r"\{0.0000001,2\}", r"\{0.0000002,2\}"),
+    ("0.0000001, 2", "0.0000002, 2"), ("(0.00000001,1,2)", "(0.00000002,1,2)"),
+    (r"\begin{pmatrix}0.0000001\\2\end{pmatrix}", r"\begin{pmatrix}0.0000002\\2\end{pmatrix}"),
+    ("((0.0000001,1),(2,3))", "((0.0000002,1),(2,3))"), ("(-0.0000001,0)", "(0.0000001,0)"),
+    ("(0,2)", "(0.0000002,2)"), (r"(0.0000001,\infty)", r"(0.0000002,\infty)"),
+    (r"[0,0.0000001]\cup[2,3]", r"[0,0.0000002]\cup[2,3]"), ("(0.0000001,5,x)", "(0.0000002,5,x)"),
+)  # fmt: skip
+SAME_INSIDE = (
+    ("(0.0000001,2)", "(10^{-7},2)"), ("(0.0000002,2)", "(0.00000020,2)"),
+    ("(1/3,2)", "(0.333333,2)"), ("(0,2)", "(0.0,2)"),
+    (r"\{2,0.0000001\}", r"\{0.0000001,2\}"), ("2, 0.0000001", "0.0000001, 2"),
+    (r"(-\infty,0.0000001)", r"(-\infty,0.0000001)"), (r"(\frac{1}{10000000},1)", "(0.0000001,1)"),
+    (r"[0,1]\cup[2,3]", r"[2,3]\cup[0,1]"), (r"\{(1,2),(3,4)\}", r"\{(3,4),(1,2)\}"),
+    (r"\{1/3,0.5\}", r"\{1/2,0.333333\}"), ("(x,0.5)", "(x,1/2)"),
+    (r"\begin{pmatrix}1\\0.5\end{pmatrix}", r"\begin{pmatrix}1\\1/2\end{pmatrix}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pairs", "right"), [(SAME_INSIDE, True), (TINY_INSIDE, False)])
+def test_numbers_inside_of_others_are_compared_by_value(pairs, right):
+    for answer, gold in pairs:
+        assert math_equivalent(answer, [gold]) is right, (answer, gold)
+        assert math_equivalent(gold, [answer]) is right, (gold, answer)
+
+
 @pytest.mark.parametrize(("pairs", "right"), [(EQUAL, True), (UNEQUAL, False)])
 def test_numbers_are_compared_by_value(pairs, right):
     for answer, gold in pairs:

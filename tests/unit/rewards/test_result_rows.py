@@ -45,8 +45,28 @@ MATCHES = (
     ([(0.1 + 0.2,), (0.1 + 0.2,)], [(0.3,), (0.4,)], False, False),
     ([(0.3, 1)], [(0.3,)], True, False),
     ([(math.inf,)], [(math.inf,)], True, True), ([(math.inf,)], [(1e308,)], True, False),
-    ([(10**400,)], [(1.0,)], True, False), ([(b"a", 0.3)], [("a", 0.3)], True, False),
+    ([(10**400,)], [(math.inf,)], True, False), ([(10**400,)], [(1.0,)], True, False),
+    ([(b"a", 0.3)], [("a", 0.3)], True, False),
 )  # fmt: skip
+
+
+LARGE = (
+    (1000000001, 1000000000.5, False), (1000000001.0, 1000000000.5, False),
+    (1000000000.50, 1000000000.49, False), (-1000000001, -1000000000.5, False),
+    (2500000.01, 2500000, False), (12345678.9, 12345679, False), (1e10 + 0.5, 10**10, False),
+    (1e12 + 1, 1e12, False), (3_000_000_000.25, 3_000_000_000, False), (1e7, 10_000_000.005, False),
+    (999_999_999, 999_999_999.5, False), (1000.000002, 1000.0, False), (1.00000001, 1.0, False),
+    (2_147_483_647.5, 2_147_483_648, False), (1e9 + 1e-5, 10**9, True),
+    (1000.0000001, 1000, True), (4.35 * 100, 435, True), (2.9999999999999996, 3, True),
+    (1e15 + 2, 10**15, True), (math.fsum([0.1] * 10**6), sum([0.1] * 10**6), True),
+    (sum(range(10**6)) * 0.01, 4999995000.0, True), (1e22, 10**22, True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "gold", "expected"), LARGE)
+def test_large_numbers_differ_by_rounding_alone(value, gold, expected):
+    for rows in ([(value,)], [(gold,)]), ([(gold,)], [(value,)]):
+        assert rows_match(*rows, ordered=True) is rows_match(*rows, ordered=False) is expected
 
 
 @pytest.mark.parametrize(("rows", "gold", "ordered", "expected"), MATCHES)

@@ -3,53 +3,20 @@
 import asyncio
 import hashlib
 import json
-import tempfile
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from starlette.responses import JSONResponse
 
-from espalier.cluster.kubernetes_api import ApiRetries
-from espalier.cluster.watches import WatchSettings
 from espalier.config import SandboxPodsConfig
 from espalier.environments.contract import sandbox_losses
 from espalier.environments.losses import environment_losses
 from espalier.records.trajectory import FinishReason
 from espalier.sandbox import Limits, SandboxLost, SandboxQuota, SandboxTimeout, SandboxUnavailable
 from espalier.sandbox.kubernetes import KubernetesBackend
-from espalier.sandbox.pod import SandboxPodSettings
 from espalier.sandbox.pool import PoolSettings, SandboxPool
-from tests.fakes.cluster_stand_in import StandIn, serving, write_kubeconfig
-
-QUICK = WatchSettings(retries=ApiRetries(first_pause_s=0.01))
-SETTINGS = SandboxPodSettings(image="python:1", namespace="boxes", pods=SandboxPodsConfig())
-
-
-@asynccontextmanager
-async def _cluster(monkeypatch, stand_in, **parts):
-    async with serving(stand_in) as port:
-        monkeypatch.setattr("espalier.sandbox.kubernetes.SANDBOXD_PORT", port)
-        with tempfile.TemporaryDirectory() as folder:
-            kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", port)
-            usual = {"start_timeout_s": 5.0, "run_id": "r17", "watching": QUICK}
-            parts = usual | {"settings": SETTINGS} | parts
-            backend = KubernetesBackend(kubeconfig=kubeconfig, **parts)
-            try:
-                yield backend
-            finally:
-                await backend.close()
-
-
-def _use(monkeypatch, work, stand_in=None, **parts):
-    stand_in = stand_in or StandIn()
-
-    async def main():
-        async with _cluster(monkeypatch, stand_in, **parts) as backend:
-            return await work(backend, stand_in)
-
-    return asyncio.run(asyncio.wait_for(main(), 120))
+from tests.fakes.cluster_stand_in import StandIn
+from tests.unit.sandbox.on_stand_in import SETTINGS, use
 
 
 def _environment(pod):
@@ -78,7 +45,7 @@ def test_a_pod_belongs_to_the_lease_and_knows_no_token(monkeypatch):
         assert (len(stand_in.pods), len(stand_in.leases)) == (3, 1)
 
     stand_in = StandIn()
-    _use(monkeypatch, work, stand_in)
+    use(monkeypatch, work, stand_in)
     assert (stand_in.pods, stand_in.leases) == ({}, {}), "released with all that it owns"
 
 
@@ -92,7 +59,7 @@ def test_a_lease_that_a_killed_trainer_left_is_taken_over(monkeypatch):
         (pod,) = cluster.pods.values()
         return pod["metadata"]["ownerReferences"][0]["uid"], left["spec"]["renewTime"]
 
-    owner, renewed = _use(monkeypatch, work, stand_in)
+    owner, renewed = use(monkeypatch, work, stand_in)
     assert owner == "uid-left"
     assert renewed.endswith("Z")
 
@@ -116,7 +83,7 @@ def test_a_refused_create_names_the_cause(monkeypatch, status, message, error):
             await backend.create()
         await (await backend.create()).close()
 
-    _use(monkeypatch, work, stand_in)
+    use(monkeypatch, work, stand_in)
 
 
 UNSCHEDULABLE = {
@@ -143,7 +110,7 @@ def test_a_pod_that_cannot_start_is_deleted_and_says_why(monkeypatch, status, er
             await creating
         assert cluster.pods == {}
 
-    _use(monkeypatch, work, StandIn(start_s=None), start_timeout_s=1.0)
+    use(monkeypatch, work, StandIn(start_s=None), start_timeout_s=1.0)
 
 
 OVER_ITS_DISK = {"phase": "Failed", "reason": "Evicted", "message": "over its limit"}
@@ -177,7 +144,7 @@ def test_waiting_for_a_lost_pod_fails_at_once(monkeypatch, happens, cause, by_pr
         assert len(cluster.ran) == 1, "no command is repeated"
         await sandbox.close()
 
-    _use(monkeypatch, work)
+    use(monkeypatch, work)
 
 
 def test_a_broken_connection_waits_for_the_clusters_reason(monkeypatch):
@@ -196,7 +163,7 @@ def test_a_broken_connection_waits_for_the_clusters_reason(monkeypatch):
             await asyncio.wait_for(running, 2)
         return lost.value.by_program
 
-    assert _use(monkeypatch, work) is True
+    assert use(monkeypatch, work) is True
 
 
 def test_a_connection_broken_by_nothing_stays_unexplained(monkeypatch):
@@ -209,7 +176,7 @@ def test_a_connection_broken_by_nothing_stays_unexplained(monkeypatch):
             await sandbox.exec(["true"])
         return lost.value.by_program
 
-    assert _use(monkeypatch, work) is False
+    assert use(monkeypatch, work) is False
 
 
 def test_the_pod_of_a_claim_says_more(monkeypatch):
@@ -224,7 +191,7 @@ def test_the_pod_of_a_claim_says_more(monkeypatch):
             await sandbox.exec(["true"])
         return lost.value.by_program
 
-    assert _use(monkeypatch, work, StandIn(has_agent_sandbox=True)) is True
+    assert use(monkeypatch, work, StandIn(has_agent_sandbox=True)) is True
 
 
 def _claim_status(address, ready):
@@ -247,7 +214,7 @@ def test_a_claim_whose_pod_was_replaced_is_lost(monkeypatch, address):
             await running
         return lost.value.by_program
 
-    assert _use(monkeypatch, work, StandIn(has_agent_sandbox=True)) is False
+    assert use(monkeypatch, work, StandIn(has_agent_sandbox=True)) is False
 
 
 def _with_agent_sandbox(wanted):
@@ -264,8 +231,8 @@ def test_the_profile_forbids_or_demands_agent_sandbox(monkeypatch):
             await backend.create()
 
     stand_in, settings = StandIn(has_agent_sandbox=True), _with_agent_sandbox("never")
-    assert _use(monkeypatch, forbidden, stand_in, settings=settings) == ["Pod"]
-    _use(monkeypatch, demanded, settings=_with_agent_sandbox("always"))
+    assert use(monkeypatch, forbidden, stand_in, settings=settings) == ["Pod"]
+    use(monkeypatch, demanded, settings=_with_agent_sandbox("always"))
 
 
 @pytest.mark.parametrize("has_agent_sandbox", [False, True])
@@ -291,7 +258,7 @@ def test_a_lost_lease_and_what_it_owns_are_made_again(monkeypatch, has_agent_san
         assert {owner, lease["metadata"]["uid"], *owners} == {owner}
         return len(templates)
 
-    assert _use(monkeypatch, work, stand_in) == (2 if has_agent_sandbox else 0)
+    assert use(monkeypatch, work, stand_in) == (2 if has_agent_sandbox else 0)
 
 
 def test_the_pool_of_a_killed_trainer_gets_a_new_token(monkeypatch):
@@ -301,14 +268,14 @@ def test_the_pool_of_a_killed_trainer_gets_a_new_token(monkeypatch):
         await backend.create()
         return json.loads(json.dumps([cluster.leases, cluster.templates]))
 
-    leases, templates = _use(monkeypatch, leave, stand_in)
+    leases, templates = use(monkeypatch, leave, stand_in)
     stand_in.leases, stand_in.templates = leases, dict(templates)
 
     async def work(backend, cluster):
         await backend.create()
         return cluster.templates
 
-    made = _use(monkeypatch, work, stand_in)
+    made = use(monkeypatch, work, stand_in)
     old, new = (
         _environment(items["sandboxtemplates"]["spec"]["podTemplate"])["SANDBOXD_TOKEN_SHA256"]
         for items in (templates, made)
@@ -331,7 +298,7 @@ def test_a_pool_creates_each_pod_once_under_one_watch(monkeypatch):
         assert cluster.pods == {}
         return asked, dict(backend.cluster.server.requests)
 
-    filled, closed = _use(monkeypatch, work)
+    filled, closed = use(monkeypatch, work)
     assert filled == {"POST": 13, "GET": 3}  # a lease; discovery, one list, one watch
     assert closed == filled | {"DELETE": 12}
 
@@ -346,7 +313,7 @@ def test_with_agent_sandbox_a_sandbox_is_a_claim(monkeypatch):
         assert list(cluster.pods) == [second.name]
         return claims, cluster.templates
 
-    claims, made = _use(monkeypatch, work, StandIn(has_agent_sandbox=True), warm_pods=3)
+    claims, made = use(monkeypatch, work, StandIn(has_agent_sandbox=True), warm_pods=3)
     assert {claim["kind"] for claim in claims} == {"SandboxClaim"}
     pool, template = made["sandboxwarmpools"], made["sandboxtemplates"]
     assert pool["spec"]["replicas"] == 3
