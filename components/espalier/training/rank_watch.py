@@ -8,6 +8,7 @@ process.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,12 @@ _LISTENS_FOR_S = 3.0
 """A running rank reports its position again within this time."""
 _RANK_ZERO_FIRST_S = 10.0
 """Extra wait of other ranks, so that rank 0, whose log is read first, names the rank that hangs."""
+
+_SAID_AFTER_S = 30.0
+"""Silence after which the log names a rank. Even one that swaps has reported within this time; the
+limit itself is long, because ranks that report may be at work."""
+
+_log = logging.getLogger(__name__)
 
 
 class Store(Protocol):
@@ -62,6 +69,8 @@ class RankWatch:
         self._beats = 0
         self._heard: dict[int, tuple[int, float]] = {}
         """For each other rank its newest report, and when that changed."""
+        self._said: set[int] = set()
+        """Silent ranks that the log has named."""
 
     def look(self) -> str | None:
         """Report this rank's position; return the error message if another rank hangs."""
@@ -76,6 +85,7 @@ class RankWatch:
                 return self._message(position, waited_s)
             return self._silent_rank(now_s) if self._processes.is_first else None
         except RuntimeError:  # torch has no narrower error for a store that does not answer
+            self._say_once(0, waited_s, "rank 0 does not answer")
             if waited_s > patience_s and not self._processes.is_first:
                 return self._error(position, waited_s, ["rank 0 does not answer"])
             return None
@@ -83,6 +93,8 @@ class RankWatch:
     def _say(self, position: Position) -> None:
         self._beats += 1
         place = f"in {position.name}" if position.is_inside else f"at work after {position.name}"
+        if self._processes.step:
+            place = f"{place}, step {self._processes.step}"
         said = _Beat(self._beats, position.number, place)
         self._store.set(_key(self._processes.rank), said.encoded())
 
@@ -94,9 +106,20 @@ class RankWatch:
             before, since_s = self._heard.get(rank, (-1, now_s))
             if count != before:
                 self._heard[rank] = (count, now_s)
-            elif now_s - since_s > self._limit_s:
+                self._said.discard(rank)
+                continue
+            self._say_once(rank, now_s - since_s, _silent(rank, beat))
+            if now_s - since_s > self._limit_s:
                 return self._error(None, now_s - since_s, [_silent(rank, beat)])
         return None
+
+    def _say_once(self, rank: int, silent_s: float, what: str) -> None:
+        if silent_s > _SAID_AFTER_S and rank not in self._said:
+            self._said.add(rank)
+            _log.warning(
+                "%s; this run waits for it, for %g s (training.collective_timeout_s)",
+                what, self._limit_s,
+            )  # fmt: skip
 
     def _message(self, position: Position, waited_s: float) -> str:
         first = {rank: self._read(rank) for rank in self._others()}
@@ -111,7 +134,12 @@ class RankWatch:
         return self._error(position, waited_s, absent or ["all ranks are in it"])
 
     def _error(self, position: Position | None, waited_s: float, absent: Sequence[str]) -> str:
-        where = f" in {position.name} (collective operation {position.number})" if position else ""
+        step = f", step {self._processes.step}" if self._processes.step else ""
+        where = (
+            f" in {position.name} (collective operation {position.number}{step})"
+            if position
+            else ""
+        )
         return (
             f"rank {self._processes.rank} of {self._processes.count} processes that train together "
             f"has waited {waited_s:.0f} s{where}: {'; '.join(absent)}. The same command goes on "

@@ -140,6 +140,24 @@ def test_a_failed_exchange_lets_the_server_go_on(server, policy_dir):
     assert server.seen[-1][0] == "POST /resume"
 
 
+def test_weights_that_vanish_before_they_are_read_are_named(server, tmp_path):
+    engine = engine_of(server)
+    newer, away = policy_at(tmp_path / "version-7"), tmp_path / "away"
+
+    def take_away(path):
+        if path == "/pause":
+            newer.rename(away)
+
+    server.on_request = take_away
+    with pytest.raises(EngineError, match=r"weights of version 7: .*/collective_rpc.*version-7"):
+        asyncio.run(engine.load_weights(newer, 7))
+    assert not server.is_paused
+    server.on_request = lambda path: None
+    away.rename(newer)
+    assert play(engine, newer, sample_once()).token_ids
+    assert server.weights == str(newer)
+
+
 @pytest.mark.parametrize("exchanged", ["at the start", "in the middle", "not even loaded"])
 def test_weights_that_another_run_or_none_loaded_are_noticed(server, policy_dir, exchanged):
     async def episode():
