@@ -48,6 +48,7 @@ def test_a_process_stuck_after_a_lost_worker_is_ended(tmp_path):
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: exit code")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_stopped_in_any_step_is_named_within_a_minute(tmp_path, rank):
     step = random.Random(rank).randrange(2, 12)

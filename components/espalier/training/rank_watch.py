@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from espalier.rollout.waits import exit_if_hung
@@ -71,9 +71,31 @@ class RankWatch:
         """For each other rank its newest report, and when that changed."""
         self._said: set[int] = set()
         """Silent ranks that the log has named."""
+        self._looks_since_s: float | None = None
+        """When the look began that has not ended; None between two looks."""
 
     def look(self) -> str | None:
         """Report this rank's position; return the error message if another rank hangs."""
+        self._looks_since_s = time.monotonic()
+        try:
+            return self._look()
+        finally:
+            self._looks_since_s = None
+
+    def unanswered(self) -> str | None:
+        """Return the error message if a look does not end; called by another thread.
+
+        A stopped rank 0 keeps its connections: torch then waits for the store without a limit.
+        """
+        position, now_s, since_s = self._processes.position, time.monotonic(), self._looks_since_s
+        if self._processes.is_first or since_s is None or now_s - since_s < _RANK_ZERO_FIRST_S:
+            return None
+        waited_s = now_s - position.since_s if position.is_inside else 0.0
+        if waited_s < _RANK_ZERO_FIRST_S + self._limit_s:
+            return None
+        return self._error(position, waited_s, ["rank 0 does not answer"])
+
+    def _look(self) -> str | None:
         position, now_s = self._processes.position, time.monotonic()
         patience_s = (
             self._limit_s if self._processes.is_first else _RANK_ZERO_FIRST_S + self._limit_s
@@ -193,5 +215,11 @@ def ranks_watched(
             return None
         return ranks.look()
 
-    with exit_if_hung(look, every_s=BEAT_S, before_exit=end_workers):
+    def unanswered() -> str | None:
+        return None if ranks is None else ranks.unanswered()
+
+    watches = (look, unanswered)
+    with ExitStack() as stack:
+        for watch in watches:
+            stack.enter_context(exit_if_hung(watch, every_s=BEAT_S, before_exit=end_workers))
         yield

@@ -132,6 +132,26 @@ def test_rank_zero_that_does_not_answer_is_named():
     assert "rank 0 does not answer" in said
 
 
+def test_a_first_rank_that_never_answers_is_named(monkeypatch):
+    """A stopped process answers no request, and refuses none."""
+    monkeypatch.setattr(rank_watch, "_RANK_ZERO_FIRST_S", 0.1)
+    goes_on = threading.Event()
+
+    class Stopped(Store):
+        def check(self, keys):
+            return goes_on.wait(60) and False
+
+    watch = RankWatch(at(1, 7, inside_for_s=5.0), Stopped(), 4.0)
+    assert watch.unanswered() is None
+    looking = threading.Thread(target=watch.look)
+    looking.start()
+    time.sleep(0.2)
+    assert "7): rank 0 does not answer" in watch.unanswered()
+    goes_on.set()
+    looking.join()
+    assert watch.unanswered() is None
+
+
 def test_a_store_that_refuses_is_asked_again(monkeypatch):
     monkeypatch.setattr(rank_watch, "BEAT_S", 0.01)
     store, refusals = Store(), [RuntimeError("no answer")] * 2
