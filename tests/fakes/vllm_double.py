@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.fakes.loopback import Handler, Server, serving
 
@@ -20,11 +21,31 @@ class VllmDouble(Server):
         self.weights = root
         self.on_cpu = False
         self.ready = True
+        self.is_paused = False
+        self.on_request = lambda path: None
+        """Called with the path of each request before it is answered."""
         self.logprob = -0.25
+        self.cache = {}
+        """(salt, ids) -> the weights that keys of this prompt and its action were computed with."""
+        self.keeps_cache = False
+        """Whether /reset_prefix_cache does nothing, and says that it did."""
+        self.cache_hits = 0
         self.answers = {}
         """Path -> list of (status, body) given out one by one before the usual answer."""
         self.seen = []
         """(method and path, body, Authorization) of every request."""
+
+    def read(self, body):
+        """Read a prompt; log-probs are off by a nat where the cache's keys are of other weights."""
+        salt, prompt = body.get("cache_salt"), tuple(body["prompt"])
+        answer = completion(body, self.logprob)
+        keys = [weights for (of, ids), weights in self.cache.items()
+                if of == salt and ids == prompt[: len(ids)]]  # fmt: skip
+        if any(weights != self.weights for weights in keys):
+            answer = completion(body, self.logprob - 1.0)
+        self.cache_hits += bool(keys)
+        self.cache[salt, (*prompt, *answer["choices"][0]["token_ids"])] = self.weights
+        return answer
 
     def asked(self, path):
         return [body for seen, body, _ in self.seen if seen.endswith(path)]
@@ -40,6 +61,7 @@ class _Handler(Handler):
     def _respond(self, body):
         double, path = self.server, self.path.split("?")[0]
         double.seen.append((f"{self.command} {self.path}", body, self.headers["Authorization"]))
+        double.on_request(path)
         scripted = double.answers.get(path)
         status, answer = scripted.pop(0) if scripted else _usual(double, path, body)
         if status == "slow":
@@ -64,11 +86,14 @@ def _usual(double, path, body):
     if path == "/collective_rpc":
         return _remote_call(double, body)
     if path == "/reset_prefix_cache":
+        if not double.keeps_cache:
+            double.cache.clear()
         return 200, {"success": True}
     if path in ("/pause", "/resume"):
+        double.is_paused = path == "/pause"
         return 200, {"status": path[1:]}
     if path == "/v1/completions":
-        return 200, completion(body, double.logprob)
+        return (503, {"error": "paused"}) if double.is_paused else (200, double.read(body))
     return 404, {"error": "no such route"}
 
 
@@ -76,7 +101,10 @@ def _remote_call(double, body):
     if body["method"] == "get_model_inspection":
         backend = "CPUAttentionBackendImpl" if double.on_cpu else "FlashAttentionImpl"
         return 200, {"results": [f"Qwen3ForCausalLM(attn: Attention(backend={backend}))"]}
-    double.weights = body["kwargs"]["weights_path"]
+    folder = body["kwargs"]["weights_path"]
+    if not Path(folder).is_dir():
+        return 500, {"error": f"FileNotFoundError: {folder}"}
+    double.weights = folder
     return 200, {"results": [None]}
 
 

@@ -1,8 +1,14 @@
 """Training of two processes on this machine, of which one is lost."""
 
 import os
+import random
+import re
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from tests.integration.commands import started
 from tests.integration.waiting import wait_until
@@ -40,3 +46,25 @@ def test_a_process_stuck_after_a_lost_worker_is_ended(tmp_path):
     with training("silent", tmp_path) as process:
         (error,) = errors_of(process)
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: exit code")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_stopped_in_any_step_is_named_within_a_minute(tmp_path, rank):
+    step = random.Random(rank).randrange(2, 12)
+    (tmp_path / f"stops-{rank}").write_text(str(step))
+    named = rf"error: .*\brank {rank} (has not reported: it is stopped|does not answer)"
+    with training("stopping", tmp_path) as process:
+        pids = [pid_of(tmp_path, each) for each in (0, 1)]
+        try:
+            wait_until((tmp_path / "stopped").exists, within_s=DEADLINE_S)
+            began_s = time.monotonic()
+            error = next(line for line in process.stderr if re.search(named, line))
+            assert time.monotonic() - began_s < 60
+            assert f", step {step}" in error
+            os.kill(pids[0], signal.SIGCONT)
+            assert process.wait(DEADLINE_S) == 1
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

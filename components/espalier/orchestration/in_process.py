@@ -48,7 +48,7 @@ class ChainRun:
     stage_tracker: StageTracker
     """Opens the tracker of a stage by the stage's name."""
     say: Callable[[str], None]
-    """Takes one line for each artifact that is kept."""
+    """Takes one line for each artifact that is kept, and for checkpoints that are not."""
 
     def execute(self, chain: Sequence[Stage] = CHAIN) -> dict[str, Manifest]:
         """Run the stages that are not current, in order, and return the manifests by folder.
@@ -122,8 +122,14 @@ class ChainRun:
     def _begin_attempt(self, stage: Stage, inputs: Mapping[str, str], timings: Timings) -> None:
         """Delete checkpoints and times of an attempt with other inputs or settings."""
         attempt = json_digest({"config": stage.digest(self.profile), "inputs": dict(inputs)})
-        if self.state.attempts.get(stage.name) != attempt:
-            shutil.rmtree(work_dir(self.run_dir / stage.output), ignore_errors=True)
+        former, work = self.state.attempts.get(stage.name), work_dir(self.run_dir / stage.output)
+        if former != attempt:
+            if former and work.exists():
+                self.say(
+                    f"{stage.name}: begins anew without its checkpoints, which are of other "
+                    f"settings or inputs (sha256:{former[:12]}, now sha256:{attempt[:12]})"
+                )
+            shutil.rmtree(work, ignore_errors=True)
             timings.forget(stage.name)
             self.state.attempts[stage.name] = attempt
             self.state.save(self.run_dir)

@@ -28,6 +28,7 @@ from espalier.steps.profiles import changed_settings, stage_settings
 from espalier.steps.stopping import before_forced_end
 
 RUN_DIR_TAG = "espalier.run_dir"
+_UNSENT_NAME = ".unsent"
 
 
 @contextmanager
@@ -44,7 +45,9 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
     database = run_dir.resolve().parent / DATABASE_NAME
     target = tracking_target(database, profile.registry.experiment)
     tags = {"espalier.profile": profile.name, RUN_DIR_TAG: str(run_dir.resolve())}
-    parent = open_parent_run(target, run_dir.name, tags, state.tracking_run_id)
+    parent = open_parent_run(
+        target, run_dir.name, tags, state.tracking_run_id, unsent=run_dir / _UNSENT_NAME
+    )
     parent.tracker.describe(run_description(profile, run_dir))
     state.tracking_run_id = parent.run_id
     state.save(run_dir)

@@ -22,7 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espalier.records import NullTracker, Progress, RegistryError, patiently
+from pydantic import BaseModel
+
+from espalier.records import NullTracker, Progress, RegistryError, patiently, write_whole
 from espalier.registry.connection import reaching
 
 if TYPE_CHECKING:
@@ -204,6 +206,13 @@ class RunHandle:
     makes a run for each task."""
     ends_parent: bool = False
     """Whether the stages have to end the parent, because no process of its own does."""
+    unsent: Path | None = None
+    """Folder that keeps figures while the server is away, for `send_unsent`; None keeps none."""
+
+    @property
+    def unsent_file(self) -> Path | None:
+        """The run's own file in `unsent`."""
+        return None if self.unsent is None else self.unsent / f"{self.run_id}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +227,38 @@ class DatasetUse:
     rows: Mapping[str, int]
     context: str
     """Its use: knowledge, training or evaluation."""
+
+
+class _Unsent(BaseModel, extra="forbid"):
+    """What a run could not send: its last status, and figures as (name, value, ms, step)."""
+
+    status: str | None
+    figures: list[tuple[str, str, int, int]]
+
+
+def send_unsent(run: RunHandle) -> None:
+    """Send what runs kept in the folder `unsent` while the server was away.
+
+    Raises:
+        RegistryError: the server is unreachable; the files stay.
+    """
+    from mlflow.entities import Metric
+
+    for path in sorted(run.unsent.glob("*.json")) if run.unsent else ():
+        kept = _Unsent.model_validate_json(path.read_bytes())
+        figures = [Metric(name, float(value), ms, step) for name, value, ms, step in kept.figures]
+        with reaching(run.uri, f"send {len(figures)} figures of before"):
+            _send(run.client, path.stem, figures)
+            if kept.status:
+                run.client.set_terminated(path.stem, kept.status)
+        path.unlink()
+
+
+def _send(client: MlflowClient, run_id: str, figures: list[Metric]) -> None:
+    """Send figures and remove them from the list, batch by batch."""
+    while figures:
+        client.log_batch(run_id, metrics=figures[:_BATCH])
+        del figures[:_BATCH]
 
 
 _MAX_DATASET_DIGEST = 32
@@ -349,24 +390,34 @@ class MlflowTracker:
             RegistryError: the server is unreachable; the figures stay pending.
         """
         with reaching(self.run.uri, f"record {len(self._pending)} figures"):
-            while self._pending:
-                self.run.client.log_batch(self.run.run_id, metrics=self._pending[:_BATCH])
-                del self._pending[:_BATCH]
+            _send(self.run.client, self.run.run_id, self._pending)
+        if (path := self.run.unsent_file) is not None:
+            path.unlink(missing_ok=True)
 
     def finish(self, status: str = "FINISHED") -> None:
         """Send pending figures and end the run.
 
         Raises:
-            RegistryError: the server is unreachable. After a failed stage this is only logged, so
-                that the stage's own error is the one shown.
+            RegistryError: the server is unreachable. This is only logged after a failed stage, so
+                that the stage's own error is the one shown, and where the run keeps what is unsent.
         """
-        if status == "FINISHED":
-            patiently(lambda: self._end(status))
-            return
         try:
-            self._end(status)
+            if status == "FINISHED":
+                patiently(lambda: self._end(status))
+            else:
+                self._end(status)
         except RegistryError as error:
+            if status == "FINISHED" and self.run.unsent is None:
+                raise
+            self._keep(status)
             _log.warning("%s", error)
+
+    def _keep(self, status: str | None = None) -> None:
+        """Write what is unsent to the run's file, where it has one."""
+        if (path := self.run.unsent_file) is None:
+            return
+        figures = [(one.key, str(one.value), one.timestamp, one.step) for one in self._pending]
+        write_whole(path, _Unsent(status=status, figures=figures).model_dump_json())
 
     def _end(self, status: str) -> None:
         self.flush()
@@ -384,6 +435,7 @@ class MlflowTracker:
             wait_s = _FLUSH_SECONDS
         except RegistryError as error:
             wait_s = max(_RETRY_SECONDS, _RETRY_PER_SECOND * (self._clock() - started))
+            self._keep()
             _log.warning("%s (kept, next attempt in %.0f s)", error, wait_s)
         self._next_flush = self._clock() + wait_s
 

@@ -38,6 +38,7 @@ from espalier.registry.tracker import (
     SUPERSEDED_TAG,
     MlflowTracker,
     RunHandle,
+    send_unsent,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class ParentRun:
     @contextmanager
     def stage(self, stage: str) -> Iterator[MlflowTracker]:
         """Open the stage's tracker; its run ends with the block as finished, failed or killed."""
-        tracker = MlflowTracker(_stage_handle(self._handle, stage))
+        send_unsent(self._handle)
+        handle = _stage_handle(self._handle, stage)
+        tracker = MlflowTracker(replace(handle, unsent=self._handle.unsent))
         with ending(tracker.finish):
             yield tracker
 
@@ -108,7 +111,12 @@ class ParentRun:
 
 
 def open_parent_run(
-    target: TrackingTarget, name: str, tags: Mapping[str, str], run_id: str | None = None
+    target: TrackingTarget,
+    name: str,
+    tags: Mapping[str, str],
+    run_id: str | None = None,
+    *,
+    unsent: Path | None = None,
 ) -> ParentRun:
     """Create the parent run of a pipeline run, or reopen it.
 
@@ -119,6 +127,8 @@ def open_parent_run(
         run_id: run of an earlier attempt; if the server no longer has it, a new run is created with
             this id in a tag. None takes the run of `MLFLOW_RUN_ID`, which Kubeflow Pipelines may
             have set, or else creates one.
+        unsent: folder that keeps figures while the server is away; those that are there are sent
+            now, and before each stage.
 
     Raises:
         RegistryError: the server is unreachable, or does not have the run of `MLFLOW_RUN_ID`.
@@ -133,6 +143,8 @@ def open_parent_run(
         )
     continued = {"espalier.continues": run_id} if run is None and run_id else {}
     handle = _opened(client, target, run, name, {**tags, **continued})
+    handle = replace(handle, unsent=unsent)
+    send_unsent(handle)
     return ParentRun(handle)
 
 

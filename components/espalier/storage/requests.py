@@ -350,7 +350,8 @@ def _is_transient(error: BaseException) -> bool:
     if isinstance(error, ServerError):
         return error.status_code >= 500
     if isinstance(error, InvalidResponseError):
-        return "Response code: 5" in str(error)  # it has no public attribute for its status
+        # it has no public attribute for its status; the server's own text comes after that
+        return str(error).partition("Response code: ")[2].startswith("5")
     return isinstance(error, HTTPError | ParseError) and not isinstance(error, SSLError)
 
 

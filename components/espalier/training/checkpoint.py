@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from espalier.records import whole_file
+from espalier.records import TrainingError, whole_file
 
 _LATEST = "latest.pt"
 
@@ -68,7 +68,20 @@ class CheckpointStore:
         return Checkpoint(**state)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the newest checkpoint, atomically (by one rename)."""
+        """Replace the newest checkpoint, atomically (by one rename).
+
+        Raises:
+            TrainingError: a weight is not finite: no run could go on from there, so the former
+                checkpoint stays.
+        """
+        broken = [name for name, it in checkpoint.model.items() if not bool(it.isfinite().all())]
+        if broken:
+            raise TrainingError(
+                f"step {checkpoint.step}: {len(broken)} of {len(checkpoint.model)} tensors of "
+                f"weights are not finite (first {broken[0]}), so they were not saved. The same "
+                "command goes on from the checkpoint before; if the weights break again, lower "
+                'the optimizer\'s learning_rate, or set hardware.precision = "float32"'
+            )
         state = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
         with whole_file(self._path) as draft, draft.open("wb") as stream:
             torch.save({**state, "identity": self.identity}, stream)

@@ -45,6 +45,8 @@ class Processes:
         self.rank = rank
         self.count = count
         self.position = Position(0, "its start", is_inside=False, since_s=time.monotonic())
+        self.step = 0
+        """Training step that this process is in; 0 before the first."""
 
     @property
     def is_first(self) -> bool:

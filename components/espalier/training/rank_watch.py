@@ -8,9 +8,10 @@ process.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from espalier.rollout.waits import exit_if_hung
@@ -21,6 +22,12 @@ _LISTENS_FOR_S = 3.0
 """A running rank reports its position again within this time."""
 _RANK_ZERO_FIRST_S = 10.0
 """Extra wait of other ranks, so that rank 0, whose log is read first, names the rank that hangs."""
+
+_SAID_AFTER_S = 30.0
+"""Silence after which the log names a rank. Even one that swaps has reported within this time; the
+limit itself is long, because ranks that report may be at work."""
+
+_log = logging.getLogger(__name__)
 
 
 class Store(Protocol):
@@ -62,9 +69,33 @@ class RankWatch:
         self._beats = 0
         self._heard: dict[int, tuple[int, float]] = {}
         """For each other rank its newest report, and when that changed."""
+        self._said: set[int] = set()
+        """Silent ranks that the log has named."""
+        self._looks_since_s: float | None = None
+        """When the look began that has not ended; None between two looks."""
 
     def look(self) -> str | None:
         """Report this rank's position; return the error message if another rank hangs."""
+        self._looks_since_s = time.monotonic()
+        try:
+            return self._look()
+        finally:
+            self._looks_since_s = None
+
+    def unanswered(self) -> str | None:
+        """Return the error message if a look does not end; called by another thread.
+
+        A stopped rank 0 keeps its connections: torch then waits for the store without a limit.
+        """
+        position, now_s, since_s = self._processes.position, time.monotonic(), self._looks_since_s
+        if self._processes.is_first or since_s is None or now_s - since_s < _RANK_ZERO_FIRST_S:
+            return None
+        waited_s = now_s - position.since_s if position.is_inside else 0.0
+        if waited_s < _RANK_ZERO_FIRST_S + self._limit_s:
+            return None
+        return self._error(position, waited_s, ["rank 0 does not answer"])
+
+    def _look(self) -> str | None:
         position, now_s = self._processes.position, time.monotonic()
         patience_s = (
             self._limit_s if self._processes.is_first else _RANK_ZERO_FIRST_S + self._limit_s
@@ -76,6 +107,7 @@ class RankWatch:
                 return self._message(position, waited_s)
             return self._silent_rank(now_s) if self._processes.is_first else None
         except RuntimeError:  # torch has no narrower error for a store that does not answer
+            self._say_once(0, waited_s, "rank 0 does not answer")
             if waited_s > patience_s and not self._processes.is_first:
                 return self._error(position, waited_s, ["rank 0 does not answer"])
             return None
@@ -83,6 +115,8 @@ class RankWatch:
     def _say(self, position: Position) -> None:
         self._beats += 1
         place = f"in {position.name}" if position.is_inside else f"at work after {position.name}"
+        if self._processes.step:
+            place = f"{place}, step {self._processes.step}"
         said = _Beat(self._beats, position.number, place)
         self._store.set(_key(self._processes.rank), said.encoded())
 
@@ -94,9 +128,20 @@ class RankWatch:
             before, since_s = self._heard.get(rank, (-1, now_s))
             if count != before:
                 self._heard[rank] = (count, now_s)
-            elif now_s - since_s > self._limit_s:
+                self._said.discard(rank)
+                continue
+            self._say_once(rank, now_s - since_s, _silent(rank, beat))
+            if now_s - since_s > self._limit_s:
                 return self._error(None, now_s - since_s, [_silent(rank, beat)])
         return None
+
+    def _say_once(self, rank: int, silent_s: float, what: str) -> None:
+        if silent_s > _SAID_AFTER_S and rank not in self._said:
+            self._said.add(rank)
+            _log.warning(
+                "%s; this run waits for it, for %g s (training.collective_timeout_s)",
+                what, self._limit_s,
+            )  # fmt: skip
 
     def _message(self, position: Position, waited_s: float) -> str:
         first = {rank: self._read(rank) for rank in self._others()}
@@ -111,7 +156,12 @@ class RankWatch:
         return self._error(position, waited_s, absent or ["all ranks are in it"])
 
     def _error(self, position: Position | None, waited_s: float, absent: Sequence[str]) -> str:
-        where = f" in {position.name} (collective operation {position.number})" if position else ""
+        step = f", step {self._processes.step}" if self._processes.step else ""
+        where = (
+            f" in {position.name} (collective operation {position.number}{step})"
+            if position
+            else ""
+        )
         return (
             f"rank {self._processes.rank} of {self._processes.count} processes that train together "
             f"has waited {waited_s:.0f} s{where}: {'; '.join(absent)}. The same command goes on "
@@ -165,5 +215,11 @@ def ranks_watched(
             return None
         return ranks.look()
 
-    with exit_if_hung(look, every_s=BEAT_S, before_exit=end_workers):
+    def unanswered() -> str | None:
+        return None if ranks is None else ranks.unanswered()
+
+    watches = (look, unanswered)
+    with ExitStack() as stack:
+        for watch in watches:
+            stack.enter_context(exit_if_hung(watch, every_s=BEAT_S, before_exit=end_workers))
         yield

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from espalier.records import DataError
 from espalier.validation.suites import Expectation
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def judge(frame: pd.DataFrame, suite: Sequence[Expectation]) -> tuple[Expectatio
     """Run `suite` over `frame` in an ephemeral context, and return results in the suite's order.
 
     Analytics, data docs and progress bars are off: the library sends and writes nothing.
+
+    Raises:
+        DataError: a rule does not exist or does not take its arguments.
     """
     gx = _great_expectations()
     context = gx.get_context(mode="ephemeral")
@@ -88,9 +92,17 @@ def _is_its_own(logger: str) -> bool:
 
 
 def _translated(expectation: Expectation) -> Any:  # noqa: ANN401 (a class of the library, by name)
-    build = getattr(_great_expectations().expectations, expectation.rule.kind)
+    rule = expectation.rule
     severity = "critical" if expectation.critical else "warning"
-    return build(**expectation.rule.arguments, severity=severity, meta={"name": expectation.name})
+    try:
+        build = getattr(_great_expectations().expectations, rule.kind)
+        return build(**rule.arguments, severity=severity, meta={"name": expectation.name})
+    except (AttributeError, ValueError) as error:
+        # the library names neither the suite nor the expectation
+        raise DataError(
+            f"{expectation.suite}: expectation {expectation.name} cannot be checked: {rule.kind} "
+            f"does not take {dict(rule.arguments)}: {error}"
+        ) from error
 
 
 def _name(result: Any) -> str:  # noqa: ANN401 (the library's result is untyped here)

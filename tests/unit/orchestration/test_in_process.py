@@ -1,5 +1,6 @@
 import errno
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import time
 
 import pytest
 
-from espalier.config import Profile, ValidationConfig
+from espalier.config import KnowledgeConfig, Profile, ValidationConfig
 from espalier.records import ArtifactError, DataError, open_artifact, work_dir
 from tests.unit.orchestration.small_chain import CHAIN, Stages, execute
 
@@ -109,6 +110,23 @@ def test_checkpoints_and_seconds_of_another_attempt_are_forgotten(tmp_path, stag
     attempts = work_dir(tmp_path / "knowledge") / "attempts"
     assert attempts.read_text().splitlines() == ["attempt"]
     assert timings(tmp_path)["ingest"]["seconds"] < 0.3
+
+
+@pytest.mark.parametrize(
+    "other", [Profile(seed=1), Profile(knowledge=KnowledgeConfig(max_cities=5))]
+)
+def test_checkpoints_of_other_data_are_named_and_not_resumed(tmp_path, stages, other):
+    """A resumed loader would skip the first batches of the other data (NeMo-RL#2519)."""
+    stages.faults["ingest"] = DataError("killed here")
+    said = []
+    for profile in (None, None, other, other):
+        with pytest.raises(DataError):
+            execute(tmp_path, profile, said=said)
+    (line,) = said
+    assert line.startswith("ingest: begins anew")
+    assert len(set(re.findall(r"sha256:([0-9a-f]{12})", line))) == 2
+    attempts = work_dir(tmp_path / "knowledge") / "attempts"
+    assert attempts.read_text().splitlines() == ["attempt", "attempt"]
 
 
 KILLED_RUN = """

@@ -8,7 +8,7 @@ import pytest
 
 from espalier.records import RegistryError
 from espalier.registry import MlflowTracker
-from espalier.registry.tracker import RunHandle
+from espalier.registry.tracker import RunHandle, send_unsent
 
 
 class Server:
@@ -128,6 +128,28 @@ def test_a_failed_run_that_cannot_be_ended_is_logged(tracker, server):
     server.away_for_s = None
     tracker.finish()
     assert server.ended == ["FINISHED"]
+
+
+def test_a_run_with_a_folder_keeps_what_is_unsent(server, tmp_path):
+    run = RunHandle(
+        client=server, uri="http://mlflow", run_id="r", experiment_id="e", unsent=tmp_path / "u"
+    )
+    tracker = MlflowTracker(run, clock=lambda: server.now_s)
+    server.away_for_s = 0.0
+    tracker.metrics({"loss": float("nan"), "em": 0.1}, step=3)
+    assert (tmp_path / "u" / "r.json").exists()
+    tracker.finish()
+    assert server.ended == []
+    server.away_for_s = None
+    send_unsent(run)
+    assert [(key, step) for key, _, step in server.batches[0]] == [("loss", 3), ("em", 3)]
+    assert server.batches[0][1][1] == 0.1
+    assert server.ended == ["FINISHED"]
+    server.away_for_s, server.now_s = 0.0, 1000.0
+    tracker.metrics({"em": 0.2}, step=4)
+    server.away_for_s, server.now_s = None, 2000.0
+    tracker.flush()
+    assert not (tmp_path / "u" / "r.json").exists()
 
 
 def test_notes_stand_below_the_description(tracker, server):

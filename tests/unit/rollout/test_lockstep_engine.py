@@ -1,4 +1,5 @@
 import asyncio
+import copy
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from espalier.policy.loading import Policy, save_policy
 from espalier.records import PolicyError
 from espalier.rollout.engines.decoder import RowwiseDecoder
 from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.lockstep import LockstepEngine
 from tests.factories.causal_models import CASES, lfm2_with_shared_heads_and_biases
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
@@ -153,6 +155,89 @@ def test_loaded_weights_sample_from_the_next_session_on(tmp_path):
     assert play.run_sessions(old, episode)[0][0] == [*PROMPTS[0], *before]
     assert play.run_sessions(new, episode)[0][0] == after
     assert engine.policy_version == 5
+
+
+INSTRUCTED = list(range(50, 90))
+"""The common beginning of prompts, long enough to be kept."""
+
+
+def asked(number):
+    return play.turns(
+        [*INSTRUCTED, 90 + number], seed=number, observations=OBSERVATIONS[:1], max_tokens=4
+    )
+
+
+def move(model, seed):
+    """Change the weights in place, as an optimizer does."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.add_(noise * 0.3 * weight.abs().mean())
+
+
+def largest_gap(found, model):
+    """In nats, to one forward pass of the whole context without any cache."""
+    return max(
+        float((torch.tensor(logprobs) - play.plain_logprobs(model, context, mask)).abs().max())
+        for context, mask, logprobs in found
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["fused lfm2", "fused qwen3", "gpt2 in pages", "mistral by its window"]
+)
+def test_no_version_reads_keys_of_the_one_before(name):
+    """Keys of former weights made a mismatch that grew with every version (NeMo-RL#4018)."""
+    decoder_class, build = CASES[name]
+    model = copy.deepcopy(build())
+    engine = LockstepEngine(model, decoder_class(model), play.NEVER, max_rows=2)
+    gaps = []
+    for version in range(20):
+        gaps.append(largest_gap(play.run_sessions(engine, *map(asked, range(3))), model))
+        move(model, version)
+    assert max(gaps) <= 1e-4, gaps
+
+
+@pytest.mark.parametrize("decoder_class", [FusedDecoder, RowwiseDecoder])
+def test_an_episode_keeps_its_weights_and_later_ones_none(tmp_path, decoder_class):
+    """Weights that change between two turns, with a beginning in the cache (SkyRL#2246)."""
+    policy, newer = tiny_policy(), tiny_policy(seed=1)
+    move(newer.model, 0)
+    save_policy(Policy(newer.model, tiny_tokenizer()), tmp_path)
+    engine = LockstepEngine(policy.model, decoder_class(policy.model), play.NEVER, max_rows=2)
+    old = copy.deepcopy(policy.model)
+
+    async def changed_between_turns(engine):
+        loading = None
+
+        async def begin_loading():
+            nonlocal loading
+            loading = asyncio.create_task(engine.load_weights(tmp_path, version=5))
+
+        async def episode(number):
+            prompt = [*INSTRUCTED, 90 + number]
+            session = await engine.open(prompt, Sampling(temperature=1.0, seed=number))
+            first = await session.sample(max_tokens=6)
+            if loading is None:
+                await begin_loading()
+            await asyncio.sleep(0)
+            session.observe([60, 61])
+            second = await session.sample(max_tokens=6)
+            session.close()
+            context = [*prompt, *first.token_ids, 60, 61, *second.token_ids]
+            mask = [0] * len(prompt) + [1] * 6 + [0, 0] + [1] * 6
+            return context, mask, [*first.logprobs, *second.logprobs]
+
+        before = await asyncio.gather(episode(0), episode(1))
+        await loading
+        return before, [await asked(number)(engine) for number in range(2)]
+
+    ((before, after),) = play.run_sessions(engine, changed_between_turns)
+    assert largest_gap(before, old) <= 1e-4
+    assert largest_gap(after, newer.model) <= 1e-4
+    assert largest_gap(after, old) > 0.1
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):

@@ -87,6 +87,32 @@ def test_loaded_weights_are_those_that_the_server_then_names(server, policy_dir,
     assert order.index("/reset_prefix_cache") < order.index("/resume")
 
 
+@pytest.mark.parametrize("keeps_cache", [False, True])
+def test_no_turn_reads_keys_of_former_weights(server, tmp_path, keeps_cache):
+    """Also where the server only says that it dropped its cache (SkyRL#2246, NeMo-RL#4018)."""
+    server.keeps_cache = keeps_cache
+    engine = engine_of(server)
+    versions = [policy_at(tmp_path / f"v{n}", weights=f"{n}".encode()) for n in range(20)]
+
+    async def episodes():
+        found = []
+        await engine.load_weights(versions[0], 0)
+        async with engine.serving():
+            for number, policy_dir in enumerate(versions[1:], 1):
+                session = await engine.open([1, 2, 3], Sampling(temperature=0.7, seed=4))
+                found += (await session.sample(max_tokens=9)).logprobs
+                session.observe([4, 4])
+                found += (await session.sample(max_tokens=9)).logprobs
+                await engine.load_weights(policy_dir, number)
+                session.observe([5])
+                found += (await session.sample(max_tokens=9)).logprobs
+                session.close()
+        return found
+
+    assert set(asyncio.run(episodes())) == {-0.25}
+    assert server.cache_hits == 19, "the second turn of each episode alone"
+
+
 def test_policies_of_another_shape_or_without_weights_are_not_loaded(server, tmp_path):
     wider = policy_at(tmp_path / "wider", hidden_size=64)
     for refused, named in ((wider, "hidden_size"), (tmp_path, tmp_path.name)):
@@ -112,6 +138,24 @@ def test_a_failed_exchange_lets_the_server_go_on(server, policy_dir):
     with pytest.raises(EngineError, match="no such tensor"):
         asyncio.run(engine_of(server).load_weights(policy_dir, 1))
     assert server.seen[-1][0] == "POST /resume"
+
+
+def test_weights_that_vanish_before_they_are_read_are_named(server, tmp_path):
+    engine = engine_of(server)
+    newer, away = policy_at(tmp_path / "version-7"), tmp_path / "away"
+
+    def take_away(path):
+        if path == "/pause":
+            newer.rename(away)
+
+    server.on_request = take_away
+    with pytest.raises(EngineError, match=r"weights of version 7: .*/collective_rpc.*version-7"):
+        asyncio.run(engine.load_weights(newer, 7))
+    assert not server.is_paused
+    server.on_request = lambda path: None
+    away.rename(newer)
+    assert play(engine, newer, sample_once()).token_ids
+    assert server.weights == str(newer)
 
 
 @pytest.mark.parametrize("exchanged", ["at the start", "in the middle", "not even loaded"])

@@ -1,5 +1,6 @@
 """Artifacts as they lie in S3 now, as they lay before, and folders downloaded whole."""
 
+import os
 import shutil
 
 import pytest
@@ -8,7 +9,7 @@ from espalier.records import ArtifactError, open_artifact
 from espalier.storage import restore_names
 from espalier.storage.layout import COLLECTING, object_name
 from tests.factories.storage import artifact, files, key_of, s3_place
-from tests.fakes.s3_stand_in import Object
+from tests.fakes.s3_stand_in import MIN_PART_BYTES, Object, Refusal
 
 PREFIX = "runs/r17/knowledge"
 SAME = {"rows": b"1", "again/rows": b"1", "deep/er/weights": b"w" * 99, "empty": b""}
@@ -102,6 +103,38 @@ def test_a_server_whose_etags_are_no_sums_is_published_to(s3, tmp_path):
         assert s3_place(s3).publish(tmp_path / "here") == published
         s3_place(s3).fetch(tmp_path / "there")
         shutil.rmtree(tmp_path / "there")
+
+
+@pytest.mark.parametrize("harm", [None, "other bytes", "cut"])
+def test_an_upload_in_parts_is_judged_by_our_own_sums(s3, tmp_path, harm):
+    """No server has to tell the sum of an upload in parts (seaweedfs#11401)."""
+    weights = os.urandom(2 * MIN_PART_BYTES + 7)
+    artifact(tmp_path / "here", {"weights": weights})
+    answered = s3.answer
+
+    def without_sums(stand_in, request, body):
+        if request.command == "HEAD":
+            raise Refusal(405, "MethodNotAllowed", "nobody may ask for sums")
+        status, headers, content = answered(stand_in, request, body)
+        stored = s3.objects.get(key_of(weights))
+        if stored is not None and request.command == "POST":
+            s3.objects[key_of(weights)] = stored._replace(etag="none-3")
+            content = content.replace(stored.etag.encode(), b"none-3")
+        return status, headers, content
+
+    s3.answer = without_sums
+    published = s3_place(s3).publish(tmp_path / "here")
+    assert s3.counted("PUT", "partNumber") == 3
+    assert s3_place(s3).lost_files(published) == []
+    stored = s3.objects[key_of(weights)]
+    if harm is not None:
+        held = weights[:-1] if harm == "cut" else weights[:-1] + bytes([weights[-1] ^ 1])
+        s3.objects[key_of(weights)] = stored._replace(content=held)
+        with pytest.raises(ArtifactError, match="not those that were published"):
+            s3_place(s3).fetch(tmp_path / "there")
+        return
+    s3_place(s3).fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
 def test_equal_files_are_sent_and_fetched_once(s3, tmp_path):

@@ -81,6 +81,43 @@ def test_a_refusal_is_said_at_once(attempts, error, said):
         raise outcome
 
 
+TEXTS = (
+    "", "A header you provided implies functionality that is not implemented",
+    "The Content-MD5 you specified did not match what we received.",  # MinIO's BadDigest
+    "checksum mismatch", "ContentChecksumMismatch", "XAmzContentSHA256Mismatch", "NoSuchKey",
+    "PreconditionFailed", "SlowDown", "Please reduce your request rate.", "InternalError",
+    "Non-XML response from server; Response code: 500", "Response code: 503", "\u8bf7\u91cd\u8bd5",
+)  # fmt: skip
+"""What servers write beside a code, each in its own words, and the codes of other errors."""
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "tries"),
+    [("BadDigest", 400, 13), ("SlowDown", 503, 13), ("AccessDenied", 403, 1), ("Other", 400, 1)],
+)
+def test_a_refusal_is_judged_by_its_code_alone(attempts, code, status, tries):
+    """The same refusal has other words on MinIO than on SeaweedFS (diracx#980)."""
+    for text in TEXTS:
+        assert attempts(refused(code, status, text))[0] == tries, text
+        page = InvalidResponseError(status, "text/html", f"<p>{text}</p>")
+        assert attempts(page)[0] == (13 if status >= 500 else 1), text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_lost_condition_is_known_by_its_code(s3, text):
+    requests = S3Requests(settings(s3))
+
+    def meets(code, status):
+        def request():
+            raise refused(code, status, text)
+
+        return requests.send_if("write it", request)
+
+    assert meets("PreconditionFailed", 412) is meets("NoSuchKey", 404) is None
+    with pytest.raises(StorageError, match="AccessDenied"):
+        meets("AccessDenied", 403)
+
+
 def test_only_what_is_not_there_is_none(s3):
     requests = S3Requests(settings(s3))
 

@@ -1,8 +1,10 @@
 import asyncio
 import copy
 import random
+import threading
 import time
 from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -355,6 +357,87 @@ def test_closing_cancels_groups_and_ends_the_thread(started):
     assert log[-1] == ("close", 0)
     assert not rollout_threads()
     assert torch.get_num_threads() == threads
+
+
+class Weighing:
+    """A roller that notes the digest of its model's weights at a group's start and end."""
+
+    def __init__(self, model, rng):
+        self.policy_version = -1
+        self._model, self._rng = model, rng
+
+    @asynccontextmanager
+    async def serving(self):
+        yield self
+
+    async def roll_out_group(self, task, context, *, temperature, names):
+        before = digest(self._model)
+        await asyncio.sleep(self._rng.random() * 2e-3)
+        weighed = SimpleNamespace(is_lost=False, before=before, after=digest(self._model))
+        return [weighed for _ in names]
+
+
+def digest(model):
+    return tuple(weight.detach().numpy().tobytes() for weight in model.parameters())
+
+
+def test_versions_published_in_the_midst_of_updates_stay_whole(started):
+    """An update and a change of weights at once must not mix (verl#7423)."""
+    rng = random.Random(0)
+    learner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    plan = GroupPlan(group_size=2, screening=0, wants_baseline=False)
+
+    def make_replica():
+        own = copy.deepcopy(learner)
+        return PolicyReplica(Weighing(own, random.Random(rng.random())), own, plan)
+
+    worker = started(make_replica)
+    policy = SimpleNamespace(model=learner)
+    publisher = WorkerPublisher(MemoryPublisher(learner, policy, []), policy, worker)
+    published, played = [], []
+    for version in range(1000):
+        with torch.no_grad():
+            for weight in learner.parameters():
+                weight.add_(rng.random())
+                time.sleep(rng.random() * 2e-4)
+        publisher.publish(version)
+        published.append(digest(learner))
+        worker.order(_order(version % len(TASKS))._replace(draw=version))
+        while (group := worker.take(wait=False)) is not None:
+            played.append(group)
+    while len(played) < 1000:
+        played.append(worker.take(wait=True))
+    assert sorted(group.draw for group in played) == list(range(1000))
+    assert all(group.draw == group.version for group in played)
+    for group in played:
+        for weighed in group.trajectories:
+            assert weighed.before == weighed.after == published[group.version]
+
+
+def test_a_sampler_that_stops_while_it_loads_weights_is_named(started):
+    """The learner is not waited for, and does not wait for ever (NeMo-RL#2717)."""
+    stopped, goes_on = threading.Event(), threading.Event()
+
+    class Stops(torch.nn.Linear):
+        def load_state_dict(self, weights, **_):
+            stopped.set()
+            assert goes_on.wait(60)
+
+    plan = GroupPlan(group_size=2, screening=0, wants_baseline=False)
+    replica = PolicyReplica(Weighing(learner := Stops(2, 2), random.Random(0)), learner, plan)
+    worker = started(lambda: replica, limit_s=0.2)
+    policy = SimpleNamespace(model=learner)
+    publisher = WorkerPublisher(MemoryPublisher(learner, policy, []), policy, worker)
+    began_s = time.monotonic()
+    for version in (3, 4):
+        publisher.publish(version)
+    assert stopped.wait(60)
+    worker.order(_order(0))
+    with pytest.raises(HungError, match="loading of weights, version 3"):
+        worker.take(wait=True)
+    worker.close()
+    assert time.monotonic() - began_s < 30
+    goes_on.set()
 
 
 def _roller(policy):

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from espalier.records import TrainingError
 from espalier.training.checkpoint import Checkpoint, CheckpointStore, cloned_weights
 
 
@@ -47,3 +48,15 @@ def test_a_failed_or_killed_save_leaves_the_former_checkpoint(tmp_path):
     assert store.load().step == 7
     store.save(_checkpoint(8))
     assert [path.name for path in tmp_path.iterdir()] == ["latest.pt"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_weights_that_are_not_finite_leave_the_former_checkpoint(tmp_path, name, value):
+    store = CheckpointStore(tmp_path, "run")
+    store.save(_checkpoint(7))
+    broken = _checkpoint(9)
+    broken.model[name].view(-1)[-1] = value
+    with pytest.raises(TrainingError, match=rf"step 9: 1 of 2 .*\b{name}\b"):
+        store.save(broken)
+    assert store.load().step == 7

@@ -81,6 +81,38 @@ def test_a_silent_rank_is_named_while_rank_zero_works():
     assert "rank 1 has not reported" in silent.look()
 
 
+def test_a_silent_rank_is_in_the_log_long_before_the_limit(monkeypatch, caplog):
+    """All ranks waited in silence, health checks alone in the log (miles#574)."""
+    monkeypatch.setattr(rank_watch, "_SAID_AFTER_S", 0.05)
+    last = Store({"at/1": b"9/7/in a sum, step 74"})
+    watch = RankWatch(at(0, 7, inside_for_s=0.0, count=2), last, 5400.0)
+    for _ in range(4):
+        assert watch.look() is None
+        time.sleep(0.03)
+    (line,) = caplog.messages
+    assert re.match(r"rank 1 has not reported: .*in a sum, step 74; .* 5400 s", line)
+    last["at/1"] = b"10/7/in a sum, step 74"  # it goes on, and stops again
+    for _ in range(4):
+        watch.look()
+        time.sleep(0.03)
+    assert len(caplog.messages) == 2
+
+
+def test_a_first_rank_that_does_not_answer_is_in_the_log(monkeypatch, caplog):
+    store = Store()
+    store.is_down = True
+    for waited_s, lines in ((29.0, 0), (31.0, 1)):
+        assert RankWatch(at(1, 7, inside_for_s=waited_s), store, 5400.0).look() is None
+        assert len(caplog.messages) == lines
+
+
+def test_a_report_names_the_step():
+    store, processes = Store(), at(1, 7, inside_for_s=1.0)
+    processes.step = 74
+    RankWatch(processes, store, 4.0).look()
+    assert store["at/1"].endswith(b"/7/in a sum, step 74")
+
+
 def test_rank_zero_speaks_before_the_others():
     places = {f"at/{rank}": (6, "at work after a sum") for rank in range(3)}
     early, late = (
@@ -98,6 +130,26 @@ def test_rank_zero_that_does_not_answer_is_named():
     said = RankWatch(at(1, 7, inside_for_s=15.0), store, 4.0).look()
     assert said.startswith("rank 1 of 3")
     assert "rank 0 does not answer" in said
+
+
+def test_a_first_rank_that_never_answers_is_named(monkeypatch):
+    """A stopped process answers no request, and refuses none."""
+    monkeypatch.setattr(rank_watch, "_RANK_ZERO_FIRST_S", 0.1)
+    goes_on = threading.Event()
+
+    class Stopped(Store):
+        def check(self, keys):
+            return goes_on.wait(60) and False
+
+    watch = RankWatch(at(1, 7, inside_for_s=5.0), Stopped(), 4.0)
+    assert watch.unanswered() is None
+    looking = threading.Thread(target=watch.look)
+    looking.start()
+    time.sleep(0.2)
+    assert "7): rank 0 does not answer" in watch.unanswered()
+    goes_on.set()
+    looking.join()
+    assert watch.unanswered() is None
 
 
 def test_a_store_that_refuses_is_asked_again(monkeypatch):

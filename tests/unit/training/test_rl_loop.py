@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from espalier.config import CurriculumConfig, Profile
-from espalier.records import NullTracker
+from espalier.records import NullTracker, TrainingError
 from tests.factories.rl_loops import (
     HOPELESS,
     IDLE,
@@ -82,6 +82,16 @@ def test_engine_and_trainer_agree_under_exploration(warm, tmp_path, exploration)
     assert max(gaps) < 1e-3
 
 
+@pytest.mark.parametrize("place", ["loss", "reward"])
+def test_a_reference_equal_to_the_policy_has_no_kl(warm, tmp_path, place):
+    """Both are scored under the temperature and cuts that sampled (tinker-cookbook#689)."""
+    values = PROFILE.model_dump() | {"rollout": {"exploration": {"top_p": 0.9}}}
+    algorithm = {"preset": "grpo", "kl": {"coefficient": 0.1, "place": place}}
+    values["training"] |= {"steps": 1, "temperature": 0.7, "minibatches": 1, "algorithm": algorithm}
+    loop, _ = run_loop(warm, tmp_path, profile=Profile.model_validate(values))
+    assert loop.progress.history[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_asynchronous_rollouts_stay_within_the_staleness_bound(warm, tmp_path):
     rising = iter(range(9))
     loop, model = run_beside(warm, tmp_path, dev_score=lambda _: next(rising))
@@ -151,6 +161,28 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(warm, tmp_path, settin
     assert (now.history, now.last_step) == (whole.history, whole.last_step)
     assert now.best_step == whole.best_step
     assert now.start_dev_em == whole.start_dev_em is not None
+
+
+@pytest.mark.parametrize("broken_step", [4, 6])
+def test_weights_broken_at_a_checkpoint_cost_the_steps_since(warm, tmp_path, broken_step):
+    unbroken, unbroken_model = run_loop(warm, tmp_path / "unbroken")
+    broken, model = loop_of(warm, tmp_path / "broken")
+    judge = broken.parts.dev_score
+
+    def spoil():
+        score = judge()
+        if len(broken.progress.history) == broken_step:
+            next(model.parameters()).data[0] = float("nan")
+        return score
+
+    broken.parts.dev_score = spoil
+    with pytest.raises(TrainingError, match=f"step {broken_step}"):
+        broken.run(NullTracker())
+    resumed, _ = loop_of(warm, tmp_path / "broken")
+    assert resumed.progress.resume() == broken_step - 2
+    resumed, resumed_model = run_loop(warm, tmp_path / "broken")
+    assert resumed.progress.history == unbroken.progress.history
+    assert same_weights(resumed_model, unbroken_model)
 
 
 def test_dropout_goes_on_from_the_state_of_its_generator(warm, tmp_path):

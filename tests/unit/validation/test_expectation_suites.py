@@ -2,17 +2,24 @@ import pandas as pd
 import pytest
 
 from espalier.config import ValidationConfig
+from espalier.records import DataError
 from espalier.validation import (
     TASK_SCHEMA,
     TRAJECTORY_SCHEMA,
     EntitySplits,
+    Expectation,
+    ExpectationRule,
     SplitTask,
     judge,
     task_columns,
     task_suite,
+    text_suite,
     trajectory_columns,
     trajectory_suite,
 )
+from espalier.validation.judge import SuiteVerdict
+from espalier.validation.report import describe, rendered
+from espalier.validation.suites import between, is_type, one_of
 from tests.factories.validation import FAMILY, a_task, a_trajectory
 
 CONFIG = ValidationConfig(max_question_words=8, max_turns=3)
@@ -114,3 +121,88 @@ def test_what_evidence_asks_names_the_attribute_of_a_family():
         one.reason for one in trajectory_suite(CONFIG) if one.name == "answer_is_in_the_evidence"
     )
     assert "answers_from_evidence = False" in reason
+
+
+# ------------------------------------------------------------------------- other rules
+
+FRAME = pd.DataFrame({"row": [0, 1, 2], "a": [1, 2, 3], "b": [3, 2, 1], "t": ["x", "y", "z"]})
+
+
+def beside_others(rules):
+    """Expectations of these rules, between one that holds and one that row 0 breaks."""
+    named = {"holds": between("a", 0, 9), **rules, "too low": between("a", 2, 9)}
+    return [Expectation(name, "tasks", "row", rule, "why") for name, rule in named.items()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("ExpectColumnValuesToBeBetween", {"column": "a", "min_valu": 1, "max_value": 2}),
+        ("ExpectColumnValuesToBeBetween", {"column": "a"}),
+        ("ExpectColumnValuesToBeBetween", {"column": "a", "min_value": "x"}),
+        ("ExpectColumnValuesToBeInSet", {"column": "a", "value_set": 3}),
+        ("ExpectColumnValuesToBeUnique", {}),
+        ("ExpectNothing", {"column": "a"}),
+    ],
+)
+def test_a_rule_that_cannot_be_built_is_named(kind, arguments):
+    with pytest.raises(DataError, match=f"tasks: expectation odd cannot .*{kind}"):
+        judge(FRAME, beside_others({"odd": ExpectationRule(kind, arguments)}))
+
+
+def test_rules_that_fail_on_their_own_fail_alone():
+    """A badly configured one must not fail all others (great_expectations#10709)."""
+    pattern = ExpectationRule("ExpectColumnValuesToMatchRegex", {"column": "t", "regex": "("})
+    odd = {
+        "bounds": between("a", 9, 1),
+        "text": between("t", 1, 2),
+        "column": between("nowhere", 1, 2),
+        "set": one_of("nowhere", [1]),
+        "type": is_type("a", "no_such_type"),
+        "pattern": pattern,
+    }
+    holds, *broken, too_low = judge(FRAME, beside_others(odd))
+    assert (holds.success, too_low.rows, too_low.problem) == (True, (0,), "")
+    assert [(one.success, one.rows) for one in broken] == [(False, ())] * len(odd)
+    verdict = SuiteVerdict("tasks", ["t0", "t1", "t2"], [holds, *broken, too_low])
+    faults = verdict.faults(max_dropped_share=1.0)
+    for name, one, fault in zip(odd, broken, faults, strict=True):
+        assert fault.startswith(f"tasks: expectation {name} failed")
+        assert one.problem
+        assert one.problem in fault
+
+
+def test_rules_across_columns_or_of_some_rows_name_rows():
+    """Rules of pairs named none, conditions raised (great_expectations#6608, #11565, #11597)."""
+    judge(FRAME, beside_others({}))  # imports the library as the stage does
+    from great_expectations.expectations.row_conditions import Column
+
+    of_some = {"column": "a", "max_value": 2}
+    both = {"column_list": ["a", "b"]}
+    rules = {
+        "pair": ("ExpectColumnPairValuesAToBeGreaterThanB", {"column_A": "a", "column_B": "b"}),
+        "sum": ("ExpectMulticolumnSumToEqual", {**both, "sum_total": 5}),
+        "distinct": ("ExpectSelectColumnValuesToBeUniqueWithinRecord", both),
+        "below": ("ExpectColumnValuesToBeBetween", {**of_some, "row_condition": Column("b") < 3}),
+        "in": (
+            "ExpectColumnValuesToBeBetween",
+            {**of_some, "row_condition": Column("b").is_in([1, 2])},
+        ),
+    }
+    named = {name: ExpectationRule(*rule) for name, rule in rules.items()}
+    holds, *broken, too_low = judge(FRAME, beside_others(named))
+    assert (holds.success, too_low.rows) == (True, (0,))
+    expected = {"pair": (0, 1), "sum": (0, 1, 2), "distinct": (1,), "below": (2,), "in": (2,)}
+    assert {one.expectation.name: one.rows for one in broken} == expected
+    page = rendered(
+        describe([SuiteVerdict("tasks", ["id-0", "id-1", "id-2"], broken)], [], {"train": 0}, {})
+    )
+    for rows in expected.values():
+        assert f"<code>{', '.join(f'id-{row}' for row in rows)}</code>" in page
+
+
+def test_no_suite_has_conditions_or_rules_across_columns():
+    for expectation in (*task_suite(CONFIG), *trajectory_suite(CONFIG), *text_suite()):
+        arguments = expectation.rule.arguments
+        assert not {"row_condition", "condition_parser"} & arguments.keys()
+        assert expectation.rule.column or expectation.critical

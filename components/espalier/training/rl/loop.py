@@ -222,7 +222,7 @@ class RlLoop:
         config = self._profile.training
         rng = random.Random(f"replay:{self._profile.seed}:{step}")
         replayed = self._replay.draw(config.tasks_per_step, rng)
-        self.parts.sampler.ledger.step = step + 1
+        self.parts.sampler.ledger.step = self.parts.layout.processes.step = step + 1
         started = time.perf_counter()
         rollouts = self.parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))
         self.waited_s += time.perf_counter() - started
