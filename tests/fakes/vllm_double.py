@@ -20,6 +20,9 @@ class VllmDouble(Server):
         self.weights = root
         self.on_cpu = False
         self.ready = True
+        self.is_dead = False
+        """Dead: every connection is closed without an answer."""
+        self.adapters = {}
         self.logprob = -0.25
         self.answers = {}
         """Path -> list of (status, body) given out one by one before the usual answer."""
@@ -28,6 +31,10 @@ class VllmDouble(Server):
 
     def asked(self, path):
         return [body for seen, body, _ in self.seen if seen.endswith(path)]
+
+    def restart(self):
+        """Come back as a new process: with the weights that it starts on."""
+        self.version, self.weights, self.adapters, self.is_dead = "default", self.root, {}, False
 
 
 class _Handler(Handler):
@@ -39,6 +46,9 @@ class _Handler(Handler):
 
     def _respond(self, body):
         double, path = self.server, self.path.split("?")[0]
+        if double.is_dead:
+            self.close_connection = True
+            return
         double.seen.append((f"{self.command} {self.path}", body, self.headers["Authorization"]))
         scripted = double.answers.get(path)
         status, answer = scripted.pop(0) if scripted else _usual(double, path, body)
@@ -55,7 +65,10 @@ def _usual(double, path, body):
     if path == "/health":
         return (200, {}) if double.ready else (503, {})
     if path == "/v1/models":
-        return 200, {"data": [{"id": "policy", "root": str(double.root)}]}
+        served = {"policy": double.root, **double.adapters}
+        return 200, {"data": [{"id": name, "root": str(root)} for name, root in served.items()]}
+    if path.endswith("_lora_adapter"):
+        return _adapter_call(double, path, body)
     if path == "/weight_info":
         return 200, {"weight_version": double.version}
     if path == "/update_weight_version":
@@ -70,6 +83,14 @@ def _usual(double, path, body):
     if path == "/v1/completions":
         return 200, completion(body, double.logprob)
     return 404, {"error": "no such route"}
+
+
+def _adapter_call(double, path, body):
+    if path == "/v1/load_lora_adapter":
+        double.adapters[body["lora_name"]] = body["lora_path"]
+    else:
+        del double.adapters[body["lora_name"]]
+    return 200, b"Success: as vLLM says it, in plain text."
 
 
 def _remote_call(double, body):
@@ -91,7 +112,7 @@ def completion(body, logprob=-0.25):
     known = dict.fromkeys([token_ids[0], *body.get("logprob_token_ids", ())], logprob)
     value = 0.0 if body.get("top_k") == 1 else logprob
     return {
-        "model": "policy",
+        "model": body.get("model", "policy"),
         "choices": [
             {
                 "token_ids": token_ids,

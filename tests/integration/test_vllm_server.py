@@ -63,7 +63,7 @@ def _policy(directory, seed):
 
 def _roll(address, policy_dir, samplings, turns=2):
     """Two turns with an observation between for each sampling, side by side."""
-    engine = VllmServerEngine(VllmConfig(url=address), _NeverStops(), max_rows=8)
+    engine = VllmServerEngine(VllmConfig(urls=(address,)), _NeverStops(), max_rows=8)
 
     async def episode(sampling):
         session = await engine.open(PROMPT, sampling)
