@@ -139,7 +139,7 @@ def test_a_mixed_choice_of_kind_follows_its_token(address, policies):
 def test_a_roller_plays_its_episodes_on_the_server(address, policies):
     profile = Profile.model_validate(
         {
-            "rollout": {"engine": "vllm", "max_rows": 4, "vllm": {"url": address}},
+            "rollout": {"engine": "vllm", "max_rows": 4, "vllm": {"urls": [address]}},
             "episode": {"max_turns": 2, "max_tokens": 64, "max_turn_tokens": 14},
         }
     )

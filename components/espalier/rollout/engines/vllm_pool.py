@@ -79,7 +79,8 @@ class ServerPool:
         self._exchange: WeightExchange = EXCHANGES[config.exchange]()
         self._connections = connections
         self._backoff_s = backoff_s
-        self._servers: dict[str, PooledServer] = {}
+        self.servers: dict[str, PooledServer] = {}
+        """By address; also those that are left out."""
         self._wanted: tuple[Path, int] | None = None
         """Directory and version of the weights that every server should have."""
         self._is_connected = False
@@ -87,7 +88,7 @@ class ServerPool:
     @property
     def usable(self) -> list[PooledServer]:
         """The servers that are asked."""
-        return [server for server in self._servers.values() if server.loaded is not None]
+        return [server for server in self.servers.values() if server.loaded is not None]
 
     @property
     def name(self) -> str:
@@ -105,20 +106,20 @@ class ServerPool:
         if self._is_connected:
             yield
             return
-        known = set(self._servers)
+        known = set(self.servers)
         found = await self._addresses()
-        self._servers = {
-            url: self._servers.get(url) or PooledServer(url, self._client(url)) for url in found
+        self.servers = {
+            url: self.servers.get(url) or PooledServer(url, self._client(url)) for url in found
         }
         for url in known & set(found):
-            self._servers[url].client = self._client(url)
+            self.servers[url].client = self._client(url)
         self._is_connected = True
         try:
             await self._wait_until_ready()
             yield
         finally:
             self._is_connected = False
-            for server in self._servers.values():
+            for server in self.servers.values():
                 server.sessions = 0
                 await server.client.close()
 
@@ -131,7 +132,7 @@ class ServerPool:
             HungError: no server has them within `exchange_timeout_s`.
         """
         self._wanted = policy_dir, version
-        servers = [server for server in self._servers.values() if server.is_ready]
+        servers = [server for server in self.servers.values() if server.is_ready]
         done = await asyncio.gather(*map(self._give_weights, servers), return_exceptions=True)
         lost = {s: error for s, error in zip(servers, done, strict=True) if error is not None}
         for error in lost.values():
@@ -213,9 +214,9 @@ class ServerPool:
         while True:
             await asyncio.sleep(_LOOKS_EVERY_S)
             for url in await self._addresses():
-                server = self._servers.get(url)
+                server = self.servers.get(url)
                 if server is None:
-                    server = self._servers[url] = PooledServer(url, self._client(url))
+                    server = self.servers[url] = PooledServer(url, self._client(url))
                 if server.loaded is None and await server.client.health_fault() is None:
                     await self._admit(server)
 
@@ -287,7 +288,7 @@ class ServerPool:
         return server
 
     async def _wait_until_ready(self) -> None:
-        servers = list(self._servers.values())
+        servers = list(self.servers.values())
         expected = [server for server in servers if server.is_ready] or servers
         for server in expected:
             server.is_ready = False
