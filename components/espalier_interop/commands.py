@@ -66,7 +66,7 @@ def export(
         "espalier record runs/demo/trained_policy/policy --out recorded",
         "espalier record runs/demo/warm_policy/policy --out recorded --attempts 200 --json",
         "espalier record Qwen3-0.6B --out recorded --set 'rollout.engine=\"vllm\"' "
-        "--set 'rollout.vllm.url=\"http://127.0.0.1:8001\"'",
+        "--set 'rollout.vllm.urls=\"http://127.0.0.1:8001\"'",
         "curl -s -X POST localhost:8000/attempts -H 'content-type: application/json' "
         '-d \'{"task_id": "t1"}\'',
     )

@@ -24,6 +24,9 @@ class VllmDouble(Server):
         self.is_paused = False
         self.on_request = lambda path: None
         """Called with the path of each request before it is answered."""
+        self.is_dead = False
+        """Dead: every connection is closed without an answer."""
+        self.adapters = {}
         self.logprob = -0.25
         self.cache = {}
         """(salt, ids) -> the weights that keys of this prompt and its action were computed with."""
@@ -50,6 +53,10 @@ class VllmDouble(Server):
     def asked(self, path):
         return [body for seen, body, _ in self.seen if seen.endswith(path)]
 
+    def restart(self):
+        """Come back as a new process: with the weights that it starts on."""
+        self.version, self.weights, self.adapters, self.is_dead = "default", self.root, {}, False
+
 
 class _Handler(Handler):
     def do_GET(self):
@@ -60,6 +67,9 @@ class _Handler(Handler):
 
     def _respond(self, body):
         double, path = self.server, self.path.split("?")[0]
+        if double.is_dead:
+            self.close_connection = True
+            return
         double.seen.append((f"{self.command} {self.path}", body, self.headers["Authorization"]))
         double.on_request(path)
         scripted = double.answers.get(path)
@@ -77,7 +87,10 @@ def _usual(double, path, body):
     if path == "/health":
         return (200, {}) if double.ready else (503, {})
     if path == "/v1/models":
-        return 200, {"data": [{"id": "policy", "root": str(double.root)}]}
+        served = {"policy": double.root, **double.adapters}
+        return 200, {"data": [{"id": name, "root": str(root)} for name, root in served.items()]}
+    if path.endswith("_lora_adapter"):
+        return _adapter_call(double, path, body)
     if path == "/weight_info":
         return 200, {"weight_version": double.version}
     if path == "/update_weight_version":
@@ -95,6 +108,14 @@ def _usual(double, path, body):
     if path == "/v1/completions":
         return (503, {"error": "paused"}) if double.is_paused else (200, double.read(body))
     return 404, {"error": "no such route"}
+
+
+def _adapter_call(double, path, body):
+    if path == "/v1/load_lora_adapter":
+        double.adapters[body["lora_name"]] = body["lora_path"]
+    else:
+        del double.adapters[body["lora_name"]]
+    return 200, b"Success: as vLLM says it, in plain text."
 
 
 def _remote_call(double, body):
@@ -119,7 +140,7 @@ def completion(body, logprob=-0.25):
     known = dict.fromkeys([token_ids[0], *body.get("logprob_token_ids", ())], logprob)
     value = 0.0 if body.get("top_k") == 1 else logprob
     return {
-        "model": "policy",
+        "model": body.get("model", "policy"),
         "choices": [
             {
                 "token_ids": token_ids,

@@ -27,6 +27,7 @@ def environment(cores):
     return {
         **os.environ,
         "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": cores,
         "VLLM_NO_USAGE_STATS": "1",

@@ -63,7 +63,7 @@ def _policy(directory, seed):
 
 def _roll(address, policy_dir, samplings, turns=2):
     """Two turns with an observation between for each sampling, side by side."""
-    engine = VllmServerEngine(VllmConfig(url=address), _NeverStops(), max_rows=8)
+    engine = VllmServerEngine(VllmConfig(urls=(address,)), _NeverStops(), max_rows=8)
 
     async def episode(sampling):
         session = await engine.open(PROMPT, sampling)
@@ -139,7 +139,7 @@ def test_a_mixed_choice_of_kind_follows_its_token(address, policies):
 def test_a_roller_plays_its_episodes_on_the_server(address, policies):
     profile = Profile.model_validate(
         {
-            "rollout": {"engine": "vllm", "max_rows": 4, "vllm": {"url": address}},
+            "rollout": {"engine": "vllm", "max_rows": 4, "vllm": {"urls": [address]}},
             "episode": {"max_turns": 2, "max_tokens": 64, "max_turn_tokens": 14},
         }
     )

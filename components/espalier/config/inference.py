@@ -12,10 +12,17 @@ from espalier.config.data import Section
 
 
 class VllmConfig(Section):
-    """An OpenAI-compatible vLLM server; `rollout/engines/vllm.py` says how to start one."""
+    """vLLM servers that share the requests; `rollout/engines/vllm.py` says how to start one."""
 
-    url: str = ""
-    """Address of the server, such as http://host:8000; required with rollout.engine = "vllm"."""
+    urls: tuple[str, ...] = ()
+    """Addresses of the servers, such as ["http://host:8000"]; required with rollout.engine =
+    "vllm". A host name with several addresses, such as a headless Service's, stands for as many
+    servers. One that is lost is left out, and one that comes gets the weights and is asked."""
+    exchange: Literal["weights", "adapter"] = Field(
+        default="weights", exclude_if=lambda it: it == "weights"
+    )
+    """What the servers get after an update: all weights, or the adapter of policy.lora, for servers
+    that were started on its base model with --enable-lora."""
     model: str = Field(default="policy", min_length=1)
     """Name under which it serves the policy (--served-model-name)."""
     key_file: Path | None = None
@@ -30,18 +37,24 @@ class VllmConfig(Section):
     """Seconds that all requests of an exchange of weights may take together; the server first
     finishes its running generations."""
 
-    @field_validator("url")
+    @field_validator("urls", mode="before")
     @classmethod
-    def _is_an_address_without_secrets(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError(f"{url!r} is not an address; write it as http://host:8000")
-        if parts.username or parts.password:
-            raise ValueError(
-                "an address must not carry a user or password: addresses are logged. "
-                "Put the key into a file and name it as rollout.vllm.key_file"
-            )
-        return url.rstrip("/")
+    def _one_address_may_stand_alone(cls, urls: object) -> object:
+        return (urls,) if isinstance(urls, str) and urls else urls or ()
+
+    @field_validator("urls")
+    @classmethod
+    def _are_addresses_without_secrets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"{url!r} is not an address; write it as http://host:8000")
+            if parts.username or parts.password:
+                raise ValueError(
+                    "an address must not carry a user or password: addresses are logged. "
+                    "Put the key into a file and name it as rollout.vllm.key_file"
+                )
+        return tuple(dict.fromkeys(url.rstrip("/") for url in urls))
 
 
 class ExplorationConfig(Section):
@@ -96,9 +109,9 @@ class RolloutConfig(Section):
 
     @model_validator(mode="after")
     def _a_server_has_an_address(self) -> Self:
-        if self.engine == "vllm" and not self.vllm.url:
+        if self.engine == "vllm" and not self.vllm.urls:
             raise ValueError(
-                'rollout.engine = "vllm" needs rollout.vllm.url = "http://host:8000"; start one '
+                'rollout.engine = "vllm" needs rollout.vllm.urls = ["http://host:8000"]; start one '
                 "with `vllm serve` as rollout/engines/vllm.py says"
             )
         return self

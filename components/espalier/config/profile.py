@@ -235,6 +235,17 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _an_exchanged_adapter_is_trained(self) -> Self:
+        rollout = self.rollout
+        exchanged = rollout.vllm.exchange if rollout.engine == "vllm" else "weights"
+        if exchanged == "adapter" and self.policy.lora is None:
+            raise ValueError(
+                'rollout.vllm.exchange = "adapter" gives the servers the adapter of policy.lora, '
+                'which is unset: set policy.lora = {}, or exchange = "weights"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _processes_have_places(self) -> Self:
         require_places(self.training, self.hardware, self.kubernetes)
         return self

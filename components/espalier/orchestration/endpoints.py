@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
@@ -27,15 +28,19 @@ def check_endpoints(profile: Profile) -> None:
         EngineError: one of them does not take connections; the message names its key.
     """
     reached: set[str] = set()
+    urls: dict[str, list[str]] = defaultdict(list)
     for key, url in asked_endpoints(profile):
-        if url in reached or _is_proxied(url):
+        urls[key].append(url)
+    for key, each in urls.items():  # of several servers under one key one is enough
+        if any(url in reached or _is_proxied(url) for url in each):
             continue
-        if error := _connection_error(url):
+        errors = {url: error for url in each if (error := _connection_error(url))}
+        if len(errors) == len(each):
             raise EngineError(
-                f"{key} = {url}: no connection ({error}). Start the server, or correct the "
-                "address; no stage was begun"
+                f"{key} = {', '.join(each)}: no connection ({errors[each[0]]}). Start the server, "
+                "or correct the address; no stage was begun"
             )
-        reached.add(url)
+        reached |= set(each) - set(errors)
 
 
 def asked_endpoints(profile: Profile) -> Iterator[tuple[str, str]]:
@@ -51,7 +56,9 @@ def asked_endpoints(profile: Profile) -> Iterator[tuple[str, str]]:
 
 
 def _addresses(value: object, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, EndpointConfig | VllmConfig) and value.url:
+    if isinstance(value, VllmConfig):
+        yield from ((f"{key}.urls", url) for url in value.urls)
+    elif isinstance(value, EndpointConfig) and value.url:
         yield f"{key}.url", value.url
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:

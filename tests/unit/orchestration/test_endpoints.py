@@ -11,7 +11,7 @@ from espalier.orchestration.runs import run_in_process
 from espalier.records import EngineError
 
 TEACHER = {"kind": "endpoint", "endpoint": {"url": "http://127.0.0.1:1/v1", "model": "m"}}
-VLLM = {"engine": "vllm", "vllm": {"url": "http://127.0.0.1:1"}}
+VLLM = {"engine": "vllm", "vllm": {"urls": "http://127.0.0.1:1"}}
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def profile(**sections):
         ({}, []),
         ({"teacher": TEACHER}, ["teacher.endpoint.url"]),
         ({"teacher": {**TEACHER, "kind": "embedded"}}, []),
-        ({"rollout": VLLM}, ["rollout.vllm.url"]),
+        ({"rollout": VLLM}, ["rollout.vllm.urls"]),
         ({"rollout": {**VLLM, "engine": "lockstep"}}, []),
         ({"endpoints": {"other": TEACHER["endpoint"]}}, []),
-        ({"teacher": TEACHER, "rollout": VLLM}, ["rollout.vllm.url", "teacher.endpoint.url"]),
+        ({"teacher": TEACHER, "rollout": VLLM}, ["rollout.vllm.urls", "teacher.endpoint.url"]),
     ],
 )
 def test_servers_that_the_stages_ask_are_found(sections, keys):

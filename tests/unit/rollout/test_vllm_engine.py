@@ -199,7 +199,7 @@ def test_what_is_wrong_with_a_server_is_named(server, policy_dir, path, answer, 
 
 
 def test_an_unreachable_server_is_awaited_and_then_named(policy_dir):
-    config = VllmConfig(url="http://127.0.0.1:9", ready_timeout_s=0.05)
+    config = VllmConfig(urls=("http://127.0.0.1:9",), ready_timeout_s=0.05)
     engine = VllmServerEngine(config, StopsAtOneId(), max_rows=1)
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9: .*0\.05 s"):
         asyncio.run(engine.load_weights(policy_dir, 0))

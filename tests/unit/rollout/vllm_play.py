@@ -26,7 +26,7 @@ def policy_at(directory, weights=b"weights", **changes):
 
 
 def engine_of(server, **changes):
-    settings = {"url": server.url, "attempts": 3, "ready_timeout_s": 5, "request_timeout_s": 5}
+    settings = {"urls": (server.url,), "attempts": 3, "ready_timeout_s": 5, "request_timeout_s": 5}
     config = VllmConfig(**(settings | changes))
     return VllmServerEngine(config, StopsAtOneId(), max_rows=4, backoff_s=0.001)
 

@@ -1,6 +1,6 @@
-r"""The engine of a vLLM server: sessions become /v1/completions requests of token ids.
+r"""The engine of vLLM servers: sessions become /v1/completions requests of token ids.
 
-Start the server where the policy directories are visible under the paths that espalier uses:
+Start each server where the policy directories are visible under the paths that espalier uses:
 
     VLLM_SERVER_DEV_MODE=1 vllm serve POLICY_DIR --served-model-name policy \
         --logprobs-mode processed_logprobs --generation-config vllm \
@@ -19,12 +19,12 @@ import hashlib
 import math
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from espalier.config import VllmConfig
-from espalier.records import EngineError, HungError
+from espalier.records import EngineError
 from espalier.rollout.engines.engine import (
     Completion,
     EngineCounters,
@@ -32,13 +32,8 @@ from espalier.rollout.engines.engine import (
     Sampling,
     StopRule,
 )
-from espalier.rollout.engines.vllm_server import (
-    Answer,
-    VllmClient,
-    exchange_weights,
-    expect_processed_logprobs,
-    served_version,
-)
+from espalier.rollout.engines.vllm_client import Answer
+from espalier.rollout.engines.vllm_pool import ServerPool
 
 _TOKENS_OUT = {
     "logprobs": 0,
@@ -58,13 +53,10 @@ _IMPOSSIBLE = -9000.0
 
 
 @dataclass(slots=True, kw_only=True)
-class ServerConnection:
+class ServingState:
     """What the sessions inside one `VllmServerEngine.serving` share."""
 
-    client: VllmClient
-    model: str
-    weights: str
-    """Version that the server reports for its weights; it also salts the server's prefix cache."""
+    pool: ServerPool
     slots: asyncio.Semaphore
     stop_rule: StopRule
     counters: EngineCounters
@@ -79,12 +71,16 @@ class ServerConnection:
 
 
 class VllmSession:
-    """One episode's context, sent whole with each request; the server's prefix cache reuses it."""
+    """One episode's context, sent whole with each request; the server's prefix cache reuses it.
+
+    So it may go on at another server.
+    """
 
     def __init__(
-        self, serving: ServerConnection, prompt_ids: Sequence[int], sampling: Sampling
+        self, serving: ServingState, prompt_ids: Sequence[int], sampling: Sampling
     ) -> None:
         self._serving = serving
+        self._seat = serving.pool.seat(prompt_ids)
         self._sampling = sampling
         self._context = list(prompt_ids)
         self._sampled_last = False
@@ -114,6 +110,7 @@ class VllmSession:
         """Free the slot for the next waiting `open`; a second call does nothing."""
         if self._open:
             self._open = False
+            self._serving.pool.leave(self._seat)
             self._serving.slots.release()
 
     def _due_choice(self) -> KindChoice | None:
@@ -155,18 +152,15 @@ class VllmSession:
     async def _request(self, **asked: object) -> Answer:
         """Request one completion of the context, seeded by the session and the position."""
         payload: dict[str, object] = {
-            "model": self._serving.model,
             "prompt": self._context,
             "temperature": self._sampling.temperature,
             "top_p": self._sampling.top_p,
             "top_k": self._sampling.top_k,
             "seed": _seed(self._sampling.seed, len(self._context), "token"),
-            # the salt keeps cached keys of other weights from being used
-            "cache_salt": self._serving.weights,
             **_TOKENS_OUT,
             **asked,
         }
-        answer = await self._serving.client.complete(payload)
+        answer = await self._serving.pool.complete(self._seat, payload)
         counters, sampled = self._serving.counters, len(answer.choices[0].token_ids)
         counters.forwarded += answer.forwarded
         counters.unique += sampled
@@ -193,20 +187,18 @@ def _mixed(policy_logprob: float, token_id: int, choice: KindChoice) -> float:
 
 
 class VllmServerEngine:
-    """Samples on a server; every `serving` opens and closes its own connections."""
+    """Samples on a pool of servers; every `serving` opens and closes its own connections."""
 
     def __init__(
         self, config: VllmConfig, stop_rule: StopRule, *, max_rows: int, backoff_s: float = 0.5
     ) -> None:
         self.policy_version = 0
-        self._config = config
+        self.pool = ServerPool(config, connections=max_rows, backoff_s=backoff_s)
         self._stop_rule = stop_rule
         self._max_rows = max_rows
-        self._backoff_s = backoff_s
         self._counters = EngineCounters()
-        self._serving: ServerConnection | None = None
-        self._loaded: str | None = None
-        """Weights version that the server must report: version and digest of the loaded files."""
+        self._serving: ServingState | None = None
+        self._has_weights = False
 
     @property
     def counters(self) -> EngineCounters:
@@ -220,31 +212,32 @@ class VllmServerEngine:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Yield the context of one rollout; the server's weights are checked before and after.
+        """Yield the context of one rollout; the servers' weights are checked before and after.
 
         Raises:
-            EngineError: nothing was loaded, the server is unreachable, or it has other weights.
+            EngineError: nothing was loaded, no server can be reached, or one has other weights.
         """
-        if self._loaded is None:
+        if not self._has_weights:
             raise EngineError(
-                f"{self._config.url}: no policy was loaded into the server; call load_weights first"
+                f"{self.pool.name}: no policy was loaded into the server; call load_weights first"
             )
-        async with self._connected() as client:
-            await self._expect_loaded(client)
-            await expect_processed_logprobs(client, self._config)
-            self._serving = ServerConnection(
-                client=client,
-                model=self._config.model,
-                weights=self._loaded,
+        async with self.pool.connected():
+            await self.pool.check_weights(mends=True)
+            self._serving = ServingState(
+                pool=self.pool,
                 slots=asyncio.Semaphore(self._max_rows),
                 stop_rule=self._stop_rule,
                 counters=self._counters,
             )
+            looking = asyncio.create_task(self.pool.admit_newcomers())
             try:
                 yield
-                await self._expect_loaded(client)
+                await self.pool.check_weights(mends=False)
             finally:
                 self._serving = None
+                looking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await looking
 
     async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> VllmSession:
         """Begin a session; wait for a free slot, first come, first served."""
@@ -256,48 +249,11 @@ class VllmServerEngine:
         """Load the weights of `policy_dir`; requests in flight end with the old weights.
 
         Raises:
-            PolicyError: the directory holds no policy, or one of another shape than the server's.
-            EngineError: the server is unreachable, or cannot exchange weights in place.
+            PolicyError: the directory holds no policy, or one of another shape than the servers'.
+            EngineError: no server can be reached, or one cannot exchange weights in place.
             HungError: the exchange is not over within `exchange_timeout_s`.
         """
-        async with self._connected() as client:
-            limit_s = self._config.exchange_timeout_s
-            limit = asyncio.timeout(limit_s)
-            try:
-                async with limit:
-                    self._loaded = await exchange_weights(client, self._config, policy_dir, version)
-            except EngineError as error:
-                raise EngineError(f"weights of version {version}: {error}") from error
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise HungError(
-                    f"{self._config.url}: the exchange of weights for version {version} hangs: "
-                    f"{client.given_up or 'GET /v1/models'} was not answered within {limit_s:g} s. "
-                    "Look into the server's log, restart it and give the same command again, which "
-                    "goes on from the last checkpoint; or raise rollout.vllm.exchange_timeout_s"
-                ) from error
-        if self._serving is not None:
-            self._serving.weights = self._loaded
+        async with self.pool.connected():
+            await self.pool.load(policy_dir, version)
+        self._has_weights = True
         self.policy_version = version
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[VllmClient]:
-        if self._serving is not None:
-            yield self._serving.client
-            return
-        client = VllmClient(self._config, connections=self._max_rows, backoff_s=self._backoff_s)
-        try:
-            await client.wait_until_ready()
-            yield client
-        finally:
-            await client.close()
-
-    async def _expect_loaded(self, client: VllmClient) -> None:
-        served = await served_version(client, self._config)
-        if served != self._loaded:
-            raise EngineError(
-                f"{self._config.url} serves weights {served!r}, not {self._loaded!r} which were "
-                "loaded into it: it was restarted, or another run uses it. Give every run a "
-                "server of its own, then resume this one"
-            )

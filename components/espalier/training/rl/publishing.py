@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 
 from espalier.policy.hardware import copy_weights
 from espalier.policy.loading import Policy, save_policy
+from espalier.policy.lora import save_adapter
+from espalier.records.adapter import ADAPTER_FOLDER
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.rl.asynchronous import RolloutWorker
@@ -67,11 +69,23 @@ class DirectoryPublisher:
         policy: Policy,
         rollers: Sequence[Roller],
         directory: Path,
+        *,
+        adapter_alone: bool = False,
     ) -> None:
+        """Publish to `rollers` by directories in `directory`.
+
+        Args:
+            trained: the model that is trained.
+            policy: the policy in memory, which gets its weights.
+            rollers: rollers of this process over the servers; none where another process has them.
+            directory: folder for one directory a version, which the servers see too.
+            adapter_alone: the servers have the base model, and read the adapter only.
+        """
         self._trained = trained
         self._policy = policy
         self._rollers = rollers
         self._directory = directory
+        self._adapter_alone = adapter_alone
 
     def publish(self, version: int) -> None:
         """Write and load the version's directory; the former version's is removed."""
@@ -79,7 +93,11 @@ class DirectoryPublisher:
         if not self._rollers:  # another process sends requests to the server
             return
         current = self._directory / f"version-{version}"
-        save_policy(self._policy, current)
+        if self._adapter_alone:
+            assert self._policy.base is not None, "the profile has policy.lora"
+            save_adapter(self._policy.model, current / ADAPTER_FOLDER, self._policy.base)
+        else:
+            save_policy(self._policy, current)
         for roller in self._rollers:
             roller.load_weights(current, version)
         for former in self._directory.glob("version-*"):

@@ -248,7 +248,13 @@ def _by_server(context: SamplerContext, inputs: Mapping[str, Path], directory: P
     roller = Roller.open(policy_dir, environments, profile, for_training=True)
     dev_roller = Roller.open(policy_dir, context.environments_over("dev"), profile)
     connected = (roller, dev_roller) if context.processes.is_first else ()
-    publisher = DirectoryPublisher(context.trained, context.policy, connected, directory)
+    publisher = DirectoryPublisher(
+        context.trained,
+        context.policy,
+        connected,
+        directory,
+        adapter_alone=profile.rollout.vllm.exchange == "adapter",
+    )
     shared = RankZeroRoller(roller, context.processes)
     return _Sampling(
         context.group_sampler(shared), publisher, dev_roller, (roller,), lambda: shared

@@ -11,7 +11,7 @@ from tests.unit.rollout.vllm_play import policy_at
 
 def test_calls_are_recorded_as_the_server_answered_them(tmp_path):
     with running(tmp_path) as double:
-        config = VllmConfig(url=double.url, attempts=3, ready_timeout_s=5, request_timeout_s=5)
+        config = VllmConfig(urls=(double.url,), attempts=3, ready_timeout_s=5, request_timeout_s=5)
         recorded = Recorded()
         engine = VllmServerEngine(config, recorded.dialect, max_rows=4, backoff_s=0.001)
         recorded = Recorded(engine=engine)

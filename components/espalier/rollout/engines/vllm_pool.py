@@ -1,0 +1,363 @@
+"""Several vLLM servers as one: which of them a session asks, and what is done when one is lost.
+
+A session stays with one server, whose prefix cache holds its context. The server is chosen by the
+session's prompt, which the attempts at a task share, unless it has more than its share of the open
+sessions: consistent hashing with bounded loads (Mirrokni et al. 2016, arXiv:1608.01350).
+
+A server that does not answer is left out, and the sessions on it go on elsewhere from their tokens:
+every request holds the whole context. One that comes, or comes back, gets the current weights
+before it is asked. Alone, a server has nobody to go to: its errors are the run's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import logging
+import math
+import socket
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from espalier.config import VllmConfig
+from espalier.records import EngineError, HungError
+from espalier.rollout.engines.vllm_client import Answer, ServerAwayError, VllmClient
+from espalier.rollout.engines.vllm_weights import (
+    EXCHANGES,
+    Loaded,
+    WeightExchange,
+    expect_processed_logprobs,
+)
+
+_MOST_OF_MEAN = 1.25
+"""Open sessions that a server may have, as a multiple of the mean, before others are preferred."""
+_MORE = 2
+"""Further sessions that it may have, so that few ones do not part from each other."""
+_OTHERS_WITHIN_S = 10.0
+"""How long servers that are still starting are awaited once another one is ready."""
+_LOOKS_EVERY_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class PooledServer:
+    """One server of the pool, across its connections."""
+
+    url: str
+    client: VllmClient
+    is_ready: bool = False
+    """Whether it was there when it was last needed."""
+    loaded: Loaded | None = None
+    """What it samples from; None: it is not asked."""
+    sessions: int = 0
+    """Number of open sessions on it."""
+    answered: int = 0
+    """Number of completions that it gave."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A session's place on a server, which it loses with the server."""
+
+    prompt: bytes
+    """Digest of the session's prompt."""
+    server: PooledServer
+
+
+class ServerPool:
+    """The servers of `rollout.vllm.urls`; one engine's."""
+
+    def __init__(self, config: VllmConfig, *, connections: int, backoff_s: float = 0.5) -> None:
+        self.lost = 0
+        """Number of times that a server was left out."""
+        self._config = config
+        self._exchange: WeightExchange = EXCHANGES[config.exchange]()
+        self._connections = connections
+        self._backoff_s = backoff_s
+        self.servers: dict[str, PooledServer] = {}
+        """By address; also those that are left out."""
+        self._wanted: tuple[Path, int] | None = None
+        """Directory and version of the weights that every server should have."""
+        self._is_connected = False
+
+    @property
+    def usable(self) -> list[PooledServer]:
+        """The servers that are asked."""
+        return [server for server in self.servers.values() if server.loaded is not None]
+
+    @property
+    def name(self) -> str:
+        """The addresses, for messages."""
+        return ", ".join(self._config.urls)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[None]:
+        """Within the block the servers can be asked; connections belong to one event loop.
+
+        Raises:
+            ServerAwayError: no server is ready within `ready_timeout_s`.
+            EngineError: a server serves another model.
+        """
+        if self._is_connected:
+            yield
+            return
+        known = set(self.servers)
+        found = await self._addresses()
+        self.servers = {
+            url: self.servers.get(url) or PooledServer(url, self._client(url)) for url in found
+        }
+        for url in known & set(found):
+            self.servers[url].client = self._client(url)
+        self._is_connected = True
+        try:
+            await self._wait_until_ready()
+            yield
+        finally:
+            self._is_connected = False
+            for server in self.servers.values():
+                server.sessions = 0
+                await server.client.close()
+
+    async def load(self, policy_dir: Path, version: int) -> None:
+        """Give these weights to every server; those that cannot be reached are left out.
+
+        Raises:
+            PolicyError: the directory cannot be loaded.
+            EngineError: a server refuses, or none is left.
+            HungError: no server has them within `exchange_timeout_s`.
+        """
+        self._wanted = policy_dir, version
+        servers = [server for server in self.servers.values() if server.is_ready]
+        done = await asyncio.gather(*map(self._give_weights, servers), return_exceptions=True)
+        lost = {s: error for s, error in zip(servers, done, strict=True) if error is not None}
+        for error in lost.values():
+            if len(lost) == len(servers) or not isinstance(error, ServerAwayError | HungError):
+                raise error
+        for server, error in lost.items():
+            self._leave_out(server, error)
+
+    async def check_weights(self, *, mends: bool) -> None:
+        """Compare every server's weights with those loaded into it.
+
+        Args:
+            mends: a server that was restarted gets the weights again; otherwise, after sampling, it
+                is an error, since nobody knows what it sampled from.
+
+        Raises:
+            EngineError: a server has other weights, or none can be reached.
+        """
+        for server in self.usable:
+            assert server.loaded is not None
+            try:
+                found, served = await self._exchange.found(server.client, server.loaded)
+                if found == "restarted" and mends:
+                    await self._give_weights(server)
+                elif found != "loaded":
+                    raise EngineError(
+                        f"{server.url} serves weights {served!r}, not {server.loaded.version!r} "
+                        "which were loaded into it: it was restarted, or another run uses it. Give "
+                        "every run servers of its own, then resume this one"
+                    )
+                if mends:
+                    await expect_processed_logprobs(server.client, server.loaded.model)
+            except (ServerAwayError, HungError) as error:
+                if len(self.usable) == 1:
+                    raise
+                self._leave_out(server, error)
+
+    def seat(self, prompt_ids: Sequence[int]) -> Seat:
+        """Give a new session a server."""
+        prompt = hashlib.blake2b(repr(list(prompt_ids)).encode(), digest_size=16).digest()
+        return Seat(prompt, self._taken(prompt))
+
+    def leave(self, seat: Seat) -> None:
+        """End a session."""
+        seat.server.sessions -= 1
+
+    async def complete(self, seat: Seat, asked: Mapping[str, object]) -> Answer:
+        """Request one completion from the session's server, or from another if it is lost.
+
+        Raises:
+            EngineError: the server refuses, or the last one is lost.
+        """
+        while True:
+            server = seat.server
+            if server.loaded is None:
+                self._move(seat)
+                continue
+            payload = {
+                **asked,
+                "model": server.loaded.model,
+                "cache_salt": server.loaded.version,  # keys of other weights are not used
+            }
+            has_others = len(self.usable) > 1
+            try:
+                answer = await server.client.complete(payload, attempts=1 if has_others else None)
+            except ServerAwayError as error:
+                if not has_others:
+                    raise
+                if not await self._is_as_loaded(server):
+                    if server.loaded is not None:  # no other session has noticed
+                        self._leave_out(server, error)
+                    continue
+                answer = await server.client.complete(payload)
+            server.answered += 1
+            return answer
+
+    async def admit_newcomers(self) -> None:
+        """For ever, look for servers that are new or back, and give them the weights."""
+        while True:
+            await asyncio.sleep(_LOOKS_EVERY_S)
+            for url in await self._addresses():
+                server = self.servers.get(url)
+                if server is None:
+                    server = self.servers[url] = PooledServer(url, self._client(url))
+                if server.loaded is None and await server.client.health_fault() is None:
+                    await self._admit(server)
+
+    async def _admit(self, server: PooledServer) -> None:
+        try:
+            await self._give_weights(server)
+            assert server.loaded is not None
+            await expect_processed_logprobs(server.client, server.loaded.model)
+        except (EngineError, HungError) as error:
+            server.loaded = None
+            _log.warning("%s is not used: %s", server.url, error)
+        else:
+            server.is_ready = True
+            _log.warning("%s is used from now on (%d servers)", server.url, len(self.usable))
+
+    async def _give_weights(self, server: PooledServer) -> None:
+        assert self._wanted is not None
+        policy_dir, version = self._wanted
+        limit_s = self._config.exchange_timeout_s
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                server.loaded = await self._exchange.load(server.client, policy_dir, version)
+        except ServerAwayError as error:
+            raise ServerAwayError(f"weights of version {version}: {error}") from error
+        except EngineError as error:
+            raise EngineError(f"weights of version {version}: {error}") from error
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise HungError(
+                f"{server.url}: the exchange of weights for version {version} hangs: "
+                f"{server.client.given_up or 'GET /v1/models'} was not answered within "
+                f"{limit_s:g} s. Look into the server's log, restart it and give the same command "
+                "again, which goes on from the last checkpoint; or raise "
+                "rollout.vllm.exchange_timeout_s"
+            ) from error
+
+    async def _is_as_loaded(self, server: PooledServer) -> bool:
+        """Whether the server is healthy and has its weights: then a request alone has failed."""
+        loaded = server.loaded
+        if loaded is None or await server.client.health_fault() is not None:
+            return False
+        try:
+            found, _ = await self._exchange.found(server.client, loaded)
+        except ServerAwayError:
+            return False
+        return found == "loaded"
+
+    def _leave_out(self, server: PooledServer, error: BaseException) -> None:
+        server.loaded, server.is_ready = None, False
+        self.lost += 1
+        _log.warning("%s is left out (%d servers remain): %s", server.url, len(self.usable), error)
+
+    def _move(self, seat: Seat) -> None:
+        seat.server.sessions -= 1
+        seat.server = self._taken(seat.prompt)
+
+    def _taken(self, prompt: bytes) -> PooledServer:
+        """The prompt's first server that has room for a further session."""
+        usable = self.usable
+        if not usable:
+            raise EngineError(f"{self.name}: no vLLM server is left")
+        mean = (sum(server.sessions for server in usable) + 1) / len(usable)
+        room = math.ceil(_MOST_OF_MEAN * mean) + _MORE
+        by_rank = sorted(usable, key=lambda server: _rank(prompt, server.url))
+        server = next(server for server in by_rank if server.sessions < room)
+        server.sessions += 1
+        return server
+
+    async def _wait_until_ready(self) -> None:
+        servers = list(self.servers.values())
+        expected = [server for server in servers if server.is_ready] or servers
+        for server in expected:
+            server.is_ready = False
+        waits = {asyncio.create_task(s.client.wait_until_ready()): s for s in expected}
+        try:
+            pending = set(waits)
+            while pending and not any(server.is_ready for server in expected):
+                done, pending = await asyncio.wait(pending, return_when="FIRST_COMPLETED")
+                for wait in done:
+                    self._settle(wait, waits[wait])
+            if not any(server.is_ready for server in expected):
+                raise next(filter(None, (wait.exception() for wait in waits)))
+            if pending:
+                done, pending = await asyncio.wait(pending, timeout=_OTHERS_WITHIN_S)
+                for wait in done:
+                    self._settle(wait, waits[wait])
+            for wait in pending:
+                self._leave_out(waits[wait], TimeoutError("not ready yet, as others are"))
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _settle(self, wait: asyncio.Task[None], server: PooledServer) -> None:
+        """Note whether a server became ready; one that is away is left out.
+
+        Raises:
+            EngineError: it is there, and serves another model.
+        """
+        error = wait.exception()
+        server.is_ready = error is None
+        if error is not None:
+            if not isinstance(error, ServerAwayError):
+                raise error
+            self._leave_out(server, error)
+
+    def _client(self, url: str) -> VllmClient:
+        return VllmClient(
+            self._config, url, connections=self._connections, backoff_s=self._backoff_s
+        )
+
+    async def _addresses(self) -> list[str]:
+        found = await asyncio.gather(*map(addresses_of, self._config.urls))
+        return list(dict.fromkeys(address for each in found for address in each))
+
+
+async def addresses_of(url: str) -> Iterable[str]:
+    """The addresses behind `url`: several where its host name has several, as a headless Service's.
+
+    A name that cannot be resolved now stays as it is: its server is away. So does one of https,
+    whose certificate is for the name.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 80
+    if parts.scheme == "https":
+        return [url]
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return [url]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, family=socket.AF_INET, type=socket.SOCK_STREAM
+        )
+    except OSError:
+        return [url]
+    hosts = sorted({str(address[4][0]) for address in found})
+    return [url] if len(hosts) < 2 else [f"http://{one}:{port}{parts.path}" for one in hosts]
+
+
+def _rank(prompt: bytes, url: str) -> bytes:
+    """Order of a server for a prompt (rendezvous hashing): others keep theirs when one is lost."""
+    return hashlib.blake2b(prompt + url.encode(), digest_size=8).digest()

@@ -1,0 +1,243 @@
+"""Several servers as one engine: who is asked, and what becomes of those that are lost or come."""
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from espalier.config import VllmConfig
+from espalier.records import EngineError, PolicyError
+from espalier.rollout.engines import vllm_pool
+from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.engines.vllm import VllmServerEngine
+from espalier.rollout.engines.vllm_pool import addresses_of
+from tests.fakes.vllm_double import running
+from tests.unit.rollout.vllm_play import StopsAtOneId, policy_at
+
+ACTION = 12
+
+
+@pytest.fixture
+def servers(policy_dir):
+    with ExitStack() as stack:
+        yield [stack.enter_context(running(policy_dir)) for _ in range(3)]
+
+
+def engine_of(servers, **changes):
+    settings = {"attempts": 2, "ready_timeout_s": 5, "request_timeout_s": 5} | changes
+    config = VllmConfig(urls=tuple(server.url for server in servers), **settings)
+    return VllmServerEngine(config, StopsAtOneId(), max_rows=64, backoff_s=0.001)
+
+
+def asked(server):
+    """The draws that sessions asked for, without the check of log-probs."""
+    return [body for body in server.asked("/v1/completions") if body["top_k"] != 1]
+
+
+def play(engine, policy_dir, script, *, prompts):
+    """Run `script(session)` for a session of each prompt, all open at the same time."""
+
+    async def episode(prompt, seed):
+        session = await engine.open(prompt, Sampling(temperature=1.0, seed=seed))
+        result = await script(session)
+        session.close()
+        return result
+
+    async def rollout():
+        await engine.load_weights(policy_dir, 1)
+        async with engine.serving():
+            return await asyncio.gather(*(episode(p, seed) for seed, p in enumerate(prompts)))
+
+    return asyncio.run(rollout())
+
+
+async def two_turns(session):
+    first = await session.sample(max_tokens=ACTION)
+    session.observe([4, 4])
+    return first, await session.sample(max_tokens=ACTION)
+
+
+def test_sessions_spread_and_equal_prompts_share_a_server(servers, policy_dir):
+    prompts = [[1, task] for task in range(12) for _ in range(2)]
+    play(engine_of(servers), policy_dir, two_turns, prompts=prompts)
+    shares = [len(asked(server)) for server in servers]
+    assert sum(shares) == 2 * len(prompts)
+    assert max(shares) <= 1.5 * sum(shares) / len(servers)
+    apart = Counter(
+        task for server in servers for task in {tuple(body["prompt"][:2]) for body in asked(server)}
+    )
+    assert sum(apart.values()) <= 1.5 * len(apart), "few tasks are on more than one server"
+
+
+def test_one_prompt_alone_does_not_crowd_one_server(servers, policy_dir):
+    play(engine_of(servers), policy_dir, two_turns, prompts=[[1, 2, 3]] * 30)
+    assert max(len(asked(server)) for server in servers) <= 0.5 * 60
+
+
+def test_a_turn_depends_on_no_server(servers, policy_dir):
+    prompts = [[1, task] for task in range(8)]
+    alone = play(engine_of(servers[:1]), policy_dir, two_turns, prompts=prompts)
+    assert play(engine_of(servers), policy_dir, two_turns, prompts=prompts) == alone
+
+
+@pytest.mark.parametrize("how", ["dead", "hangs", "restarted"])
+def test_episodes_of_a_lost_server_go_on_elsewhere(servers, policy_dir, how):
+    prompts = [[1, task] for task in range(30)]
+    expected = play(engine_of(servers[:1]), policy_dir, two_turns, prompts=prompts)
+    engine = engine_of(servers, request_timeout_s=0.3)
+    lost, turns = servers[1], 0
+    servers[0].seen.clear()
+
+    async def script(session):
+        nonlocal turns
+        first = await session.sample(max_tokens=ACTION)
+        turns += 1
+        while turns < len(prompts):  # every session has a turn behind it
+            await asyncio.sleep(0.001)
+        if how == "dead":
+            lost.is_dead = True
+        if how == "hangs":
+            lost.answers["/v1/completions"] = [("slow", 1.0)] * 99
+            lost.answers["/health"] = [("slow", 9.0)] * 99
+        if how == "restarted":
+            lost.restart()
+            lost.answers.setdefault("/v1/completions", [("break", None)] * 3)
+        session.observe([4, 4])
+        return first, await session.sample(max_tokens=ACTION)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm_pool, "_LOOKS_EVERY_S", 60)
+        patch.setattr("espalier.rollout.engines.vllm_client._HEALTH_WITHIN_S", 0.1)
+        assert play(engine, policy_dir, script, prompts=prompts) == expected
+    assert engine.pool.lost == 1
+    assert len(engine.pool.usable) == 2
+    repeated = [tuple(b["prompt"]) for s in servers if s is not lost for b in asked(s)]
+    assert len(repeated) == len(set(repeated)), "no turn was drawn twice"
+
+
+def test_the_last_server_lost_is_named_with_its_fault(servers, policy_dir):
+    engine = engine_of(servers)
+
+    async def script(session):
+        for server in servers:
+            server.is_dead = True
+        await session.sample(max_tokens=ACTION)
+
+    with pytest.raises(EngineError, match=r"failed 2 times"):
+        play(engine, policy_dir, script, prompts=[[1]])
+
+
+def test_a_server_that_returns_gets_the_weights_before_it_is_asked(
+    servers, policy_dir, monkeypatch
+):
+    monkeypatch.setattr(vllm_pool, "_LOOKS_EVERY_S", 0.02)
+    gone = servers[2]
+    gone.is_dead = True
+    monkeypatch.setattr(vllm_pool, "_OTHERS_WITHIN_S", 0.05)
+    engine = engine_of(servers)
+
+    async def script(session):
+        await session.sample(max_tokens=ACTION)
+        gone.restart()
+        while len(engine.pool.usable) < 3:
+            await asyncio.sleep(0.01)
+
+    play(engine, policy_dir, script, prompts=[[1, task] for task in range(6)])
+    assert gone.version == servers[0].version != "default"
+    assert asked(gone) == []
+    play(engine, policy_dir, two_turns, prompts=[[1, task] for task in range(12)])
+    assert asked(gone)
+    assert {body["cache_salt"] for body in asked(gone)} == {gone.version}
+
+
+def test_a_server_restarted_between_rollouts_gets_the_weights_again(servers, policy_dir):
+    engine = engine_of(servers)
+
+    async def rollouts():
+        await engine.load_weights(policy_dir, 1)
+        servers[0].restart()
+        async with engine.serving():
+            assert servers[0].version == servers[1].version
+
+    asyncio.run(rollouts())
+
+
+@pytest.mark.parametrize("version", ["default", "3-another"])
+def test_weights_that_changed_while_sampling_end_the_rollout(servers, policy_dir, version):
+    async def script(session):
+        await session.sample(max_tokens=ACTION)
+        servers[1].version = version
+
+    with pytest.raises(EngineError, match=version):
+        play(engine_of(servers), policy_dir, script, prompts=[[1]])
+
+
+def test_a_server_of_another_model_is_refused(servers, policy_dir):
+    servers[1].answers["/v1/models"] = [(200, {"data": [{"id": "judge", "root": "/"}]})]
+    with pytest.raises(EngineError, match=r"serves judge, not 'policy'"):
+        play(engine_of(servers), policy_dir, two_turns, prompts=[[1]])
+
+
+def with_adapter(policy_dir, weights):
+    folder = policy_dir / "adapter"
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 8}))
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    return policy_dir
+
+
+def test_adapters_are_exchanged_and_old_ones_go(servers, tmp_path):
+    engine = engine_of(servers, exchange="adapter")
+    for version in range(4):
+        directory = with_adapter(policy_at(tmp_path / f"v{version}"), b"%d" % version)
+        asyncio.run(engine.load_weights(directory, version))
+    for server in servers:
+        assert [name.split("-")[1] for name in server.adapters] == ["2", "3"]
+        assert server.weights == server.root, "the base model stays"
+        assert not server.asked("/pause?mode=wait")
+    play(engine, directory, two_turns, prompts=[[1, task] for task in range(6)])
+    names = {body["model"] for server in servers for body in asked(server)}
+    assert len(names) == 1
+    assert names.pop().startswith("policy-1-")
+
+
+def test_without_an_adapter_only_the_base_model_is_sampled_from(servers, policy_dir, tmp_path):
+    engine = engine_of(servers, exchange="adapter")
+    play(engine, policy_dir, two_turns, prompts=[[1, task] for task in range(6)])
+    assert {body["model"] for server in servers for body in asked(server)} == {"policy"}
+    with pytest.raises(PolicyError, match="exchange"):
+        asyncio.run(engine.load_weights(policy_at(tmp_path / "other", weights=b"others"), 1))
+
+
+def test_servers_without_adapters_say_how_to_start_them(servers, policy_dir):
+    for server in servers:
+        server.answers["/v1/load_lora_adapter"] = [(404, {"detail": "Not Found"})]
+    with pytest.raises(EngineError, match="--enable-lora"):
+        asyncio.run(
+            engine_of(servers, exchange="adapter").load_weights(with_adapter(policy_dir, b"1"), 1)
+        )
+
+
+def test_a_name_of_several_addresses_is_several_servers(monkeypatch):
+    async def found(host, port, **_):
+        addresses = {"pool": ["10.0.0.2", "10.0.0.1"], "one": ["10.0.0.3"]}[host]
+        return [(2, 1, 6, "", (address, port)) for address in addresses]
+
+    async def resolved(url):
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+        return list(await addresses_of(url))
+
+    assert asyncio.run(resolved("http://pool:8000")) == [
+        "http://10.0.0.1:8000",
+        "http://10.0.0.2:8000",
+    ]
+    for alone in ("http://one:8000", "https://pool:8000", "http://127.0.0.1:1"):
+        assert asyncio.run(resolved(alone)) == [alone]
+
+
+def test_a_name_that_is_unknown_stays_one_server():
+    assert asyncio.run(addresses_of("http://no-such-host.invalid:8000")) == [
+        "http://no-such-host.invalid:8000"
+    ]
