@@ -27,6 +27,8 @@ class VllmDouble(Server):
         self.is_dead = False
         """Dead: every connection is closed without an answer."""
         self.adapters = {}
+        self.starts = 1
+        """Number of its processes so far; a connection lasts as long as its process."""
         self.logprob = -0.25
         self.cache = {}
         """(salt, ids) -> the weights that keys of this prompt and its action were computed with."""
@@ -54,11 +56,17 @@ class VllmDouble(Server):
         return [body for seen, body, _ in self.seen if seen.endswith(path)]
 
     def restart(self):
-        """Come back as a new process: with the weights that it starts on."""
+        """Come back as a new process: with the weights that it starts on, and no connections."""
         self.version, self.weights, self.adapters, self.is_dead = "default", self.root, {}, False
+        self.cache = {}
+        self.starts += 1
 
 
 class _Handler(Handler):
+    def setup(self):
+        super().setup()
+        self.started_with = self.server.starts
+
     def do_GET(self):
         self._respond(None)
 
@@ -67,7 +75,7 @@ class _Handler(Handler):
 
     def _respond(self, body):
         double, path = self.server, self.path.split("?")[0]
-        if double.is_dead:
+        if double.is_dead or self.started_with != double.starts:
             self.close_connection = True
             return
         double.seen.append((f"{self.command} {self.path}", body, self.headers["Authorization"]))
@@ -98,16 +106,20 @@ def _usual(double, path, body):
         return 200, {"success": True}
     if path == "/collective_rpc":
         return _remote_call(double, body)
-    if path == "/reset_prefix_cache":
-        if not double.keeps_cache:
-            double.cache.clear()
-        return 200, {"success": True}
-    if path in ("/pause", "/resume"):
-        double.is_paused = path == "/pause"
-        return 200, {"status": path[1:]}
+    if path in ("/reset_prefix_cache", "/pause", "/resume"):
+        return _control(double, path)
     if path == "/v1/completions":
         return (503, {"error": "paused"}) if double.is_paused else (200, double.read(body))
     return 404, {"error": "no such route"}
+
+
+def _control(double, path):
+    if path != "/reset_prefix_cache":
+        double.is_paused = path == "/pause"
+        return 200, {"status": path[1:]}
+    if not double.keeps_cache:
+        double.cache.clear()
+    return 200, {"success": True}
 
 
 def _adapter_call(double, path, body):

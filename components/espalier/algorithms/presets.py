@@ -208,8 +208,8 @@ _CRITIC: Mapping[str, Any] = {}
 WITH_CRITIC: Mapping[str, Preset] = {
     "ppo": Preset(
         "Schulman et al. 2017, arXiv:1707.06347, with the penalty in the reward of Ouyang et al. "
-        "2022, arXiv:2203.02155, and a lambda of 1: at 0.95 a token 60 tokens before the reward has "
-        "5 % of its credit, and `tiny` learned next to nothing",
+        "2022, arXiv:2203.02155, and a lambda of 1: at 0.95 a token 60 tokens before the reward "
+        "has 5 % of its credit, and `tiny` learned next to nothing",
         {
             "advantage": {"name": "gae"},
             "loss": _CLIP,

@@ -39,7 +39,9 @@ def main() -> None:
     ) as (url, process):
         tokenizer = AutoTokenizer.from_pretrained(first.policy_dir)
         engine = VllmServerEngine(
-            VllmConfig(urls=(url,), ready_timeout_s=900), LengthAlone(), max_rows=len(first.episodes)
+            VllmConfig(urls=(url,), ready_timeout_s=900),
+            LengthAlone(),
+            max_rows=len(first.episodes),
         )
         details = {"cores": cores}
 

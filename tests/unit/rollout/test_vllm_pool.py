@@ -101,9 +101,8 @@ def test_episodes_of_a_lost_server_go_on_elsewhere(servers, policy_dir, how):
         if how == "hangs":
             lost.answers["/v1/completions"] = [("slow", 1.0)] * 99
             lost.answers["/health"] = [("slow", 9.0)] * 99
-        if how == "restarted":
+        if how == "restarted" and lost.starts == 1:
             lost.restart()
-            lost.answers.setdefault("/v1/completions", [("break", None)] * 3)
         session.observe([4, 4])
         return first, await session.sample(max_tokens=ACTION)
 
@@ -162,6 +161,36 @@ def test_a_server_restarted_between_rollouts_gets_the_weights_again(servers, pol
             assert servers[0].version == servers[1].version
 
     asyncio.run(rollouts())
+
+
+@pytest.mark.parametrize("exchange", ["weights", "adapter"])
+def test_a_server_restarted_unnoticed_answers_nothing(servers, policy_dir, exchange):
+    """Nobody asks it while it is away, so that no request fails."""
+    engine, restarted = engine_of(servers, exchange=exchange), servers[0]
+    with_adapter(policy_dir, b"1")
+
+    async def script(session):
+        first = await session.sample(max_tokens=ACTION)
+        if restarted.starts == 1:
+            restarted.restart()
+            restarted.seen.clear()
+        return first, await session.sample(max_tokens=ACTION)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm_pool, "_LOOKS_EVERY_S", 60)
+        turns = play(engine, policy_dir, script, prompts=[[1, task] for task in range(30)])
+    assert engine.pool.lost == 1
+    assert {p for turn in turns for action in turn for p in action.logprobs} == {-0.25}
+
+
+def test_a_server_alone_that_was_restarted_ends_the_rollout(servers, policy_dir):
+    async def script(session):
+        await session.sample(max_tokens=ACTION)
+        servers[0].restart()
+        await session.sample(max_tokens=ACTION)
+
+    with pytest.raises(EngineError, match="was restarted"):
+        play(engine_of(servers[:1]), policy_dir, script, prompts=[[1]])
 
 
 @pytest.mark.parametrize("version", ["default", "3-another"])

@@ -26,9 +26,9 @@ class LengthAdaptiveGae(CriticRule):
     alpha: float = Field(default=0.05, gt=0)
     """The paper's value, for responses of thousands of tokens."""
     min_lambda: float = Field(default=0.99, ge=0, le=1)
-    """Least lambda, which short trajectories get (below 2,000 tokens with the defaults): the formula
-    alone would give a policy that writes 20 tokens a lambda of 0. At 0.95, the first calls of an
-    agent have next to no credit."""
+    """Least lambda, which short trajectories get (below 2,000 tokens with the defaults): the
+    formula alone would give a policy that writes 20 tokens a lambda of 0. At 0.95, the first calls
+    of an agent have next to no credit."""
     critic_lambda: float = Field(default=1.0, ge=0, le=1)
     """Lambda of the returns that the critic is fitted to."""
 

@@ -18,6 +18,8 @@ from espalier.records import EngineError
 _LONGEST_BACKOFF_S = 8.0
 _READY_POLL_S = 0.25
 _HEALTH_WITHIN_S = 5.0
+_OPENED = "espalier_opened"
+"""Entry of a response's `extensions`: whether a connection was opened for it."""
 _EXCERPT = 300
 """Characters of a server's own message that an error repeats."""
 
@@ -50,6 +52,8 @@ class Answer(BaseModel):
     model: str
     choices: list[_CompletionChoice] = Field(min_length=1, max_length=1)
     usage: _Usage
+    is_of_new_connection: bool = False
+    """Whether a connection was opened for it. A server that was restarted has closed the others."""
 
     @property
     def forwarded(self) -> int:
@@ -135,9 +139,10 @@ class VllmClient:
             ServerAwayError: no attempt was answered.
             EngineError: the server refuses it, or answers without token ids or log-probs.
         """
-        body = await self.call("POST", "/v1/completions", payload, attempts=attempts)
+        path = "/v1/completions"
+        response = await self.request("POST", path, payload, attempts=attempts)
         try:
-            answer = Answer.model_validate(body)
+            answer = Answer.model_validate(self._json(path, response))
         except ValidationError as error:
             raise EngineError(self._unusable(error)) from error
         choice = answer.choices[0]
@@ -152,6 +157,7 @@ class VllmClient:
                 f"{self.url}: requested {payload['model']!r}, was answered "
                 f"by {answer.model!r}; correct rollout.vllm.model"
             )
+        answer.is_of_new_connection = response.extensions.get(_OPENED, False)
         return answer
 
     async def call(
@@ -208,7 +214,15 @@ class VllmClient:
     async def _send(
         self, method: str, path: str, payload: Mapping[str, object] | None
     ) -> httpx2.Response:
-        response = await self._http.request(method, path, json=payload)
+        opened = False
+
+        async def trace(event: str, _info: object) -> None:
+            nonlocal opened
+            opened = opened or event == "connection.connect_tcp.started"
+
+        extensions = {"trace": trace}
+        response = await self._http.request(method, path, json=payload, extensions=extensions)
+        response.extensions[_OPENED] = opened
         if response.status_code >= 500:
             raise _ServerFault(f"HTTP {response.status_code}: {response.text[:_EXCERPT]}")
         return response

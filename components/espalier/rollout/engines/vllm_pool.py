@@ -197,17 +197,32 @@ class ServerPool:
             }
             has_others = len(self.usable) > 1
             try:
-                answer = await server.client.complete(payload, attempts=1 if has_others else None)
-            except ServerAwayError as error:
+                answer = await self._answered(server, payload, attempts=1 if has_others else None)
+            except EngineError as error:
                 if not has_others:
                     raise
                 if not await self._is_as_loaded(server):
                     if server.loaded is not None:  # no other session has noticed
                         self._leave_out(server, error)
                     continue
-                answer = await server.client.complete(payload)
+                if not isinstance(error, ServerAwayError):
+                    raise  # the request itself is refused, as it would be elsewhere
+                answer = await self._answered(server, payload)
             server.answered += 1
             return answer
+
+    async def _answered(
+        self, server: PooledServer, payload: Mapping[str, object], *, attempts: int | None = None
+    ) -> Answer:
+        """Request one completion from this server, and check that its weights were the right ones.
+
+        A server that was restarted has its first weights, until they are exchanged again. It has
+        also closed its connections, so that only the first answer of a connection is in doubt.
+        """
+        answer = await server.client.complete(payload, attempts=attempts)
+        if answer.is_of_new_connection and not await self._is_as_loaded(server):
+            raise EngineError(f"{server.url} was restarted, and has not the weights of this run")
+        return answer
 
     async def admit_newcomers(self) -> None:
         """For ever, look for servers that are new or back, and give them the weights."""
