@@ -224,8 +224,12 @@ def presets() -> str:
     return table(
         ("preset", "gain [95 %]", "seconds of training", "with more steps", "steps", "seeds"),
         (
-            (f"`{one['preset']}`", gain(one["gain"], one["ci95"]), one["seconds"])
-            + more(one["preset"])
+            (
+                f"`{one['preset']}`",
+                gain(one["gain"], one["ci95"]),
+                one["seconds"],
+                *more(one["preset"]),
+            )
             for one in tried["presets"]
         ),
     )

@@ -371,7 +371,7 @@ def test_a_pod_that_nobody_was_told_of_is_deleted(monkeypatch, has_agent_sandbox
         sandbox = await backend.create()
         assert list(cluster.pods) == [sandbox.name] == cluster.made[1:]
 
-    _use(monkeypatch, work, stand_in)
+    use(monkeypatch, work, stand_in)
 
 
 def test_a_pod_that_cannot_be_deleted_ends_with_the_lease(monkeypatch):
@@ -382,7 +382,7 @@ def test_a_pod_that_cannot_be_deleted_ends_with_the_lease(monkeypatch):
             await backend.create()
         assert list(cluster.pods) == cluster.made
 
-    _use(monkeypatch, work, stand_in)
+    use(monkeypatch, work, stand_in)
     assert stand_in.pods == {}
 
 
@@ -407,7 +407,7 @@ def test_of_deleted_pods_no_episode_is_scored_or_goes_on(monkeypatch, has_agent_
         async with SandboxPool(backend, settings) as pool:
             return [await episode(pool, cluster, number % 10 == 4) for number in range(30)]
 
-    found = _use(monkeypatch, work, stand_in)
+    found = use(monkeypatch, work, stand_in)
     struck = [number for number, reason in enumerate(found) if reason.value != "answered"]
     assert struck == [4, 14, 24]
     assert {found[number] for number in struck} == {FinishReason.SANDBOX_LOST}
