@@ -432,6 +432,11 @@ def test_calls_of_mistral_that_do_not_end_are_malformed(text):
     assert isinstance(SYNTAXES["mistral"].parse(text, BOTH), Malformed)
 
 
+@pytest.mark.parametrize("body", ["[]", '{"name": "note", "arguments": {}}', "7"])
+def test_calls_of_mistral_that_are_no_list_are_told(body):
+    assert "no list" in fault("mistral", f"[TOOL_CALLS]{body}")
+
+
 def _parameters(*lines):
     body = "\n".join(lines)
     return f"<tool_call>\n<function=note>\n{body}\n</function>\n</tool_call>"
