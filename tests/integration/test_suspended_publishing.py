@@ -90,7 +90,7 @@ def test_a_server_suspended_in_an_exchange_is_named_and_resumed(tmp_path, at):
 
 
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
-def test_a_learner_suspended_in_an_exchange_goes_on_or_is_replaced(tmp_path, end):
+def test_a_learner_suspended_in_an_exchange_ends_well(tmp_path, end):
     policy_dir, pids = policy_at(tmp_path / "policy"), []
 
     def suspend(path):

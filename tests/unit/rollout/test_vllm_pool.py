@@ -128,9 +128,7 @@ def test_the_last_server_lost_is_named_with_its_fault(servers, policy_dir):
         play(engine, policy_dir, script, prompts=[[1]])
 
 
-def test_a_server_that_returns_gets_the_weights_before_it_is_asked(
-    servers, policy_dir, monkeypatch
-):
+def test_a_server_that_returns_gets_the_weights_first(servers, policy_dir, monkeypatch):
     monkeypatch.setattr(vllm_pool, "_LOOKS_EVERY_S", 0.02)
     gone = servers[2]
     gone.is_dead = True

@@ -81,7 +81,7 @@ def test_a_silent_rank_is_named_while_rank_zero_works():
     assert "rank 1 has not reported" in silent.look()
 
 
-def test_a_silent_rank_is_in_the_log_long_before_the_limit(monkeypatch, caplog):
+def test_a_silent_rank_is_logged_before_the_limit(monkeypatch, caplog):
     """All ranks waited in silence, health checks alone in the log (miles#574)."""
     monkeypatch.setattr(rank_watch, "_SAID_AFTER_S", 0.05)
     last = Store({"at/1": b"9/7/in a sum, step 74"})
@@ -98,7 +98,7 @@ def test_a_silent_rank_is_in_the_log_long_before_the_limit(monkeypatch, caplog):
     assert len(caplog.messages) == 2
 
 
-def test_a_first_rank_that_does_not_answer_is_in_the_log(monkeypatch, caplog):
+def test_a_first_rank_that_is_silent_is_logged(monkeypatch, caplog):
     store = Store()
     store.is_down = True
     for waited_s, lines in ((29.0, 0), (31.0, 1)):
