@@ -126,6 +126,11 @@ class ModelReference(NamedTuple):
             f"nothing. Add it once: `espalier models add {self.model.name}`"
         )
 
+    @property
+    def as_added(self) -> ModelReference:
+        """Reference with the digest of the copy that `espalier models add` makes."""
+        return ModelReference(self.model, self.model.content)
+
     def pinned(self, manifest: Manifest) -> ModelReference:
         """Reference with the content digest of `manifest`."""
         return ModelReference(self.model, manifest.content[:_DIGEST_LENGTH])

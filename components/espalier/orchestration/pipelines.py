@@ -103,9 +103,9 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     """Default values of the run form for a profile that the command line names.
 
     A profile in the image stays a name; a user's own file is passed as JSON, with `overrides`
-    applied, and so is one whose overrides the form's field could not hold. A named model gets the
-    digest of this machine's copy, or else of the copy that `espalier models add` makes: pods find
-    the model in S3 by it (`espalier.steps.given_model`).
+    applied, and so is one whose overrides the form's field could not hold. A named model stands in
+    the form where this machine's copy differs from the one that `espalier models add` makes and
+    `resolved_profile` names: pods find the model in S3 by its digest (`steps.given_model`).
 
     Raises:
         ProfileError: the profile or an override is invalid, its model has a path that pods cannot
@@ -115,7 +115,9 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     model = resolved.policy.model
     base: dict[str, str] = {}
     if (named := named_reference(model)) is not None:
-        base = {"base_model": str(_pinned(named))}
+        # left empty where it can be, so that who chooses another profile gets that one's model
+        if (pinned := _pinned(named)) != named.as_added:
+            base = {"base_model": str(pinned)}
     elif model is not None and not model.is_absolute():
         raise ProfileError(
             f"policy.model = {model}: pods look for it in their image or on a volume; give the "
@@ -143,7 +145,7 @@ def _pinned(named: ModelReference) -> ModelReference:
         return named
     if named.directory.exists():
         return named.pinned(open_named_model(named))
-    return ModelReference(named.model, named.model.content)
+    return named.as_added
 
 
 def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[str, str | int]:

@@ -17,6 +17,7 @@ from espalier.chain import STAGES
 from espalier.config import (
     Profile,
     load_profile,
+    named_reference,
     parse_profile,
     parsed_override,
     read_toml_profile,
@@ -109,6 +110,8 @@ def resolved_profile(
 ) -> Profile:
     """The profile of a Kubeflow run, from the fields of its form.
 
+    A named model without a digest gets that of the copy that `espalier models add` makes.
+
     Args:
         profile: name of a profile in the image, or the JSON of a whole profile.
         seed: replaces the profile's own.
@@ -128,6 +131,11 @@ def resolved_profile(
     changes = [parsed_override(text) for text in texts if text]
     given = {name: text.strip() for name, text in (form or {}).items()}
     changes += [(FORM_KEYS[name], text) for name, text in given.items() if text]
+    parsed = parse_profile(tables, [*changes, ("seed", seed)], source)
+    named = named_reference(parsed.policy.model)
+    if named is None or named.digest:
+        return parsed
+    changes.append(("policy.model", str(named.as_added)))
     return parse_profile(tables, [*changes, ("seed", seed)], source)
 
 

@@ -16,6 +16,7 @@ from espalier.steps.given_model import (
     memory_fault,
     push_named_model,
 )
+from espalier.steps.profiles import resolved_profile
 from espalier.steps.running import run_stage
 from tests.factories.named_models import added_model
 from tests.factories.records import make_task
@@ -157,8 +158,14 @@ def test_pods_get_a_named_model_by_its_digest_or_path(tmp_path, monkeypatch):
     monkeypatch.setenv("ESPALIER_MODELS", str(tmp_path / "nothing"))
     own = tmp_path / "own.toml"
     own.write_text('name = "own"\n[policy]\nmodel = "smollm2"\n')
-    known = NAMED_MODELS["smollm2"].content
-    assert form_defaults(str(own), [])["base_model"] == f"smollm2@{known}"
+    known = f"smollm2@{NAMED_MODELS['smollm2'].content}"
+    for form in (form_defaults(str(own), []), form_defaults("laptop", [])):
+        assert "base_model" not in form, "another profile would get this one's model"
+        resolved = resolved_profile(str(form["profile"]), seed=0, overrides="")
+        assert str(resolved.policy.model) == known
+    assert resolved_profile("tiny", seed=0, overrides="").policy.model is None
+    chosen = resolved_profile("laptop", seed=0, overrides="", form={"base_model": "/models/own"})
+    assert str(chosen.policy.model) == "/models/own"
     assert form_defaults("laptop", ["policy.model=/models/own"])["profile"] == "laptop"
     with pytest.raises(ProfileError, match="absolute"):
         form_defaults("laptop", ["policy.model=models/own"])
