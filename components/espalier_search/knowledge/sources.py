@@ -201,7 +201,7 @@ _NUMBER_ALONE = re.compile(r"\d+\.")
 
 
 def _joined(sentences: Iterable[str]) -> Iterator[str]:
-    """The sentences; a number with a dot goes with what it counts, and the point of .NET with it."""
+    """The sentences; a number with a dot goes with what it counts, a point with NET after it."""
     begun = ""
     for sentence in sentences:
         if _NUMBER_ALONE.fullmatch(sentence.strip()):

@@ -42,9 +42,13 @@ def view_documents(
     document_splits: Mapping[str, EntitySplit],
     view: View,
     forbidden: frozenset[str],
+    *,
+    triple_lines: bool = False,
 ) -> list[Document]:
     """Return the documents of a view, without hidden documents, objects or lines.
 
+    Triples are lines of the documents that the source has no text for; with `triple_lines` also of
+    the user's texts.
     `document_splits` holds the split of documents that belong to no entity; a document without an
     owner and without an entry there is in every view.
     """
@@ -64,7 +68,7 @@ def view_documents(
         text = texts.get(document_id)
         title = text.title if text else owned_by[0].name
         lines = list(text.lines) if text else []
-        for entity in owned_by:
+        for entity in owned_by if text is None or triple_lines else ():
             lines += [*relation_lines.get(entity.entity_id, ()), *facts[entity.entity_id]]
         if split in hidden or _names_any(index, title):
             continue

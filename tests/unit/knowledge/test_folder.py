@@ -4,9 +4,10 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.records import KnowledgeError, NullTracker
-from espalier.records.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph, load_documents
 from espalier.stages import ingest as stage
 from espalier_search.knowledge import SearchTool
+from espalier_search.knowledge.search import documents_path
 from espalier_search.knowledge.sources import lines_of
 from espalier_search.knowledge.user_sources import load_own
 
@@ -89,8 +90,21 @@ def test_a_relation_between_other_kinds_is_a_separate_relation(folder, tmp_path)
     assert {r.name: r.label for r in relations} == {"in": "in", "in (land to planet)": "in"}
 
 
-def test_every_user_triple_can_be_read_and_found(folder, triples_file, tmp_path):
+def test_only_documents_without_a_text_are_lines_of_triples(folder, triples_file, tmp_path):
     profile = Profile(knowledge=_config(folder, triples=triples_file))
+    out = tmp_path / "knowledge"
+    stage.run(profile, {}, out, NullTracker())
+    found = {one.title: one.lines for one in load_documents(documents_path(out, "full"))}
+    assert found["Ada Lovelace"] == (
+        "She wrote notes on the engine.",
+        "They were published in 1843.",
+    )
+    assert found["Mary Somerville"] == ("born in: Jedburgh",)
+    assert found["Alan Turing"] == ("born in: London",)
+
+
+def test_every_user_triple_can_be_read_and_found(folder, triples_file, tmp_path):
+    profile = Profile(knowledge=_config(folder, triples=triples_file, triple_lines=True))
     out = tmp_path / "knowledge"
     stage.run(profile, {}, out, NullTracker())
     graph, search = KnowledgeGraph.load(out), SearchTool.open(out, "full", SearchConfig())
