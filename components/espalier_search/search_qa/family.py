@@ -40,6 +40,7 @@ from espalier.environments.mixins import (
     RelabelsFailures,
     Renames,
     Renaming,
+    SearchesAddedLines,
     TaskRenaming,
     Teacher,
     TeachesReading,
@@ -121,6 +122,7 @@ class SearchQA(
     ProposesTasks,
     RelabelsFailures,
     LooksAnswersUp,
+    SearchesAddedLines,
     HasBenchmarks,
     ReadsKnowledge,
 ):
@@ -152,6 +154,20 @@ class SearchQA(
         """Open environments that search a view of the knowledge."""
         search = partial(SearchTool.open, knowledge, config=self.profile.search)
         yield lambda view: search_environments(search(view), self)
+
+    def asks_for_added_lines(self, task: Task) -> bool:
+        """Return whether the question is made from triples, for which lines are added."""
+        return self.profile.knowledge.triple_lines and "query" in task.extra
+
+    @contextmanager
+    def environments_as_written(self, knowledge: Path) -> Generator[Environments]:
+        """Open environments that search all documents, without the lines of triples."""
+        from espalier_search.knowledge.views import without_triple_lines
+
+        documents = load_documents(documents_path(knowledge, "full"))
+        documents = without_triple_lines(documents, KnowledgeGraph.load(knowledge))
+        index = TextIndex.build(documents)
+        yield search_environments(SearchTool(documents, index, self.profile.search), self)
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
         """Write triples, documents and an index for each view."""

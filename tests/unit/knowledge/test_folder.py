@@ -10,6 +10,7 @@ from espalier_search.knowledge import SearchTool
 from espalier_search.knowledge.search import documents_path
 from espalier_search.knowledge.sources import lines_of
 from espalier_search.knowledge.user_sources import load_own
+from espalier_search.knowledge.views import without_triple_lines
 
 
 def _config(folder, **paths):
@@ -101,6 +102,20 @@ def test_only_documents_without_a_text_are_lines_of_triples(folder, triples_file
     )
     assert found["Mary Somerville"] == ("born in: Jedburgh",)
     assert found["Alan Turing"] == ("born in: London",)
+
+
+def test_added_lines_can_be_left_out_again(folder, triples_file, tmp_path):
+    (folder / "turing.md").write_text("# Alan Turing\n\nborn in: London\n\nborn in: Paris\n")
+    found = {}
+    for lines in (True, False):
+        out = tmp_path / str(lines)
+        config = _config(folder, triples=triples_file, triple_lines=lines)
+        stage.run(Profile(knowledge=config), {}, out, NullTracker())
+        found[lines] = load_documents(documents_path(out, "full"))
+    assert found[True] != found[False]
+    assert without_triple_lines(found[True], KnowledgeGraph.load(out)) == found[False]
+    said = {one.title: one.lines for one in found[False]}
+    assert said["Alan Turing"] == ("born in: London", "born in: Paris")
 
 
 def test_every_user_triple_can_be_read_and_found(folder, triples_file, tmp_path):
