@@ -198,7 +198,7 @@ class SearchQA(
         search = SearchTool.open(knowledge, "train", profile.search)
         documents = load_documents(documents_path(knowledge, "train"))
         graph = KnowledgeGraph.load(knowledge)
-        statements = StatedTriples.load(knowledge, graph, profile.knowledge)
+        statements = StatedTriples.of(graph, documents, profile.knowledge)
         if profile.synthesis.solver == "teacher":
             told = (profile, graph, documents, search, funnel, statements)
             with rollout_teacher(*told) as by_rollouts:
@@ -272,7 +272,7 @@ class SearchQA(
         search = SearchTool.open(knowledge, "train", self.profile.search)
         prestage = self.profile.policy.prestage
         share = prestage.substitution_share
-        statements = StatedTriples.load(knowledge, graph, self.profile.knowledge)
+        statements = StatedTriples.of(graph, documents, self.profile.knowledge)
         browsing = BrowsingWriter(
             documents,
             {e.document_id: e.kind for e in graph.entities.values() if e.document_id},

@@ -123,7 +123,7 @@ def test_documents_are_searched_as_the_user_wrote_them(tmp_path):
 def test_a_teacher_of_prose_writes_only_shown_names(tmp_path):
     synthetic = _synthesized(tmp_path, WORDINGS)
     tasks = {task.task_id: task for task in read_tasks(synthetic / "tasks" / "train.jsonl")}
-    several = 0
+    several = reworded = 0
     for trajectory in read_trajectories(synthetic / "trajectories.parquet"):
         task = tasks[trajectory.task_id]
         names, seen = task.extra["entities"], task.question
@@ -137,8 +137,12 @@ def test_a_teacher_of_prose_writes_only_shown_names(tmp_path):
                     or is_named_in(name, seen)
                 )
             seen += f" {message.content}"
+            if "learned" in " ".join(queries):  # the documents' word for a mentor
+                reworded += 1
+                assert trajectory.detour == "bad_query"
         several += len(names) > 2
     assert several > 3
+    assert reworded > 3
 
 
 def test_all_that_reads_lines_of_triples_reads_prose_too(tmp_path):

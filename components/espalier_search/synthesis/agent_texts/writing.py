@@ -57,10 +57,11 @@ def text_sources(
 ) -> TextSources:
     """Load the train view of a knowledge artifact; add training tasks and demonstrations."""
     graph = KnowledgeGraph.load(knowledge)
+    documents = load_documents(documents_path(knowledge, "train"))
     return TextSources(
         graph=graph,
-        statements=StatedTriples.load(knowledge, graph, profile.knowledge),
-        documents=load_documents(documents_path(knowledge, "train")),
+        statements=StatedTriples.of(graph, documents, profile.knowledge),
+        documents=documents,
         search=SearchTool.open(knowledge, "train", profile.search),
         tasks=tasks,
         demonstrations=demonstrations,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Self
 
 from espalier.config import KnowledgeConfig
 from espalier.records.folding import NameIndex, content_words, folded_name, name_words, words
-from espalier.records.knowledge import Document, KnowledgeGraph, Triple, load_documents
-from espalier_search.knowledge.search import documents_path
+from espalier.records.knowledge import Document, KnowledgeGraph, Triple
 from espalier_search.synthesis.search_wording import listed_values, shown_hits
 from espalier_search.synthesis.webshaper.query import Query, Read, Trace, trace
 
@@ -82,14 +80,10 @@ class StatedTriples:
         self._stating: dict[Triple, tuple[str, ...]] = {}
 
     @classmethod
-    def load(cls, knowledge: Path, graph: KnowledgeGraph, config: KnowledgeConfig) -> Self:
-        """What the documents of a knowledge artifact state; without prose they are not read.
-
-        Raises:
-            ArtifactError: the documents are missing or truncated.
-        """
-        path = documents_path(knowledge, "full")
-        documents = load_documents(path) if config.reads_prose else ()
+    def of(
+        cls, graph: KnowledgeGraph, documents: Iterable[Document], config: KnowledgeConfig
+    ) -> Self:
+        """What documents that training may read state: nothing is learned from the others."""
         return cls(graph, DocumentTexts(documents), in_prose=config.reads_prose)
 
     def is_prose(self, entity_id: str) -> bool:
@@ -148,7 +142,8 @@ class StatedTriples:
             return ()
         names = (name for name, one in self._graph.relations.items() if one.label == label)
         found = dict.fromkeys(word for name in names for word in self._wording(name) or ())
-        return tuple(word for word in found if word not in words(label))
+        own = set(words(label))
+        return tuple(word for word in content_words(" ".join(found)) if word not in own)
 
     @cached_property
     def _prose(self) -> Mapping[str, list[Triple]]:
