@@ -28,6 +28,52 @@ def write_folder(folder, count=50):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("triple_lines", [True, False])
+def test_a_folder_with_triples_runs_the_whole_chain(tmp_path, triple_lines):
+    folder = tmp_path / "villages"
+    questions = write_folder(folder).read_text().splitlines()
+    rows = [
+        {
+            "subject": row["question"].removeprefix("Who is the mayor of ")[:-1],
+            "relation": "mayor",
+            "object": row["answer"],
+        }
+        for row in map(json.loads, questions)
+    ]
+    triples = tmp_path / "triples.jsonl"
+    triples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = [
+        'knowledge.source="folder"',
+        f'knowledge.path="{folder}"',
+        f'knowledge.triples="{triples}"',
+        f"knowledge.triple_lines={str(triple_lines).lower()}",
+        "knowledge.max_cities=0",
+        "threads=1",
+        "policy.prestage.steps=4",
+        "warm_start.steps=6",
+        "curriculum.candidates=20",
+        "training.steps=2",
+        "training.tasks_per_step=4",
+        "training.group_size=4",
+    ]
+    run = ("run", "--profile", "smoke", "--out", "runs/villages", "--json")
+    done = espalier(*run, *settings(*changes), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["eval"]
+    report = (tmp_path / "runs" / "villages" / "report.html").read_text()
+    assert figures["trained"]["n"] >= 5
+    assert ("The same without the added lines" in report) is triple_lines
+    assert figures["untrained"]["as_written_em"] is None
+    for policy in ("warm_start", "trained"):
+        if not triple_lines:
+            assert figures[policy]["as_written_em"] is None
+            continue
+        assert figures[policy]["as_written_n"] == figures[policy]["n"] >= 5
+        assert figures[policy]["added_lines_em"] == figures[policy]["em"]
+        assert 0 <= figures[policy]["as_written_em"] <= 1
+
+
+@pytest.mark.slow
 def test_a_folder_of_markdown_and_questions_runs_the_whole_chain(tmp_path):
     questions = write_folder(tmp_path / "villages")
     changes = [

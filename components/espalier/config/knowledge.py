@@ -91,6 +91,9 @@ class KnowledgeConfig(Section):
     triples: Path | None = None
     """JSON lines of {subject, relation, object, subject_type, object_type}, from which questions
     are made."""
+    triple_lines: bool = Field(default=False, exclude_if=lambda it: not it)
+    """Whether a line "label: object; object" is added to the user's document of a triple's subject.
+    Otherwise a triple is asked about only if a sentence of that document states it."""
     questions: Path | None = None
     """JSON lines of {question, answer}, which are the tasks if there are no triples. Without either
     and without extraction, questions are made from the documents' sentences."""
@@ -116,6 +119,11 @@ class KnowledgeConfig(Section):
         """Whether the user's own source has triples, given or extracted."""
         return any((self.triples, self.triples_query, self.extraction))
 
+    @property
+    def reads_prose(self) -> bool:
+        """Whether the user's triples are read in sentences, as no lines are added for them."""
+        return self.has_triples and not self.triple_lines
+
     def external_files(self) -> dict[str, Path | None]:
         """Profile key -> the user's own file that it names."""
         return {
@@ -134,6 +142,11 @@ class KnowledgeConfig(Section):
             raise ValueError(
                 "knowledge.path, .triples, .questions and .extraction go with knowledge.source = "
                 '"folder", "dump" or "sql"; remove them, or change the source'
+            )
+        if self.triple_lines and not self.has_triples:
+            raise ValueError(
+                "knowledge.triple_lines goes with knowledge.triples, .triples_query or "
+                ".extraction; remove it, or give triples"
             )
         if self.extraction and (self.triples or self.triples_query):
             raise ValueError(

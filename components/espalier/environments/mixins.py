@@ -234,6 +234,26 @@ class LooksAnswersUp(ABC):
     """The prompt under which a policy answers from memory, without tools."""
 
 
+class SearchesAddedLines(ABC):
+    """Its tools may search texts to which `ingest` added lines: it is judged without these as well.
+
+    `evaluate` asks the questions that ask for such lines a second time, over the texts as they are
+    written.
+    """
+
+    @abstractmethod
+    def asks_for_added_lines(self, task: Task) -> bool:
+        """Return whether the answer may stand in a line that `ingest` added."""
+
+    @abstractmethod
+    def environments_as_written(self, knowledge: Path) -> AbstractContextManager[Environments]:
+        """Open the environments of held-out questions over texts without added lines.
+
+        Args:
+            knowledge: the artifact of `ingest`.
+        """
+
+
 class HasBenchmarks(ABC):
     """Reads the tasks of a public set, which `evaluate` asks beside the family's own."""
 

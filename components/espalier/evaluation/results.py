@@ -69,6 +69,33 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     }
 
 
+def figures_as_written(
+    rows: Sequence[QuestionRow],
+    with_lines: Sequence[QuestionRow],
+    config: EvaluationConfig,
+    seed: int,
+) -> dict[str, Any]:
+    """EM of questions over texts without added lines, and of the same questions with them.
+
+    Args:
+        rows: answers over the texts as they are written.
+        with_lines: one policy's answers to all questions of the suite.
+        config: resamples and confidence.
+        seed: seed of the resampling.
+
+    Returns:
+        `as_written_em` and `added_lines_em`, each over `as_written_n` questions, with intervals
+        `<name>_ci95`.
+    """
+    asked = {row.task_id for row in rows}
+    figures: dict[str, Any] = {"as_written_n": len(rows)}
+    same = [row for row in with_lines if row.task_id in asked]
+    for name, found in (("as_written_em", rows), ("added_lines_em", same)):
+        em = _exact_match(found, config, seed)
+        figures |= {name: em["em"], f"{name}_ci95": em["ci95"]}
+    return figures
+
+
 def compare_answers(
     after: Mapping[str, float], before: Mapping[str, float], config: EvaluationConfig, seed: int
 ) -> Interval:

@@ -7,7 +7,7 @@ the same tools, limits and verifier.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from espalier.config import EvaluationConfig, Profile, family_code_digest
@@ -48,6 +48,12 @@ class Suite:
             task for task in self.tasks if isinstance(self.family.of(task), LooksAnswersUp)
         ]
         return looked_up[: self.config.closed_book_questions]
+
+    def part(self, tasks: Sequence[Task]) -> Suite:
+        """The suite of some of its tasks, answered once: neither by sampling nor from memory."""
+        once = {"sampled_questions": 0, "closed_book_questions": 0}
+        groups = [self.family.report_groups(task) for task in tasks]
+        return replace(self, tasks=tasks, groups=groups, config=self.config.model_copy(update=once))
 
     @property
     def digest(self) -> str:

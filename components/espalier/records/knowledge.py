@@ -37,7 +37,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A directed relation; the subject's document lists it as "label: object; object"."""
+    """A directed relation; a document that consists of triples lists it as "label: object"."""
 
     name: str
     label: str
@@ -143,7 +143,7 @@ _TRIPLE_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A title and its lines; an entity's lines read "label: object; object"."""
+    """A title and its lines: sentences of a text, or triples as "label: object; object"."""
 
     document_id: str
     title: str

@@ -150,6 +150,8 @@ _KNOWLEDGE = {
     "Stated an answer from memory": ("closed_book_answered", "closed_book_n"),
     "Answers that a search had returned": ("grounded", "grounded_n"),
     "Right answers that a search had returned": ("grounded_right", ""),
+    "Exact match of questions from triples": ("added_lines_em", "as_written_n"),
+    "The same without the added lines": ("as_written_em", "as_written_n"),
 }
 """Label -> key in results.json, and the key of the number of questions or answers behind it."""
 

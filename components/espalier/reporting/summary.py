@@ -55,6 +55,15 @@ class PolicyFigures(_Figures):
     grounded_right: float | None = None
     """Share of the right answers that a tool had returned in the same episode."""
 
+    added_lines_em: float | None = None
+    """EM of the questions made from triples, if `ingest` added lines of triples to documents."""
+    added_lines_em_ci95: Interval | None = None
+    as_written_em: float | None = None
+    """EM of the same questions over the documents without these lines."""
+    as_written_em_ci95: Interval | None = None
+    as_written_n: int | None = None
+    """Number of these questions."""
+
     @model_validator(mode="before")
     @classmethod
     def _gather_k(cls, figures: Any) -> Any:  # noqa: ANN401 (what results.json holds)

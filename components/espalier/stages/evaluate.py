@@ -16,11 +16,19 @@ from espalier.chain import STAGES, opened, policy_digest, provenance
 from espalier.config import Profile
 from espalier.environments import Environments
 from espalier.environments.memory import remembering
+from espalier.environments.mixins import SearchesAddedLines
 from espalier.evaluation.contamination import Training
 from espalier.evaluation.lineage import lineage_of
 from espalier.evaluation.policies import FinishedEvaluations, PolicyEvaluation, evaluate_on_suite
-from espalier.evaluation.questions import questions_table
-from espalier.evaluation.results import KNOWLEDGE, LOSSES, POLICIES, gain, summarize
+from espalier.evaluation.questions import QuestionRow, questions_table
+from espalier.evaluation.results import (
+    KNOWLEDGE,
+    LOSSES,
+    POLICIES,
+    figures_as_written,
+    gain,
+    summarize,
+)
 from espalier.evaluation.run_suites import EvaluatedPolicy, judge_suite
 from espalier.evaluation.suite import VIEW, Suite, make_suite
 from espalier.evaluation.suite_results import TaskRow, write_rows
@@ -75,6 +83,9 @@ def run(
         finished = FinishedEvaluations(work_dir(output_dir))
         judged = _judge_all(profile, inputs, suite, digests, finished, tracker)
         results = results_of(profile, suite, digests, judged)
+        for name, rows in _judged_as_written(profile, inputs, suite, digests, finished).items():
+            whole = judged[name].rows
+            results["eval"][name] |= figures_as_written(rows, whole, suite.config, profile.seed)
         if profile.evaluation.suites:
             training = _training(profile, inputs, manifests)
             policies = {
@@ -183,6 +194,35 @@ def _judge_all(
     return judged
 
 
+def _judged_as_written(
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    suite: Suite,
+    digests: Mapping[str, str],
+    finished: FinishedEvaluations,
+) -> dict[str, list[QuestionRow]]:
+    """Warm-started and trained policy on the questions that ask for added lines, without these."""
+    family = remembering(profile, inputs["accepted"])
+    if not isinstance(family, SearchesAddedLines):
+        return {}
+    part = suite.part([task for task in suite.tasks if family.asks_for_added_lines(task)])
+    if not part.tasks:
+        return {}
+    settings = [part.digest, STAGES["evaluate"].digest(profile), "as written"]
+
+    def roll_out(policy_dir: Path, environments: Environments) -> PolicyEvaluation:
+        roller = Roller.open(policy_dir / "policy", environments, profile)
+        return evaluate_on_suite(roller, part, profile.seed)
+
+    judged = {}
+    with family.environments_as_written(inputs["knowledge"]) as environments:
+        for name in (BASELINE, "trained"):
+            key = json_digest([digests[name], *settings])
+            evaluate = partial(roll_out, inputs[_ARTIFACTS[name]], environments)
+            judged[name] = finished.get(key, evaluate).rows
+    return judged
+
+
 def _write(
     draft: Draft, results: Mapping[str, Any], suite: Suite, judged: Mapping[str, PolicyEvaluation]
 ) -> None:
@@ -243,6 +283,13 @@ def _report_figures(
         f"held-out EM {100 * figures[BASELINE]['em']:.1f} -> {100 * figures['trained']['em']:.1f}, "
         f"gain {100 * figures['gain']['em']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
     )
+    if "as_written_em" in figures["trained"]:
+        own = figures["trained"]
+        tracker.note(
+            f"of these, {own['as_written_n']} questions made from triples, EM of the trained "
+            f"policy: {100 * own['added_lines_em']:.1f} with the added lines, "
+            f"{100 * own['as_written_em']:.1f} over the documents as they are written"
+        )
     if not figures["trained"]["em"]:
         tracker.note(
             "warning: the trained policy is right in none of the held-out questions; it is "

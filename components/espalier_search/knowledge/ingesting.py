@@ -153,7 +153,14 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
         draft.rows["questions"] = len(evidence.questions)
         draft.rows["questions_dropped"] = len(evidence.dropped)
     for view in VIEWS:
-        documents = _checked_view(source, graph, splits, document_splits, view)
+        documents = _checked_view(
+            source,
+            graph,
+            splits,
+            document_splits,
+            view,
+            triple_lines=profile.knowledge.triple_lines,
+        )
         _write_view(draft.path, view, documents)
         draft.rows[f"{view}_documents"] = len(documents)
     _write_names(draft, splits)
@@ -193,7 +200,8 @@ def _load(config: KnowledgeConfig) -> KnowledgeSource:
 
 
 def _evidence(source: KnowledgeSource, graph: KnowledgeGraph, profile: Profile) -> QuestionEvidence:
-    documents = view_documents(source, graph, {}, "full", frozenset())
+    lines = profile.knowledge.triple_lines
+    documents = view_documents(source, graph, {}, "full", frozenset(), triple_lines=lines)
     return find_evidence(source.questions, documents, profile.splits, profile.seed)
 
 
@@ -203,9 +211,13 @@ def _checked_view(
     splits: Splits,
     document_splits: Mapping[str, EntitySplit],
     view: View,
+    *,
+    triple_lines: bool,
 ) -> list[Document]:
     forbidden = forbidden_names(graph, view, splits.common_names)
-    documents = view_documents(source, graph, document_splits, view, forbidden)
+    documents = view_documents(
+        source, graph, document_splits, view, forbidden, triple_lines=triple_lines
+    )
     if found := leaks(documents, forbidden):
         raise KnowledgeError(
             f"the {view} view shows {len(found)} names that it must hide, first: {found[0].name!r} "

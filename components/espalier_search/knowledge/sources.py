@@ -201,13 +201,15 @@ _NUMBER_ALONE = re.compile(r"\d+\.")
 
 
 def _joined(sentences: Iterable[str]) -> Iterator[str]:
-    """The sentences, each number with a dot together with what it counts."""
-    number = ""
+    """The sentences; a number with a dot goes with what it counts, a point with NET after it."""
+    begun = ""
     for sentence in sentences:
         if _NUMBER_ALONE.fullmatch(sentence.strip()):
-            number = f"{number}{sentence.strip()} "
-            continue
-        yield number + sentence
-        number = ""
-    if number:
-        yield number.strip()
+            begun = f"{begun}{sentence.strip()} "
+        elif sentence.endswith(" ."):  # a blank would follow the end of a sentence
+            begun += sentence
+        else:
+            yield begun + sentence
+            begun = ""
+    if begun:
+        yield begun.strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from espalier.environments.contract import View
@@ -42,9 +43,13 @@ def view_documents(
     document_splits: Mapping[str, EntitySplit],
     view: View,
     forbidden: frozenset[str],
+    *,
+    triple_lines: bool = False,
 ) -> list[Document]:
     """Return the documents of a view, without hidden documents, objects or lines.
 
+    Triples are lines of the documents that the source has no text for; with `triple_lines` also of
+    the user's texts.
     `document_splits` holds the split of documents that belong to no entity; a document without an
     owner and without an entry there is in every view.
     """
@@ -64,13 +69,34 @@ def view_documents(
         text = texts.get(document_id)
         title = text.title if text else owned_by[0].name
         lines = list(text.lines) if text else []
-        for entity in owned_by:
+        for entity in owned_by if text is None or triple_lines else ():
             lines += [*relation_lines.get(entity.entity_id, ()), *facts[entity.entity_id]]
         if split in hidden or _names_any(index, title):
             continue
         if lines := [line for line in lines if not _names_any(index, line)]:
             documents.append(Document(document_id, title, tuple(lines), split))
     return documents
+
+
+def without_triple_lines(documents: Iterable[Document], graph: KnowledgeGraph) -> list[Document]:
+    """Return documents of the full view as the user wrote them.
+
+    The lines of triples that `triple_lines` added to texts are left out, and equal lines of the
+    user's own stay. Documents that consist of such lines keep them.
+    """
+    relation_lines = _relation_lines(graph, frozenset())
+    added: dict[str, list[str]] = defaultdict(list)
+    for entity in graph.entities.values():
+        if entity.document_id != entity.entity_id:
+            added[entity.document_id] += relation_lines.get(entity.entity_id, ())
+    written = []
+    for document in documents:
+        lines = list(document.lines)[::-1]  # an added line stands behind the user's own
+        for line in added[document.document_id]:
+            if line in lines:
+                lines.remove(line)
+        written.append(replace(document, lines=tuple(lines[::-1])))
+    return written
 
 
 def leaks(documents: Iterable[Document], forbidden_names: Iterable[str]) -> list[Leak]:

@@ -40,6 +40,7 @@ from espalier.environments.mixins import (
     RelabelsFailures,
     Renames,
     Renaming,
+    SearchesAddedLines,
     TaskRenaming,
     Teacher,
     TeachesReading,
@@ -121,6 +122,7 @@ class SearchQA(
     ProposesTasks,
     RelabelsFailures,
     LooksAnswersUp,
+    SearchesAddedLines,
     HasBenchmarks,
     ReadsKnowledge,
 ):
@@ -153,6 +155,20 @@ class SearchQA(
         search = partial(SearchTool.open, knowledge, config=self.profile.search)
         yield lambda view: search_environments(search(view), self)
 
+    def asks_for_added_lines(self, task: Task) -> bool:
+        """Return whether the question is made from triples, for which lines are added."""
+        return self.profile.knowledge.triple_lines and "query" in task.extra
+
+    @contextmanager
+    def environments_as_written(self, knowledge: Path) -> Generator[Environments]:
+        """Open environments that search all documents, without the lines of triples."""
+        from espalier_search.knowledge.views import without_triple_lines
+
+        documents = load_documents(documents_path(knowledge, "full"))
+        documents = without_triple_lines(documents, KnowledgeGraph.load(knowledge))
+        index = TextIndex.build(documents)
+        yield search_environments(SearchTool(documents, index, self.profile.search), self)
+
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
         """Write triples, documents and an index for each view."""
         from espalier_search.knowledge.ingesting import write_knowledge
@@ -176,20 +192,22 @@ class SearchQA(
         from espalier_search.synthesis.own_questions import WordTeacher
         from espalier_search.synthesis.rollouts import rollout_teacher
         from espalier_search.synthesis.teacher import RouteTeacher
+        from espalier_search.synthesis.webshaper.candidate import StatedTriples
 
         profile = self.profile
         search = SearchTool.open(knowledge, "train", profile.search)
         documents = load_documents(documents_path(knowledge, "train"))
+        graph = KnowledgeGraph.load(knowledge)
+        statements = StatedTriples.of(graph, documents, profile.knowledge)
         if profile.synthesis.solver == "teacher":
-            graph = KnowledgeGraph.load(knowledge)
-            with rollout_teacher(profile, graph, documents, search, funnel) as by_rollouts:
+            told = (profile, graph, documents, search, funnel, statements)
+            with rollout_teacher(*told) as by_rollouts:
                 yield lambda question, _: by_rollouts(question.task)
             return
-        by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
+        max_words = profile.search.max_observation_words
+        by_route = RouteTeacher(search, max_words, profile.seed, statements)
         by_words = WordTeacher(search, documents)
-        by_clues = ClueTeacher(
-            search, profile.search.max_observation_words, profile.episode.max_turns - 1
-        )
+        by_clues = ClueTeacher(search, max_words, profile.episode.max_turns - 1)
 
         def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
             route = cast("RoutedTask", question).route
@@ -244,8 +262,9 @@ class SearchQA(
         return WorldMaker([document.title for document in documents], share)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Return walks along relations, or sentences with a gap if there are no relations."""
+        """Return walks along relations, or sentences with a gap if no document states one."""
         from espalier_search.search_qa.reading_logs import BrowsingWriter, ClozeWriter
+        from espalier_search.synthesis.webshaper.candidate import StatedTriples
 
         del train
         graph = KnowledgeGraph.load(knowledge)
@@ -253,16 +272,19 @@ class SearchQA(
         search = SearchTool.open(knowledge, "train", self.profile.search)
         prestage = self.profile.policy.prestage
         share = prestage.substitution_share
-        if not graph.relations:
-            return ClozeWriter(documents, search.show, substitution_share=share)
-        return BrowsingWriter(
+        statements = StatedTriples.of(graph, documents, self.profile.knowledge)
+        browsing = BrowsingWriter(
             documents,
             {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
             {relation.label: relation.object_kind for relation in graph.relations.values()},
             search.show,
             substitution_share=share,
             join_share=prestage.join_share,
+            stated=statements.facts,
         )
+        if not graph.relations or browsing.is_empty:
+            return ClozeWriter(documents, search.show, substitution_share=share)
+        return browsing
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
         """Return questions of HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle or WebShaper."""

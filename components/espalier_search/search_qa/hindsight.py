@@ -5,9 +5,10 @@
     solved    the country of lyon
 
 A step of the path is a search for an entity's name and the label of a line, whose result shows the
-line with one value that the triples confirm. The new question is the longest path that ends with
-the answer and that the rules of all questions allow. A demonstration has only the searches of its
-path, and the teacher's thoughts, as the trajectory's own thoughts were about the original question.
+line with one value that the triples confirm, or in a user's prose a sentence that states it. The
+new question is the longest path that ends with the answer and that the rules of all questions
+allow. A demonstration has only the searches of its path, and the teacher's thoughts, as the
+trajectory's own thoughts were about the original question.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from espalier.records.trajectory import Trajectory
 from espalier_search.synthesis.evolution import Prover
 from espalier_search.synthesis.search_wording import (
     READY_TO_ANSWER,
-    listed_values,
     remaining_hops,
     search_call,
     shown_hits,
@@ -87,15 +87,17 @@ class SearchHindsight:
         """Yield the lines that a call searched for and showed."""
         query = str(made.call.arguments.get("query", ""))
         said, named = set(words(query)), set(name_words(query))
+        statements = self._prover.world.statements
         for title in dict.fromkeys(hit.title for hit in shown_hits(made.result.content)):
             subject = self._by_name.get(folded_name(title))
             if subject is None or not set(name_words(title)) <= named:
                 continue
             for name, relation in self._graph.relations.items():
                 reached = self._prover.steps.single[name].get(subject)
-                if reached is None or said.isdisjoint(content_words(relation.label)):
+                asked = (*content_words(relation.label), *statements.wording(relation.label))
+                if reached is None or said.isdisjoint(asked):
                     continue
-                listed = listed_values(made.result.content, title, relation.label) or ()
+                listed = statements.shown(made.result.content, title, relation.label) or ()
                 if [folded_name(one) for one in listed] == [self._folded(reached)]:
                     yield _Step(place, query, subject, name, reached)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
-from espalier.records.folding import content_words, phrases
+from espalier.records.folding import SpelledNames, content_words, phrases
 from espalier.records.knowledge import Document
 from espalier_search.search_qa.invented_names import InventedNames
 from espalier_search.synthesis.search_wording import (
@@ -44,6 +45,13 @@ ShowDocument = Callable[[Document, str], str]
 """Maps a document and a query to the observation of a search that finds the document."""
 
 
+StatedFacts = Callable[[str, Sequence[str]], Mapping[str, Sequence[str]]]
+"""Maps title and lines of a document of prose to label -> values, as `StatedTriples.facts` does."""
+
+_Facts = Sequence[tuple[str, Sequence[str]]]
+"""Label and values of each fact of a document."""
+
+
 class _Search(NamedTuple):
     """One search of a log, and the name that it finds."""
 
@@ -55,7 +63,7 @@ class _Search(NamedTuple):
 
 
 class BrowsingWriter:
-    """Writes browsing logs over `documents` of labelled facts, grouped by kind of entity.
+    """Writes browsing logs over `documents` that state facts, grouped by kind of entity.
 
     A log names an entity among unrelated words, plans which lines to read, searches for one after
     the other, carries each value into the next search, and ends by stating the last value:
@@ -71,9 +79,12 @@ class BrowsingWriter:
 
     The words around a name are random labels: a policy that has only read logs cannot answer a
     question, but it has learned to find a name in a sentence.
+
+    A fact is a line "label: value; value". In a user's prose, the facts are those that `stated`
+    finds in sentences, where names are replaced as well.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what logs are written from)
         self,
         documents: Sequence[Document],
         kinds: Mapping[str, str],
@@ -82,7 +93,10 @@ class BrowsingWriter:
         *,
         substitution_share: float,
         join_share: float = 0.0,
+        stated: StatedFacts = lambda title, lines: {},
     ) -> None:
+        self._stated = stated
+        self._show = show
         self._kinds = kinds
         self._by_kind: dict[str, list[Document]] = defaultdict(list)
         self._join_share = join_share
@@ -92,7 +106,6 @@ class BrowsingWriter:
         for document in documents:
             if self._facts(document):
                 self._by_kind[kinds.get(document.document_id, "")].append(document)
-        self._show = show
         self._substitution_share = substitution_share
         self._names = InventedNames([document.title for document in documents])
         self._listing = [
@@ -102,6 +115,11 @@ class BrowsingWriter:
         ]
         self._has_single = any(map(self._single_facts, documents))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no document states a fact, so that there is nothing to write."""
+        return not self._by_kind
+
     def write(self, rng: random.Random) -> Log:
         """Return one log; depends on the state of `rng` only."""
         if self._listing and rng.random() < self._join_share:
@@ -110,6 +128,9 @@ class BrowsingWriter:
         kind = rng.choice(list(self._by_kind))
         start = self._renamed(rng.choice(self._by_kind[kind]).title, rng)
         walk = list(self._walk(start, kind, hops, rng))
+        if not walk:  # under other names no search shows the facts of this prose
+            document = rng.choice(self._by_kind[kind])
+            start, walk = document.title, [self._search(document, self._facts(document), rng)]
         return Log(self._prompt((start,), rng), tuple(_pieces(walk)))
 
     def _walk(self, name: str, kind: str, hops: int, rng: random.Random) -> Iterator[_Search]:
@@ -117,12 +138,32 @@ class BrowsingWriter:
         for _ in range(hops):
             if kind not in self._by_kind:
                 return
-            document = self._disguised(rng.choice(self._by_kind[kind]), name, rng)
-            label, values = rng.choice(self._facts(document))
-            query = search_query(name, label)
-            # the first value of a list: the log gives no reason to choose another
-            yield _Search(label, query, self._show(document, query), values[0])
-            name, kind = values[0], self._object_kinds.get(label, "")
+            own = rng.choice(self._by_kind[kind])
+            document, facts = self._disguised(own, name, rng)
+            if self._is_prose(own):
+                facts = self._shown_facts(document, facts)
+            if not facts:
+                return
+            search = self._search(document, facts, rng)
+            yield search
+            name, kind = search.found, self._object_kinds.get(search.label, "")
+
+    def _search(self, document: Document, facts: _Facts, rng: random.Random) -> _Search:
+        label, values = rng.choice(facts)
+        query = search_query(document.title, label)
+        # the first value of a list: the log gives no reason to choose another
+        return _Search(label, query, self._show(document, query), values[0])
+
+    def _shown_facts(self, document: Document, facts: _Facts) -> _Facts:
+        """Return the facts of prose that a search for their label shows, spelled as they are."""
+        return [
+            (label, values)
+            for label, values in facts
+            if values[0] in self._show(document, search_query(document.title, label))
+        ]
+
+    def _is_prose(self, document: Document) -> bool:
+        return bool(self._stated(document.title, document.lines))
 
     def _joined(self, rng: random.Random) -> Log:
         """Return a log that searches for the document that mentions two names, and goes on from it.
@@ -132,8 +173,8 @@ class BrowsingWriter:
         """
         found = rng.choice(self._listing)
         title = self._renamed(found.title, rng)
-        found = self._disguised(found, title, rng)
-        label, values = rng.choice([fact for fact in self._facts(found) if len(fact[1]) > 1])
+        found, facts = self._disguised(found, title, rng)
+        label, values = rng.choice([fact for fact in facts if len(fact[1]) > 1])
         first, second = rng.sample(values, 2)
         walk: list[_Search] = []
         starts: list[str] = []
@@ -148,7 +189,7 @@ class BrowsingWriter:
         if rng.random() < _FRUITLESS_SHARE:
             other = self._renamed(rng.choice(self._listing).title, rng)
             starts.insert(rng.randrange(2), other)
-            own = self._disguised(rng.choice(self._listing), other, rng)
+            own, _ = self._disguised(rng.choice(self._listing), other, rng)
             query = joint_query((other, second), (label,))
             walk.append(_Search(joint, query, self._show(own, query), "", is_fruitless=True))
         query = joint_query((first, second), (label,))
@@ -166,7 +207,7 @@ class BrowsingWriter:
         label, _ = rng.choice(facts)
         lines = [
             f"{label}: {name}" if line.startswith(f"{label}: ") else line
-            for line in self._disguised(document, start, rng).lines
+            for line in self._disguised(document, start, rng)[0].lines
         ]
         shown = Document(document.document_id, start, tuple(lines), document.split)
         query = search_query(start, label)
@@ -187,17 +228,30 @@ class BrowsingWriter:
             words.append(name)
         return " ".join((*words, *rng.choices(self._labels, k=rng.randrange(2))))
 
-    def _facts(self, document: Document) -> list[tuple[str, list[str]]]:
+    def _facts(self, document: Document) -> _Facts:
+        """Return what the document states: in sentences of prose that are shown, else in lines."""
+        if stated := self._stated(document.title, document.lines):
+            return self._shown_facts(document, list(stated.items()))
+        return self._listed(document)
+
+    def _listed(self, document: Document) -> list[tuple[str, list[str]]]:
         """Return label and values of lines that state a relation, or of all lines if none does."""
         split = (line.partition(": ") for line in document.lines)
         facts = [(label, values.split("; ")) for label, _, values in split if values]
         return [fact for fact in facts if fact[0] in self._object_kinds] or facts
 
     def _single_facts(self, document: Document) -> list[tuple[str, list[str]]]:
-        return [fact for fact in self._facts(document) if len(fact[1]) == 1]
+        """Return the lines with one value; none of prose."""
+        if self._is_prose(document):
+            return []
+        return [fact for fact in self._listed(document) if len(fact[1]) == 1]
 
-    def _disguised(self, document: Document, title: str, rng: random.Random) -> Document:
-        """Return the document under another title, with most of its values renamed."""
+    def _disguised(
+        self, document: Document, title: str, rng: random.Random
+    ) -> tuple[Document, _Facts]:
+        """Return the document with another title and most values renamed, and what it states."""
+        if stated := self._stated(document.title, document.lines):
+            return self._disguised_prose(document, stated, title, rng)
         lines: list[str] = []
         for line in document.lines:
             label, separator, values = line.partition(": ")
@@ -205,7 +259,28 @@ class BrowsingWriter:
                 renamed = [self._renamed(value, rng) for value in values.split("; ")]
                 line = f"{label}: {'; '.join(renamed)}"
             lines.append(line)
-        return Document(document.document_id, title, tuple(lines), document.split)
+        shown = Document(document.document_id, title, tuple(lines), document.split)
+        return shown, self._listed(shown)
+
+    def _disguised_prose(
+        self,
+        document: Document,
+        stated: Mapping[str, Sequence[str]],
+        title: str,
+        rng: random.Random,
+    ) -> tuple[Document, _Facts]:
+        others = {document.title: title}
+        for value in chain.from_iterable(stated.values()):
+            if value not in others:
+                others[value] = self._renamed(value, rng)
+        by_case = {name.casefold(): other for name, other in others.items()}
+        spelled = SpelledNames(others, ignores_case=True)
+        lines = [
+            spelled.replaced(line, lambda name: by_case.get(name.casefold(), name))
+            for line in document.lines
+        ]
+        shown = Document(document.document_id, title, tuple(lines), document.split)
+        return shown, [(label, [others[value] for value in stated[label]]) for label in stated]
 
     def _renamed(self, name: str, rng: random.Random) -> str:
         if rng.random() >= self._substitution_share:

@@ -184,7 +184,7 @@ class Prover:
             return "asked_in_dev_or_heldout"
         if text in asked:
             return "asked_before"
-        candidate = CandidateQuestion(query, self._world)
+        candidate = CandidateQuestion(query, self.world)
         fault = broken_rule(candidate) or not_of_split(candidate, self.steps)
         if fault:
             return fault
@@ -197,7 +197,8 @@ class Prover:
         return question.task
 
     @cached_property
-    def _world(self) -> World:
+    def world(self) -> World:
+        """The graph and documents by which training questions are judged."""
         formal = FormalQuestions(self._profile, self._knowledge, self.graph, Funnel())
         return formal.world("train")
 

@@ -41,7 +41,12 @@ from espalier_search.synthesis.task_making import (
     own_question,
 )
 from espalier_search.synthesis.teacher import DETOUR_KINDS, Route, RouteTeacher
-from espalier_search.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World
+from espalier_search.synthesis.webshaper.candidate import (
+    CandidateQuestion,
+    DocumentTexts,
+    StatedTriples,
+    World,
+)
 from espalier_search.synthesis.webshaper.expansion import QuestionGrower
 from espalier_search.synthesis.webshaper.expansion_calls import EmbeddedExpander
 from espalier_search.synthesis.webshaper.generator import Generator, kind_weights
@@ -57,6 +62,10 @@ _REMEDIES = {
     "answer_twice_in_last_document": "the subject's document names the answer in text that does "
     "not state the triple. A sentence that states it is allowed: let it name the object and use "
     "the words of the relation's name, or one wording in 5 documents or more",
+    "named_in_no_sentence": "no sentence of the subject's document names the object: write one, or "
+    "set knowledge.triple_lines = true, which adds a line for every triple to the documents",
+    "stated_in_no_sentence": "the subject's document names the object in sentences that do not "
+    "state the triple: use the words of the relation's name, or one wording in 5 documents or more",
     "answer_in_earlier_document": "documents on the way to the answer name it already: give "
     "objects that only the document of their subject names",
     "answer_on_chain": "relations lead back to an entity that the question names: give relations "
@@ -175,7 +184,8 @@ class FormalQuestions:
         view_name = INDEX_OF_SPLIT[split]
         view = self._evidence if view_name == "full" else self._documents(view_name)
         max_words = self._profile.search.max_observation_words - _TITLE_WORDS
-        return World(self._graph, self._evidence, view, max_words)
+        in_prose = self._profile.knowledge.reads_prose
+        return World(self._graph, self._evidence, view, max_words, in_prose=in_prose)
 
     def _documents(self, view: View) -> DocumentTexts:
         return DocumentTexts(load_documents(documents_path(self._knowledge, view)))
@@ -213,7 +223,7 @@ class GrownQuestions:
                 in_flight=opened.in_flight,
             )
             steps = Steps(world.graph, split)
-            rollouts = _Rollouts(self._profile, self._knowledge, split)
+            rollouts = _Rollouts(self._profile, self._knowledge, split, world.statements)
             questions = growing.questions(steps, world, rollouts.some_right, funnel)
             async for candidate in questions:
                 found.append(candidate)
@@ -228,9 +238,12 @@ class GrownQuestions:
 class _Rollouts:
     """Attempts of the route teacher at a seed question, each with another kind of mistake."""
 
-    def __init__(self, profile: Profile, knowledge: Path, split: Split) -> None:
+    def __init__(
+        self, profile: Profile, knowledge: Path, split: Split, statements: StatedTriples
+    ) -> None:
         search = SearchTool.open(knowledge, INDEX_OF_SPLIT[split], profile.search)
-        self._teacher = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
+        words = profile.search.max_observation_words
+        self._teacher = RouteTeacher(search, words, profile.seed, statements)
         self._attempts = ("", *DETOUR_KINDS * _SEED_ROLLOUTS)[:_SEED_ROLLOUTS]
         self._seed = profile.seed
         self._split: Split = split

@@ -32,6 +32,7 @@ from espalier_search.synthesis.search_wording import (
     shown_hits,
 )
 from espalier_search.synthesis.teacher import TeacherEpisode
+from espalier_search.synthesis.webshaper.candidate import StatedTriples
 
 MAX_SEARCHES = 6
 """Limit for a plan: a longer one is followed up to here and then answered."""
@@ -39,18 +40,20 @@ MAX_SEARCHES = 6
 NOTHING_READ = "unknown"
 
 
-def attempt_by_plan(task: Task, plan: Plan, search: SearchTool) -> Trajectory:
+def attempt_by_plan(
+    task: Task, plan: Plan, search: SearchTool, statements: StatedTriples | None = None
+) -> Trajectory:
     """The trajectory of a plan: each value read goes into the next search, the last is the answer.
 
     If a line is not shown, the attempt ends with the value read before it. The outcome in the
-    trajectory's reward is verified, 1.0 or 0.0.
+    trajectory's reward is verified, 1.0 or 0.0. In prose `statements` tell what is read.
     """
     episode = TeacherEpisode(task, search)
     labels = plan.analysis.split(LABEL_SEPARATOR)[:MAX_SEARCHES]
     query, answer = plan.query, NOTHING_READ
     for number, label in enumerate(labels):
         observation = episode.search(remaining_hops(labels[number:]), query)
-        found = line_values(observation, label)
+        found = line_values(observation, label, statements)
         if not found:
             break
         answer = found[0]
@@ -60,14 +63,23 @@ def attempt_by_plan(task: Task, plan: Plan, search: SearchTool) -> Trajectory:
     return episode.answered(answer, outcome=outcome)
 
 
-def line_values(observation: str, label: str) -> tuple[str, ...]:
-    """Values of the first line with this label in any hit; labels are compared folded."""
+def line_values(
+    observation: str, label: str, statements: StatedTriples | None = None
+) -> tuple[str, ...]:
+    """Values of the first line with this label in any hit; labels are compared folded.
+
+    Of a hit in prose, the objects that its sentences state by `statements`.
+    """
     wanted = folded_name(label)
     for hit in shown_hits(observation):
         for line in hit.lines:
             shown, separator, listed = line.partition(": ")
             if separator and folded_name(shown) == wanted:
                 return tuple(listed.split(VALUE_SEPARATOR))
+        stated = statements.facts(hit.title, hit.lines) if statements else {}
+        for said, names in stated.items():
+            if folded_name(said) == wanted:
+                return tuple(names)
     return ()
 
 
@@ -116,8 +128,9 @@ class EmbeddedSolver:
     Its plans contain mistakes as often as the teacher's do.
     """
 
-    def __init__(self, planner: Model) -> None:
+    def __init__(self, planner: Model, statements: StatedTriples | None = None) -> None:
         self._planner = planner
+        self._statements = statements
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """Answer with the next move of the episode."""
@@ -129,15 +142,17 @@ class EmbeddedSolver:
         if isinstance(plan, ModelRefusal):
             return plan
         labels = plan.analysis.split(LABEL_SEPARATOR)[:MAX_SEARCHES]
-        move = _next_move(told, labels, plan.query)
+        move = _next_move(told, labels, plan.query, self._statements)
         assert isinstance(move, request.answer), "the request asks for a move"
         return move
 
 
-def _next_move(told: EpisodeInput, labels: list[str], first_query: str) -> BaseModel:
+def _next_move(
+    told: EpisodeInput, labels: list[str], first_query: str, statements: StatedTriples | None
+) -> BaseModel:
     answer = NOTHING_READ
     for number, seen in enumerate(told.seen):
-        found = line_values(seen.observation, labels[number])
+        found = line_values(seen.observation, labels[number], statements)
         if not found:
             return Move(thought=READY_TO_ANSWER, tool=ANSWER, argument=answer)
         answer = found[0]
@@ -201,11 +216,13 @@ def rollout_teacher(
     documents: list[Document],
     search: SearchTool,
     funnel: Funnel,
+    statements: StatedTriples | None = None,
 ) -> Generator[Demonstrate]:
     """A function that demonstrates tasks by rollouts of `[teacher]`'s model and waits for them."""
     teacher = profile.teacher
     with asyncio.Runner() as runner:
-        opening = opened_model(teacher.model or _embedded_solver(profile, graph, documents))
+        schema = Schema(graph, documents, statements)
+        opening = opened_model(teacher.model or _embedded_solver(profile, schema, statements))
         # entered by hand: the caller's block is not async, and the runner has to outlive each call
         opened = runner.run(opening.__aenter__())
         rollouts = Rollouts(
@@ -224,9 +241,8 @@ def rollout_teacher(
 
 
 def _embedded_solver(
-    profile: Profile, graph: KnowledgeGraph, documents: list[Document]
+    profile: Profile, schema: Schema, statements: StatedTriples | None
 ) -> EmbeddedSolver:
     share = profile.teacher.mistake_share
-    return EmbeddedSolver(
-        EmbeddedTeacher(Schema(graph, documents), mistake_share=share, seed=profile.seed)
-    )
+    teacher = EmbeddedTeacher(schema, mistake_share=share, seed=profile.seed)
+    return EmbeddedSolver(teacher, statements)

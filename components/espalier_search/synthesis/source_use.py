@@ -106,10 +106,10 @@ def _count_coverage(by_relation: Mapping[str, Counter[str]], funnel: Funnel) -> 
 def count_where_answers_stand(
     candidates: Iterable[CandidateQuestion], split: Split, funnel: Funnel
 ) -> None:
-    """Count the questions by what states their answer beside the line of the triple.
+    """Count the questions by what states their answer.
 
-    `ingest` writes a line for each triple into the document of its subject. A solver may look the
-    answer up there, whether or not a sentence of the user's names it too.
+    With `knowledge.triple_lines`, `ingest` writes a line for each triple into the document of its
+    subject. A solver may look the answer up there, whether or not a sentence names it too.
     """
     counts = Counter(map(_where_the_answer_stands, candidates))
     for where, number in counts.items():
@@ -123,12 +123,13 @@ def count_where_answers_stand(
 
 
 def _where_the_answer_stands(candidate: CandidateQuestion) -> str:
+    statements = candidate.world.statements
+    last = [read for read in candidate.trace.last_reads if candidate.answer in read.objects]
+    if any(statements.is_prose(read.subject) for read in last):
+        return "in_a_sentence"
     found = {
-        candidate.world.statements.is_object_named(
-            Triple(read.subject, read.relation, candidate.answer)
-        )
-        for read in candidate.trace.last_reads
-        if candidate.answer in read.objects
+        statements.is_object_named(Triple(read.subject, read.relation, candidate.answer))
+        for read in last
     }
     if True in found:
         return "in_a_sentence_too"

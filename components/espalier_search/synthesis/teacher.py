@@ -1,15 +1,16 @@
 """A teacher that answers a query by following its route with the real search tool.
 
 It knows the route (names in the question, labels of relations) but not the graph: every other name
-in its searches, and its answer, comes from an observation. On request it makes a mistake first (a
-detour) and recovers from it.
+in its searches, and its answer, comes from an observation. Of prose it is told which of the names
+that an observation shows is the one that a triple says, and no name that none shows. On request it
+makes a mistake first (a detour) and recovers from it.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -31,6 +32,7 @@ from espalier_search.synthesis.search_wording import (
     search_query,
     shown_hits,
 )
+from espalier_search.synthesis.webshaper.candidate import StatedTriples
 from espalier_search.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
@@ -160,6 +162,9 @@ def _arm(query: Query, graph: KnowledgeGraph) -> Arm:
     return Arm((), route.tail, Route(route.arms, ()))
 
 
+ReadValues = Callable[[str, str, str], Sequence[str] | None]
+"""Observation, title, label -> the values that the observation shows; None if it shows none."""
+
 EMPTY_RESULT = "empty_result"
 WRONG_DOCUMENT = "wrong_document"
 BAD_QUERY = "bad_query"
@@ -178,6 +183,7 @@ class Lookup:
     previous_name: str
     """The entity whose document was read before; "" at the first search."""
     later_labels: tuple[str, ...]
+    read: ReadValues = listed_values
 
 
 def detour_query(
@@ -194,7 +200,7 @@ def detour_kind_of(observation: str, lookup: Lookup) -> str:
     """The kind of detour that an observation shows; "" if it shows the line."""
     if observation == NO_RESULTS:
         return EMPTY_RESULT
-    if listed_values(observation, lookup.name, lookup.label) is not None:
+    if lookup.read(observation, lookup.name, lookup.label) is not None:
         return ""
     titles = {folded_name(hit.title) for hit in shown_hits(observation)}
     return BAD_QUERY if folded_name(lookup.name) in titles else WRONG_DOCUMENT
@@ -238,6 +244,8 @@ _WRONG_QUERIES: dict[str, Callable[[Lookup, random.Random], Iterator[str]]] = {
 }
 
 
+_MAX_WORDING = 4
+"""Words of the documents in a search that replaces one for a label."""
 MAX_SEARCHES_BEFORE_DETOUR = 4
 """Longer routes take no detour, because it would exceed an episode's limit on turns or tokens."""
 
@@ -251,12 +259,23 @@ class RouteTeacher:
 
     For a route that joins lists it searches for a document that mentions all the entities whose
     lists they are, and reads the lists only if there is no such document.
+
+    If a search for the label of a relation does not show a user's prose that states it, one more
+    search of an episode is for the words that such sentences have in the documents: "Ada spouse",
+    then "Ada married".
     """
 
-    def __init__(self, search: SearchTool, max_observation_words: int, seed: int) -> None:
+    def __init__(
+        self,
+        search: SearchTool,
+        max_observation_words: int,
+        seed: int,
+        statements: StatedTriples | None = None,
+    ) -> None:
         self._search = search
         self._max_words = max_observation_words
         self._seed = seed
+        self._statements = statements
 
     def demonstrate(self, task: Task, route: Route, detour_kind: str = "") -> Trajectory | Rejected:
         """The trajectory, or why there is none: a line was not shown, or the answer was wrong."""
@@ -273,7 +292,7 @@ class RouteTeacher:
         self, task: Task, route: Route, detour_kind: str, *, jointly: bool
     ) -> Trajectory | Rejected:
         episode = TeacherEpisode(task, self._search)
-        walk = _Walk(episode, route, self._max_words, jointly=jointly)
+        walk = _Walk(episode, route, self._max_words, self._statements, jointly=jointly)
         if detour_kind and len(walk.labels) <= MAX_SEARCHES_BEFORE_DETOUR:
             walk.plan_detour(detour_kind, random.Random(f"{self._seed}/{task.task_id}/detour"))
         try:
@@ -287,13 +306,21 @@ class RouteTeacher:
 
 class _Walk:
     def __init__(
-        self, episode: TeacherEpisode, route: Route, max_words: int, *, jointly: bool
+        self,
+        episode: TeacherEpisode,
+        route: Route,
+        max_words: int,
+        statements: StatedTriples | None,
+        *,
+        jointly: bool,
     ) -> None:
         self.episode = episode
         self.labels = route.searches(jointly=jointly)
         self._route = route
         self._jointly = jointly
         self._max_words = max_words
+        self._values = statements.shown if statements else listed_values
+        self._statements = statements
         self._position = 0
         self._previous_name = ""
         self._detours: dict[int, str] = {}
@@ -359,9 +386,13 @@ class _Walk:
         thought = self._thought()
         if self._position in self._detours and not self.episode.detour:
             later = self.labels[self._position + 1 :]
-            self._stray(Lookup(name, label, self._previous_name, later), thought)
+            self._stray(Lookup(name, label, self._previous_name, later, self._values), thought)
         observation = self.episode.search(thought, search_query(name, label))
-        found = listed_values(observation, name, label)
+        found = self._values(observation, name, label)
+        if found is None and (query := self._reworded(name, label)):
+            self.episode.detour = BAD_QUERY
+            observation = self.episode.search(thought, query)
+            found = self._values(observation, name, label)
         if found is None:
             raise _WalkEnded("line_not_shown")
         # the value at the end of a full observation may have been cut off
@@ -370,6 +401,13 @@ class _Walk:
         self._position += 1
         self._previous_name = name
         return list(found)
+
+    def _reworded(self, name: str, label: str) -> str:
+        """A query in the words of the documents; "" if there is none, or no room for a detour."""
+        if self.episode.detour or len(self.labels) > MAX_SEARCHES_BEFORE_DETOUR:
+            return ""
+        said = self._statements.wording(label)[:_MAX_WORDING] if self._statements else ()
+        return " ".join((name, *said)) if said else ""
 
     def _stray(self, lookup: Lookup, thought: str) -> None:
         wanted = self._detours[self._position]

@@ -6,7 +6,7 @@ from espalier.config import EvaluationConfig, Profile, family_class
 from espalier.environments import StatefulFamily, make_task
 from espalier.evaluation import results_table
 from espalier.evaluation.policies import PolicyEvaluation, RolloutCost
-from espalier.evaluation.results import summarize
+from espalier.evaluation.results import figures_as_written, summarize
 from espalier.evaluation.suite import make_suite
 from espalier.records import Manifest, shown_group
 from espalier.reporting.charts import exact_match_chart
@@ -47,6 +47,23 @@ def test_the_gain_is_over_the_policy_before(results):
     assert json.loads(json.dumps(results)) == results
     unknown = {"closed_book_em", "closed_book_n", "grounded", "grounded_n", "grounded_right"}
     assert not unknown & set(results["eval"]["trained"]), "what was not asked for"
+
+
+def test_questions_of_added_lines_have_figures_with_and_without_them():
+    config = EvaluationConfig(bootstrap_resamples=200)
+    whole = judged([True, True, True, False, True]).rows
+    without = judged([True, False, False, False]).rows
+    figures = figures_as_written(without, whole, config, 0)
+    assert figures["as_written_n"] == 4
+    assert (figures["added_lines_em"], figures["as_written_em"]) == (0.75, 0.25)
+    low, high = figures["as_written_em_ci95"]
+    assert 0 <= low < 0.25 < high <= 1
+    table = compare({"eval": {"trained": {**summarize(whole, config, 0), **figures}}})
+    rows = {row.label: row.cells[-1] for row in table.groups[0][1]}
+    assert rows["Exact match of questions from triples"].figure == "75.0 %"
+    assert rows["The same without the added lines"].figure == "25.0 %"
+    assert "4" in rows["The same without the added lines"].note
+    assert PolicyFigures(em=0, n=5, ci95=(0, 1), **figures).as_written_em == 0.25
 
 
 def test_the_table_has_a_row_a_policy_and_the_gain(results):

@@ -4,11 +4,13 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.records import KnowledgeError, NullTracker
-from espalier.records.knowledge import KnowledgeGraph
+from espalier.records.knowledge import KnowledgeGraph, load_documents
 from espalier.stages import ingest as stage
 from espalier_search.knowledge import SearchTool
+from espalier_search.knowledge.search import documents_path
 from espalier_search.knowledge.sources import lines_of
 from espalier_search.knowledge.user_sources import load_own
+from espalier_search.knowledge.views import without_triple_lines
 
 
 def _config(folder, **paths):
@@ -89,8 +91,35 @@ def test_a_relation_between_other_kinds_is_a_separate_relation(folder, tmp_path)
     assert {r.name: r.label for r in relations} == {"in": "in", "in (land to planet)": "in"}
 
 
-def test_every_user_triple_can_be_read_and_found(folder, triples_file, tmp_path):
+def test_only_documents_without_a_text_are_lines_of_triples(folder, triples_file, tmp_path):
     profile = Profile(knowledge=_config(folder, triples=triples_file))
+    out = tmp_path / "knowledge"
+    stage.run(profile, {}, out, NullTracker())
+    found = {one.title: one.lines for one in load_documents(documents_path(out, "full"))}
+    assert found["Ada Lovelace"] == (
+        "She wrote notes on the engine.",
+        "They were published in 1843.",
+    )
+    assert found["Mary Somerville"] == ("born in: Jedburgh",)
+    assert found["Alan Turing"] == ("born in: London",)
+
+
+def test_added_lines_can_be_left_out_again(folder, triples_file, tmp_path):
+    (folder / "turing.md").write_text("# Alan Turing\n\nborn in: London\n\nborn in: Paris\n")
+    found = {}
+    for lines in (True, False):
+        out = tmp_path / str(lines)
+        config = _config(folder, triples=triples_file, triple_lines=lines)
+        stage.run(Profile(knowledge=config), {}, out, NullTracker())
+        found[lines] = load_documents(documents_path(out, "full"))
+    assert found[True] != found[False]
+    assert without_triple_lines(found[True], KnowledgeGraph.load(out)) == found[False]
+    said = {one.title: one.lines for one in found[False]}
+    assert said["Alan Turing"] == ("born in: London", "born in: Paris")
+
+
+def test_every_user_triple_can_be_read_and_found(folder, triples_file, tmp_path):
+    profile = Profile(knowledge=_config(folder, triples=triples_file, triple_lines=True))
     out = tmp_path / "knowledge"
     stage.run(profile, {}, out, NullTracker())
     graph, search = KnowledgeGraph.load(out), SearchTool.open(out, "full", SearchConfig())

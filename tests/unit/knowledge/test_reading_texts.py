@@ -46,6 +46,9 @@ SENTENCES = (
     ("ဒါအိမ်။ ဟုတ်တယ်။", ["ဒါအိမ်။", "ဟုတ်တယ်။"]),
     ("هل هذا بيت؟ نعم.", ["هل هذا بيت؟", "نعم."]),
     ("It has 3.5 miles. It is red.", ["It has 3.5 miles.", "It is red."]),
+    ("Bob uses .NET now. It is old.", ["Bob uses .NET now.", "It is old."]),
+    ("He left . She stayed.", ["He left .", "She stayed."]),
+    ("The end .", ["The end ."]),
 )
 
 

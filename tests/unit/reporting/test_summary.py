@@ -19,7 +19,8 @@ def test_summary_of_a_finished_run_has_the_documented_shape(tmp_path):
         assert set(returned["eval"][policy]) == {
             "em", "f1", "n", "ci95", "pass_at_k", "pass_hat_k",
             "lost_episodes", "broke_sandbox_episodes", "closed_book_em", "closed_book_em_ci95",
-            "grounded", "grounded_ci95", "grounded_right",
+            "grounded", "grounded_ci95", "grounded_right", "added_lines_em",
+            "added_lines_em_ci95", "as_written_em", "as_written_em_ci95", "as_written_n",
         }  # fmt: skip
     assert returned["stages"]["train"] == {"seconds": 311.0, "peak_rss_mb": 1211.0}
     assert returned["throughput"] == {

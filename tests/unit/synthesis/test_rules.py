@@ -136,3 +136,92 @@ def test_full_union_members_and_short_lines_are_asked_for():
 def test_only_what_states_the_triple_may_say_the_answer(document, line, rule):
     world = _world(extra_lines={document: [line]})
     assert broken_rule(CandidateQuestion(_chain("lyon", "country", "currency"), world)) == rule
+
+
+PROSE = {
+    "lyon": ["Lyon is a city of the country France."],
+    "france": ["The currency of France is the Euro.", "France is old."],
+}
+
+
+def _prose_world(sentences, *, hidden=(), max_line_words=40):
+    """Documents of a user's own, without lines of triples; a view lacks the sentences `hidden`."""
+    entities = [
+        Entity(name, name.title(), kind, hub=False, split="train", askable=True,
+               document_id=f"document:{name}")
+        for name, kind in KINDS.items()
+    ]  # fmt: skip
+    graph = KnowledgeGraph(entities, RELATIONS, (Triple(*row) for row in TRIPLES))
+    said = [
+        Document(f"document:{name}", name.title(), tuple(lines), "train")
+        for name, lines in {**PROSE, **sentences}.items()
+    ]
+    view = [
+        Document(
+            one.document_id, one.title, tuple(x for x in one.lines if x not in hidden), "train"
+        )
+        for one in said
+    ]
+    return World(graph, DocumentTexts(said), DocumentTexts(view), max_line_words, in_prose=True)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "rule"),
+    [
+        ({}, None),
+        ({"lyon": ["Lyon lies in France."]}, None),  # too few to tell how the relation is worded
+        ({"lyon": ["country: France"]}, None),  # a line that the user wrote
+        ({"lyon": ["Once country: France, they say"]}, None),
+        ({"lyon": []}, "named_in_no_sentence"),
+        ({"lyon": ["Lyon lies in Germany."]}, "named_in_no_sentence"),
+        ({"lyon": ["Lyon is known for its Francestone."]}, "named_in_no_sentence"),
+        ({"lyon": ["France is near.", "Few go to France."]}, "stated_in_no_sentence"),
+        ({"lyon": ["Nice lies in France."]}, "stated_in_no_sentence"),  # of another subject
+        ({"lyon": [*PROSE["lyon"], "The Euro is old."]}, "answer_in_earlier_document"),
+        ({"france": ["France pays with the Euro."]}, None),
+        ({"france": ["Its currency is the Euro.", "The currency Euro is young."]}, None),
+        ({"france": ["The Euro is paid with.", "Few love the Euro."]}, "stated_in_no_sentence"),
+        ({"france": ["The currency of Germany is the Euro."]}, "stated_in_no_sentence"),
+        (
+            {"france": ["The currency of France is the Euro.", "Few love the Euro."]},
+            "answer_twice_in_last_document",
+        ),
+        ({"france": [f"The currency {'very ' * 40} is the Euro."]}, "unreadable_line"),
+    ],
+)
+def test_in_prose_every_step_is_stated_by_a_sentence(sentences, rule):
+    candidate = CandidateQuestion(_chain("lyon", "country", "currency"), _prose_world(sentences))
+    assert broken_rule(candidate) == rule
+
+
+def test_prose_that_a_view_hides_cannot_be_read():
+    world = _prose_world({}, hidden=PROSE["lyon"])
+    candidate = CandidateQuestion(_chain("lyon", "country", "currency"), world)
+    assert broken_rule(candidate) == "unreadable_line"
+
+
+def test_a_shortcut_in_prose_counts_if_a_sentence_names_it():
+    zones = {"lyon": [*PROSE["lyon"], "The zone of Lyon is Cet."], "france": ["Its zone is Cet."]}
+    query = _chain("lyon", "country", "country_zone")
+    shortcut = rules_module.shorter_chain
+    assert shortcut(CandidateQuestion(query, _prose_world(zones)))
+    silent = {**zones, "lyon": PROSE["lyon"]}
+    assert not shortcut(CandidateQuestion(query, _prose_world(silent)))
+    assert broken_rule(CandidateQuestion(query, _prose_world(silent))) is None
+
+
+def test_an_observation_shows_what_its_sentences_state():
+    world = _prose_world({"lyon": [*PROSE["lyon"], "Few leave France."]})
+    shown = world.statements.shown
+    said = PROSE["lyon"][0]
+    assert shown(f"Lyon | {said}", "lyon", "country") == ("France",)
+    assert shown(f"France | old || Lyon | x | {said}", "Lyon", "country") == ("France",)
+    for nothing in (
+        "Lyon | Few leave France.",  # names it, and does not state it
+        f"Nice | {said}",
+        f"Lyon | {said.removesuffix('.')}",
+        f"Lyon | {said.removesuffix(' France.')}",
+        "no results",
+    ):
+        assert shown(nothing, "Lyon", "country") is None
+    assert shown(f"Lyon | {said}", "Lyon", "zone") is None

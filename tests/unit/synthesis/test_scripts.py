@@ -3,6 +3,8 @@
 
 import json
 
+import pytest
+
 from espalier.config import KnowledgeConfig, SearchConfig
 from espalier.records import NullTracker, read_tasks
 from espalier.records.trajectory import Trajectory
@@ -50,7 +52,7 @@ def _rows():
             yield relation, sentence.format(*pair), question.format(pair[0]), *pair
 
 
-def _profile(path, given):
+def _profile(path, given, **settings):
     texts = path / "texts"
     texts.mkdir()
     for number, (_, sentence, _, subject, _) in enumerate(_rows()):
@@ -63,7 +65,7 @@ def _profile(path, given):
     ]
     file = path / f"{given}.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    knowledge = KnowledgeConfig(source="folder", path=texts, **{given: file})
+    knowledge = KnowledgeConfig(source="folder", path=texts, **{given: file}, **settings)
     return PROFILE.model_copy(update={"knowledge": knowledge})
 
 
@@ -77,17 +79,18 @@ def _made(profile, path):
     ]
 
 
-def test_triples_of_twelve_scripts_are_asked_and_answered(tmp_path):
-    profile = _profile(tmp_path, "triples")
+@pytest.mark.parametrize("triple_lines", [True, False])
+def test_triples_of_twelve_scripts_are_asked_and_answered(tmp_path, triple_lines):
+    profile = _profile(tmp_path, "triples", triple_lines=triple_lines)
     tasks = _made(profile, tmp_path)
     search = SearchTool.open(tmp_path / "knowledge", "full", SearchConfig())
     shown = {
         subject: search.observation(f"{subject} {relation}")
         for relation, _, _, subject, _ in _rows()
     }
-    for relation, _, _, subject, object_ in _rows():
+    for relation, sentence, _, subject, object_ in _rows():
         assert shown[subject].startswith(f"{subject} | "), shown[subject]
-        assert f"{relation}: {object_}" in shown[subject]
+        assert (f"{relation}: {object_}" if triple_lines else sentence) in shown[subject]
         (task,) = [task for task in tasks if task.verifier.gold == (object_,)]
         assert subject in task.question
         right = {other for *_, other in _rows() if exact_match(other, task.verifier.gold)}

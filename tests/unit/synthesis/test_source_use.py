@@ -14,7 +14,7 @@ from tests.factories.tracking import Notes
 from .conftest import PROFILE
 
 
-def _run(tmp_path, *, questions=(), triples=(), documents):
+def _run(tmp_path, *, questions=(), triples=(), documents, triple_lines=False):
     texts = tmp_path / "texts"
     texts.mkdir()
     for number, (title, text) in enumerate(documents):
@@ -24,7 +24,7 @@ def _run(tmp_path, *, questions=(), triples=(), documents):
         if rows:
             paths[name] = tmp_path / f"{name}.jsonl"
             paths[name].write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    knowledge = KnowledgeConfig(source="folder", path=texts, **paths)
+    knowledge = KnowledgeConfig(source="folder", path=texts, triple_lines=triple_lines, **paths)
     profile = PROFILE.model_copy(update={"knowledge": knowledge})
     notes = Notes()
     ingest.run(profile, {}, tmp_path / "knowledge", notes)
@@ -121,7 +121,7 @@ def test_every_code_and_number_is_asked_for(tmp_path):
         }
         for number, code in enumerate(CODES)
     ]
-    documents = [(row["subject"], f"{row['subject']} has a code.") for row in rows]
+    documents = [(row["subject"], f"{row['subject']} has the code {row['object']}") for row in rows]
     funnel, notes = _run(tmp_path, triples=rows, documents=documents)
     assert funnel["source.triples"] == {"asked_about": len(CODES)}
     gold = {
@@ -142,7 +142,7 @@ def test_codes_are_asked_about_and_searched_for(tmp_path):
         for language, maker in zip(languages, makers, strict=True)
     ]
     documents = [(language, "It is used by some.") for language in languages]
-    funnel, _ = _run(tmp_path, triples=rows, documents=documents)
+    funnel, _ = _run(tmp_path, triples=rows, documents=documents, triple_lines=True)
     assert funnel["source.triples"] == {"asked_about": len(rows)}
     search = SearchTool.open(tmp_path / "knowledge", "full", SearchConfig())
     for language, maker in zip(languages, makers, strict=True):

@@ -44,13 +44,11 @@ from espalier_search.synthesis.agent_texts.schema import (
     QuestionReader,
     QuestionReading,
     Schema,
-    facts_of,
 )
 from espalier_search.synthesis.search_wording import (
     LABEL_SEPARATOR,
     LOOK_UP,
     READY_TO_ANSWER,
-    listed_values,
     remaining_hops,
     search_query,
     shown_hits,
@@ -160,7 +158,7 @@ class QuestionDrafter:
         return _phrase(rng.choice(related)[0], told.entity, rng) if related else ""
 
     def _numeric(self, told: MemoryInput, rng: random.Random) -> str:
-        facts = _facts(told)
+        facts = self._facts(told)
         labels = [
             label
             for label in self._schema.plain_labels
@@ -195,14 +193,13 @@ class QuestionDrafter:
         kinds = sorted(self._schema.kinds(told.entity))
         return [
             (relation, list(listed))
-            for label, listed in _facts(told).items()
+            for label, listed in self._facts(told).items()
             for kind in kinds
             if (relation := self._schema.relation(kind, label))
         ]
 
-
-def _facts(told: MemoryInput) -> Facts:
-    return facts_of(claim.text for claim in told.claims)
+    def _facts(self, told: MemoryInput) -> Facts:
+        return self._schema.facts_in(told.entity, (claim.text for claim in told.claims))
 
 
 def _phrase(relation: Relation, inner: str, rng: random.Random, *, ends: bool = False) -> str:
@@ -296,7 +293,7 @@ class EmbeddedTeacher:
         name = reading.name if reading else ""
         for label in reading.labels if reading else ():
             found = next(
-                (v for text in told.knowledge if (v := listed_values(text, name, label))), None
+                (v for text in told.knowledge if (v := self._schema.shown(text, name, label))), None
             )
             if found is None or found[1:]:
                 break

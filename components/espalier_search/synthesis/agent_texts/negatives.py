@@ -16,9 +16,10 @@ from espalier.records import AgentText, FinalAnswer, Message, Task, action_of
 from espalier.records.knowledge import Document
 from espalier.records.trajectory import Trajectory
 from espalier_search.synthesis.agent_texts.calls import plain_text
-from espalier_search.synthesis.agent_texts.schema import facts_of
+from espalier_search.synthesis.agent_texts.schema import facts_in
 from espalier_search.synthesis.search_wording import WriteAction
 from espalier_search.synthesis.task_making import evidence_of
+from espalier_search.synthesis.webshaper.candidate import StatedTriples
 
 HEADING = "negatives"
 NOT_OFFERED, NOT_NEEDED, NOT_EXISTING = "not_offered", "not_needed", "not_existing"
@@ -53,8 +54,10 @@ class Negatives:
         funnel: Funnel,
         write: WriteAction,
         seed: int,
+        statements: StatedTriples | None = None,
     ) -> None:
         """Create the negatives of a run; `write` writes actions in the policy's dialect."""
+        self._statements = statements
         self._tasks = tasks
         self._write = write
         self._documents = documents
@@ -87,7 +90,8 @@ class Negatives:
 
     def _not_needed(self) -> Iterator[AgentText]:
         for document in self._shuffled(list(self._documents)):
-            facts = [(label, v[0]) for label, v in facts_of(document.lines).items() if len(v) == 1]
+            said = facts_in(document.title, document.lines, self._statements)
+            facts = [(label, values[0]) for label, values in said.items() if len(values) == 1]
             title = plain_text(document.title)
             if not facts or not title:
                 continue

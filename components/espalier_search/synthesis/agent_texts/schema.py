@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from espalier.records.folding import EMPTY_WORDS, folded_name, words
 from espalier.records.knowledge import Document, EntitySplit, KnowledgeGraph, Relation
 from espalier_search.synthesis.agent_texts.calls import Judgement, PlanInput
-from espalier_search.synthesis.search_wording import LABEL_SEPARATOR
+from espalier_search.synthesis.search_wording import LABEL_SEPARATOR, listed_values
 from espalier_search.synthesis.task_making import FRAMES, JOINED_FRAMES
+from espalier_search.synthesis.webshaper.candidate import StatedTriples
 
 VISIBLE: frozenset[EntitySplit] = frozenset({"train", "hub"})
 """Splits whose names may occur in texts for training."""
@@ -26,7 +27,13 @@ Facts = Mapping[str, Sequence[str]]
 class Schema:
     """Relations, and the names, kinds and facts of the documents that training may read."""
 
-    def __init__(self, graph: KnowledgeGraph, documents: Iterable[Document]) -> None:
+    def __init__(
+        self,
+        graph: KnowledgeGraph,
+        documents: Iterable[Document],
+        statements: StatedTriples | None = None,
+    ) -> None:
+        self._statements = statements
         self.relations = tuple(graph.relations.values())
         self._by_label = {(r.subject_kind, r.label): r for r in self.relations}
         self._kinds: dict[str, set[str]] = defaultdict(set)
@@ -40,7 +47,7 @@ class Schema:
                 kind_of_document[entity.document_id] = entity.kind
         labels: dict[str, None] = {}
         for document in documents:
-            facts = facts_of(document.lines)
+            facts = self.facts_in(document.title, document.lines)
             labels.update(dict.fromkeys(facts))
             kind = kind_of_document.get(document.document_id, "")
             self._facts.setdefault((folded_name(document.title), kind), facts)
@@ -67,6 +74,22 @@ class Schema:
     def facts(self, name: str, kind: str) -> Facts:
         """The facts in the document of that name and kind; empty if there is none."""
         return self._facts.get((folded_name(name), kind), {})
+
+    def facts_in(self, title: str, lines: Iterable[str]) -> Facts:
+        """What `lines` of the document of that title say."""
+        return facts_in(title, lines, self._statements)
+
+    def shown(self, observation: str, title: str, label: str) -> Sequence[str] | None:
+        """See `StatedTriples.shown`."""
+        read = self._statements.shown if self._statements else listed_values
+        return read(observation, title, label)
+
+
+def facts_in(title: str, lines: Iterable[str], statements: StatedTriples | None) -> Facts:
+    """The "label: value" lines of a document, and in prose what its sentences state."""
+    lines = tuple(lines)
+    stated = statements.facts(title, lines) if statements else {}
+    return {**facts_of(lines), **stated}
 
 
 def facts_of(lines: Iterable[str]) -> Facts:

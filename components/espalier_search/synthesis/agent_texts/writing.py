@@ -24,6 +24,7 @@ from espalier_search.synthesis.agent_texts.negatives import Negatives
 from espalier_search.synthesis.agent_texts.schema import Schema
 from espalier_search.synthesis.rollouts import attempt_by_plan
 from espalier_search.synthesis.search_wording import SEARCH_TOOL, WriteAction
+from espalier_search.synthesis.webshaper.candidate import StatedTriples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class TextSources:
     """The inputs of agent texts, all of which training may read."""
 
     graph: KnowledgeGraph
+    statements: StatedTriples
     documents: Sequence[Document]
     search: SearchTool
     tasks: Sequence[Task]
@@ -54,9 +56,12 @@ def text_sources(
     demonstrations: Sequence[Trajectory],
 ) -> TextSources:
     """Load the train view of a knowledge artifact; add training tasks and demonstrations."""
+    graph = KnowledgeGraph.load(knowledge)
+    documents = load_documents(documents_path(knowledge, "train"))
     return TextSources(
-        graph=KnowledgeGraph.load(knowledge),
-        documents=load_documents(documents_path(knowledge, "train")),
+        graph=graph,
+        statements=StatedTriples.of(graph, documents, profile.knowledge),
+        documents=documents,
         search=SearchTool.open(knowledge, "train", profile.search),
         tasks=tasks,
         demonstrations=demonstrations,
@@ -82,7 +87,7 @@ def write_texts(
         )
     tasks = {task.task_id: task for task in sources.tasks}
     write = written_by(profile)
-    negatives = Negatives(tasks, sources.documents, funnel, write, profile.seed)
+    negatives = Negatives(tasks, sources.documents, funnel, write, profile.seed, sources.statements)
     return WrittenTexts(texts, negatives.texts(sources.demonstrations, config.negatives), teacher)
 
 
@@ -106,7 +111,7 @@ async def _write(
 
 
 def _embedded(profile: Profile, sources: TextSources) -> EmbeddedTeacher:
-    schema = Schema(sources.graph, sources.documents)
+    schema = Schema(sources.graph, sources.documents, sources.statements)
     return EmbeddedTeacher(schema, mistake_share=profile.teacher.mistake_share, seed=profile.seed)
 
 
@@ -183,7 +188,8 @@ class _TextWriter:
         plan = await self._model.answer(plan_request(QuestionInput(question=task.question)))
         if isinstance(plan, ModelRefusal):
             return task, plan
-        return task, attempt_by_plan(task, plan, self._sources.search)
+        sources = self._sources
+        return task, attempt_by_plan(task, plan, sources.search, sources.statements)
 
     def _drawn(self, purpose: str) -> list[Task]:
         tasks = self._sources.tasks

@@ -77,12 +77,19 @@ class InvertedQuestions:
     def draw(
         self, split: Split, count: int, world: World, funnel: Funnel
     ) -> list[InvertedQuestion]:
-        """Up to `count` questions, kinds of targets in turn; fewer if the graph has no more."""
+        """Up to `count` questions, kinds of targets in turn; fewer if the graph has no more.
+
+        Clues are lines of documents: an entity whose document is prose is counted and left out.
+        """
         rng = random.Random(f"{self._seed}/{split}/inverted")
         steps = Steps(self._graph, split)
         by_kind: dict[str, list[str]] = defaultdict(list)
         for entity in self._graph.entities.values():
-            if entity.askable and entity.split == split and entity.document_id:
+            if not (entity.askable and entity.split == split and entity.document_id):
+                continue
+            if world.statements.is_prose(entity.entity_id):
+                funnel.count(f"{split}.inverted", "document_of_prose")
+            else:
                 by_kind[entity.kind].append(entity.entity_id)
         streams = {
             kind: self._of_targets(targets, _Readable(self._facts, steps, world), rng, funnel)

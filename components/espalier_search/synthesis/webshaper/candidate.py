@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import Self
 
+from espalier.config import KnowledgeConfig
 from espalier.records.folding import NameIndex, content_words, folded_name, name_words, words
 from espalier.records.knowledge import Document, KnowledgeGraph, Triple
+from espalier_search.synthesis.search_wording import listed_values, shown_hits
 from espalier_search.synthesis.webshaper.query import Query, Read, Trace, trace
 
 _MIN_SENTENCES = 5
@@ -57,15 +60,99 @@ class StatedTriples:
     subject of the relation unless it also names this one, and expresses the relation: by all words
     of its label, or by a word that mostly occurs with it (Mintz et al. 2009, "Distant supervision
     for relation extraction without labeled data"). "Ada was born in London" states (Ada, born in,
-    London); "Ada loved London" does not.
+    London); "Ada loved London" does not. If fewer than `_MIN_SENTENCES` sentences of all documents
+    name an object of the relation, its words cannot be told: in prose, the only sentence that names
+    the object then states it too.
+
+    Prose is a user's text without lines of triples (`knowledge.triple_lines`): what it says of a
+    triple is read in sentences. Other documents list a relation as "label: object; object".
     """
 
-    def __init__(self, graph: KnowledgeGraph, evidence: DocumentTexts) -> None:
+    def __init__(
+        self, graph: KnowledgeGraph, evidence: DocumentTexts, *, in_prose: bool = False
+    ) -> None:
         self._graph = graph
         self._evidence = evidence
+        self._in_prose = in_prose
         self._labels = frozenset(relation.label for relation in graph.relations.values())
         self._subjects: dict[str, NameIndex] = {}
-        self._wordings: dict[str, frozenset[str]] = {}
+        self._wordings: dict[str, tuple[str, ...] | None] = {}
+        self._stating: dict[Triple, tuple[str, ...]] = {}
+
+    @classmethod
+    def of(
+        cls, graph: KnowledgeGraph, documents: Iterable[Document], config: KnowledgeConfig
+    ) -> Self:
+        """What documents that training may read state: nothing is learned from the others."""
+        return cls(graph, DocumentTexts(documents), in_prose=config.reads_prose)
+
+    def is_prose(self, entity_id: str) -> bool:
+        """Whether the entity's document is a text of the user's without lines of triples."""
+        entity = self._graph.entities[entity_id]
+        return self._in_prose and entity.document_id not in ("", entity_id)
+
+    def sentences(self, triple: Triple) -> tuple[str, ...]:
+        """The sentences of the subject's document that state the triple."""
+        if triple not in self._stating:
+            name = self._folded(triple.object)
+            naming = [line for line in self._sentences(triple.subject) if _count(name, line)]
+            found = [line for line in naming if self._states(line, triple)]
+            if (
+                not found
+                and len(naming) == 1
+                and self.is_prose(triple.subject)
+                and self._wording(triple.relation) is None
+                and self._is_about(naming[0], triple)
+            ):
+                found = naming
+            self._stating[triple] = tuple(found)
+        return self._stating[triple]
+
+    def facts(self, title: str, lines: Iterable[str]) -> dict[str, list[str]]:
+        """Label -> names of the objects that sentences among `lines` of a document of prose state.
+
+        Which sentences may state a triple is known from the graph; a name is returned only if
+        `lines` show it.
+        """
+        shown = set(lines)
+        found: dict[str, list[str]] = defaultdict(list)
+        for triple in self._prose.get(folded_name(title), ()):
+            name = self._graph.entities[triple.object].name
+            label = self._graph.relations[triple.relation].label
+            if name not in found[label] and not shown.isdisjoint(self.sentences(triple)):
+                found[label].append(name)
+        return {label: names for label, names in found.items() if names}
+
+    def shown(self, observation: str, title: str, label: str) -> tuple[str, ...] | None:
+        """What an observation shows of the relation `label` in the hit titled `title`.
+
+        These are the values of the line, or in prose the objects that its sentences state; None if
+        it shows none.
+        """
+        wanted = folded_name(title)
+        if wanted not in self._prose:
+            return listed_values(observation, title, label)
+        hits = [hit for hit in shown_hits(observation) if folded_name(hit.title) == wanted]
+        lines = [line for hit in hits for line in hit.lines]
+        return tuple(self.facts(title, lines).get(label, ())) or None
+
+    def wording(self, label: str) -> tuple[str, ...]:
+        """Words with which prose states the relations of a label, other than the label's own."""
+        if not self._prose:
+            return ()
+        names = (name for name, one in self._graph.relations.items() if one.label == label)
+        found = dict.fromkeys(word for name in names for word in self._wording(name) or ())
+        own = set(words(label))
+        return tuple(word for word in content_words(" ".join(found)) if word not in own)
+
+    @cached_property
+    def _prose(self) -> Mapping[str, list[Triple]]:
+        """Folded name -> triples whose subject has that name and a document of prose."""
+        found: dict[str, list[Triple]] = defaultdict(list)
+        for triple in self._graph.triples():
+            if self.is_prose(triple.subject):
+                found[self._folded(triple.subject)].append(triple)
+        return found
 
     def occurrences(self, triple: Triple) -> int:
         """Number of times that the subject's document names the object to state `triple`.
@@ -74,12 +161,11 @@ class StatedTriples:
         question asks for it.
         """
         name = self._folded(triple.object)
-        prefix = f"{self._graph.relations[triple.relation].label}: "
-        lines = self._evidence.lines(self._graph.entities[triple.subject].document_id)
-        stating = [line for line in lines if line.startswith(prefix)][1:]
-        for sentence in self._sentences(triple.subject):
-            if _count(name, sentence) and self._states(sentence, triple):
-                stating.append(sentence)
+        stating = list(self.sentences(triple))
+        if not self.is_prose(triple.subject):
+            prefix = f"{self._graph.relations[triple.relation].label}: "
+            lines = self._evidence.lines(self._graph.entities[triple.subject].document_id)
+            stating += [line for line in lines if line.startswith(prefix)][1:]
         return sum(_count(name, line) for line in stating)
 
     def is_object_named(self, triple: Triple) -> bool | None:
@@ -91,17 +177,24 @@ class StatedTriples:
     def _states(self, sentence: str, triple: Triple) -> bool:
         said = set(words(sentence))
         label = content_words(self._graph.relations[triple.relation].label)
-        if not said.issuperset(label) and said.isdisjoint(self._wording(triple.relation)):
+        if not said.issuperset(label) and said.isdisjoint(self._wording(triple.relation) or ()):
             return False
+        return self._is_about(sentence, triple)
+
+    def _is_about(self, sentence: str, triple: Triple) -> bool:
         subject, object_ = self._folded(triple.subject), self._folded(triple.object)
         about = set(self._index(triple.relation).found_in(sentence))
         return subject in about or about <= {object_}
 
-    def _wording(self, relation: str) -> frozenset[str]:
-        """Words that express a relation, derived from the documents of all its subjects."""
+    def _wording(self, relation: str) -> tuple[str, ...] | None:
+        """Words that express a relation, derived from the documents of all its subjects.
+
+        The most frequent come first. None if too few of their sentences name an object to tell.
+        """
         if relation not in self._wordings:
             seen: Counter[str] = Counter()
             stating: Counter[str] = Counter()
+            num_naming = 0
             for subject in self._subjects_of(relation):
                 objects = self._graph.objects(relation, subject)
                 names = [self._folded(entity_id) for entity_id in (subject, *objects)]
@@ -110,17 +203,23 @@ class StatedTriples:
                     seen.update(said)
                     if any(_count(name, sentence) for name in names[1:]):
                         stating.update(said)
-            self._wordings[relation] = frozenset(
+                        num_naming += 1
+            found = tuple(
                 word
-                for word, number in stating.items()
+                for word, number in sorted(stating.items(), key=lambda item: (-item[1], item[0]))
                 if number >= max(_MIN_SENTENCES, _MIN_SHARE * seen[word])
             )
+            self._wordings[relation] = found if num_naming >= _MIN_SENTENCES else None
         return self._wordings[relation]
 
     def _sentences(self, subject: str) -> Iterator[str]:
-        """Lines of the subject's document other than "label: value" lines of relations."""
+        """Lines of the subject's document other than the "label: value" lines of relations.
+
+        In prose such lines are the user's own, and count.
+        """
+        is_prose = self.is_prose(subject)
         for line in self._evidence.lines(self._graph.entities[subject].document_id):
-            if line.partition(": ")[0] not in self._labels:
+            if is_prose or line.partition(": ")[0] not in self._labels:
                 yield line
 
     def _index(self, relation: str) -> NameIndex:
@@ -154,6 +253,7 @@ class World:
 
     `evidence` has every document in full, because a shortcut in any document counts. `view` has the
     documents that the split's solvers can search: a question is unanswerable if a line is missing.
+    With `in_prose` the user's own documents have no lines of triples, as `StatedTriples` says.
     """
 
     def __init__(
@@ -162,11 +262,13 @@ class World:
         evidence: DocumentTexts,
         view: DocumentTexts,
         max_line_words: int,
+        *,
+        in_prose: bool = False,
     ) -> None:
         self.graph = graph
         self.evidence = evidence
         self.view = view
-        self.statements = StatedTriples(graph, evidence)
+        self.statements = StatedTriples(graph, evidence, in_prose=in_prose)
         self.max_line_words = max_line_words
         """Longest line that an observation shows uncut, in words."""
         self._folded: dict[str, str] = {}
@@ -182,10 +284,24 @@ class World:
         return folded
 
     def labelled(self, label: str, entity_id: str) -> frozenset[str]:
-        """Objects in the line `label` of the entity's document, for all relations of that label."""
+        """Objects in the line `label` of the entity's document, for all relations of that label.
+
+        In prose these are the objects that a sentence names.
+        """
         kind = self.graph.entities[entity_id].kind
         names = self._by_label.get((kind, label), ())
-        return frozenset(found for name in names for found in self.graph.objects(name, entity_id))
+        triples = [Triple(entity_id, n, o) for n in names for o in self.graph.objects(n, entity_id)]
+        if self.statements.is_prose(entity_id):
+            triples = [triple for triple in triples if self.statements.is_object_named(triple)]
+        return frozenset(triple.object for triple in triples)
+
+    def is_readable(self, triple: Triple) -> bool:
+        """Whether the view shows, uncut, a sentence of prose that states the triple."""
+        shown = set(self.view.lines(self.graph.entities[triple.subject].document_id))
+        return any(
+            sentence in shown and len(sentence.split()) <= self.max_line_words
+            for sentence in self.statements.sentences(triple)
+        )
 
 
 class CandidateQuestion:
@@ -211,6 +327,18 @@ class CandidateQuestion:
     def subjects(self) -> tuple[str, ...]:
         """Ids of the entities whose documents are read: constants and intermediates."""
         return tuple(dict.fromkeys(read.subject for read in self.trace.reads))
+
+    @cached_property
+    def triples_in_prose(self) -> tuple[Triple, ...]:
+        """The triples on the chain that a solver reads in sentences instead of lines."""
+        chain = set(self.entities)
+        return tuple(
+            Triple(read.subject, read.relation, each)
+            for read in self.trace.reads
+            if self.world.statements.is_prose(read.subject)
+            for each in read.objects
+            if each in chain
+        )
 
     @cached_property
     def earlier_documents(self) -> frozenset[str]:

@@ -34,6 +34,17 @@ def answer_on_chain(candidate: CandidateQuestion) -> bool:
     return any(world.folded_name(entity) == answer for entity in earlier)
 
 
+def named_in_no_sentence(candidate: CandidateQuestion) -> bool:
+    """A document of prose, which has no lines of triples, does not name an entity of the chain."""
+    statements = candidate.world.statements
+    return not all(map(statements.is_object_named, candidate.triples_in_prose))
+
+
+def stated_in_no_sentence(candidate: CandidateQuestion) -> bool:
+    """A document of prose names an entity of the chain, but no sentence states the relation."""
+    return not all(map(candidate.world.statements.sentences, candidate.triples_in_prose))
+
+
 def answer_in_earlier_document(candidate: CandidateQuestion) -> bool:
     """A document read before the last step names the answer, so the chain need not be followed."""
     evidence = candidate.world.evidence
@@ -44,12 +55,14 @@ def answer_in_earlier_document(candidate: CandidateQuestion) -> bool:
 def answer_twice_in_last_document(candidate: CandidateQuestion) -> bool:
     """The last document names the answer outside of the requested line, in another statement.
 
-    A sentence that states the triple of that line is evidence for the answer, not a shortcut.
+    A sentence that states the triple of that line is evidence for the answer, not a shortcut. In
+    prose such sentences take the place of the line.
     """
     world = candidate.world
     name = world.folded_name(candidate.answer)
     for read in candidate.trace.last_reads:
-        besides = world.evidence.occurrences(name, candidate.document(read.subject)) - 1
+        besides = world.evidence.occurrences(name, candidate.document(read.subject))
+        besides -= not world.statements.is_prose(read.subject)
         if besides > 0 and candidate.answer in read.objects:
             triple = Triple(read.subject, read.relation, candidate.answer)
             besides -= world.statements.occurrences(triple)
@@ -85,10 +98,14 @@ def unreadable_line(candidate: CandidateQuestion) -> bool:
     """The split's solvers lack a line of the chain, or an observation would truncate it.
 
     A list may be shorter than in the graph, because views hide names, but must have the entities on
-    the chain.
+    the chain. In prose, a sentence that states the triple is read in place of the line.
     """
     chain = set(candidate.entities)
+    if not all(map(candidate.world.is_readable, candidate.triples_in_prose)):
+        return True
     for read in candidate.trace.reads:
+        if candidate.world.statements.is_prose(read.subject):
+            continue
         line = candidate.line(read)
         if line is None or len(line.split()) > candidate.world.max_line_words:
             return True
@@ -208,6 +225,8 @@ def empty_union_member(candidate: CandidateQuestion) -> bool:
 
 RULES: tuple[Rule, ...] = (
     not_unique,
+    named_in_no_sentence,
+    stated_in_no_sentence,
     answer_on_chain,
     answer_in_earlier_document,
     answer_twice_in_last_document,
