@@ -96,6 +96,7 @@ def step_page(stage: str, run: RunDirectory) -> str:
         title=words(stage),
         profile=run.profile,
         curves=chart(run) if chart else None,
+        figures=step_figures(stage, run),
         phase_columns=charts.PHASE_COLUMNS,
         phases=charts.phase_tables(run) if stage == "train" else None,
         comparison=compare(results) if results else None,

@@ -81,7 +81,9 @@ def test_a_figure_that_is_not_finite_is_left_out(artifact):
 
     run = artifact("warm_start", fill)
     assert step_figures("warm_start", run) == {"steps": 1.0, "loss": 2.0}
-    assert "Learning curves" in step_page("warm_start", run)
+    page = step_page("warm_start", run)
+    assert "Learning curves" in page
+    assert re.search(r"loss</th><td>2\s*</td>", page)
 
 
 @pytest.mark.parametrize(
