@@ -1,36 +1,110 @@
 """From a knowledge source and a base policy to an evaluated, registered agent, on Kubeflow.
 
-The stages, and which artifact feeds which, are those of `espalier.chain`:
+The stages, and which artifact feeds which, are those of `espalier.chain`. Kubeflow's page shows
+them in three parts, each a pipeline of its own that a click opens:
 
-    ingest -> synthesize -> validate -> prepare_policy -> continue_pretraining -> warm_start
-           -> filter_curriculum -> train -> evaluate -> register
+    data       ingest -> synthesize -> validate -> require_valid
+    training   prepare_policy -> continue_pretraining -> warm_start -> filter_curriculum -> train
+    judgement  evaluate -> register
 
-No stage after `validate` begins before `require_valid`, which ends the run where rows were refused.
+`require_valid` fails where rows were refused, and its part with it, so that nothing is trained.
 """
+
+from functools import partial
+from typing import NamedTuple
 
 from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
 
-from espalier.chain import CHAIN
+from espalier.chain import STAGES
 from espalier.config import KubernetesConfig
 from espalier.steps.components import require_valid, resolve_profile
 from espalier.steps.placement import place_pod, step_component
 from espalier.steps.profiles import profiles_named
 
 
+class Data(NamedTuple):
+    """What training and judgement read of the data."""
+
+    knowledge: dsl.Dataset
+    accepted: dsl.Dataset
+
+
+class Policies(NamedTuple):
+    """The policies that are judged on the same questions."""
+
+    base_policy: dsl.Model
+    warm_policy: dsl.Model
+    trained_policy: dsl.Model
+
+
+def uncached(task: dsl.PipelineTask) -> dsl.PipelineTask:
+    """A step or part that always runs.
+
+    Kubeflow's cache key holds the names of input artifacts and not their content: a hit after the
+    knowledge source or the champion has changed would be wrong.
+    """
+    return task.set_caching_options(enable_caching=False)
+
+
+def step(task: dsl.PipelineTask, settings: KubernetesConfig | None) -> dsl.PipelineTask:
+    """A step in a pod with these settings; None where it runs in no pod."""
+    if settings is not None:
+        place_pod(task, settings)
+    return uncached(task)
+
+
+def run_stages(
+    *names: str, settings: KubernetesConfig | None, profile_json: str, **artifacts: dsl.Artifact
+) -> dict[str, dsl.Artifact]:
+    """Steps of these stages; returns the given artifacts and those that they make."""
+    for stage in map(STAGES.__getitem__, names):
+        component = step_component(stage, settings)
+        inputs = {folder: artifacts[folder] for folder in stage.inputs}
+        task = step(component(profile_json=profile_json, **inputs), settings)
+        artifacts[stage.output] = task.outputs[stage.output]
+        if stage.judges:
+            verdict = {name: task.outputs[name] for name in ("verdict", "page")}
+            step(require_valid(**verdict), settings)
+    return artifacts
+
+
 def data_to_model(settings: KubernetesConfig | None) -> BaseComponent:
     """The pipeline whose steps run in pods with these settings; None where no pod runs."""
+    run = partial(run_stages, settings=settings)
 
-    def step(task: dsl.PipelineTask) -> dsl.PipelineTask:
-        """A step that always runs, in a pod as the profile wants it.
+    @dsl.pipeline
+    def data(profile_json: str) -> Data:
+        """Questions with proven answers and demonstrations, from the knowledge source."""
+        made = run("ingest", "synthesize", "validate", profile_json=profile_json)
+        return Data(knowledge=made["knowledge"], accepted=made["accepted"])
 
-        Kubeflow's cache key holds the names of input artifacts and not their content: a hit after
-        the knowledge source or the champion has changed would be wrong.
-        """
-        task.set_caching_options(enable_caching=False)
-        if settings is not None:
-            place_pod(task, settings)
-        return task
+    @dsl.pipeline
+    def training(
+        profile_json: str, knowledge: dsl.Input[dsl.Dataset], accepted: dsl.Input[dsl.Dataset]
+    ) -> Policies:
+        """The base policy, what it learns from demonstrations, and what from its own episodes."""
+        made = run(
+            "prepare_policy", "continue_pretraining", "warm_start", "filter_curriculum", "train",
+            profile_json=profile_json, knowledge=knowledge, accepted=accepted,
+        )  # fmt: skip
+        return Policies(**{name: made[name] for name in Policies._fields})
+
+    @dsl.pipeline
+    def judgement(
+        profile_json: str,
+        knowledge: dsl.Input[dsl.Dataset],
+        accepted: dsl.Input[dsl.Dataset],
+        base_policy: dsl.Input[dsl.Model],
+        warm_policy: dsl.Input[dsl.Model],
+        trained_policy: dsl.Input[dsl.Model],
+    ) -> None:
+        """All policies on the same held-out questions, and a version of the model registry."""
+        run(
+            "evaluate", "register", profile_json=profile_json, knowledge=knowledge,
+            accepted=accepted, base_policy=base_policy, warm_policy=warm_policy,
+            trained_policy=trained_policy,
+        )  # fmt: skip
 
     @dsl.pipeline(name="data-to-model", display_name="espalier: data to model")
     @profiles_named
@@ -82,17 +156,11 @@ def data_to_model(settings: KubernetesConfig | None) -> BaseComponent:
                 group_size=group_size,
                 learning_rate=learning_rate,
                 overrides=overrides,
-            )
+            ),
+            settings,
         ).outputs["Output"]
-        artifacts, checks = {}, []
-        for stage in CHAIN:
-            inputs = {folder: artifacts[folder] for folder in stage.inputs}
-            task = step(step_component(stage, settings)(profile_json=config, **inputs)).after(
-                *checks
-            )
-            artifacts[stage.output] = task.outputs[stage.output]
-            if stage.judges:
-                shown = {name: task.outputs[name] for name in ("verdict", "page")}
-                checks.append(step(require_valid(**shown)))
+        questions = uncached(data(profile_json=config)).outputs
+        policies = uncached(training(profile_json=config, **questions)).outputs
+        uncached(judgement(profile_json=config, **questions, **policies))
 
     return pipeline

@@ -36,9 +36,8 @@ _EPISODES_WITH_REWARD = (*_EPISODES, *_EPISODE_REWARD)
 """Sections that determine an episode and its reward."""
 _USES_DIALECT = ("synthesize", "validate")
 """Stages that do not load the policy but use its dialect."""
-View = Literal["figures", "page", "summary"]
-"""Output of a step in Kubeflow's UI: a table of figures, an HTML page, or Markdown text; at most
-one of each kind, because the UI shows only the first."""
+View = Literal["page", "summary"]
+"""Output of a step in Kubeflow's UI: an HTML page or Markdown text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +58,9 @@ class Stage:
     """Whether it computes with a policy; its pod gets the GPUs."""
     plays_episodes: bool = False
     """Whether the policy or a teacher acts; its pod may use sandboxes and the inference server."""
-    shows: tuple[View, ...] = ()
-    """Outputs that its step shows in Kubeflow's UI (`espalier.reporting.step_views`)."""
+    shows: View | None = None
+    """What its step shows in Kubeflow's UI beside its output: one thing, so that the graph of a run
+    fits a screen (`espalier.reporting.step_views`)."""
     judges: bool = False
     """Whether it may refuse rows. Under Kubeflow its step then succeeds, so that the report is
     kept, and the next step, `require_valid`, ends the run."""
@@ -201,7 +201,7 @@ CHAIN: tuple[Stage, ...] = (
         output="accepted",
         output_summary="tasks and trajectories that passed",
         sections=("environment", "validation", "curation", "policy.dialect"),
-        shows=("page", "summary"),
+        shows="page",
         judges=True,
     ),
     Stage(
@@ -213,7 +213,7 @@ CHAIN: tuple[Stage, ...] = (
         output_kind="model",
         sections=("policy", "environment", "episode", "search", *_HARDWARE),
         uses_policy=True,
-        shows=("figures", "page"),
+        shows="page",
     ),
     Stage(
         name="continue_pretraining",
@@ -224,7 +224,7 @@ CHAIN: tuple[Stage, ...] = (
         output_kind="model",
         sections=("continued_pretraining", "policy.dialect", "environment", "episode", *_HARDWARE),
         uses_policy=True,
-        shows=("figures", "page"),
+        shows="page",
     ),
     Stage(
         name="warm_start",
@@ -242,7 +242,7 @@ CHAIN: tuple[Stage, ...] = (
         ),
         uses_policy=True,
         plays_episodes=True,
-        shows=("figures", "page"),
+        shows="page",
     ),
     Stage(
         name="filter_curriculum",
@@ -272,7 +272,7 @@ CHAIN: tuple[Stage, ...] = (
         ),
         uses_policy=True,
         plays_episodes=True,
-        shows=("figures", "page"),
+        shows="page",
     ),
     Stage(
         name="evaluate",
@@ -283,7 +283,7 @@ CHAIN: tuple[Stage, ...] = (
         sections=("evaluation", "policy.dialect", *_EPISODES_WITH_REWARD),
         uses_policy=True,
         plays_episodes=True,
-        shows=("figures", "page"),
+        shows="page",
     ),
     Stage(
         name="register",
@@ -293,7 +293,7 @@ CHAIN: tuple[Stage, ...] = (
         output_summary="name, version and digests of the model version",
         output_kind="artifact",
         sections=("registry",),
-        shows=("summary",),
+        shows="summary",
     ),
 )
 """All stages in the order in which they run."""

@@ -9,6 +9,8 @@ import json
 import re
 from datetime import UTC, datetime
 
+from tests.factories.compiled_steps import compiled_steps
+
 NOT_YET = -62135596800  # Go's zero time, as seconds
 FINAL = ("Succeeded", "Failed", "Error")
 IMPL = "retry-system-container-impl"
@@ -22,9 +24,10 @@ def fnv32a(text):
 
 
 class Step:
-    def __init__(self, name, after, exit_code, seconds):
+    def __init__(self, name, after, exit_code, seconds, part=""):
         self.name = name
-        self.after = after
+        self.after = after  # names of all steps that have to succeed before it
+        self.part = part  # nested pipeline
         self.exit_code = exit_code  # of every attempt
         self.seconds = seconds
         self.fails_in_driver = False
@@ -54,16 +57,13 @@ class Workflow:
     @classmethod
     def of_pipeline(cls, name, pipeline, now):
         executors = pipeline["deploymentSpec"]["executors"]
-        components = pipeline["components"]
         steps = []
-        for task, spec in pipeline["root"]["dag"]["tasks"].items():
-            label = components[spec["componentRef"]["name"]].get("executorLabel")
-            container = executors[label].get("container", {}) if label else {}
+        for task, compiled in compiled_steps(pipeline).items():
+            container = executors[compiled.component["executorLabel"]].get("container", {})
             script = " ".join([*container.get("command", []), *container.get("args", [])])
             exits, sleeps = re.search(r"exit (\d+)$", script), re.search(r"sleep (\d+)", script)
-            after = spec.get("dependentTasks", [])
             exit_code, seconds = (int(found[1]) if found else 0 for found in (exits, sleeps))
-            steps.append(Step(task, after, exit_code, seconds))
+            steps.append(Step(task, compiled.after, exit_code, seconds, compiled.part))
         return cls(name, {step.name: step for step in steps}, now)
 
     @property
@@ -111,8 +111,13 @@ class Workflow:
                 step.message = None
 
     def pod(self, step):
-        name = f"{self.name}(0).root(0).{step.name}(0).executor({step.attempts - 1})"
+        name = f"{self._above(step)}.{step.name}(0).executor({step.attempts - 1})"
         return f"{self.name}-{IMPL}-{fnv32a(name)}"
+
+    def _above(self, step):
+        """The DAG that a step is a task of."""
+        root = f"{self.name}(0).root(0)"
+        return f"{root}.{step.part}(0)" if step.part else root
 
     def nodes(self):
         """As `status.nodes` of the workflow; nothing before Argo has seen it."""
@@ -145,11 +150,38 @@ class Workflow:
         add(f"{top}.root-driver(0)", "Pod", *ok, "system-dag-driver", "", f"{top}.root")
         add(f"{top}.root", "Retry", self.phase, *times, "root", "", root)
         add(root, "DAG", self.phase, *times, "root", "")
-        for step in self.steps.values():
-            if step.phase is None and not self.is_over:
+        for part in dict.fromkeys(step.part for step in self.steps.values()):
+            inner = [step for step in self.steps.values() if step.part == part]
+            if part and not self._part_nodes(part, inner, f"{root}.{part}", add):
                 continue
-            self._step_nodes(step, root, add)
+            for step in inner:
+                if step.phase is not None or self.is_over:
+                    self._step_nodes(step, self._above(step), add)
         return kept
+
+    def _part_nodes(self, part, inner, name, add):
+        """Whether the nested pipeline has begun; its nodes, if it has a state."""
+        begun = [step for step in inner if step.phase is not None]
+        driver = f"{name}-driver"
+        if not begun:
+            if self.is_over:
+                omitted = ("Skipped", "Omitted", self.finished, self.finished)
+                add(driver, *omitted, "system-dag-driver")
+                add(name, *omitted, f"comp-{part}")
+            return False
+        started = min(step.started for step in begun) - 1  # its driver comes before theirs
+        phases = {step.phase for step in inner}
+        phase = "Succeeded" if phases == {"Succeeded"} else "Running"
+        if "Failed" in phases and not phases & {"Running", "Pending"}:
+            phase = "Failed"
+        ended = None if phase == "Running" else max(step.ended for step in begun)
+        ok = ("Succeeded", started, started, "system-dag-driver")
+        add(driver, "Retry", *ok, "", f"{driver}(0)")
+        add(f"{driver}(0)", "Pod", *ok, "", name)
+        now = (phase, started, ended, f"comp-{part}")
+        add(name, "Retry", *now, "", f"{name}(0)")
+        add(f"{name}(0)", "DAG", *now)
+        return True
 
     def _step_nodes(self, step, root, add):
         name, driver = f"{root}.{step.name}", f"{root}.{step.name}-driver"

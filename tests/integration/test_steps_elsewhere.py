@@ -52,7 +52,7 @@ def test_a_step_publishes_what_it_made_and_what_it_cost(s3, profile, tmp_path):
     assert manifest.producer == "ingest"
     assert json.loads(s3.objects["runs/r17/knowledge/manifest.json"][0]) == manifest.model_dump()
     notes = json.loads(s3.objects["runs/r17/steps/ingest/executor_output.json"][0])
-    assert notes["artifacts"]["usage"]["artifacts"][0]["metadata"]["seconds"] > 0
+    assert notes["artifacts"]["knowledge"]["artifacts"][0]["metadata"]["seconds"] > 0
     assert open_artifact(tmp_path / "s3" / BUCKET / "runs" / "r17" / "knowledge") == manifest
 
     # run again, it does nothing

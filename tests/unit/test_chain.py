@@ -12,6 +12,7 @@ from espalier.evaluation.suite import make_suite
 from espalier.orchestration.pipelines import compile_pipeline
 from espalier.records import NullTracker, content_digest, open_artifact, publishing
 from espalier.stages import register
+from tests.factories.compiled_steps import compiled_steps
 
 PARAMETERS = ["profile", "inputs", "output_dir", "tracker"]
 OTHER_VALUES = {
@@ -45,14 +46,15 @@ OTHER_VALUES = {
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def pipeline(tmp_path_factory):
     out = tmp_path_factory.mktemp("ir") / "pipeline.yaml"
     compile_pipeline(out, {}, KubernetesConfig(), None)
     return next(yaml.safe_load_all(out.read_text()))
 
 
-def tasks(compiled):
-    return compiled["root"]["dag"]["tasks"]
+@pytest.fixture(scope="module")
+def compiled(pipeline):
+    return compiled_steps(pipeline)
 
 
 def step(name):
@@ -86,62 +88,51 @@ def test_every_section_of_a_stage_is_one_of_the_profile():
 
 def test_the_pipeline_has_the_chain_and_two_more_steps(compiled):
     around = {"resolve-profile", "require-valid"}
-    assert set(tasks(compiled)) == {*around, *(step(stage.name) for stage in CHAIN)}
+    assert compiled.keys() == {*around, *(step(stage.name) for stage in CHAIN)}
+
+
+def test_the_pipeline_has_three_parts(compiled):
+    parts = [compiled[step(stage.name)].part for stage in CHAIN]
+    assert list(dict.fromkeys(parts)) == ["data", "training", "judgement"]
 
 
 def test_no_stage_after_validation_begins_before_its_check(compiled):
     names = [stage.name for stage in CHAIN]
     for name in names[names.index("validate") + 1 :]:
-        assert "require-valid" in tasks(compiled)[step(name)]["dependentTasks"], name
-    check = tasks(compiled)["require-valid"]
-    assert check["dependentTasks"] == ["validate"]
+        assert "require-valid" in compiled[step(name)].after, name
+    assert compiled["require-valid"].inputs["verdict"] == ("validate", "verdict")
 
 
-SHOWN = {"figures": "system.Metrics", "page": "system.HTML", "summary": "system.Markdown"}
+SHOWN = {"page": "system.HTML", "summary": "system.Markdown"}
 
 
 @pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
-def test_a_step_shows_what_its_stage_shows(compiled, stage):
-    outputs = compiled["components"][f"comp-{step(stage.name)}"]["outputDefinitions"]
+def test_a_step_shows_one_thing_beside_its_output(compiled, stage):
+    outputs = compiled[step(stage.name)].component["outputDefinitions"]
     kinds = {name: one["artifactType"]["schemaTitle"] for name, one in outputs["artifacts"].items()}
-    assert kinds.pop("usage") == "system.Metrics"
-    assert stage.output in kinds
-    del kinds[stage.output]
-    assert kinds == {view: SHOWN[view] for view in stage.shows}
+    assert kinds.pop(stage.output) == f"system.{stage.output_kind.capitalize()}"
+    assert kinds == ({stage.shows: SHOWN[stage.shows]} if stage.shows else {})
     assert ("verdict" in outputs.get("parameters", {})) == stage.judges
 
 
 @pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
 def test_the_pipeline_feeds_a_stage_what_the_chain_feeds_it(compiled, stage):
     producers = {other.output: step(other.name) for other in CHAIN}
-    task = tasks(compiled)[step(stage.name)]
-    wired = {
-        name: source["taskOutputArtifact"]
-        for name, source in task["inputs"].get("artifacts", {}).items()
-    }
-    assert wired == {
-        folder: {"outputArtifactKey": folder, "producerTask": producers[folder]}
-        for folder in stage.inputs
+    assert compiled[step(stage.name)].inputs == {
+        "profile_json": ("resolve-profile", "Output"),
+        **{folder: (producers[folder], folder) for folder in stage.inputs},
     }
 
 
-def test_artifacts_have_the_kind_that_the_chain_says(compiled):
-    for stage in CHAIN:
-        component = compiled["components"][f"comp-{step(stage.name)}"]
-        schema = component["outputDefinitions"]["artifacts"][stage.output]["artifactType"]
-        assert schema["schemaTitle"] == f"system.{stage.output_kind.capitalize()}"
+def test_no_step_or_part_is_taken_from_the_cache(pipeline):
+    dags = [pipeline["root"], *pipeline["components"].values()]
+    tasks = [task for one in dags for task in one.get("dag", {}).get("tasks", {}).values()]
+    assert len(tasks) == len(CHAIN) + 2 + 3
+    assert all(task["cachingOptions"] == {} for task in tasks)
 
 
-def test_every_step_gets_the_resolved_profile_uncached(compiled):
-    for name, task in tasks(compiled).items():
-        assert task["cachingOptions"] == {}, name
-        if name not in ("resolve-profile", "require-valid"):
-            source = task["inputs"]["parameters"]["profile_json"]["taskOutputParameter"]
-            assert source["producerTask"] == "resolve-profile"
-
-
-def test_every_field_of_the_run_form_is_optional_and_described(compiled):
-    fields = compiled["root"]["inputDefinitions"]["parameters"]
+def test_every_field_of_the_run_form_is_optional_and_described(pipeline):
+    fields = pipeline["root"]["inputDefinitions"]["parameters"]
     defaults = {name: field.get("defaultValue") for name, field in fields.items()}
     assert {name: value for name, value in defaults.items() if value != ""} == {
         "profile": "laptop",
@@ -151,8 +142,8 @@ def test_every_field_of_the_run_form_is_optional_and_described(compiled):
     assert all(len(field["description"]) > 20 for field in fields.values())
 
 
-def test_steps_import_the_library_and_install_nothing(compiled):
-    for executor in compiled["deploymentSpec"]["executors"].values():
+def test_steps_import_the_library_and_install_nothing(pipeline):
+    for executor in pipeline["deploymentSpec"]["executors"].values():
         assert "pip install" not in " ".join(executor["container"]["command"])
 
 

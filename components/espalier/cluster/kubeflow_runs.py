@@ -4,8 +4,8 @@ The server's description of a run (2.17, files below backend/src/apiserver):
 
 - `run_details.task_details` has every node of the Argo workflow, as the persistence agent last
   reported it: name, state, times and children (server/api_converter.go, toModelTasks and
-  toApiPipelineTaskDetail). Users know only the steps among them; drivers, the nodes "root" and
-  "executor", and attempts are internal to KFP.
+  toApiPipelineTaskDetail). Users know only the steps among them and the nested pipelines, which
+  look alike here; drivers, the nodes "root" and "executor", and attempts are internal to KFP.
 - Error fields of runs and tasks are never filled. A node's message and its pod's name are only in
   the workflow, which GetRun of v1beta1 returns (toApiRunDetailV1).
 - Argo's "Omitted" (a step that was not reached) is an empty state here.
@@ -58,7 +58,7 @@ _PATIENCE_S = 900.0
 
 
 class Step(NamedTuple):
-    """One step of a run."""
+    """One step of a run, or a nested pipeline of steps."""
 
     name: str
     state: str
@@ -70,7 +70,7 @@ class Step(NamedTuple):
     pod: str = ""
     """Pod of its last attempt; set by `explained`."""
     attempts: int = 0
-    """Number of its pods; set by `explained`."""
+    """Number of its pods; set by `explained`. A nested pipeline has none."""
 
     @property
     def seconds(self) -> float | None:
@@ -106,9 +106,9 @@ class Run(NamedTuple):
 
     @property
     def failed_step(self) -> Step | None:
-        """The step that failed first."""
+        """The step that failed first; a nested pipeline began before it and ends with it."""
         failed = [step for step in self.steps if step.state == FAILED]
-        return min(failed, key=_end, default=None)
+        return min(reversed(failed), key=_end, default=None)
 
 
 class _Child(BaseModel):
@@ -331,6 +331,8 @@ def explained(api: KubeflowApi, run: Run) -> Run:
 def _explained_step(step: Step, workflow: _Workflow) -> Step:
     nodes = list(workflow.status.nodes.values())
     below = _below(nodes, step.name)
+    if any(node.name.endswith("-driver") for node in below):
+        return step  # a nested pipeline, with drivers of its steps
     if not any(node.has_failed for node in below):
         driver = _below(nodes, step.name + _DRIVER)
         below = driver if any(node.has_failed for node in driver) else below

@@ -108,7 +108,7 @@ def _collect(root: Path, run_dir: Path) -> None:
         task_dir = _task_dir(root, stage)
         open_artifact(task_dir / stage.output)
         replace_directory(task_dir / stage.output, run_dir / stage.output)
-        timings.record(stage.name, _usage(task_dir))
+        timings.record(stage.name, _usage(task_dir, stage.output))
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -122,8 +122,8 @@ def _task_dir(root: Path, stage: Stage) -> Path:
     return found[0]
 
 
-def _usage(task_dir: Path) -> Usage:
-    """The step's usage, which it logged as metrics of its `usage` output."""
-    output = json.loads((task_dir / "executor_output.json").read_bytes())
-    figures = output["artifacts"]["usage"]["artifacts"][0]["metadata"]
+def _usage(task_dir: Path, output: str) -> Usage:
+    """The step's usage, which is metadata of its output."""
+    noted = json.loads((task_dir / "executor_output.json").read_bytes())
+    figures = noted["artifacts"][output]["artifacts"][0]["metadata"]
     return Usage(seconds=figures["seconds"], peak_rss_mb=figures["peak_rss_mb"])

@@ -1,4 +1,4 @@
-"""Views of a finished step in Kubeflow's UI: figures, an HTML page, a text in Markdown.
+"""What Kubeflow's UI shows of a finished step: figures, an HTML page, a text in Markdown.
 
 `Stage.shows` of the chain lists the views of a stage; this module makes them from the artifact that
 the stage published. The UI shows a page in a frame, and only the first page of a step.
@@ -15,7 +15,7 @@ from typing import Any
 from espalier.records import ArtifactError, read_manifest
 from espalier.reporting import charts
 from espalier.reporting.comparison import compare
-from espalier.reporting.formats import number, visible, words
+from espalier.reporting.formats import visible, words
 from espalier.reporting.plots import (
     GRPO_CURVES,
     POLICIES,
@@ -65,6 +65,8 @@ def opened_artifact(folder: Path, profile: Mapping[str, Any]) -> RunDirectory:
 def step_figures(stage: str, run: RunDirectory) -> dict[str, float]:
     """Figures of a training stage (the last measured ones) or of `evaluate`, all finite.
 
+    Kubeflow keeps them as metadata of the stage's output. Other stages have none.
+
     Rates are 0-1; `_low` and `_high` are the ends of an interval.
 
     Raises:
@@ -94,6 +96,7 @@ def step_page(stage: str, run: RunDirectory) -> str:
         title=words(stage),
         profile=run.profile,
         curves=chart(run) if chart else None,
+        figures=step_figures(stage, run),
         phase_columns=charts.PHASE_COLUMNS,
         phases=charts.phase_tables(run) if stage == "train" else None,
         comparison=compare(results) if results else None,
@@ -104,18 +107,19 @@ def step_page(stage: str, run: RunDirectory) -> str:
     )
 
 
-def step_summary(stage: str, run: RunDirectory) -> str:
-    """The text of `validate` or `register`, in Markdown.
+def step_summary(run: RunDirectory) -> str:
+    """The text of `register`, in Markdown.
 
     Raises:
         ArtifactError: a file of the artifact is missing or damaged.
     """
-    lines = _validation(run) if stage == "validate" else _registration(run)
-    return "\n".join(lines) + "\n"
+    return "\n".join(_registration(run)) + "\n"
 
 
 def _trained(stage: str, run: RunDirectory) -> Iterator[tuple[str, float]]:
-    chart, curves = _CURVES[stage]
+    chart, curves = _CURVES.get(stage, (None, ()))
+    if chart is None:
+        return
     history = run.table(stage, "history.parquet")
     if history is None or chart(run) is None:
         return
@@ -144,42 +148,6 @@ def _evaluated(run: RunDirectory) -> Iterator[tuple[str, float]]:
             if ends := figures.get("ci95" if measure == "em" else f"{measure}_ci95"):
                 yield f"{name}_{measure}_low", float(ends[0])
                 yield f"{name}_{measure}_high", float(ends[1])
-
-
-def _validation(run: RunDirectory) -> Iterator[str]:
-    report = run.json("validate", "validation.json") or {}
-    yield f"## Validation: {report['verdict']}"
-    yield ""
-    for fault in report["faults"]:
-        yield f"- {_text(fault)}"
-    if report["faults"]:
-        yield ""
-    kept = (f"{number(count)} {words(name)}" for name, count in report["accepted"].items())
-    yield f"{'Would remain' if report['faults'] else 'Accepted'}: {', '.join(kept) or 'nothing'}."
-    failed = [
-        (suite, item)
-        for suite, found in report["suites"].items()
-        for item in found["expectations"]
-        if not item["success"]
-    ]
-    if not failed:
-        return
-    yield ""
-    yield from _table(
-        ("suite", "expectation", "column", "weight", "failing rows", "found", "rows"),
-        (
-            (
-                suite,
-                item["name"],
-                item["arguments"].get("column", ""),
-                item["weight"],
-                item["failing_rows"],
-                ", ".join(item.get("observed", ())) or item["problem"],
-                ", ".join(item["examples"]),
-            )
-            for suite, item in failed
-        ),
-    )
 
 
 def _registration(run: RunDirectory) -> Iterator[str]:

@@ -88,8 +88,6 @@ def require_valid(verdict: str, page: dsl.Input[dsl.HTML]) -> None:
 
 
 _SHOWN = {
-    "usage": "seconds and peak memory of this step",
-    "figures": "figures of the result",
     "page": "the result as a page",
     "summary": "the result in words",
     "verdict": "why rows were refused, as a JSON list",
@@ -121,11 +119,10 @@ def _description(summary: str, parameters: Iterable[str]) -> str:
 def ingest(
     profile_json: str,
     knowledge: dsl.Output[dsl.Dataset],
-    usage: dsl.Output[dsl.Metrics],
 ) -> None:
     from espalier.steps.running import run_stage
 
-    run_stage("ingest", profile_json, {}, knowledge.path, usage.log_metric)
+    run_stage("ingest", profile_json, {}, knowledge.path, knowledge.metadata)
 
 
 @_stage
@@ -133,12 +130,11 @@ def synthesize(
     profile_json: str,
     knowledge: dsl.Input[dsl.Dataset],
     synthetic: dsl.Output[dsl.Dataset],
-    usage: dsl.Output[dsl.Metrics],
 ) -> None:
     from espalier.steps.running import run_stage
 
     inputs = {"knowledge": knowledge.path}
-    run_stage("synthesize", profile_json, inputs, synthetic.path, usage.log_metric)
+    run_stage("synthesize", profile_json, inputs, synthetic.path, synthetic.metadata)
 
 
 @_stage
@@ -147,16 +143,14 @@ def validate(
     knowledge: dsl.Input[dsl.Dataset],
     synthetic: dsl.Input[dsl.Dataset],
     accepted: dsl.Output[dsl.Dataset],
-    usage: dsl.Output[dsl.Metrics],
     page: dsl.Output[dsl.HTML],
-    summary: dsl.Output[dsl.Markdown],
     verdict: dsl.OutputPath(str),  # pyright: ignore[reportInvalidTypeForm]
 ) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
 
     inputs = {"knowledge": knowledge.path, "synthetic": synthetic.path}
-    shown = ShownOutputs(page=page.path, summary=summary.path, verdict=verdict)
-    run_stage("validate", profile_json, inputs, accepted.path, usage.log_metric, shown)
+    shown = ShownOutputs(page=page.path, verdict=verdict)
+    run_stage("validate", profile_json, inputs, accepted.path, accepted.metadata, shown)
 
 
 @_stage
@@ -165,15 +159,13 @@ def prepare_policy(
     knowledge: dsl.Input[dsl.Dataset],
     accepted: dsl.Input[dsl.Dataset],
     base_policy: dsl.Output[dsl.Model],
-    usage: dsl.Output[dsl.Metrics],
-    figures: dsl.Output[dsl.Metrics],
     page: dsl.Output[dsl.HTML],
 ) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
 
     inputs = {"knowledge": knowledge.path, "accepted": accepted.path}
-    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
-    run_stage("prepare_policy", profile_json, inputs, base_policy.path, usage.log_metric, shown)
+    shown = ShownOutputs(page=page.path)
+    run_stage("prepare_policy", profile_json, inputs, base_policy.path, base_policy.metadata, shown)
 
 
 @_stage
@@ -182,20 +174,18 @@ def continue_pretraining(
     accepted: dsl.Input[dsl.Dataset],
     base_policy: dsl.Input[dsl.Model],
     pretrained_policy: dsl.Output[dsl.Model],
-    usage: dsl.Output[dsl.Metrics],
-    figures: dsl.Output[dsl.Metrics],
     page: dsl.Output[dsl.HTML],
 ) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
 
     inputs = {"accepted": accepted.path, "base_policy": base_policy.path}
-    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
+    shown = ShownOutputs(page=page.path)
     run_stage(
         "continue_pretraining",
         profile_json,
         inputs,
         pretrained_policy.path,
-        usage.log_metric,
+        pretrained_policy.metadata,
         shown,
     )
 
@@ -207,8 +197,6 @@ def warm_start(
     accepted: dsl.Input[dsl.Dataset],
     pretrained_policy: dsl.Input[dsl.Model],
     warm_policy: dsl.Output[dsl.Model],
-    usage: dsl.Output[dsl.Metrics],
-    figures: dsl.Output[dsl.Metrics],
     page: dsl.Output[dsl.HTML],
 ) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
@@ -218,8 +206,8 @@ def warm_start(
         "accepted": accepted.path,
         "pretrained_policy": pretrained_policy.path,
     }
-    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
-    run_stage("warm_start", profile_json, inputs, warm_policy.path, usage.log_metric, shown)
+    shown = ShownOutputs(page=page.path)
+    run_stage("warm_start", profile_json, inputs, warm_policy.path, warm_policy.metadata, shown)
 
 
 @_stage
@@ -229,7 +217,6 @@ def filter_curriculum(
     accepted: dsl.Input[dsl.Dataset],
     warm_policy: dsl.Input[dsl.Model],
     curriculum: dsl.Output[dsl.Dataset],
-    usage: dsl.Output[dsl.Metrics],
 ) -> None:
     from espalier.steps.running import run_stage
 
@@ -238,7 +225,7 @@ def filter_curriculum(
         "accepted": accepted.path,
         "warm_policy": warm_policy.path,
     }
-    run_stage("filter_curriculum", profile_json, inputs, curriculum.path, usage.log_metric)
+    run_stage("filter_curriculum", profile_json, inputs, curriculum.path, curriculum.metadata)
 
 
 @_stage
@@ -249,8 +236,6 @@ def train(
     curriculum: dsl.Input[dsl.Dataset],
     warm_policy: dsl.Input[dsl.Model],
     trained_policy: dsl.Output[dsl.Model],
-    usage: dsl.Output[dsl.Metrics],
-    figures: dsl.Output[dsl.Metrics],
     page: dsl.Output[dsl.HTML],
 ) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
@@ -261,8 +246,8 @@ def train(
         "curriculum": curriculum.path,
         "warm_policy": warm_policy.path,
     }
-    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
-    run_stage("train", profile_json, inputs, trained_policy.path, usage.log_metric, shown)
+    shown = ShownOutputs(page=page.path)
+    run_stage("train", profile_json, inputs, trained_policy.path, trained_policy.metadata, shown)
 
 
 @_stage
@@ -274,8 +259,6 @@ def evaluate(
     warm_policy: dsl.Input[dsl.Model],
     trained_policy: dsl.Input[dsl.Model],
     evaluation: dsl.Output[dsl.Dataset],
-    usage: dsl.Output[dsl.Metrics],
-    figures: dsl.Output[dsl.Metrics],
     page: dsl.Output[dsl.HTML],
 ) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
@@ -287,8 +270,8 @@ def evaluate(
         "warm_policy": warm_policy.path,
         "trained_policy": trained_policy.path,
     }
-    shown = ShownOutputs(figures=figures.log_metric, page=page.path)
-    run_stage("evaluate", profile_json, inputs, evaluation.path, usage.log_metric, shown)
+    shown = ShownOutputs(page=page.path)
+    run_stage("evaluate", profile_json, inputs, evaluation.path, evaluation.metadata, shown)
 
 
 @_stage
@@ -298,7 +281,6 @@ def register(
     trained_policy: dsl.Input[dsl.Model],
     accepted: dsl.Input[dsl.Dataset],
     registration: dsl.Output[dsl.Artifact],
-    usage: dsl.Output[dsl.Metrics],
     summary: dsl.Output[dsl.Markdown],
 ) -> None:
     from espalier.steps.running import ShownOutputs, run_stage
@@ -309,7 +291,7 @@ def register(
         "accepted": accepted.path,
     }
     shown = ShownOutputs(summary=summary.path)
-    run_stage("register", profile_json, inputs, registration.path, usage.log_metric, shown)
+    run_stage("register", profile_json, inputs, registration.path, registration.metadata, shown)
 
 
 LAUNCHES = "launch_"

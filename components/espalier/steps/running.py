@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +42,6 @@ _SHOWN_FAULTS, _SHOWN_CHARACTERS = 20, 1000
 class ShownOutputs:
     """Outputs of a step besides its artifact; None where the step has no such output."""
 
-    figures: Callable[[str, float], None] | None = None
-    """Takes a name and a figure."""
     page: str | None = None
     """Path of an HTML file."""
     summary: str | None = None
@@ -57,7 +55,7 @@ def run_stage(
     profile_json: str,
     inputs: Mapping[str, str],
     output: str,
-    log_metric: Callable[[str, float], None],
+    metadata: dict[str, float],
     shown: ShownOutputs | None = None,
 ) -> None:
     """Run one stage on the paths that Kubeflow's launcher or kfp.local provides.
@@ -70,7 +68,7 @@ def run_stage(
         inputs: artifact folder -> its path; Kubeflow's launcher may have filled it with the objects
             of an artifact that espalier published (`espalier.storage.layout`).
         output: path of the artifact folder that the stage publishes.
-        log_metric: receives `seconds` and `peak_rss_mb` when the stage has ended.
+        metadata: of the output; takes `seconds`, `peak_rss_mb` and the figures of the result.
         shown: the step's other outputs.
 
     Raises:
@@ -92,11 +90,13 @@ def run_stage(
             published, faults = refused.report, refused.faults
             _say(name, f"refused rows, for {len(faults)} reasons; the next step ends the run")
         usage = meter.read()
-        _show(name, profile, published, shown)
+        metadata |= {
+            "seconds": round(usage.seconds, 3),
+            "peak_rss_mb": round(usage.peak_rss_mb, 1),
+        }
+        _show(name, profile, published, metadata, shown)
         if shown.verdict is not None:
             _write_verdict(Path(shown.verdict), faults)
-    log_metric("seconds", round(usage.seconds, 3))
-    log_metric("peak_rss_mb", round(usage.peak_rss_mb, 1))
 
 
 def require_valid(verdict: str, report_uri: str) -> None:
@@ -150,19 +150,23 @@ def _quiet_libraries() -> None:
     logging.getLogger().setLevel(logging.WARNING)
 
 
-def _show(name: str, profile: Profile, published: Path, shown: ShownOutputs) -> None:
-    if shown.figures is None and shown.page is None and shown.summary is None:
+def _show(
+    name: str,
+    profile: Profile,
+    published: Path,
+    metadata: dict[str, float],
+    shown: ShownOutputs,
+) -> None:
+    if shown.page is None and shown.summary is None:
         return
     from espalier.reporting import step_views  # it imports matplotlib
 
     run = step_views.opened_artifact(published, profile.model_dump(mode="json"))
-    if shown.figures is not None:
-        for figure, value in step_views.step_figures(name, run).items():
-            shown.figures(figure, value)
+    metadata |= step_views.step_figures(name, run)
     if shown.page is not None:
         Path(shown.page).write_text(step_views.step_page(name, run), encoding="utf-8")
     if shown.summary is not None:
-        Path(shown.summary).write_text(step_views.step_summary(name, run), encoding="utf-8")
+        Path(shown.summary).write_text(step_views.step_summary(run), encoding="utf-8")
 
 
 def _write_verdict(path: Path, faults: Sequence[str]) -> None:

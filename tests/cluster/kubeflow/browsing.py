@@ -114,7 +114,7 @@ class Pages:
         return self.page.url.rpartition("/")[2].partition("?")[0]
 
     def step(self, name):
-        """A step in the graph."""
+        """A step or a nested pipeline in the graph."""
         return self._node(f"task.{name}")
 
     def artifact(self, step, name):
@@ -129,6 +129,10 @@ class Pages:
         """The graph of a run, once it shows what its steps came to."""
         self.open(f"/runs/details/{run_id}")
         self.page.get_by_test_id("execution-icon-active").first.wait_for()
+
+    def enter(self, part):
+        """Open a nested pipeline of the graph."""
+        self.step(part).get_by_test_id("expand-button").dispatch_event("click")
 
     def select(self, node, tab=None):
         """Open the panel beside the graph, and one of its tabs."""

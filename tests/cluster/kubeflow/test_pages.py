@@ -6,12 +6,17 @@ import uuid
 
 import pytest
 
-from espalier.chain import CHAIN
 from tests.cluster.kubeflow import browsing, form
 from tests.cluster.kubeflow.runs import ACCOUNT, of_runs, submitted, tasks
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
-STEPS = [stage.name.replace("_", "-") for stage in CHAIN]
+PARTS = {
+    "data": ("ingest", "synthesize", "validate", "require-valid"),
+    "training": (
+        "prepare-policy", "continue-pretraining", "warm-start", "filter-curriculum", "train",
+    ),
+    "judgement": ("evaluate", "register"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +57,12 @@ def refused(kubeflow):
 
 @pytest.mark.slow
 def test_an_uploaded_pipeline_shows_every_stage(pages, uploaded):
-    pages.open("/pipelines/details/{}/version/{}".format(*uploaded))
-    for name in ("resolve-profile", "require-valid", *STEPS):
-        pages.step(name).wait_for()
+    for part, steps in PARTS.items():
+        pages.open("/pipelines/details/{}/version/{}".format(*uploaded))
+        pages.step("resolve-profile").wait_for()
+        pages.enter(part)
+        for name in steps:
+            pages.step(name).wait_for()
 
 
 @pytest.mark.slow
@@ -98,15 +106,40 @@ def test_what_is_typed_into_the_form_reaches_the_run(kubeflow, pages, blank_form
 def test_the_graph_of_a_finished_run_is_all_green(pages, finished):
     pages.open_run(finished["run_id"])
     done = pages.page.locator(".react-flow__node [data-testid=CheckCircleIcon]")
-    done.nth(len(STEPS) + 1).wait_for(state="attached")
-    assert done.count() == len(STEPS) + 2, "the stages, resolve-profile and require-valid"
+    done.nth(len(PARTS)).wait_for(state="attached")
+    assert done.count() == len(PARTS) + 1, "the nested pipelines and resolve-profile"
     pages.picture("graph")
 
 
+def entered(pages, run, part):
+    """The graph of a nested pipeline of a run."""
+    pages.open_run(run["run_id"])
+    pages.enter(part)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["validate", "warm-start", "train", "evaluate"])
-def test_an_html_artifact_is_shown_whole(pages, finished, step):
-    pages.open_run(finished["run_id"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_nested_pipeline_of_a_finished_run_is_all_green(pages, finished, part):
+    entered(pages, finished, part)
+    pages.step(PARTS[part][-1]).wait_for()
+    done = pages.page.locator(".react-flow__node [data-testid=CheckCircleIcon]")
+    done.nth(len(PARTS[part]) - 1).wait_for(state="attached")
+    assert done.count() == len(PARTS[part])
+    pages.picture(f"graph-of-{part}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "step"),
+    [
+        ("data", "validate"),
+        ("training", "warm-start"),
+        ("training", "train"),
+        ("judgement", "evaluate"),
+    ],
+)
+def test_an_html_artifact_is_shown_whole(pages, finished, part, step):
+    entered(pages, finished, part)
     pages.select(pages.artifact(step, "page"), "Visualization")
     frame = pages.page.frame_locator("iframe")
     frame.locator("body :visible").first.wait_for()
@@ -118,28 +151,28 @@ def test_an_html_artifact_is_shown_whole(pages, finished, step):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["validate", "register"])
-def test_a_markdown_artifact_is_shown_as_text(pages, finished, step):
-    pages.open_run(finished["run_id"])
-    pages.select(pages.artifact(step, "summary"), "Visualization")
+def test_a_markdown_artifact_is_shown_as_text(pages, finished):
+    entered(pages, finished, "judgement")
+    pages.select(pages.artifact("register", "summary"), "Visualization")
     text = pages.page.locator(".markdown-viewer")
     text.wait_for()
     assert "| ---" not in text.inner_text(), "a table that is not one"
-    pages.picture(f"summary-of-{step}")
+    pages.picture("summary-of-register")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "artifact"), [("train", "figures"), ("train", "usage")])
-def test_metrics_are_shown_as_a_table(pages, finished, step, artifact):
-    pages.open_run(finished["run_id"])
-    pages.select(pages.artifact(step, artifact), "Visualization")
-    pages.page.get_by_text("Scalar Metrics").wait_for()
-    pages.picture(f"{artifact}-of-{step}")
+def test_figures_are_on_the_page_of_the_output_they_are_of(pages, finished):
+    entered(pages, finished, "training")
+    pages.select(pages.artifact("train", "trained_policy"), "Artifact Info")
+    pages.page.get_by_role("link", name="trained_policy").click()
+    for figure in ("best_dev_em", "peak_rss_mb"):
+        pages.page.get_by_text(figure, exact=True).wait_for()
+    pages.picture("figures-of-train")
 
 
 @pytest.mark.slow
 def test_a_step_shows_its_own_log(pages, finished):
-    pages.open_run(finished["run_id"])
+    entered(pages, finished, "judgement")
     pages.select(pages.step("evaluate"), "Logs")
     pages.page.get_by_test_id("logs-view-window").get_by_text("evaluate").first.wait_for()
     pages.picture("log")
@@ -165,7 +198,7 @@ def test_a_schedule_is_made_from_the_form(kubeflow, pages, blank_form):
 
 @pytest.mark.slow
 def test_a_failed_validation_says_what_failed(pages, refused):
-    pages.open_run(refused["run_id"])
+    entered(pages, refused, "data")
     failed = pages.step("require-valid").locator("[data-testid=ErrorIcon]")
     failed.wait_for()
     pages.picture("refused")
@@ -177,7 +210,7 @@ def test_a_failed_validation_says_what_failed(pages, refused):
 
 @pytest.mark.slow
 def test_a_failed_validation_shows_its_report(pages, refused):
-    pages.open_run(refused["run_id"])
+    entered(pages, refused, "data")
     pages.select(pages.artifact("validate", "page"), "Visualization")
     frame = pages.page.frame_locator("iframe")
     frame.get_by_text("question_length").first.wait_for()

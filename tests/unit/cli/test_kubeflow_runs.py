@@ -23,7 +23,10 @@ def kubeflow(monkeypatch):
 
 
 def submitted(kubeflow, *steps, name="r1"):
-    """A run of these steps, one after the other; a name that ends in "!" fails with 3."""
+    """A run of these steps, one after the other; a name that ends in "!" fails with 3.
+
+    The step "a/b" is b in the nested pipeline a.
+    """
     kubeflow.kept["/experiments"] = [{"experiment_id": "e", "display_name": "espalier"}]
     run = {
         "run_id": f"5b0c7a3e-2d1f-4a57-9a3b-{len(kubeflow.runs):012}", "display_name": name,
@@ -32,10 +35,10 @@ def submitted(kubeflow, *steps, name="r1"):
     }  # fmt: skip
     kubeflow._start(run)
     kubeflow.runs.append(run)
-    names = [step.rstrip("!") for step in steps]
+    parts, names = zip(*(step.rstrip("!").rpartition("/")[::2] for step in steps), strict=True)
     made = {
-        name: Step(name, names[:number][-1:], 3 if steps[number].endswith("!") else 0, 0)
-        for number, name in enumerate(names)
+        name: Step(name, names[:number][-1:], 3 if steps[number].endswith("!") else 0, 0, part)
+        for number, (part, name) in enumerate(zip(parts, names, strict=True))
     }
     kubeflow.workflows[run["run_id"]] = Workflow("data-to-model-x7", made, 1772600767)
     return run["run_id"]
@@ -77,6 +80,21 @@ def test_a_run_is_shown_with_its_steps_alone(kubeflow):
     train = shown["steps"][1]
     assert (train["state"], train["attempts"]) == ("FAILED", 1)
     assert train["pod"].startswith("data-to-model-x7-retry-system-container-impl-")
+
+
+def test_nested_pipelines_are_shown_before_their_steps(kubeflow):
+    finished(kubeflow, "data/ingest", "data/validate", "training/train!", "judgement/evaluate")
+    workflow = workflow_of(kubeflow)
+    kubeflow.logs[workflow.pod(workflow.steps["train"])] = "error: no space left\n"
+    steps = json.loads(done("runs", "show", "r1", "--json"))["steps"]
+    assert [(step["name"], step["state"]) for step in steps] == [
+        ("data", "SUCCEEDED"), ("ingest", "SUCCEEDED"), ("validate", "SUCCEEDED"),
+        ("training", "FAILED"), ("train", "FAILED"), ("judgement", "OMITTED"),
+    ]  # fmt: skip
+    assert [bool(step["attempts"]) for step in steps] == [False, True, True, False, True, False]
+    result = espalier("runs", "show", "r1", "--follow")
+    assert "step train: " in result.stderr
+    assert "  error: no space left" in result.stderr.splitlines()
 
 
 def test_a_running_run_shows_what_it_reached_and_waits_for(kubeflow):

@@ -214,9 +214,7 @@ def test_a_step_starts_from_the_named_model_in_the_bucket(tmp_path, monkeypatch)
         artifact(Path(path), {"tasks/train.jsonl": f"{task}\n".encode()})
     profile = Profile(policy=PolicyConfig(model=Path(str(reference))))
     output = tmp_path / "base_policy"
-    run_stage(
-        "prepare_policy", profile.model_dump_json(), inputs, str(output), lambda name, value: None
-    )
+    run_stage("prepare_policy", profile.model_dump_json(), inputs, str(output), {})
     assert read_manifest(output).inputs["policy.model"] == content
     said = json.loads((output / "run.json").read_bytes())
     assert (said["dialect"], said["first_task"]) == ("tags", "train-1")

@@ -12,6 +12,7 @@ from espalier.config import KubeflowConfig, KubernetesConfig
 from espalier.config.cluster import amount
 from espalier.orchestration.pipelines import compile_pipeline
 from espalier.records import ProfileError
+from tests.factories.compiled_steps import compiled_steps
 from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES, TRAINER
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
@@ -136,8 +137,8 @@ def test_every_retry_has_time_for_its_own_deadline(tmp_path):
     settings = KubernetesConfig(retries=3, deadline_s=7200, kubeflow=kubeflow)
     compile_pipeline(tmp_path / "p.yaml", {}, settings, None)
     pipeline, _ = yaml.safe_load_all((tmp_path / "p.yaml").read_text())
-    for task in pipeline["root"]["dag"]["tasks"].values():
-        policy = {k: float(str(v).rstrip("s")) for k, v in task["retryPolicy"].items()}
+    for step in compiled_steps(pipeline).values():
+        policy = {k: float(str(v).rstrip("s")) for k, v in step.task["retryPolicy"].items()}
         assert (policy["maxRetryCount"], policy["backoffDuration"]) == (3, 60)
         pauses_s = sum(60 * policy["backoffFactor"] ** number for number in range(3))
         # Argo counts from the creation of the first pod and ends a running attempt at the end

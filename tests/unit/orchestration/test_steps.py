@@ -130,7 +130,7 @@ def test_a_step_hands_the_profile_on_and_logs_its_cost(monkeypatch, tmp_path):
     logged, given, out = {}, [], tmp_path / "out"
     monkeypatch.setattr(Stage, "run", lambda _stage, *inputs: given.extend(inputs))
     text = Profile(seed=4).model_dump_json()
-    run_stage("validate", text, {"knowledge": "k"}, str(out), logged.__setitem__)
+    run_stage("validate", text, {"knowledge": "k"}, str(out), logged)
     assert given[:3] == [Profile(seed=4), {"knowledge": Path("k")}, out]
     assert logged["peak_rss_mb"] > 1
     assert 0 <= logged["seconds"] < 60
@@ -165,11 +165,9 @@ FAULTS = ["tasks: expectation splits_are_known failed on column split (r): found
 
 def ran(folder, **changes):
     """What a step of validation logs and shows."""
-    paths = {name: str(folder / name) for name in ("page", "summary", "verdict")} | changes
+    paths = {name: str(folder / name) for name in ("page", "verdict")} | changes
     logged, shown = {}, ShownOutputs(**paths)
-    run_stage(
-        "validate", Profile().model_dump_json(), {}, str(folder / "out"), logged.__setitem__, shown
-    )
+    run_stage("validate", Profile().model_dump_json(), {}, str(folder / "out"), logged, shown)
     return logged, shown
 
 
@@ -177,7 +175,6 @@ def test_refused_rows_are_shown_and_judged_by_the_next_step(refused):
     logged, shown = ran(refused)
     assert logged["seconds"] >= 0
     assert Path(shown.page).read_text() == "<p>why</p>"
-    assert "stopped" in Path(shown.summary).read_text()
     with pytest.raises(SystemExit) as ended:
         require_valid(Path(shown.verdict).read_text(), "s3://bucket/run/page")
     message = ended.value.code
@@ -217,7 +214,7 @@ def test_a_step_waits_for_mlflow_and_says_so(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(tracking, "_opened_stage", open_stage)
     with pytest.raises(SystemExit, match="experiment"):
-        run_stage("train", Profile().model_dump_json(), {}, str(tmp_path / "out"), print)
+        run_stage("train", Profile().model_dump_json(), {}, str(tmp_path / "out"), {})
     assert pauses == [5.0, 10.0]
     assert "5 s" in capsys.readouterr().err
 
