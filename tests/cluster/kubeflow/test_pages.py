@@ -161,7 +161,7 @@ def test_a_markdown_artifact_is_shown_as_text(pages, finished):
 
 
 @pytest.mark.slow
-def test_figures_are_on_the_page_of_the_output_they_are_of(pages, finished):
+def test_figures_are_on_the_page_of_their_output(pages, finished):
     entered(pages, finished, "training")
     pages.select(pages.artifact("train", "trained_policy"), "Artifact Info")
     pages.page.get_by_role("link", name="trained_policy").click()

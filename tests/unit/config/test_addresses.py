@@ -25,7 +25,7 @@ ASKED = {"source": "sql", "documents_query": "q"}
 SECTIONS = {
     "KubeflowConfig.endpoint": (KubeflowConfig, "endpoint", {}, WEB + IN_A_QUERY),
     "KubeflowConfig.ui": (KubeflowConfig, "ui", {}, WEB + IN_A_QUERY),
-    "VllmConfig.url": (VllmConfig, "url", {}, WEB),
+    "VllmConfig.urls": (VllmConfig, "urls", {}, WEB),
     "EndpointConfig.url": (EndpointConfig, "url", {}, WEB + IN_A_QUERY),
     "KnowledgeConfig.database": (KnowledgeConfig, "database", ASKED, DATABASES),
     "of an MCP server": (ServerConfig, "url", {}, WEB),
@@ -43,7 +43,8 @@ def test_every_address_of_a_profile_is_listed_here():
         for section, schema in Profile.model_json_schema()["$defs"].items()
         for key, kind in schema.get("properties", {}).items()
         if re.search(r"url|uri|^ui$|address|endpoint$|database$", key)
-        and "string" in {kind.get("type"), *(one.get("type") for one in kind.get("anyOf", ()))}
+        and "string"
+        in {one.get("type") for one in (kind, kind.get("items", {}), *kind.get("anyOf", ()))}
     }
     assert found - NO_ADDRESSES == {name for name in SECTIONS if "." in name}
 

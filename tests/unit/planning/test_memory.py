@@ -80,7 +80,7 @@ def test_what_only_samples_takes_memory_of_the_accelerator():
     assert "KV cache" not in found.host
     assert memory(profile(), GPU, StageWork()).accelerator == {}
     # or on a server
-    on_server = {"engine": "vllm", "max_rows": 10, "vllm": {"url": "http://127.0.0.1:8000"}}
+    on_server = {"engine": "vllm", "max_rows": 10, "vllm": {"urls": "http://127.0.0.1:8000"}}
     asked = profile(rollout=on_server)
     assert memory(asked, GPU, JUDGING).accelerator == {}
     served = server_mib(asked, SIZE)
