@@ -164,7 +164,7 @@ def test_a_markdown_artifact_is_shown_as_text(pages, finished):
 def test_figures_are_on_the_page_of_their_output(pages, finished):
     entered(pages, finished, "training")
     pages.select(pages.artifact("train", "trained_policy"), "Artifact Info")
-    pages.page.get_by_role("link", name="trained_policy").click()
+    pages.page.get_by_role("link", name="trained_policy", exact=True).click()
     for figure in ("best_dev_em", "peak_rss_mb"):
         pages.page.get_by_text(figure, exact=True).wait_for()
     pages.picture("figures-of-train")
