@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -202,10 +202,11 @@ class RunHandle:
     experiment_id: str
     parent_run_id: str | None = None
     pipeline_run_id: str | None = None
-    """Run of the whole pipeline: the parent, or the parent's parent if Kubeflow's MLflow plugin
-    makes a run for each task."""
-    ends_parent: bool = False
-    """Whether the stages have to end the parent, because no process of its own does."""
+    """Run of the whole pipeline: the highest above it. Kubeflow's MLflow plugin makes runs between,
+    one for each part of the pipeline and one for each task."""
+    ends_parent: Literal["always", "killed", "never"] = "never"
+    """When the stage has to end the parent: always, where no process of its own does; where the
+    stage is killed, for the plugin's run of a task, which the plugin then leaves as RUNNING."""
     unsent: Path | None = None
     """Folder that keeps figures while the server is away, for `send_unsent`; None keeps none."""
 

@@ -178,12 +178,14 @@ def _opened_stage(uri: str, stage: str, profile: Profile) -> RunHandle:
             )
         with reaching(uri, f"look up earlier attempts at {stage}"):
             earlier = _earlier_attempts(client, parent)
-        return _stage_handle(_handle(client, uri, parent), stage, earlier)
+        handle = _stage_handle(_handle(client, uri, parent), stage, earlier)
+        is_plugins = parent_id != os.environ.get(PARENT_VARIABLE)
+        return replace(handle, ends_parent="killed" if is_plugins else "never")
     experiment = _experiment(client, uri, profile)
     if kubeflow_run := os.environ.get(KUBEFLOW_RUN_VARIABLE):
         parent = _run_of_kubeflow(client, uri, experiment, kubeflow_run, profile)
         handle = _stage_handle(_handle(client, uri, parent), stage)
-        return replace(handle, ends_parent=True)
+        return replace(handle, ends_parent="always")
     with reaching(uri, f"open a run for {stage}"):
         tags = {**source_tags(), STAGE_TAG: stage}
         return _handle(client, uri, client.create_run(experiment, tags=tags, run_name=stage))
@@ -334,12 +336,13 @@ def mark_killed(tracker: Tracker) -> None:
 
 
 def _end_parent(run: RunHandle, status: str) -> None:
-    """End a parent that no process holds open.
+    """End the parent where that is left to the stage (`RunHandle.ends_parent`).
 
     Raises:
         RegistryAwayError: the server is away. If the stage did not finish, this is only logged.
     """
-    if not run.ends_parent or run.parent_run_id is None:
+    is_due = run.ends_parent == "always" or (run.ends_parent, status) == ("killed", "KILLED")
+    if not is_due or run.parent_run_id is None:
         return
     parent_id = run.parent_run_id
 
@@ -389,9 +392,18 @@ def _stage_handle(parent: RunHandle, stage: str, earlier: Sequence[str] = ()) ->
             if run.data.tags[PARENT_TAG] != parent.run_id:
                 parent.client.set_tag(run.info.run_id, PARENT_TAG, parent.run_id)
             parent.client.update_run(run.info.run_id, "RUNNING")
-    above = parent.parent_run_id or parent.run_id
     own = _handle(parent.client, parent.uri, run)
-    return replace(own, parent_run_id=parent.run_id, pipeline_run_id=above)
+    return replace(own, parent_run_id=parent.run_id, pipeline_run_id=_highest_above(parent))
+
+
+def _highest_above(run: RunHandle) -> str:
+    """Id of the run at the top of the tree that `run` is in."""
+    top, above = run.run_id, run.parent_run_id
+    with reaching(run.uri, "look up the run of the pipeline"):
+        while above is not None:
+            top = above
+            above = run.client.get_run(top).data.tags.get(PARENT_TAG)
+    return top
 
 
 def _current_run(parent: RunHandle, stage: str, earlier: Sequence[str]) -> Run | None:

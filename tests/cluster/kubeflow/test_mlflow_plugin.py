@@ -34,10 +34,14 @@ def stopped(kubeflow):
 
 @pytest.fixture(scope="module")
 def tracked(stopped):
-    """The run of MLflow for all, those of tasks, and by the name of a task what is below it."""
+    """The run of MLflow for all, those of tasks, and by the name of a task what is below it.
+
+    Below a task that is a part of the pipeline are those of the part's tasks.
+    """
     found = mlflow_runs()
     (parent,) = [run for run in found if run.data.tags.get("kfp.pipeline_run_id") == stopped]
-    of_tasks = _below(found, parent)
+    of_parts = _below(found, parent)
+    of_tasks = [*of_parts, *(task for part in of_parts for task in _below(found, part))]
     return parent, of_tasks, {task.info.run_name: _below(found, task) for task in of_tasks}
 
 
@@ -73,7 +77,9 @@ def test_a_stopped_run_is_ended_in_mlflow(stopped):
     def ended():
         found = mlflow_runs()
         (parent,) = [run for run in found if run.data.tags.get("kfp.pipeline_run_id") == stopped]
-        below = [one for task in _below(found, parent) for one in [task, *_below(found, task)]]
-        return "RUNNING" not in {run.info.status for run in [parent, *below]}
+        tree = [parent]
+        for run in tree:  # what is found below is looked at in its turn
+            tree += _below(found, run)
+        return "RUNNING" not in {run.info.status for run in tree}
 
     wait_until(ended, "a run of MLflow is RUNNING for ever", 120)

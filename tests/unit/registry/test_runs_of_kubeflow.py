@@ -114,14 +114,42 @@ def test_a_stage_lies_below_the_task_of_the_plugin(client, target, kubeflow, mon
     assert client.get_run(task.info.run_id).info.status == "RUNNING", "Kubeflow ends it"
 
 
-def task_of_plugin(client, of_run, name, monkeypatch):
-    """Kubeflow's plugin makes the run of a task, and names it in the step's environment."""
+def task_of_plugin(client, of_run, name, monkeypatch, part=None):
+    """Kubeflow's plugin makes the run of a task, and names it in the step's environment.
+
+    The task is in the whole pipeline, or in a part of it, whose run the plugin ends at once.
+    """
     experiment = of_run.tracker.run.experiment_id
-    tags = {"mlflow.parentRunId": of_run.run_id}
+    tags = {"mlflow.parentRunId": part or of_run.run_id}
     task = client.create_run(experiment, tags=tags, run_name=name).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", task)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
     return task
+
+
+def test_stages_of_a_nested_pipeline_belong_to_the_whole(client, target, kubeflow, monkeypatch):
+    of_run = open_parent_run(target, "kfp run", {})
+    part = task_of_plugin(client, of_run, "training", monkeypatch)
+    client.set_terminated(part, "FINISHED")
+    task = task_of_plugin(client, of_run, "train", monkeypatch, part)
+    with stage_tracking("train", Profile()) as tracker:
+        stage = tracker.run
+    assert (stage.parent_run_id, stage.pipeline_run_id) == (task, of_run.run_id)
+    assert client.get_run(task).info.status == "RUNNING", "Kubeflow ends it"
+
+
+@pytest.mark.parametrize("how", ["in time", "at once"])
+def test_a_stopped_stage_ends_the_run_of_its_task(client, target, kubeflow, monkeypatch, how):
+    """Kubeflow looks for runs to end below those that have not ended, and a part's has."""
+    of_run = open_parent_run(target, "kfp run", {})
+    task = task_of_plugin(client, of_run, "train", monkeypatch)
+    with contextlib.suppress(KeyboardInterrupt), stage_tracking("train", Profile()) as tracker:
+        if how == "at once":
+            mark_killed(tracker)
+            assert client.get_run(task).info.status == "KILLED"
+        raise KeyboardInterrupt
+    assert client.get_run(task).info.status == "KILLED"
+    assert client.get_run(of_run.run_id).info.status == "RUNNING", "Kubeflow ends it"
 
 
 def below(client, of_run, run_id):
