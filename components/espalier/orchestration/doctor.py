@@ -226,7 +226,7 @@ def rights_of_steps(profile: Profile) -> dict[tuple[str, str, str], str]:
     cluster = profile.kubernetes
     own, sandboxes = cluster.kubeflow.namespace or cluster.pipeline_namespace, cluster.sandboxes
     rights = {
-        # without it a step's program ends well, and Argo's container `wait` with Unauthorized
+        # without it a step's program succeeds, but Argo's container `wait` fails with Unauthorized
         (own, "argoproj.io", "workflowtaskresults"): "create patch",
         (own, "", "configmaps kfp-launcher"): "get",
     }

@@ -4,9 +4,9 @@ A stage in a process of its own finds its parent by the first of these that is s
 
     ESPALIER_PARENT_RUN   set by `espalier run`, whose process ends the parent
     MLFLOW_RUN_ID         set by whoever created the Job; in a Kubeflow step by its MLflow plugin,
-                          which nests a run for each task below one for the pipeline, and ends both.
-                          A retried run of Kubeflow gets further ones for the tasks that it repeats;
-                          the stage's own run goes on, below the newest
+                          which makes a run for each task below those of its part and of the
+                          pipeline, and ends them. If Kubeflow repeats a task, the plugin makes
+                          another run for it; the stage's own run goes on, moved below the newest
     ESPALIER_RUN_ID       id of the Kubeflow run: the first stage makes the parent, with the tag
                           `kubeflow.run_id`. No process holds it open: each stage sets it to RUNNING
                           when it begins; a failed stage or the last one ends it

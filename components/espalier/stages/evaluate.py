@@ -174,11 +174,6 @@ def _judge_all(
 ) -> dict[str, PolicyEvaluation]:
     """Judge the policies without a kept evaluation; policies with equal weights share one."""
     settings = [suite.digest, STAGES["evaluate"].digest(profile)]
-
-    def roll_out(policy_dir: Path, environments: Environments) -> PolicyEvaluation:
-        roller = Roller.open(policy_dir / "policy", environments, profile)
-        return evaluate_on_suite(roller, suite, profile.seed)
-
     judged = {}
     with (
         remembering(profile, inputs["accepted"]).environments(
@@ -189,7 +184,8 @@ def _judge_all(
         environments = environments_over(VIEW)
         for name, folder in _ARTIFACTS.items():
             key = json_digest([digests[name], *settings])
-            judged[name] = finished.get(key, partial(roll_out, inputs[folder], environments))
+            evaluate = partial(_roll_out, profile, suite, inputs[folder], environments)
+            judged[name] = finished.get(key, evaluate)
             progress.advance()
     return judged
 
@@ -209,18 +205,20 @@ def _judged_as_written(
     if not part.tasks:
         return {}
     settings = [part.digest, STAGES["evaluate"].digest(profile), "as written"]
-
-    def roll_out(policy_dir: Path, environments: Environments) -> PolicyEvaluation:
-        roller = Roller.open(policy_dir / "policy", environments, profile)
-        return evaluate_on_suite(roller, part, profile.seed)
-
     judged = {}
     with family.environments_as_written(inputs["knowledge"]) as environments:
         for name in (BASELINE, "trained"):
             key = json_digest([digests[name], *settings])
-            evaluate = partial(roll_out, inputs[_ARTIFACTS[name]], environments)
+            evaluate = partial(_roll_out, profile, part, inputs[_ARTIFACTS[name]], environments)
             judged[name] = finished.get(key, evaluate).rows
     return judged
+
+
+def _roll_out(
+    profile: Profile, suite: Suite, policy_dir: Path, environments: Environments
+) -> PolicyEvaluation:
+    roller = Roller.open(policy_dir / "policy", environments, profile)
+    return evaluate_on_suite(roller, suite, profile.seed)
 
 
 def _write(

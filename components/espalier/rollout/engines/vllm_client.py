@@ -21,7 +21,7 @@ _HEALTH_WITHIN_S = 5.0
 _OPENED = "espalier_opened"
 """Entry of a response's `extensions`: whether a connection was opened for it."""
 _EXCERPT = 300
-"""Characters of a server's own message that an error repeats."""
+"""Most characters of a server's message that an error quotes."""
 
 
 class _Logprobs(BaseModel):
@@ -161,12 +161,7 @@ class VllmClient:
         return answer
 
     async def call(
-        self,
-        method: str,
-        path: str,
-        payload: Mapping[str, object] | None = None,
-        *,
-        attempts: int | None = None,
+        self, method: str, path: str, payload: Mapping[str, object] | None = None
     ) -> dict[str, object]:
         """Send one request and return the JSON object of the answer.
 
@@ -177,7 +172,7 @@ class VllmClient:
             ServerAwayError: still failing after `attempts`, or slower than `request_timeout_s`.
             EngineError: refused, or answered by something else than a JSON object.
         """
-        return self._json(path, await self.request(method, path, payload, attempts=attempts))
+        return self._json(path, await self.request(method, path, payload))
 
     async def request(
         self,

@@ -19,7 +19,7 @@ import math
 import socket
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,9 +34,9 @@ from espalier.rollout.engines.vllm_weights import (
 )
 
 _MOST_OF_MEAN = 1.25
-"""Open sessions that a server may have, as a multiple of the mean, before others are preferred."""
+"""A server with more open sessions than this multiple of the mean gets no new ones."""
 _MORE = 2
-"""Further sessions that it may have, so that few ones do not part from each other."""
+"""Sessions added to that limit: without them even two sessions of one task would part."""
 _OTHERS_WITHIN_S = 10.0
 """How long servers that are still starting are awaited once another one is ready."""
 _LOOKS_EVERY_S = 5.0
@@ -49,7 +49,8 @@ class PooledServer:
     """One server of the pool, across its connections."""
 
     url: str
-    client: VllmClient
+    client: VllmClient = field(init=False)
+    """Its connections, which belong to one event loop."""
     is_ready: bool = False
     """Whether it was there when it was last needed."""
     loaded: Loaded | None = None
@@ -106,13 +107,9 @@ class ServerPool:
         if self._is_connected:
             yield
             return
-        known = set(self.servers)
-        found = await self._addresses()
-        self.servers = {
-            url: self.servers.get(url) or PooledServer(url, self._client(url)) for url in found
-        }
-        for url in known & set(found):
-            self.servers[url].client = self._client(url)
+        known, self.servers = self.servers, {}
+        for url in await self._addresses():
+            self._connect(known.get(url) or PooledServer(url))
         self._is_connected = True
         try:
             await self._wait_until_ready()
@@ -229,9 +226,9 @@ class ServerPool:
         while True:
             await asyncio.sleep(_LOOKS_EVERY_S)
             for url in await self._addresses():
-                server = self.servers.get(url)
-                if server is None:
-                    server = self.servers[url] = PooledServer(url, self._client(url))
+                if url not in self.servers:
+                    self._connect(PooledServer(url))
+                server = self.servers[url]
                 if server.loaded is None and await server.client.health_fault() is None:
                     await self._admit(server)
 
@@ -340,10 +337,11 @@ class ServerPool:
                 raise error
             self._leave_out(server, error)
 
-    def _client(self, url: str) -> VllmClient:
-        return VllmClient(
-            self._config, url, connections=self._connections, backoff_s=self._backoff_s
+    def _connect(self, server: PooledServer) -> None:
+        server.client = VllmClient(
+            self._config, server.url, connections=self._connections, backoff_s=self._backoff_s
         )
+        self.servers[server.url] = server
 
     async def _addresses(self) -> list[str]:
         found = await asyncio.gather(*map(addresses_of, self._config.urls))
@@ -351,10 +349,10 @@ class ServerPool:
 
 
 async def addresses_of(url: str) -> Iterable[str]:
-    """The addresses behind `url`: several where its host name has several, as a headless Service's.
+    """Return the servers behind `url`: one for each IP address of its host name.
 
-    A name that cannot be resolved now stays as it is: its server is away. So does one of https,
-    whose certificate is for the name.
+    The name of a headless Service has one address for each pod. A name that cannot be resolved now
+    stays as it is, and its server is away. A name with https stays too: the certificate is for it.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80

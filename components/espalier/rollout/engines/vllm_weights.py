@@ -40,7 +40,8 @@ class Loaded(NamedTuple):
     model: str
     """Name that requests ask for."""
     version: str
-    """Version number and digest of the files; it also salts the server's prefix cache."""
+    """Version number and digest of the files. Requests send it as `cache_salt`, so that cached keys
+    of other weights are not used."""
 
 
 Found = Literal["loaded", "restarted", "others"]

@@ -137,7 +137,7 @@ class StatedTriples:
         return tuple(self.facts(title, lines).get(label, ())) or None
 
     def wording(self, label: str) -> tuple[str, ...]:
-        """Words with which prose states the relations of a label, other than the label's own."""
+        """Words by which sentences state the relations of a label, without the label's own."""
         if not self._prose:
             return ()
         names = (name for name, one in self._graph.relations.items() if one.label == label)
