@@ -16,7 +16,7 @@ from espalier.cli.kubeflow_runs import connected, details, leave, watched
 if TYPE_CHECKING:
     from espalier.cluster.kubeflow import KubeflowApi
     from espalier.cluster.schedules import Schedule
-    from espalier.config import ImagesConfig, Profile
+    from espalier.config import ImagesConfig, ModelReference, Profile
 
 schedule = typer.Typer(
     name="schedule",
@@ -53,14 +53,14 @@ def compile_(
     profile is compiled in: images, resources, GPUs, nodes, volumes, secrets and labels of the pods.
     """
     from espalier.config import ImagesConfig
-    from espalier.orchestration.pipelines import compile_pipeline, form_defaults
+    from espalier.orchestration.pipelines import compile_pipeline, form_defaults, pinned_model
     from espalier.steps.profiles import named_profile
 
     resolved = named_profile(profile, set_ or ())
     settings = resolved.kubernetes
     defaults = form_defaults(profile, set_ or ())
     compile_pipeline(out, defaults, settings, image)
-    _note_model(defaults.get("base_model"))
+    _note_model(pinned_model(resolved))
     _note_files(resolved)
     _note_tags(settings.images if image is None else ImagesConfig(cpu=image, train=image))
     typer.echo(f"wrote {out}")
@@ -97,11 +97,11 @@ def submit(
     """
     from espalier.cluster.kubeflow import start_run
     from espalier.cluster.kubeflow_runs import explained
-    from espalier.orchestration.pipelines import compile_profile, form_defaults
+    from espalier.orchestration.pipelines import compile_profile, pinned_model
 
     with connected(profile, set_) as (api, resolved):
         _note_tags(resolved.kubernetes.images)
-        _note_model(form_defaults(profile, set_ or ()).get("base_model"))
+        _note_model(pinned_model(resolved))
         _note_files(resolved)
         compile_to = partial(compile_profile, profile, set_ or ())
         run_id = start_run(api, name or resolved.name, compile_to)
@@ -256,10 +256,10 @@ def _note(notes: Sequence[str]) -> None:
         typer.echo(f"note: {note}", err=True)
 
 
-def _note_model(reference: str | int | None) -> None:
+def _note_model(reference: ModelReference | None) -> None:
     """Print to stderr from where pods fetch a named model."""
     if reference is not None:
-        push = f"espalier models push {str(reference).partition('@')[0]} --to ADDRESS"
+        push = f"espalier models push {reference.model.name} --to ADDRESS"
         _note(
             [
                 f"pods fetch the model {reference} from ESPALIER_ARTIFACTS/models; "

@@ -17,6 +17,7 @@ from espalier.config import (
     ImagesConfig,
     KubernetesConfig,
     ModelReference,
+    Profile,
     named_reference,
     open_named_model,
     override_tables,
@@ -114,10 +115,10 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     resolved = named_profile(profile, overrides)
     model = resolved.policy.model
     base: dict[str, str] = {}
-    if (named := named_reference(model)) is not None:
+    if (named := pinned_model(resolved)) is not None:
         # left empty where it can be, so that who chooses another profile gets that one's model
-        if (pinned := _pinned(named)) != named.as_added:
-            base = {"base_model": str(pinned)}
+        if named != named.as_added:
+            base = {"base_model": str(named)}
     elif model is not None and not model.is_absolute():
         raise ProfileError(
             f"policy.model = {model}: pods look for it in their image or on a volume; give the "
@@ -140,8 +141,14 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     return {"profile": text, "seed": resolved.seed, **base}
 
 
-def _pinned(named: ModelReference) -> ModelReference:
-    if named.digest:
+def pinned_model(profile: Profile) -> ModelReference | None:
+    """The named model that the run's pods fetch, by its digest; None for a directory.
+
+    Raises:
+        PolicyError: this machine's copy is damaged.
+    """
+    named = named_reference(profile.policy.model)
+    if named is None or named.digest:
         return named
     if named.directory.exists():
         return named.pinned(open_named_model(named))

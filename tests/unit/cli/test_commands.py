@@ -197,7 +197,6 @@ def test_compile_writes_a_pipeline_and_says_where_pods_look(espalier, tmp_path):
     assert f"espalier-cpu:{__version__}" in result.stderr
     reference = f"smollm2@{NAMED_MODELS['smollm2'].content}"
     assert reference in result.stderr
-    assert reference in out.read_text()
     assert next(yaml.safe_load_all(out.read_text()))["pipelineInfo"]["name"] == "data-to-model"
     refused = espalier(*given, str(tmp_path / "pipeline.txt"))
     assert (refused.exit_code, "pipeline.yaml" in refused.stderr) == (1, True)

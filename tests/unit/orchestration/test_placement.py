@@ -154,13 +154,15 @@ def compiled_pipeline(tmp_path_factory):
 
 def test_no_step_stands_in_a_loop_or_exit_handler(compiled_pipeline):
     """There Kubeflow ignores retries (kubeflow/pipelines#12389, #13897), and counts (#12131)."""
-    tasks = compiled_pipeline["root"]["dag"]["tasks"]
-    components = compiled_pipeline["components"]
-    assert len(tasks) == len(STAGES) + 2
+    steps = compiled_steps(compiled_pipeline)
+    assert len(steps) == len(STAGES) + 2
+    parts = compiled_pipeline["root"]["dag"]["tasks"]
+    assert {step.part for step in steps.values()} - {""} < parts.keys()
+    tasks = parts | {name: step.task for name, step in steps.items()}
     for name, task in tasks.items():
         assert not [key for key in task if "iterator" in key.lower() or "trigger" in key], name
-        assert int(task["retryPolicy"]["maxRetryCount"]) == KubernetesConfig().retries, name
-        assert "executorLabel" in components[task["componentRef"]["name"]], "no group of steps"
+    for name, step in steps.items():
+        assert int(step.task["retryPolicy"]["maxRetryCount"]) == KubernetesConfig().retries, name
 
 
 def test_what_stages_make_goes_by_uri(compiled_pipeline):
