@@ -9,7 +9,7 @@ from espalier.curriculum.pool import TaskPool
 from espalier.policy.hardware import Hardware
 from espalier.records import NullTracker
 from espalier.rollout.roller import Roller, kind_choice
-from espalier.training.checkpoint import CheckpointStore
+from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.parallel import Processes
 from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
 from espalier.training.rl.ledger import JOURNAL, DrawJournal
@@ -93,7 +93,7 @@ def run_beside(warm, directory, tracker=None, dev_score=greedy, tasks=TASKS, **t
         sampler=sampler,
         pool=pool,
         dev_score=lambda: DevScore(dev_score(dev_roller)),
-        publisher=WorkerPublisher(local, policy, worker),
+        publisher=WorkerPublisher(local, lambda _: cloned_weights(policy.model), worker),
     )
     worker.start()
     loop = RlLoop(profile, parts, store)

@@ -64,6 +64,11 @@ def publish_warm(policy, artifact):
 def write_inputs(folder):
     """Artifact folders as far as training reads them; the policy is warm."""
     publish_warm(warm_policy(folder / "warm"), folder / "warm_policy")
+    write_curriculum(folder)
+
+
+def write_curriculum(folder):
+    """The tasks, and the accepted ones, without a policy."""
     (folder / "curriculum").mkdir()
     (folder / "accepted" / "tasks").mkdir(parents=True)
     write_tasks(folder / "curriculum" / "tasks.jsonl", TASKS)

@@ -1,6 +1,7 @@
 """A server that speaks vLLM's protocol and samples from nothing: tokens count up from the seed."""
 
 import json
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,13 @@ class VllmDouble(Server):
         self.on_cpu = False
         self.ready = True
         self.is_paused = False
+        self.pauses = 0
+        self.turn_s = 0.0
+        """How long a completion takes; a pause or `finish` ends it sooner."""
+        self.under_way = 0
+        """Number of completions that it has begun and not ended."""
+        self.changed = threading.Condition()
+        """Notified when it is paused or resumed, and when a completion ends."""
         self.on_request = lambda path: None
         """Called with the path of each request before it is answered."""
         self.is_dead = False
@@ -30,6 +38,8 @@ class VllmDouble(Server):
         self.starts = 1
         """Number of its processes so far; a connection lasts as long as its process."""
         self.logprob = -0.25
+        self.logprob_of = lambda body: self.logprob
+        """What it says of every token of an answer."""
         self.cache = {}
         """(salt, ids) -> the weights that keys of this prompt and its action were computed with."""
         self.keeps_cache = False
@@ -43,7 +53,7 @@ class VllmDouble(Server):
     def read(self, body):
         """Read a prompt; log-probs are off by a nat where the cache's keys are of other weights."""
         salt, prompt = body.get("cache_salt"), tuple(body["prompt"])
-        answer = completion(body, self.logprob)
+        answer = completion(body, self.logprob_of(body))
         keys = [weights for (of, ids), weights in self.cache.items()
                 if of == salt and ids == prompt[: len(ids)]]  # fmt: skip
         if any(weights != self.weights for weights in keys):
@@ -51,6 +61,31 @@ class VllmDouble(Server):
         self.cache_hits += bool(keys)
         self.cache[salt, (*prompt, *answer["choices"][0]["token_ids"])] = self.weights
         return answer
+
+    def complete(self, body):
+        """Answer as vLLM: a paused server keeps new requests waiting, and breaks old ones off."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.is_paused, timeout=30)
+            before = self.pauses
+            self.under_way += 1
+            self.changed.wait_for(
+                lambda: self.pauses > before or not self.turn_s, timeout=self.turn_s
+            )
+            answer, is_cut = self.read(body), self.pauses > before
+            self.under_way -= 1
+            self.changed.notify_all()
+        if is_cut:
+            [choice] = answer["choices"]
+            kept = len(choice["token_ids"]) // 2
+            choice |= {"token_ids": choice["token_ids"][:kept], "finish_reason": "abort"}
+            del choice["logprobs"]["token_logprobs"][kept:]
+        return answer
+
+    def finish(self):
+        """End the completions under way, and take no time for others."""
+        with self.changed:
+            self.turn_s = 0.0
+            self.changed.notify_all()
 
     def asked(self, path):
         return [body for seen, body, _ in self.seen if seen.endswith(path)]
@@ -71,7 +106,11 @@ class _Handler(Handler):
         self._respond(None)
 
     def do_POST(self):
-        self._respond(json.loads(self.read_body() or "null"))
+        body = self.read_body()
+        if len(body) < int(self.headers.get("Content-Length") or 0):  # the client has left
+            self.close_connection = True
+            return
+        self._respond(json.loads(body or "null"))
 
     def _respond(self, body):
         double, path = self.server, self.path.split("?")[0]
@@ -109,13 +148,18 @@ def _usual(double, path, body):
     if path in ("/reset_prefix_cache", "/pause", "/resume"):
         return _control(double, path)
     if path == "/v1/completions":
-        return (503, {"error": "paused"}) if double.is_paused else (200, double.read(body))
+        return 200, double.complete(body)
     return 404, {"error": "no such route"}
 
 
 def _control(double, path):
     if path != "/reset_prefix_cache":
-        double.is_paused = path == "/pause"
+        with double.changed:
+            double.is_paused = path == "/pause"
+            double.pauses += double.is_paused
+            double.changed.notify_all()
+            if double.is_paused:
+                double.changed.wait_for(lambda: not double.under_way, timeout=30)
         return 200, {"status": path[1:]}
     if not double.keeps_cache:
         double.cache.clear()

@@ -22,7 +22,8 @@ class VllmConfig(Section):
         default="weights", exclude_if=lambda it: it == "weights"
     )
     """What the servers get after an update: all weights, or the adapter of policy.lora, for servers
-    that were started on its base model with --enable-lora."""
+    that were started on its base model with --enable-lora. Running turns go on with new weights
+    where they are; with an adapter they end on the old one, and the next turn has the new one."""
     model: str = Field(default="policy", min_length=1)
     """Name under which it serves the policy (--served-model-name)."""
     key_file: Path | None = None
@@ -34,8 +35,7 @@ class VllmConfig(Section):
     attempts: int = Field(default=5, ge=1)
     """Attempts at a request before a broken connection or server error is reported."""
     exchange_timeout_s: float = Field(default=1800.0, gt=0, exclude_if=lambda it: it == 1800)
-    """Seconds that all requests of an exchange of weights may take together; the server first
-    finishes its running generations."""
+    """Seconds that all requests of an exchange of weights may take together."""
 
     @field_validator("urls", mode="before")
     @classmethod

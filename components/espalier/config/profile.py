@@ -223,18 +223,6 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
-    def _sampling_ahead_has_its_engine(self) -> Self:
-        staleness = self.training.asynchronous.max_staleness
-        if staleness and self.rollout.engine == "vllm":
-            raise ValueError(
-                f"training.asynchronous.max_staleness={staleness} samples ahead from a copy of the "
-                'policy in this process, but rollout.engine = "vllm" samples on a server, whose '
-                "weights would change during episodes: set max_staleness = 0, or engine = "
-                '"lockstep"'
-            )
-        return self
-
-    @model_validator(mode="after")
     def _an_exchanged_adapter_is_trained(self) -> Self:
         rollout = self.rollout
         exchanged = rollout.vllm.exchange if rollout.engine == "vllm" else "weights"

@@ -110,12 +110,12 @@ class AsynchronousConfig(Section):
 
     max_staleness: int = Field(default=0, ge=0)
     """Most policy versions between sampling and learning; 0 alternates them. Above 0 a run does not
-    repeat bit for bit, since timing decides which groups are ready. Only for
-    rollout.engine = "lockstep"."""
+    repeat bit for bit, since timing decides which groups are ready."""
     publish_every: int = Field(default=1, ge=1)
-    """Optimizer steps between two versions that are sampled from. Groups of different versions
-    cannot share a batch: with slow tools many versions are in flight, each with a few rows, and
-    fewer versions make larger batches."""
+    """Optimizer steps between two versions that are sampled from. In this process, groups of
+    different versions cannot share a batch: with slow tools many versions are in flight, each with
+    a few rows, and fewer versions make larger batches. vLLM servers read their contexts again after
+    each exchange of weights; the learner's own rollouts always have the newest weights."""
 
     @model_validator(mode="after")
     def _versions_live_until_the_next(self) -> Self:

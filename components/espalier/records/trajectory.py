@@ -116,6 +116,7 @@ class Trajectory:
     answer: str | None
     finish_reason: FinishReason
     policy_version: int
+    """Version of the policy that sampled it; the oldest of several."""
     token_ids: tuple[int, ...] = ()
     action_mask: tuple[int, ...] = ()
     behavior_logprobs: tuple[float, ...] = ()
@@ -127,6 +128,9 @@ class Trajectory:
     began in a window of its own, and `turns` contains the reflections between them."""
     detour: str = ""
     """Kind of detour in a teacher's demonstration; empty without one."""
+    token_versions: tuple[int, ...] = ()
+    """Version of the policy that sampled each token, 0 where action_mask is 0; empty where
+    `policy_version` sampled all of them."""
 
     @property
     def total_reward(self) -> float:
@@ -173,6 +177,7 @@ _SCHEMA = pa.schema(
         ("window_starts", pa.list_(pa.int32())),
         ("attempts", pa.int32()),
         ("detour", pa.string()),
+        ("token_versions", pa.list_(pa.int64())),
     ]
 )
 
@@ -246,6 +251,7 @@ def _row(trajectory: Trajectory) -> dict[str, object]:
         "window_starts": list(trajectory.window_starts),
         "attempts": trajectory.attempts,
         "detour": trajectory.detour,
+        "token_versions": list(trajectory.token_versions),
     }
 
 
@@ -269,6 +275,7 @@ def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
             )
         fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
     fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]
+    fields["token_versions"] = tuple(row["token_versions"] or ())  # pyright: ignore[reportArgumentType]
     fields["window_starts"] = tuple(row["window_starts"])  # pyright: ignore[reportArgumentType]
     fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
     fields["tool_results"] = tuple(

@@ -37,7 +37,7 @@ class EpisodeTranscript:
 
     def __init__(self, task: Task) -> None:
         self.policy_version = 0
-        """Version of the weights that the current window is sampled from."""
+        """Version of the weights that the engine had when the current window began."""
         self.pieces: list[TurnPieces] = []
         """Pairs for `Dialect.drifted_turns`: each message of the first window, and what was read
         after it."""
@@ -46,6 +46,7 @@ class EpisodeTranscript:
         self._token_ids: list[int] = []
         self._action_mask: list[int] = []
         self._logprobs: list[float] = []
+        self._versions: list[int] = []
         self._turns: list[Turn] = []
         self._window_starts: list[int] = [0]
         self.num_attempts = 1
@@ -85,6 +86,7 @@ class EpisodeTranscript:
         self._token_ids += action.token_ids
         self._action_mask += [1] * len(action.token_ids)
         self._logprobs += action.logprobs
+        self._versions += action.versions or [self.policy_version] * len(action.token_ids)
         end = len(self._token_ids)
         self._messages.append(parsed.message())
         self._turns.append(Turn(action_start=start, action_end=end, observation_end=end))
@@ -158,6 +160,8 @@ class EpisodeTranscript:
     ) -> Trajectory:
         """Return the record of the finished episode."""
         results = () if environment is None else environment.tool_results
+        sampled = [v for v, on in zip(self._versions, self._action_mask, strict=True) if on]
+        oldest = min(sampled, default=self.policy_version)
         turn_rewards = sum(turn.reward for turn in self._turns)
         if turn_rewards and reward:
             reward = {**reward, TURNS_TERM: turn_rewards}
@@ -169,7 +173,8 @@ class EpisodeTranscript:
             reward=reward,
             answer=None if environment is None else environment.answer,
             finish_reason=reason,
-            policy_version=self.policy_version,
+            policy_version=oldest,
+            token_versions=tuple(self._versions) if max(sampled, default=oldest) > oldest else (),
             token_ids=tuple(self._token_ids),
             action_mask=tuple(self._action_mask),
             behavior_logprobs=tuple(self._logprobs),
@@ -183,6 +188,7 @@ class EpisodeTranscript:
         self._token_ids += piece.token_ids
         self._action_mask += [0] * len(piece.token_ids)
         self._logprobs += [0.0] * len(piece.token_ids)
+        self._versions += [0] * len(piece.token_ids)
 
 
 SUMMARY_REQUEST = (

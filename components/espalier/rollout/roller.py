@@ -6,10 +6,10 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -30,6 +30,8 @@ from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner
 from espalier.rollout.player import Player, installed_player
 from espalier.rollout.stragglers import Stragglers, all_ended
 from espalier.rollout.waits import EpisodeWaits, exit_if_hung, hangs_after_s
+
+T = TypeVar("T")
 
 
 def kind_choice(dialect: Dialect, epsilon: float) -> KindChoice | None:
@@ -135,6 +137,14 @@ def start_after(task: Task, trajectory: Trajectory, turns: int) -> EpisodeStart:
     )
 
 
+class RunsCoroutine(Protocol):
+    """Runs a coroutine in an event loop and returns its result, as `asyncio.run` does."""
+
+    def __call__(self, main: Coroutine[Any, Any, T], /) -> T:
+        """Return the coroutine's result, or raise its error."""
+        ...
+
+
 _JUDGING_WORKERS = 8
 """Fewest threads that judge the attempts of agents."""
 
@@ -160,6 +170,7 @@ class Roller:
         profile: Profile,
         *,
         for_training: bool = False,
+        run: RunsCoroutine = asyncio.run,
     ) -> None:
         """Store the parts that episodes are run with.
 
@@ -172,6 +183,7 @@ class Roller:
             for_training: the policy learns from the episodes: they explore (`rollout.exploration`),
                 and lost ones are dropped. Otherwise they are played again
                 (`rollout.max_replays`), so that scores can be compared.
+            run: runs a rollout's coroutine in the event loop that its engine belongs to.
         """
         self.dialect = dialect
         self.drift = DriftCount(dialect, profile.rollout)
@@ -185,6 +197,7 @@ class Roller:
         rule = profile.training.stragglers if for_training else None
         self.stragglers = None if rule is None else Stragglers(rule)
         """Closes groups without their slowest episodes; None waits for all."""
+        self._run = run
         self._engine = engine
         self._environments = environments
         self._profile = profile
@@ -294,7 +307,11 @@ class Roller:
 
     def load_weights(self, policy_dir: Path, version: int) -> None:
         """Sample from the weights in `policy_dir` from now on, as version `version`."""
-        asyncio.run(self._engine.load_weights(policy_dir, version))
+        self._run(self.exchange_weights(policy_dir, version))
+
+    async def exchange_weights(self, policy_dir: Path, version: int) -> None:
+        """As `load_weights`, also inside `serving`, where the engine allows it there."""
+        await self._engine.load_weights(policy_dir, version)
 
     def roll_out(
         self,
@@ -323,7 +340,7 @@ class Roller:
         """
         starts = [(task, ()) for task in tasks for _ in range(samples)]
         with self._timed():
-            return asyncio.run(
+            return self._run(
                 self._roll_out(
                     starts, temperature=temperature, seed=seed, on_lost=on_lost, group_size=samples
                 )
@@ -344,7 +361,7 @@ class Roller:
             )
         repeated = [start for start in starts for _ in range(samples)]
         with self._timed():
-            return asyncio.run(
+            return self._run(
                 self._roll_out(
                     repeated, temperature=temperature, seed=seed, on_lost=_ignored, group_size=1
                 )
@@ -359,7 +376,7 @@ class Roller:
                 return await self.waits.by_the_deadline(asyncio.gather(*answers))
 
         with self._timed():
-            return asyncio.run(answered())
+            return self._run(answered())
 
     @contextmanager
     def _timed(self) -> Generator[None]:

@@ -61,7 +61,7 @@ class Policy(NamedTuple):
 
 class _Sampled(NamedTuple):
     version: int
-    """Version of the policy that wrote it."""
+    """Version of the policy that wrote it; the oldest of several."""
     completion: Completion
 
 
@@ -315,7 +315,8 @@ class Attempt:
             session = await engine.open(prompt_ids, sampling)
             version = engine.policy_version
             try:
-                return _Sampled(version, await session.sample(max_tokens=most))
+                completion = await session.sample(max_tokens=most)
+                return _Sampled(min(completion.versions, default=version), completion)
             finally:
                 session.close()
 

@@ -9,7 +9,7 @@ import pytest
 from espalier.config import Profile, parse_profile
 from espalier.config.profile import override_tables
 from espalier.records import ProfileError
-from tests.unit.config.options import Option, all_options, pairs
+from tests.unit.config.options import all_options, pairs
 
 PAID = {"url": "https://host/v1", "model": "m", "prompt_price": 1.0}
 NEEDS = {
@@ -136,13 +136,6 @@ def test_every_pair_of_options_holds_or_names_both():
             dropped += [pair for option in pair if not holds(option, dumped)]
     assert not dropped
     assert not unnamed
-
-
-def test_sampling_ahead_with_a_server_is_refused():
-    ahead = Option("training.asynchronous.max_staleness", 1)
-    server = Option("rollout.engine", "vllm")
-    with pytest.raises(ProfileError, match=r"max_staleness=1.*vllm"):
-        parsed([ahead, server])
 
 
 def test_the_walk_has_options_of_every_kind():

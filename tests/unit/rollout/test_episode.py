@@ -33,7 +33,7 @@ from tests.factories.tiny import (
     tiny_dialect,
     tiny_tokenizer,
 )
-from tests.fakes.scripted_engine import ScriptedEngine
+from tests.fakes.scripted_engine import ScriptedEngine, ScriptedSession
 
 TASK = make_task(question="What is the currency of the country of Lyon?", gold=("Euro",), hops=2)
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro <answer> x </answer>"))
@@ -93,6 +93,34 @@ def test_a_right_answer_is_rewarded_with_outcome_and_format():
 def test_a_trajectory_survives_its_file(tmp_path, overflow):
     limits = EpisodeConfig(max_tokens=70, max_turn_tokens=16, overflow=overflow)
     trajectory = _play(_engine(), limits=limits)
+    write_trajectories(tmp_path / "t.parquet", [trajectory])
+    assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
+
+
+def test_each_token_has_the_version_that_sampled_it(tmp_path):
+    """Where weights are exchanged while an episode is under way."""
+    engine, versions = _engine(), iter(range(4, 99))
+
+    async def open_on_servers(prompt_ids, sampling):
+        session = await ScriptedEngine.open(engine, prompt_ids, sampling)
+
+        async def sample(*, max_tokens):
+            action = await ScriptedSession.sample(session, max_tokens=max_tokens)
+            first = next(versions)
+            cut = len(action.token_ids) // 2
+            of_each = (first,) * cut + (first + 1,) * (len(action.token_ids) - cut)
+            return action._replace(versions=of_each)
+
+        session.sample = sample
+        return session
+
+    engine.open = open_on_servers
+    trajectory = _play(engine)
+    told = list(zip(trajectory.token_versions, trajectory.action_mask, strict=True))
+    sampled = [version for version, on in told if on]
+    assert (trajectory.policy_version, sorted(set(sampled))) == (4, [4, 5, 6, 7])
+    assert sampled == sorted(sampled)
+    assert {version for version, on in told if not on} == {0}
     write_trajectories(tmp_path / "t.parquet", [trajectory])
     assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
 

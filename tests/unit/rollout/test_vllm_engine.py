@@ -256,3 +256,134 @@ def test_the_key_goes_to_the_server_and_into_no_message(server, policy_dir, tmp_
         asyncio.run(engine.load_weights(policy_dir, 1))
     assert {key for _, _, key in server.seen} == {"Bearer s3cret"}
     assert "s3cret" not in caplog.text + str(raised.value) + repr(raised.value.__cause__)
+
+
+def tell_versions(server):
+    """Let the log-probs say which of the policies `v0`, `v1` ... it samples from."""
+
+    def number():
+        _, _, found = str(server.weights).rpartition("/v")
+        return int(found) if found.isdecimal() else 0
+
+    server.logprob_of = lambda _: -0.01 * (1 + number())
+
+
+@pytest.fixture
+def versions(tmp_path):
+    return [policy_at(tmp_path / f"v{n}", weights=b"%d" % n) for n in range(2)]
+
+
+def turns_of(server):
+    return [body for body in server.asked("/v1/completions") if body["top_k"] != 1]
+
+
+async def cut_turn(server, versions, engine, sampling):
+    """Sample one action, in whose first request the second version is loaded."""
+    server.on_request = lambda path: path == "/resume" and server.finish()
+    await engine.load_weights(versions[0], 0)
+    async with engine.serving():
+        session = await engine.open([1, 2, 3], sampling)
+        server.turn_s = 30.0
+        turn = asyncio.create_task(session.sample(max_tokens=12))
+        while not server.under_way:
+            await asyncio.sleep(0.001)
+        await engine.load_weights(versions[1], 1)
+        action = await turn
+        session.close()
+    return action
+
+
+def test_a_cut_turn_goes_on_with_the_new_weights(server, versions):
+    """Each token says what sampled it, and nothing is read from the old weights' cache."""
+    tell_versions(server)
+    sampling = Sampling(temperature=1.0, seed=4)
+    engine = engine_of(server, request_timeout_s=60)
+    action = asyncio.run(cut_turn(server, versions, engine, sampling))
+    assert action.versions == tuple(sorted(action.versions))
+    assert set(action.versions) == {0, 1}
+    for version, logprob in zip(action.versions, action.logprobs, strict=True):
+        assert logprob == pytest.approx(-0.01 * (1 + version))
+    first, second = turns_of(server)
+    kept = action.versions.count(0)
+    assert second["prompt"] == [*first["prompt"], *action.token_ids[:kept]]
+    assert first["cache_salt"] != second["cache_salt"] == server.version
+
+
+def test_a_request_too_late_for_old_weights_is_repeated(server, versions):
+    tell_versions(server)
+    engine, sampling = engine_of(server), Sampling(temperature=1.0, seed=4)
+
+    async def episode():
+        await engine.load_weights(versions[0], 0)
+        async with engine.serving():
+            session = await engine.open([1, 2, 3], sampling)
+            server.is_paused = True  # it waits there when the exchange begins
+            turn = asyncio.create_task(session.sample(max_tokens=12))
+            while not turns_of(server):
+                await asyncio.sleep(0.001)
+            await engine.load_weights(versions[1], 1)
+            action = await turn
+            session.close()
+        return action
+
+    action = asyncio.run(episode())
+    assert set(action.versions) == {1}
+    assert set(action.logprobs) == {-0.02}
+    assert [body["cache_salt"][0] for body in turns_of(server)] == ["0", "1"]
+
+
+def test_a_stop_text_that_a_cut_divides_ends_the_action(server, versions):
+    """The server looks for it in the tokens of one request alone, where ids only rise."""
+
+    class EndsWhereIdsFall(StopsAtOneId):
+        def ends_action(self, action_ids):
+            return list(action_ids[-2:]) != sorted(set(action_ids[-2:]))
+
+    tell_versions(server)
+    config = VllmConfig(urls=(server.url,), attempts=3, ready_timeout_s=5, request_timeout_s=60)
+    engine = VllmServerEngine(config, EndsWhereIdsFall(), max_rows=4, backoff_s=0.001)
+    fell = 0
+    for seed in range(8):
+        sampling = Sampling(temperature=1.0, seed=seed)
+        action = asyncio.run(cut_turn(server, versions, engine, sampling))
+        kept = action.versions.count(0)
+        if kept and action.token_ids[kept] <= action.token_ids[kept - 1]:
+            fell += 1
+            assert action.stopped
+            assert len(action.token_ids) == kept + 1
+        assert len(action.token_ids) == len(action.logprobs) == len(action.versions)
+    assert fell, "no action had its end at the cut"
+
+
+def test_an_adapter_stays_until_its_requests_have_ended(server, tmp_path):
+    directories = []
+    for number in range(4):
+        directories.append(policy_at(tmp_path / f"v{number}"))
+        adapter = directories[-1] / "adapter"
+        adapter.mkdir()
+        (adapter / "adapter_config.json").write_text("{}")
+        (adapter / "adapter_model.safetensors").write_bytes(b"%d" % number)
+    engine = engine_of(server, exchange="adapter", request_timeout_s=60)
+
+    async def episode():
+        await engine.load_weights(directories[0], 0)
+        async with engine.serving():
+            session = await engine.open([1], Sampling(temperature=1.0, seed=4))
+            server.turn_s = 30.0
+            turn = asyncio.create_task(session.sample(max_tokens=4))
+            while not server.under_way:
+                await asyncio.sleep(0.001)
+            for number in (1, 2):
+                await engine.load_weights(directories[number], number)
+            names = [name.split("-")[1] for name in server.adapters]
+            server.finish()
+            old = await turn
+            new = await session.sample(max_tokens=4)
+            await engine.load_weights(directories[3], 3)
+            session.close()
+            return names, old, new
+
+    names, old, new = asyncio.run(episode())
+    assert names == ["0", "1", "2"], "the first one is still asked"
+    assert (set(old.versions), set(new.versions)) == ({0}, {2})
+    assert [name.split("-")[1] for name in server.adapters] == ["2", "3"]

@@ -236,6 +236,8 @@ def test_groups_ended_by_screening_or_a_filter_do_not_train(changes, sampled):
 class FakeReplica:
     """Plays a group in `seconds`, or fails; notes what it was opened with."""
 
+    takes_weights_in_flight = False
+
     def __init__(self, log, seconds=0.0, failure=None):
         self.in_flight = 0
         self._log, self._seconds, self._failure = log, seconds, failure
@@ -289,6 +291,59 @@ def test_a_group_ends_under_the_version_it_began_under(started):
     played = [worker.take(wait=True) for _ in range(2)]
     assert [(group.draw, group.version) for group in played] == [(1, 1), (0, 0)]
     assert worker.num_replicas == 2
+
+
+def test_a_replica_on_servers_takes_weights_while_it_samples(started):
+    log = []
+
+    class Servers(FakeReplica):
+        takes_weights_in_flight = True
+
+        async def open(self, version, weights):
+            self.is_open, self._version = True, version
+            log.append(("open", version))
+
+    worker = started(lambda: Servers(log, 0.2))
+    for version in range(2):
+        worker.publish(version, {})
+        worker.order(_order(version))
+    assert [worker.take(wait=True).draw for _ in range(2)] == [0, 1]
+    assert worker.num_replicas == 1
+    assert log == [("open", 0), ("open", 1)], "it was never closed"
+
+
+def test_a_coroutine_beside_the_groups_runs_under_the_published_weights(started):
+    log = []
+    worker = started(lambda: FakeReplica(log))
+
+    async def noted():
+        await asyncio.sleep(0)
+        return list(log)
+
+    worker.publish(0, {})
+    worker.publish(1, {})
+    assert worker.run(noted())[-1] == ("open", 1)
+    failing = started(lambda: FakeReplica([], failure=ValueError("no such tool")))
+    failing.publish(0, {})
+    with pytest.raises(ZeroDivisionError):
+        failing.run(divided())
+    worker.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        worker.run(noted())
+
+
+async def divided():
+    return 1 / 0
+
+
+def test_whoever_waits_for_a_worker_that_fails_hears_of_it(started):
+    def broken():
+        raise RuntimeError("no memory")
+
+    worker = started(broken)
+    worker.publish(0, {})
+    with pytest.raises(RuntimeError, match="no memory"):
+        worker.run(asyncio.sleep(60))
 
 
 def test_an_idle_replica_serves_the_next_version(started):
@@ -393,7 +448,8 @@ def test_versions_published_in_the_midst_of_updates_stay_whole(started):
 
     worker = started(make_replica)
     policy = SimpleNamespace(model=learner)
-    publisher = WorkerPublisher(MemoryPublisher(learner, policy, []), policy, worker)
+    local = MemoryPublisher(learner, policy, [])
+    publisher = WorkerPublisher(local, lambda _: cloned_weights(learner), worker)
     published, played = [], []
     for version in range(1000):
         with torch.no_grad():
@@ -427,7 +483,8 @@ def test_a_sampler_that_stops_while_it_loads_weights_is_named(started):
     replica = PolicyReplica(Weighing(learner := Stops(2, 2), random.Random(0)), learner, plan)
     worker = started(lambda: replica, limit_s=0.2)
     policy = SimpleNamespace(model=learner)
-    publisher = WorkerPublisher(MemoryPublisher(learner, policy, []), policy, worker)
+    local = MemoryPublisher(learner, policy, [])
+    publisher = WorkerPublisher(local, lambda _: cloned_weights(learner), worker)
     began_s = time.monotonic()
     for version in (3, 4):
         publisher.publish(version)
@@ -455,7 +512,7 @@ def test_a_replica_samples_whole_groups_with_the_published_weights(started):
     dev_roller = SimpleNamespace(policy_version=-1)
     local = MemoryPublisher(policy.model, policy, [dev_roller])
     expected = _roller(copy.deepcopy(policy))
-    WorkerPublisher(local, policy, worker).publish(7)
+    WorkerPublisher(local, lambda _: cloned_weights(policy.model), worker).publish(7)
     with torch.no_grad():  # the learner goes on: nobody else may notice
         for parameter in policy.model.parameters():
             parameter.zero_()
@@ -476,7 +533,7 @@ def test_the_worker_gets_every_nth_version_of_the_weights():
     worker.publish = lambda version, _: given.append(version) or setattr(worker, "version", version)
     policy = tiny_policy()
     local = MemoryPublisher(policy.model, policy, [dev_roller])
-    publisher = WorkerPublisher(local, policy, worker, every=3)
+    publisher = WorkerPublisher(local, lambda _: {}, worker, every=3)
     for version in range(4, 11):
         publisher.publish(version)
         assert dev_roller.policy_version == version

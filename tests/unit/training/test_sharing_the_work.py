@@ -21,7 +21,11 @@ from espalier.training.launch import local_workers
 from espalier.training.parallel import Processes
 from espalier.training.ray_workers import ray_workers
 from espalier.training.rl.ledger import PromptLedger
-from espalier.training.rl.publishing import DirectoryPublisher, MemoryPublisher
+from espalier.training.rl.publishing import (
+    DirectoryPublisher,
+    MemoryPublisher,
+    PolicyDirectories,
+)
 from espalier.training.rl.rows import Group
 from espalier.training.rl.sampling import RankZeroRoller, RankZeroSampler, SplitRoller, StepRollouts
 from espalier.training.rl.speed import update_speed
@@ -115,12 +119,14 @@ class Reads:
 def test_rollers_get_published_weights_from_memory_or_the_newest_directory(tmp_path):
     trained, rollers = tiny_policy(1).model, [Reads(), Reads()]
     policy, other = tiny_policy(0), tiny_policy(0)
-    publisher = DirectoryPublisher(trained, policy, rollers, tmp_path)
+    local, directories = MemoryPublisher(trained, policy, []), PolicyDirectories(policy, tmp_path)
+    publisher = DirectoryPublisher(local, rollers, directories)
     publisher.publish(1)
     publisher.publish(2)
     assert [path.name for path in tmp_path.iterdir()] == ["version-2"]
     assert [roller.loaded for roller in rollers] == [[("version-1", 1), ("version-2", 2)]] * 2
-    DirectoryPublisher(trained, policy, [], tmp_path / "silent").publish(3)
+    silent = PolicyDirectories(policy, tmp_path / "silent")
+    DirectoryPublisher(local, [], silent).publish(3)
     assert not (tmp_path / "silent").exists()
     MemoryPublisher(trained, other, rollers).publish(4)
     assert [roller.policy_version for roller in rollers] == [4, 4]

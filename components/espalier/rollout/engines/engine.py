@@ -64,6 +64,9 @@ class Completion(NamedTuple):
     """Nats, one per token."""
     stopped: bool
     """Whether the stop rule ended it; False if `max_tokens` was reached first."""
+    versions: tuple[int, ...] = ()
+    """Version of the weights that sampled each token; empty where it is the one that the engine had
+    when the session was opened."""
 
 
 @dataclass(slots=True)
@@ -121,8 +124,13 @@ class Session(Protocol):
 class Engine(Protocol):
     """Samples for many sessions at once."""
 
-    policy_version: int
-    """Version of the current weights; the caller sets it where both share one model in memory."""
+    @property
+    def policy_version(self) -> int:
+        """Version of the current weights; the caller sets it where both share a model in memory."""
+        ...
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None: ...
 
     @property
     def counters(self) -> EngineCounters:
@@ -139,7 +147,9 @@ class Engine(Protocol):
 
         Sessions are opened only inside it. Whatever is bound to a loop (a driving task,
         connections) lives only in this context, so one engine may serve several loops one after the
-        other. Inside, weights change only by `load_weights`.
+        other. Inside, weights change only by `load_weights`. Engines of one process wait for their
+        sessions to end before that; servers exchange weights while sessions are open, and
+        `Completion.versions` says which sampled a token.
         """
         ...
 

@@ -19,7 +19,7 @@ import hashlib
 import math
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,17 @@ class ServingState:
             self.counters.unique += len(prompt)
 
 
+@dataclass(slots=True)
+class _Action:
+    """The tokens that were sampled of an action so far."""
+
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    versions: list[int] = field(default_factory=list[int])
+    was_cut: bool = False
+    """Whether an exchange of weights ended the last request."""
+
+
 class VllmSession:
     """One episode's context, sent whole with each request; the server's prefix cache reuses it.
 
@@ -95,16 +106,17 @@ class VllmSession:
 
     async def sample(self, *, max_tokens: int) -> Completion:
         """Sample one action of at least one token, until the stop rule or `max_tokens`."""
-        action: list[int] = []
-        logprobs: list[float] = []
+        action = _Action()
         stopped = False
-        while not stopped and len(action) < max_tokens:
+        while not stopped and len(action.token_ids) < max_tokens:
             choice = self._due_choice()
             if choice is None:
-                stopped = await self._write(action, logprobs, max_tokens - len(action))
+                stopped = await self._write(action, max_tokens - len(action.token_ids))
             else:
-                stopped = await self._choose(choice, action, logprobs)
-        return Completion(tuple(action), tuple(logprobs), stopped)
+                stopped = await self._choose(choice, action)
+        return Completion(
+            tuple(action.token_ids), tuple(action.logprobs), stopped, tuple(action.versions)
+        )
 
     def close(self) -> None:
         """Free the slot for the next waiting `open`; a second call does nothing."""
@@ -118,8 +130,11 @@ class VllmSession:
         due = choice is not None and self._sampled_last and self._context[-1] == choice.after_id
         return choice if due else None
 
-    async def _write(self, action: list[int], logprobs: list[float], max_tokens: int) -> bool:
-        """Sample until the stop rule, a choice of kind or `max_tokens`; True: the stop rule."""
+    async def _write(self, action: _Action, max_tokens: int) -> bool:
+        """Sample until the stop rule, a choice of kind or `max_tokens`; True: the stop rule.
+
+        An exchange of weights may end it sooner.
+        """
         rule, choice = self._serving.stop_rule, self._sampling.kind_choice
         pauses = set() if choice is None else {choice.after_id}
         answer = await self._request(
@@ -128,12 +143,28 @@ class VllmSession:
             stop=list(rule.stop_texts),
         )
         written = answer.choices[0]
-        self._append(action, written.token_ids)
-        logprobs.extend(written.logprobs.token_logprobs)
-        paused = action[-1] in pauses and not rule.ends_action(action)
-        return written.finish_reason == "stop" and not paused
+        token_ids, stopped = written.token_ids, written.finish_reason == "stop"
+        if action.was_cut and (end := self._end_across_cut(action, token_ids)):
+            token_ids, stopped = token_ids[:end], True
+        self._append(action, answer, token_ids, written.logprobs.token_logprobs[: len(token_ids)])
+        action.was_cut = answer.is_cut
+        paused = stopped and token_ids[-1] in pauses and not rule.ends_action(action.token_ids)
+        return stopped and not paused
 
-    async def _choose(self, choice: KindChoice, action: list[int], logprobs: list[float]) -> bool:
+    def _end_across_cut(self, action: _Action, token_ids: Sequence[int]) -> int:
+        """Return the number of new tokens at which a text that begins before them ends the action.
+
+        The server looks for stop texts in what one request samples; a cut may lie in the midst of
+        one. 0 if there is none.
+        """
+        rule = self._serving.stop_rule
+        if not rule.stop_texts:
+            return 0
+        whole, start = [*action.token_ids, *token_ids], len(action.token_ids)
+        ends = (n for n in range(1, len(token_ids) + 1) if rule.ends_action(whole[: start + n]))
+        return next(ends, 0)
+
+    async def _choose(self, choice: KindChoice, action: _Action) -> bool:
         """Draw one token from the mixture of `KindChoice`; return True if it ends the action.
 
         The server draws from the policy and returns the log-probs of all kinds. Whether to explore,
@@ -141,13 +172,14 @@ class VllmSession:
         """
         answer = await self._request(max_tokens=1, logprob_token_ids=list(choice.kind_ids))
         drawn = answer.choices[0]
+        if not drawn.token_ids:  # an exchange of weights came first
+            return False
         known = {int(name.split(":")[1]): p for name, p in drawn.logprobs.top_logprobs[0].items()}
         dice = random.Random(_seed(self._sampling.seed, len(self._context), "kind"))
         explores = dice.random() < choice.epsilon
         token_id = dice.choice(choice.kind_ids) if explores else drawn.token_ids[0]
-        self._append(action, [token_id])
-        logprobs.append(_mixed(known[token_id], token_id, choice))
-        return self._serving.stop_rule.ends_action(action)
+        self._append(action, answer, [token_id], [_mixed(known[token_id], token_id, choice)])
+        return self._serving.stop_rule.ends_action(action.token_ids)
 
     async def _request(self, **asked: object) -> Answer:
         """Request one completion of the context, seeded by the session and the position."""
@@ -167,10 +199,14 @@ class VllmSession:
         counters.sampled += sampled
         return answer
 
-    def _append(self, action: list[int], token_ids: Sequence[int]) -> None:
-        action.extend(token_ids)
+    def _append(
+        self, action: _Action, answer: Answer, token_ids: Sequence[int], logprobs: Sequence[float]
+    ) -> None:
+        action.token_ids.extend(token_ids)
+        action.logprobs.extend(logprobs)
+        action.versions.extend([answer.policy_version] * len(token_ids))
         self._context.extend(token_ids)
-        self._sampled_last = True
+        self._sampled_last = self._sampled_last or bool(token_ids)
 
 
 def _seed(session_seed: int, position: int, purpose: str) -> int:
@@ -190,15 +226,37 @@ class VllmServerEngine:
     """Samples on a pool of servers; every `serving` opens and closes its own connections."""
 
     def __init__(
-        self, config: VllmConfig, stop_rule: StopRule, *, max_rows: int, backoff_s: float = 0.5
+        self,
+        config: VllmConfig,
+        stop_rule: StopRule,
+        *,
+        max_rows: int,
+        backoff_s: float = 0.5,
+        pool: ServerPool | None = None,
     ) -> None:
-        self.policy_version = 0
-        self.pool = ServerPool(config, connections=max_rows, backoff_s=backoff_s)
+        """Connect to nothing yet.
+
+        Args:
+            config: names the servers.
+            stop_rule: ends actions.
+            max_rows: number of sessions open at one time.
+            backoff_s: first pause before a request is repeated.
+            pool: another engine's, whose weights this one samples from.
+        """
+        self.pool = pool or ServerPool(config, connections=max_rows, backoff_s=backoff_s)
         self._stop_rule = stop_rule
         self._max_rows = max_rows
         self._counters = EngineCounters()
         self._serving: ServingState | None = None
-        self._has_weights = False
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that were loaded last."""
+        return self.pool.version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self.pool.version = version
 
     @property
     def counters(self) -> EngineCounters:
@@ -217,7 +275,7 @@ class VllmServerEngine:
         Raises:
             EngineError: nothing was loaded, no server can be reached, or one has other weights.
         """
-        if not self._has_weights:
+        if not self.pool.has_weights:
             raise EngineError(
                 f"{self.pool.name}: no policy was loaded into the server; call load_weights first"
             )
@@ -229,15 +287,11 @@ class VllmServerEngine:
                 stop_rule=self._stop_rule,
                 counters=self._counters,
             )
-            looking = asyncio.create_task(self.pool.admit_newcomers())
             try:
                 yield
                 await self.pool.check_weights(mends=False)
             finally:
                 self._serving = None
-                looking.cancel()
-                with suppress(asyncio.CancelledError):
-                    await looking
 
     async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> VllmSession:
         """Begin a session; wait for a free slot, first come, first served."""
@@ -246,7 +300,7 @@ class VllmServerEngine:
         return VllmSession(self._serving, prompt_ids, sampling)
 
     async def load_weights(self, policy_dir: Path, version: int) -> None:
-        """Load the weights of `policy_dir`; requests in flight end with the old weights.
+        """Load the weights of `policy_dir`; open sessions go on with them.
 
         Raises:
             PolicyError: the directory holds no policy, or one of another shape than the servers'.
@@ -255,5 +309,3 @@ class VllmServerEngine:
         """
         async with self.pool.connected():
             await self.pool.load(policy_dir, version)
-        self._has_weights = True
-        self.policy_version = version

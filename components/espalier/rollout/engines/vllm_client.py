@@ -5,12 +5,14 @@ Errors name the address, the request and the remedy; never a header, which holds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from typing import Literal
 
 import httpx2
 import tenacity
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from espalier.config import VllmConfig
 from espalier.records import EngineError
@@ -31,9 +33,16 @@ class _Logprobs(BaseModel):
 
 
 class _CompletionChoice(BaseModel):
-    token_ids: list[int] = Field(min_length=1)
+    finish_reason: Literal["stop", "length", "abort"]
+    token_ids: list[int]
     logprobs: _Logprobs
-    finish_reason: Literal["stop", "length"]
+
+    @field_validator("token_ids")
+    @classmethod
+    def _are_some(cls, token_ids: list[int], info: ValidationInfo) -> list[int]:
+        if not token_ids and info.data.get("finish_reason") != "abort":
+            raise ValueError("no token was sampled")
+        return token_ids
 
 
 class _CachedTokens(BaseModel):
@@ -54,6 +63,13 @@ class Answer(BaseModel):
     usage: _Usage
     is_of_new_connection: bool = False
     """Whether a connection was opened for it. A server that was restarted has closed the others."""
+    policy_version: int = 0
+    """Version of the weights that sampled it."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the server broke it off, as it does for an exchange of weights."""
+        return self.choices[0].finish_reason == "abort"
 
     @property
     def forwarded(self) -> int:
@@ -265,6 +281,62 @@ class VllmClient:
         else:
             cause = "It speaks another protocol"
         return f"{self.url}/v1/completions: unusable answer ({where}). {cause}"
+
+
+class OpenRequests:
+    """The completions that one server is asked for now; of one event loop."""
+
+    def __init__(self) -> None:
+        self._models: dict[asyncio.Task[Answer | None], str] = {}
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+
+    @property
+    def models(self) -> set[str]:
+        """Names of the models and adapters that are asked now."""
+        return set(self._models.values())
+
+    @property
+    def is_held(self) -> bool:
+        """Whether new requests wait."""
+        return not self._may_begin.is_set()
+
+    async def may_begin(self) -> None:
+        """Wait while requests are held."""
+        while self.is_held:
+            await self._may_begin.wait()
+
+    async def answer(
+        self, model: str, asking: Coroutine[object, object, Answer | None]
+    ) -> Answer | None:
+        """Await the answer to a request of `model`; None if it was withdrawn, or `asking` is."""
+        task = asyncio.create_task(asking)
+        self._models[task] = model
+        try:
+            await asyncio.wait([task])
+        finally:
+            del self._models[task]
+            if not task.done():  # this coroutine was cancelled
+                task.cancel()
+                await asyncio.wait([task])
+        return None if task.cancelled() else task.result()
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Within the block no request begins; those that have begun go on."""
+        self._may_begin.clear()
+        try:
+            yield
+        finally:
+            self._may_begin.set()
+
+    async def withdraw(self) -> None:
+        """Cancel the requests that the server has not answered; they are sent again later."""
+        tasks = list(self._models)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 class _ServerFault(Exception):

@@ -7,6 +7,9 @@ sessions: consistent hashing with bounded loads (Mirrokni et al. 2016, arXiv:160
 A server that does not answer is left out, and the sessions on it go on elsewhere from their tokens:
 every request holds the whole context. One that comes, or comes back, gets the current weights
 before it is asked. Alone, a server has nobody to go to: its errors are the run's.
+
+New weights may come while sessions are open. Each answer says which version sampled it, and no
+answer mixes two.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from urllib.parse import urlsplit
 
 from espalier.config import VllmConfig
 from espalier.records import EngineError, HungError
-from espalier.rollout.engines.vllm_client import Answer, ServerAwayError, VllmClient
+from espalier.rollout.engines.vllm_client import (
+    Answer,
+    OpenRequests,
+    ServerAwayError,
+    VllmClient,
+)
 from espalier.rollout.engines.vllm_weights import (
     EXCHANGES,
     Loaded,
@@ -51,6 +59,9 @@ class PooledServer:
     url: str
     client: VllmClient = field(init=False)
     """Its connections, which belong to one event loop."""
+    requests: OpenRequests = field(init=False)
+    exchanging: asyncio.Lock = field(init=False)
+    """Held while it is given weights."""
     is_ready: bool = False
     """Whether it was there when it was last needed."""
     loaded: Loaded | None = None
@@ -71,11 +82,13 @@ class Seat:
 
 
 class ServerPool:
-    """The servers of `rollout.vllm.urls`; one engine's."""
+    """The servers of `rollout.vllm.urls`, for engines of one event loop at a time."""
 
     def __init__(self, config: VllmConfig, *, connections: int, backoff_s: float = 0.5) -> None:
         self.lost = 0
         """Number of times that a server was left out."""
+        self.version = 0
+        """Version of the weights that were loaded last."""
         self._config = config
         self._exchange: WeightExchange = EXCHANGES[config.exchange]()
         self._connections = connections
@@ -85,6 +98,11 @@ class ServerPool:
         self._wanted: tuple[Path, int] | None = None
         """Directory and version of the weights that every server should have."""
         self._is_connected = False
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether `load` was called."""
+        return self._wanted is not None
 
     @property
     def usable(self) -> list[PooledServer]:
@@ -100,6 +118,9 @@ class ServerPool:
     async def connected(self) -> AsyncGenerator[None]:
         """Within the block the servers can be asked; connections belong to one event loop.
 
+        Servers that are new or back are looked for meanwhile. A block inside another one shares its
+        connections.
+
         Raises:
             ServerAwayError: no server is ready within `ready_timeout_s`.
             EngineError: a server serves another model.
@@ -113,7 +134,13 @@ class ServerPool:
         self._is_connected = True
         try:
             await self._wait_until_ready()
-            yield
+            looking = asyncio.create_task(self._admit_newcomers())
+            try:
+                yield
+            finally:
+                looking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await looking
         finally:
             self._is_connected = False
             for server in self.servers.values():
@@ -136,7 +163,9 @@ class ServerPool:
             if len(lost) == len(servers) or not isinstance(error, ServerAwayError | HungError):
                 raise error
         for server, error in lost.items():
-            self._leave_out(server, error)
+            if server.is_ready:  # no session has noticed
+                self._leave_out(server, error)
+        self.version = version
 
     async def check_weights(self, *, mends: bool) -> None:
         """Compare every server's weights with those loaded into it.
@@ -184,44 +213,64 @@ class ServerPool:
         """
         while True:
             server = seat.server
+            await server.requests.may_begin()
             if server.loaded is None:
                 self._move(seat)
                 continue
-            payload = {
-                **asked,
-                "model": server.loaded.model,
-                "cache_salt": server.loaded.version,  # keys of other weights are not used
-            }
-            has_others = len(self.usable) > 1
-            try:
-                answer = await self._answered(server, payload, attempts=1 if has_others else None)
-            except EngineError as error:
-                if not has_others:
-                    raise
-                if not await self._is_as_loaded(server):
-                    if server.loaded is not None:  # no other session has noticed
-                        self._leave_out(server, error)
-                    continue
-                if not isinstance(error, ServerAwayError):
-                    raise  # the request itself is refused, as it would be elsewhere
-                answer = await self._answered(server, payload)
-            server.answered += 1
-            return answer
+            asking = self._ask(server, server.loaded, asked)
+            answer = await server.requests.answer(server.loaded.model, asking)
+            if answer is not None:
+                server.answered += 1
+                return answer
+
+    async def _ask(
+        self, server: PooledServer, loaded: Loaded, asked: Mapping[str, object]
+    ) -> Answer | None:
+        """Request one completion from this server; None if it was left out."""
+        has_others = len(self.usable) > 1
+        try:
+            return await self._answered(server, loaded, asked, attempts=1 if has_others else None)
+        except EngineError as error:
+            if not has_others:
+                raise
+            if not await self._is_as_loaded(server, loaded):
+                if server.loaded is not None:  # no other session has noticed
+                    self._leave_out(server, error)
+                return None
+            if not isinstance(error, ServerAwayError):
+                raise  # the request itself is refused, as it would be elsewhere
+            return await self._answered(server, loaded, asked)
 
     async def _answered(
-        self, server: PooledServer, payload: Mapping[str, object], *, attempts: int | None = None
+        self,
+        server: PooledServer,
+        loaded: Loaded,
+        asked: Mapping[str, object],
+        *,
+        attempts: int | None = None,
     ) -> Answer:
         """Request one completion from this server, and check that its weights were the right ones.
 
         A server that was restarted has its first weights, until they are exchanged again. It has
         also closed its connections, so that only the first answer of a connection is in doubt.
         """
+        payload = {
+            **asked,
+            "model": loaded.model,
+            "cache_salt": loaded.version,  # keys of other weights are not used
+        }
         answer = await server.client.complete(payload, attempts=attempts)
-        if answer.is_of_new_connection and not await self._is_as_loaded(server):
+        if answer.is_cut and not server.requests.is_held:
+            raise EngineError(
+                f"{server.url} broke the completion off, while this run exchanged no weights; does "
+                "another run use it? Give every run servers of its own"
+            )
+        if answer.is_of_new_connection and not await self._is_as_loaded(server, loaded):
             raise EngineError(f"{server.url} was restarted, and has not the weights of this run")
+        answer.policy_version = loaded.number
         return answer
 
-    async def admit_newcomers(self) -> None:
+    async def _admit_newcomers(self) -> None:
         """For ever, look for servers that are new or back, and give them the weights."""
         while True:
             await asyncio.sleep(_LOOKS_EVERY_S)
@@ -245,13 +294,28 @@ class ServerPool:
             _log.warning("%s is used from now on (%d servers)", server.url, len(self.usable))
 
     async def _give_weights(self, server: PooledServer) -> None:
-        assert self._wanted is not None
-        policy_dir, version = self._wanted
+        """Give the server the weights that it should have, also if these change meanwhile."""
+        async with server.exchanging:
+            given = None
+            try:
+                while given != self._wanted:
+                    assert self._wanted is not None
+                    given = self._wanted
+                    loaded = await self._exchanged(server, *given)
+            except BaseException:
+                if len(self.usable) > 1:  # nobody knows which weights it has
+                    server.loaded = None
+                raise
+            server.loaded = loaded
+
+    async def _exchanged(self, server: PooledServer, policy_dir: Path, version: int) -> Loaded:
         limit_s = self._config.exchange_timeout_s
         limit = asyncio.timeout(limit_s)
         try:
             async with limit:
-                server.loaded = await self._exchange.load(server.client, policy_dir, version)
+                return await self._exchange.load(
+                    server.client, policy_dir, version, server.requests
+                )
         except ServerAwayError as error:
             raise ServerAwayError(f"weights of version {version}: {error}") from error
         except EngineError as error:
@@ -267,10 +331,9 @@ class ServerPool:
                 "rollout.vllm.exchange_timeout_s"
             ) from error
 
-    async def _is_as_loaded(self, server: PooledServer) -> bool:
+    async def _is_as_loaded(self, server: PooledServer, loaded: Loaded) -> bool:
         """Whether the server is healthy and has its weights: then a request alone has failed."""
-        loaded = server.loaded
-        if loaded is None or await server.client.health_fault() is not None:
+        if server.loaded is None or await server.client.health_fault() is not None:
             return False
         try:
             found, _ = await self._exchange.found(server.client, loaded)
@@ -341,6 +404,7 @@ class ServerPool:
         server.client = VllmClient(
             self._config, server.url, connections=self._connections, backoff_s=self._backoff_s
         )
+        server.requests, server.exchanging = OpenRequests(), asyncio.Lock()
         self.servers[server.url] = server
 
     async def _addresses(self) -> list[str]:

@@ -4,20 +4,24 @@ Both keep the process running. "weights" loads all the files of a policy directo
 old ones. "adapter" loads the LoRA adapter beside them, a few megabytes, under a name of its own:
 the server keeps the base model that it was started on, so this also works on a CPU for models with
 tied embeddings.
+
+Both may be exchanged in the midst of turns. New weights end the running requests: what they have
+sampled is kept, and the turns go on from there with the new weights. Beside a new adapter the
+requests that have begun end on the old one, which is unloaded after that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from espalier.records import EngineError, PolicyError, tree_digest
 from espalier.records.adapter import ADAPTER_FOLDER
-from espalier.rollout.engines.vllm_client import VllmClient
+from espalier.rollout.engines.vllm_client import OpenRequests, VllmClient
 
 _RESUMES_WITHIN_S = 10.0
 """Time limit for the server to resume after an exchange of weights that failed or hangs."""
@@ -42,6 +46,8 @@ class Loaded(NamedTuple):
     version: str
     """Version number and digest of the files. Requests send it as `cache_salt`, so that cached keys
     of other weights are not used."""
+    number: int
+    """The version number alone."""
 
 
 Found = Literal["loaded", "restarted", "others"]
@@ -52,8 +58,16 @@ process), or other ones."""
 class WeightExchange(Protocol):
     """One way of giving weights to a server."""
 
-    async def load(self, client: VllmClient, policy_dir: Path, version: int) -> Loaded:
+    async def load(
+        self, client: VllmClient, policy_dir: Path, version: int, requests: OpenRequests
+    ) -> Loaded:
         """Have the server load the weights of `policy_dir`, and check that it did.
+
+        Args:
+            client: client of the server.
+            policy_dir: directory that the server sees too.
+            version: number of the weights.
+            requests: those that the server has not answered, or not all of them.
 
         Raises:
             PolicyError: the directory does not hold what is exchanged, or of another shape.
@@ -69,28 +83,37 @@ class WeightExchange(Protocol):
 class WholeWeights:
     """Exchanges all weights: the server reads the files of the policy directory."""
 
-    async def load(self, client: VllmClient, policy_dir: Path, version: int) -> Loaded:
+    async def load(
+        self, client: VllmClient, policy_dir: Path, version: int, requests: OpenRequests
+    ) -> Loaded:
         """Load the policy's files.
 
-        Requests in flight end first, and new ones wait. The prefix cache is cleared: it belongs to
-        the old weights.
+        Running requests are broken off, and new ones wait. The prefix cache is cleared: it belongs
+        to the old weights.
         """
         shape = _shape(policy_dir)
         described = f"{version}-{tree_digest(policy_dir)[:16]}"
         root = await _expect_shape(client, shape, policy_dir)
         if await _served_version(client) == described:  # another engine of this run has loaded it
-            return Loaded(client.config.model, described)
-        if shape.get("tie_word_embeddings", True) and await _computes_on_cpu(client):
-            await _refuse_a_stale_head(client, policy_dir, root)
-        else:
-            await _reload(client, policy_dir)
-        await _dev_call(client, "POST", "/update_weight_version", {"new_version": described})
-        if (served := await _served_version(client)) != described:
-            raise EngineError(
-                f"{client.url} reports {served!r} right after it loaded {described!r}; "
-                "another run exchanges its weights as well. Give every run a server of its own"
-            )
-        return Loaded(client.config.model, described)
+            return Loaded(client.config.model, described, version)
+        named = {"new_version": described}
+        with requests.held():
+            if shape.get("tie_word_embeddings", True) and await _computes_on_cpu(client):
+                await _refuse_a_stale_head(client, policy_dir, root)
+                await _dev_call(client, "POST", "/update_weight_version", named)
+            else:
+                async with _paused(client):
+                    await _reload(client, policy_dir)
+                    # one that came after the pause was sent for the old weights, and would be
+                    # answered with the new ones
+                    await requests.withdraw()
+                    await _dev_call(client, "POST", "/update_weight_version", named)
+            if (served := await _served_version(client)) != described:
+                raise EngineError(
+                    f"{client.url} reports {served!r} right after it loaded {described!r}; another "
+                    "run exchanges its weights as well. Give every run a server of its own"
+                )
+            return Loaded(client.config.model, described, version)
 
     async def found(self, client: VllmClient, loaded: Loaded) -> tuple[Found, str]:
         """Compare the version that the server reports."""
@@ -103,24 +126,26 @@ class WholeWeights:
 class Adapters:
     """Exchanges the adapter alone, under a name of its own beside the base model.
 
-    The adapter before the last is unloaded: requests in flight end on the last.
+    The adapter before the last is unloaded, unless a request of it is still running.
     """
 
-    async def load(self, client: VllmClient, policy_dir: Path, version: int) -> Loaded:
+    async def load(
+        self, client: VllmClient, policy_dir: Path, version: int, requests: OpenRequests
+    ) -> Loaded:
         """Load the policy's adapter; requests in flight end with the adapter they began with."""
         served, base = await client.models(), client.config.model
         folder = policy_dir / ADAPTER_FOLDER
         if not (folder / "adapter_config.json").is_file():
-            return Loaded(base, self._expect_base(client, policy_dir, served))
+            return Loaded(base, self._expect_base(client, policy_dir, served), version)
         described = f"{version}-{tree_digest(folder)[:16]}"
         name = f"{base}-{described}"
         if name not in served:
             await self._post(client, "load", {"lora_name": name, "lora_path": str(folder)})
         mine = (each for each in served if each.startswith(f"{base}-"))
         for former in sorted(mine, key=_version_of)[:-1]:
-            if former != name:
+            if former != name and former not in requests.models:
                 await self._post(client, "unload", {"lora_name": former})
-        return Loaded(name, described)
+        return Loaded(name, described, version)
 
     async def found(self, client: VllmClient, loaded: Loaded) -> tuple[Found, str]:
         """Look for the adapter's name among those that the server serves."""
@@ -192,17 +217,12 @@ async def expect_processed_logprobs(client: VllmClient, model: str) -> None:
         )
 
 
-async def _reload(client: VllmClient, policy_dir: Path) -> None:
-    await _dev_call(client, "POST", "/pause?mode=wait")
+@asynccontextmanager
+async def _paused(client: VllmClient) -> AsyncGenerator[None]:
+    """Within the block the server samples nothing; its running requests end where they are."""
+    await _dev_call(client, "POST", "/pause?mode=abort")
     try:
-        arguments = {"method": "reload_weights", "kwargs": {"weights_path": str(policy_dir)}}
-        await _dev_call(client, "POST", "/collective_rpc", arguments)
-        forgotten = await _dev_call(client, "POST", "/reset_prefix_cache")
-        if forgotten.get("success") is not True:
-            raise EngineError(
-                f"{client.url} kept its prefix cache, which belongs to other weights; is another "
-                "run sampling from it?"
-            )
+        yield
     except BaseException:
         # a server that hangs does not answer this either: the first error is the one to report
         with suppress(EngineError, TimeoutError):
@@ -210,6 +230,17 @@ async def _reload(client: VllmClient, policy_dir: Path) -> None:
                 await client.call("POST", "/resume")
         raise
     await _dev_call(client, "POST", "/resume")
+
+
+async def _reload(client: VllmClient, policy_dir: Path) -> None:
+    arguments = {"method": "reload_weights", "kwargs": {"weights_path": str(policy_dir)}}
+    await _dev_call(client, "POST", "/collective_rpc", arguments)
+    forgotten = await _dev_call(client, "POST", "/reset_prefix_cache")
+    if forgotten.get("success") is not True:
+        raise EngineError(
+            f"{client.url} kept its prefix cache, which belongs to other weights; is another run "
+            "sampling from it?"
+        )
 
 
 async def _refuse_a_stale_head(client: VllmClient, policy_dir: Path, root: Path) -> None:

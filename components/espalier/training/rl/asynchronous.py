@@ -1,18 +1,24 @@
 """Asynchronous sampling: a thread rolls out groups ahead of the step that learns from them.
 
 AsynchronousSampler (pacing) -> RolloutWorker (a thread) -> PolicyReplica (weights, an engine)
+
+In this process each replica is a copy of the policy, and a group ends on the replica where it
+began. Servers are one replica for all groups: they exchange weights while groups are under way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +31,13 @@ from espalier.rollout.roller import Roller
 from espalier.rollout.waits import EpisodeWaits, hang_message
 from espalier.training.rl.sampling import is_mixed
 
+T = TypeVar("T")
+W = TypeVar("W")
+"""What a replica loads: weights in memory, or a directory that servers read."""
+
 _HUNG_THREAD_ENDS_WITHIN_S = 5.0
+_LOOKS_EVERY_S = 1.0
+"""How often a thread that awaits the worker's result looks whether the worker still runs."""
 
 
 class GroupOrder(NamedTuple):
@@ -44,6 +56,7 @@ class SampledGroup(NamedTuple):
 
     draw: int
     version: int
+    """Version under which it began; the oldest of its tokens."""
     trajectories: list[Trajectory]
     """Includes lost episodes; only the first few if the group did not pass the screening."""
     greedy: Trajectory | None
@@ -61,30 +74,30 @@ class GroupPlan(NamedTuple):
     wants_baseline: bool
 
 
-class PolicyReplica:
-    """One copy of the policy, and the roller that samples groups from it.
+class Replica(ABC, Generic[W]):
+    """A roller that samples groups, and the weights that it samples from."""
 
-    A group is sampled under one version of the weights: it ends on the replica where it began,
-    while newer groups begin on a replica with newer weights. So weights may change without waiting
-    for a slow tool.
-    """
+    takes_weights_in_flight = False
+    """Whether `open` may be called while groups are in flight."""
 
-    def __init__(self, roller: Roller, model: PreTrainedModel, plan: GroupPlan) -> None:
+    def __init__(self, roller: Roller, plan: GroupPlan) -> None:
         self.roller = roller
         self.in_flight = 0
         """Number of groups that have begun and not ended."""
-        self._model = model
         self._plan = plan
         self._context: EpisodeContext | None = None
         self._exits = AsyncExitStack()
         self._changing = asyncio.Lock()
 
-    async def open(self, version: int, weights: Mapping[str, Tensor]) -> None:
+    @abstractmethod
+    async def _load(self, version: int, weights: W) -> None: ...
+
+    async def open(self, version: int, weights: W) -> None:
         """Load `weights` and accept groups."""
         async with self._changing:
-            self._model.load_state_dict(weights)
-            self.roller.policy_version = version
-            self._context = await self._exits.enter_async_context(self.roller.serving())
+            await self._load(version, weights)
+            if self._context is None:
+                self._context = await self._exits.enter_async_context(self.roller.serving())
 
     async def close(self) -> None:
         """Accept no more groups; the replica may be opened again."""
@@ -116,12 +129,49 @@ class PolicyReplica:
         )
 
 
-class _Weights(NamedTuple):
+class PolicyReplica(Replica[Mapping[str, Tensor]]):
+    """One copy of the policy in this process.
+
+    A group is sampled under one version of the weights: it ends on the replica where it began,
+    while newer groups begin on a replica with newer weights. So weights may change without waiting
+    for a slow tool.
+    """
+
+    def __init__(self, roller: Roller, model: PreTrainedModel, plan: GroupPlan) -> None:
+        super().__init__(roller, plan)
+        self._model = model
+
+    async def _load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        self._model.load_state_dict(weights)
+        self.roller.policy_version = version
+
+
+class ServerReplica(Replica[Path]):
+    """The policy on servers.
+
+    They exchange weights while groups are in flight: an episode's later tokens may be of newer
+    weights, and each has its version (`Trajectory.token_versions`).
+    """
+
+    takes_weights_in_flight = True
+
+    def __init__(
+        self, roller: Roller, exchange: Callable[[Path, int], Awaitable[None]], plan: GroupPlan
+    ) -> None:
+        """Set the roller over the servers, and what gives them a directory's weights."""
+        super().__init__(roller, plan)
+        self._exchange = exchange
+
+    async def _load(self, version: int, weights: Path) -> None:
+        await self._exchange(weights, version)
+
+
+class _Weights(NamedTuple, Generic[W]):
     version: int
-    tensors: Mapping[str, Tensor]
+    content: W
 
 
-class RolloutWorker:
+class RolloutWorker(Generic[W]):
     """A thread that samples ordered groups, each under the newest weights when it begins.
 
     It is a thread and not a process: matrix products release the interpreter lock, and both were
@@ -131,7 +181,7 @@ class RolloutWorker:
 
     def __init__(
         self,
-        make_replica: Callable[[], PolicyReplica],
+        make_replica: Callable[[], Replica[W]],
         *,
         threads: int,
         limit_s: float = math.inf,
@@ -152,20 +202,22 @@ class RolloutWorker:
         self._loads: int | None = None
         """Version of the weights that a replica is loading."""
         self._is_hung = False
+        self._failure: BaseException | None = None
         self.version: int | None = None
         """Version of the weights for groups that begin now; None before the first `publish`."""
-        self._replicas: list[PolicyReplica] = []
-        self._current: PolicyReplica | None = None
+        self._replicas: list[Replica[W]] = []
+        self._current: Replica[W] | None = None
         self._sampling: set[asyncio.Task[None]] = set()
+        self._beside_groups: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
-        self._inbox: asyncio.Queue[_Weights | GroupOrder | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[_Weights[W] | GroupOrder | None] = asyncio.Queue()
         self._finished: queue.SimpleQueue[SampledGroup | BaseException] = queue.SimpleQueue()
         self._serving: asyncio.Task[None]
         self._thread = threading.Thread(target=self._run, name="espalier-rollouts", daemon=True)
 
     @property
     def num_replicas(self) -> int:
-        """Number of copies of the policy made so far."""
+        """Number of replicas made so far."""
         return len(self._replicas)
 
     def start(self) -> None:
@@ -174,7 +226,7 @@ class RolloutWorker:
         torch.set_num_threads(self._threads)
         self._thread.start()
 
-    def publish(self, version: int, weights: Mapping[str, Tensor]) -> None:
+    def publish(self, version: int, weights: W) -> None:
         """Sample groups that begin from now on under `weights`, which must not change any more."""
         self.version = version
         self._send(_Weights(version, weights))
@@ -197,6 +249,24 @@ class RolloutWorker:
         if isinstance(found, BaseException):
             raise found
         return found
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine beside the groups, under the weights published last; return its result.
+
+        Raises:
+            BaseException: the coroutine's error, or the worker's failure.
+        """
+        beside = self._beside(coroutine)
+        done: concurrent.futures.Future[T] | None = None
+        with suppress(RuntimeError):  # the loop is closed: the worker has failed, or was closed
+            done = asyncio.run_coroutine_threadsafe(beside, self._loop)
+        while done is not None and not done.done() and self._thread.is_alive():
+            concurrent.futures.wait([done], timeout=_LOOKS_EVERY_S)
+        if done is not None and done.done() and not done.cancelled():
+            return done.result()
+        for left in (beside, coroutine):  # they may never have begun
+            left.close()
+        raise self._failure or RuntimeError("the rollout worker was closed")
 
     def close(self) -> None:
         """Cancel the groups in flight, and end the thread; a thread that hangs is abandoned."""
@@ -225,7 +295,18 @@ class RolloutWorker:
         waits = [wait for roller in self._waits() for wait in roller.open]
         return hang_message(self._limit_s, waits, also=loading)
 
-    def _send(self, message: _Weights | GroupOrder | None) -> None:
+    async def _beside(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        own = asyncio.current_task()
+        assert own is not None, "the loop runs it as a task"
+        self._beside_groups.add(own)
+        try:
+            await self._inbox.join()  # its weights are loaded
+            return await coroutine
+        finally:
+            coroutine.close()
+            self._beside_groups.discard(own)
+
+    def _send(self, message: _Weights[W] | GroupOrder | None) -> None:
         # a closed loop means that the worker has failed; `take` raises its error
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, message)
@@ -247,14 +328,26 @@ class RolloutWorker:
                 else:
                     assert self._current is not None, "weights are published before groups"
                     self._begin(self._current, message)
+                self._inbox.task_done()
         finally:
-            for task in self._sampling:
+            tasks = [*self._sampling, *self._beside_groups]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._sampling, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             for replica in self._replicas:
                 await replica.close()
 
-    async def _switch(self, weights: _Weights) -> None:
+    async def _switch(self, weights: _Weights[W]) -> None:
+        self._loads = weights.version
+        replica = await self._free_replica()
+        await replica.open(weights.version, weights.content)
+        self._loads = None
+        self._current = replica
+
+    async def _free_replica(self) -> Replica[W]:
+        """Return a replica that may be opened: the current one, or one without groups."""
+        if self._current is not None and self._current.takes_weights_in_flight:
+            return self._current
         former, self._current = self._current, None
         if former is not None and not former.in_flight:
             await former.close()
@@ -262,19 +355,16 @@ class RolloutWorker:
         if not free:
             free.append(self._make_replica())
             self._replicas.append(free[0])
-        self._loads = weights.version
-        await free[0].open(weights.version, weights.tensors)
-        self._loads = None
-        self._current = free[0]
+        return free[0]
 
-    def _begin(self, replica: PolicyReplica, order: GroupOrder) -> None:
+    def _begin(self, replica: Replica[W], order: GroupOrder) -> None:
         replica.in_flight += 1
         task = self._loop.create_task(self._sample(replica, order))
         self._sampling.add(task)
         task.add_done_callback(self._sampling.discard)
         task.add_done_callback(self._report_failure)
 
-    async def _sample(self, replica: PolicyReplica, order: GroupOrder) -> None:
+    async def _sample(self, replica: Replica[W], order: GroupOrder) -> None:
         self._finished.put(await replica.sample(order))
         replica.in_flight -= 1
         if not replica.in_flight and replica is not self._current:
@@ -283,4 +373,5 @@ class RolloutWorker:
     def _report_failure(self, task: asyncio.Task[None]) -> None:
         """Pass a failure on to the learner, which would otherwise wait forever."""
         if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = self._failure or failure
             self._finished.put(failure)

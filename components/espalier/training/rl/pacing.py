@@ -11,7 +11,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
@@ -37,7 +37,7 @@ class AsynchronousSampler:
 
     def __init__(
         self,
-        worker: RolloutWorker,
+        worker: RolloutWorker[Any],
         tasks: TaskPool,
         config: TrainingConfig,
         *,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -14,8 +14,10 @@ from espalier.policy.loading import Policy, save_policy
 from espalier.policy.lora import save_adapter
 from espalier.records.adapter import ADAPTER_FOLDER
 from espalier.rollout.roller import Roller
-from espalier.training.checkpoint import cloned_weights
 from espalier.training.rl.asynchronous import RolloutWorker
+
+T = TypeVar("T")
+W = TypeVar("W")
 
 
 class Publisher(Protocol):
@@ -41,65 +43,126 @@ class MemoryPublisher:
             roller.policy_version = version
 
 
-class WorkerPublisher:
+class WorkerPublisher(Generic[W]):
     """Publishes to a worker thread, and to rollers in the learner's thread."""
 
     def __init__(
-        self, local: MemoryPublisher, policy: Policy, worker: RolloutWorker, *, every: int = 1
+        self,
+        local: Publisher,
+        snapshot: Callable[[int], W],
+        worker: RolloutWorker[W],
+        *,
+        every: int = 1,
     ) -> None:
-        """Give the worker the first weights, and those of every `every`-th version."""
+        """Give the worker the first weights, and those of every `every`-th version.
+
+        Args:
+            local: passes the weights on in the learner's thread.
+            snapshot: returns what the worker loads of a version; later updates do not change it.
+            worker: samples from the weights.
+            every: optimizer steps between two versions for the worker.
+        """
         self._local = local
-        self._policy = policy
+        self._snapshot = snapshot
         self._worker = worker
         self._every = every
+        self._newest: int | None = None
 
     def publish(self, version: int) -> None:
-        """Publish a copy to the worker, which later updates do not change."""
+        """Publish a copy to the worker, if this version is one of those that it gets."""
         self._local.publish(version)
+        self._newest = version
         if self._worker.version is None or version % self._every == 0:
-            self._worker.publish(version, cloned_weights(self._policy.model))
+            self._worker.publish(version, self._snapshot(version))
+
+    def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
+        """Run a coroutine in the worker's thread, under the newest weights.
+
+        So the learner's own rollouts sample from the servers that the worker has connections to;
+        the worker gets this version also between two of `every`.
+        """
+        if self._newest is not None and self._newest != self._worker.version:
+            self._worker.publish(self._newest, self._snapshot(self._newest))
+        return self._worker.run(coroutine)
+
+
+class PolicyDirectories:
+    """One directory a version, in a folder that servers see too."""
+
+    def __init__(
+        self, policy: Policy, folder: Path, *, adapter_alone: bool = False, kept: int = 0
+    ) -> None:
+        """Write the versions of `policy` into `folder`.
+
+        Args:
+            policy: the policy in memory.
+            folder: folder of the directories.
+            adapter_alone: the servers have the base model, and read the adapter only.
+            kept: number of directories that stay beside the newest one that was loaded. A server
+                reads an adapter again that it has put out of its memory, as long as requests of it
+                run.
+        """
+        self._policy = policy
+        self._folder = folder
+        self._adapter_alone = adapter_alone
+        self._kept = kept
+        self._written: list[Path] = []
+
+    def write(self, version: int) -> Path:
+        """Write the policy's weights as they are now, unless this version is still there."""
+        current = self._folder / f"version-{version}"
+        if current in self._written:  # the best weights, published again
+            self._written.remove(current)
+        else:
+            if not self._written:  # a run that was killed may have left some
+                for left in self._folder.glob("version-*"):
+                    shutil.rmtree(left)
+            self._save(current)
+        self._written.append(current)
+        return current
+
+    def _save(self, directory: Path) -> None:
+        if self._adapter_alone:
+            assert self._policy.base is not None, "the profile has policy.lora"
+            save_adapter(self._policy.model, directory / ADAPTER_FOLDER, self._policy.base)
+        else:
+            save_policy(self._policy, directory)
+
+    def remove_former(self, current: Path) -> None:
+        """Remove the directories that were written before this one, which has been loaded."""
+        former = self._written[: max(0, self._written.index(current) - self._kept)]
+        for path in former:
+            self._written.remove(path)
+            shutil.rmtree(path)
 
 
 class DirectoryPublisher:
-    """Publishes to a server, which reads weights from a directory shared with this process."""
+    """Publishes to servers, which read weights from directories shared with this process."""
 
     def __init__(
         self,
-        trained: PreTrainedModel,
-        policy: Policy,
+        local: Publisher,
         rollers: Sequence[Roller],
-        directory: Path,
-        *,
-        adapter_alone: bool = False,
+        directories: PolicyDirectories,
     ) -> None:
-        """Publish to `rollers` by directories in `directory`.
+        """Publish to `rollers` by directories.
 
         Args:
-            trained: the model that is trained.
-            policy: the policy in memory, which gets its weights.
-            rollers: rollers of this process over the servers; none where another process has them.
-            directory: folder for one directory a version, which the servers see too.
-            adapter_alone: the servers have the base model, and read the adapter only.
+            local: gives the policy in memory the trained weights.
+            rollers: a roller of this process over each pool of servers; none where another process
+                has them.
+            directories: those of the policy in memory.
         """
-        self._trained = trained
-        self._policy = policy
+        self._local = local
         self._rollers = rollers
-        self._directory = directory
-        self._adapter_alone = adapter_alone
+        self._directories = directories
 
     def publish(self, version: int) -> None:
         """Write and load the version's directory; the former version's is removed."""
-        copy_weights(self._trained, self._policy.model)
-        if not self._rollers:  # another process sends requests to the server
+        self._local.publish(version)
+        if not self._rollers:  # another process sends requests to the servers
             return
-        current = self._directory / f"version-{version}"
-        if self._adapter_alone:
-            assert self._policy.base is not None, "the profile has policy.lora"
-            save_adapter(self._policy.model, current / ADAPTER_FOLDER, self._policy.base)
-        else:
-            save_policy(self._policy, current)
+        current = self._directories.write(version)
         for roller in self._rollers:
             roller.load_weights(current, version)
-        for former in self._directory.glob("version-*"):
-            if former != current:
-                shutil.rmtree(former)
+        self._directories.remove_former(current)

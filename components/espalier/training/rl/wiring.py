@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
-import torch
 from transformers import PreTrainedModel
 
 from espalier.chain import policy_digest
@@ -21,29 +19,18 @@ from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train
 from espalier.records import read_manifest, read_tasks
 from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
-from espalier.rollout.waits import hangs_after_s
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_questions import dev_questions
 from espalier.training.parallel import Processes
-from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
+from espalier.training.rl.asynchronous import GroupPlan
+from espalier.training.rl.engines import InProcess, OnServers, SamplerContext, SamplingEngine
 from espalier.training.rl.ledger import JOURNAL, DrawJournal
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import Models, build_layout, build_models
 from espalier.training.rl.pacing import AsynchronousSampler
-from espalier.training.rl.publishing import (
-    DirectoryPublisher,
-    MemoryPublisher,
-    Publisher,
-    WorkerPublisher,
-)
+from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.reward_functions import ProfileRewards, RewardFunction
-from espalier.training.rl.sampling import (
-    GroupSampler,
-    RankZeroRoller,
-    RankZeroSampler,
-    SplitRoller,
-    StepSampler,
-)
+from espalier.training.rl.sampling import RankZeroRoller, RankZeroSampler, StepSampler
 from espalier.training.rl.self_play import JudgedRoller, build_self_play, shared_proposer
 from espalier.training.supervised import dev_exact_match
 
@@ -135,17 +122,13 @@ def build_run(
         environments_over,
         _computed_once(rewards, processes) if in_turns else rewards,
     )
-    if not in_turns:
-        sampling = _asynchronous(context)
-        if (
-            processes.is_first
-        ):  # without sampling ahead the same draws are made again, without a journal
-            journal = DrawJournal(store.directory / JOURNAL, store.identity)
-            sampling.sampler.ledger.journal = journal
-    elif profile.rollout.engine == "vllm":
-        sampling = _by_server(context, inputs, store.directory / "published")
-    else:
-        sampling = _in_turns(context)
+    is_here = profile.rollout.engine == "lockstep"
+    engine = InProcess(context) if is_here else OnServers(context, store.directory / "published")
+    sampling = _in_turns(context, engine) if in_turns else _ahead(context, engine)
+    # without sampling ahead the same draws are made again, without a journal
+    if processes.is_first and not in_turns:
+        journal = DrawJournal(store.directory / JOURNAL, store.identity)
+        sampling.sampler.ledger.journal = journal
     judged = dev_questions(profile, family_of(profile), inputs, training="training")
     epsilon = profile.rollout.exploration.kind_epsilon
     parts = LoopParts(
@@ -192,31 +175,6 @@ def _placed_models(
     return models
 
 
-class SamplerContext(NamedTuple):
-    """The objects that each way of sampling is built from: alternating, by server, ahead."""
-
-    profile: Profile
-    policy: Policy
-    """The policy in memory, for sampling."""
-    trained: PreTrainedModel
-    """The same model, or a copy whose weights the publisher copies back."""
-    pool: TaskPool
-    processes: Processes
-    environments_over: EnvironmentsOver
-    reward_function: RewardFunction
-
-    def group_sampler(self, roller: TrajectorySampler) -> GroupSampler:
-        """Return a sampler of groups over `roller`."""
-        return GroupSampler(
-            roller,
-            self.pool,
-            self.profile.training,
-            seed=self.profile.seed,
-            screening=self.profile.curriculum.active_screening,
-            reward_function=self.reward_function,
-        )
-
-
 def _computed_once(rewards: ProfileRewards, processes: Processes) -> RewardFunction:
     """Return a `RewardFunction` that asks models on rank 0 only.
 
@@ -228,83 +186,46 @@ def _computed_once(rewards: ProfileRewards, processes: Processes) -> RewardFunct
     return lambda group: processes.broadcast(rewards(group) if processes.is_first else list(group))
 
 
-def _in_turns(context: SamplerContext) -> _Sampling:
-    """Sample and learn alternately, on one model in memory."""
-    profile, policy = context.profile, context.policy
-    environments = context.environments_over("train")
-    roller = Roller.local(policy, environments, profile, for_training=True)
-    dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
-    publisher = MemoryPublisher(context.trained, policy, (roller, dev_roller))
-    shared = SplitRoller(roller, context.processes)
+def _in_turns(context: SamplerContext, engine: SamplingEngine) -> _Sampling:
+    """Sample and learn alternately."""
+    roller, dev_roller = engine.roller("train", for_training=True), engine.roller("dev")
+    publisher = engine.publisher((roller, dev_roller))
+    shared = engine.shared(roller)
     return _Sampling(
         context.group_sampler(shared), publisher, dev_roller, (roller,), lambda: shared
     )
 
 
-def _by_server(context: SamplerContext, inputs: Mapping[str, Path], directory: Path) -> _Sampling:
-    """Sample from a server, which reads the weights from `directory`."""
-    profile, policy_dir = context.profile, inputs["warm_policy"] / "policy"
-    environments = context.environments_over("train")
-    roller = Roller.open(policy_dir, environments, profile, for_training=True)
-    dev_roller = Roller.open(policy_dir, context.environments_over("dev"), profile)
-    connected = (roller, dev_roller) if context.processes.is_first else ()
-    publisher = DirectoryPublisher(
-        context.trained,
-        context.policy,
-        connected,
-        directory,
-        adapter_alone=profile.rollout.vllm.exchange == "adapter",
-    )
-    shared = RankZeroRoller(roller, context.processes)
-    return _Sampling(
-        context.group_sampler(shared), publisher, dev_roller, (roller,), lambda: shared
-    )
-
-
-def _asynchronous(context: SamplerContext) -> _Sampling:
-    """Sample ahead of the learner in a worker of rank 0, on copies of the policy."""
-    profile, policy, processes = context.profile, context.policy, context.processes
-    config, screening = profile.training, profile.curriculum.active_screening
-    dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
-    local = MemoryPublisher(context.trained, policy, (dev_roller,))
-
-    def make_trial_roller() -> TrajectorySampler:
-        # its own environments: the worker's thread uses the others at the same time
-        environments = context.environments_over("train")
-        return RankZeroRoller(Roller.local(policy, environments, profile), processes)
-
+def _ahead(context: SamplerContext, engine: SamplingEngine) -> _Sampling:
+    """Sample ahead of the learner, in a worker of rank 0."""
+    config, screening = context.profile.training, context.profile.curriculum.active_screening
+    processes = context.processes
     if not processes.is_first:
-        return _Sampling(RankZeroSampler(None, processes), local, dev_roller, (), make_trial_roller)
-    environments = context.environments_over("train")
-    rollers: list[Roller] = []
-
-    def make_replica() -> PolicyReplica:
-        # a copy of the tokenizer too: it is not safe to use from two threads
-        own = copy.deepcopy(policy)
-        rollers.append(Roller.local(own, environments, profile, for_training=True))
-        wants_baseline = "baseline_rewards_B" in config.algorithm.needs
-        return PolicyReplica(
-            rollers[-1], own.model, GroupPlan(config.group_size, screening, wants_baseline)
+        dev_roller = engine.roller("dev")
+        return _Sampling(
+            RankZeroSampler(None, processes),
+            engine.publisher((dev_roller,)),
+            dev_roller,
+            (),
+            lambda: RankZeroRoller(engine.roller("train"), processes),
         )
-
-    worker = RolloutWorker(
-        make_replica,
-        threads=max(1, torch.get_num_threads() // 2),
-        limit_s=hangs_after_s(profile),
-        waits=lambda: [roller.waits for roller in rollers],
-    )
+    wants_baseline = "baseline_rewards_B" in config.algorithm.needs
+    ahead = engine.ahead(GroupPlan(config.group_size, screening, wants_baseline))
     sampler = AsynchronousSampler(
-        worker,
+        ahead.worker,
         context.pool,
         config,
-        seed=profile.seed,
+        seed=context.profile.seed,
         screening=screening,
         reward_function=context.reward_function,
     )
-    worker.start()
-    publisher = WorkerPublisher(local, policy, worker, every=config.asynchronous.publish_every)
+    ahead.worker.start()
     return _Sampling(
-        RankZeroSampler(sampler, processes), publisher, dev_roller, rollers, make_trial_roller
+        RankZeroSampler(sampler, processes),
+        ahead.publisher,
+        ahead.dev_roller,
+        ahead.rollers,
+        ahead.make_trial_roller,
     )
 
 
