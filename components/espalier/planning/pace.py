@@ -88,14 +88,16 @@ class Paced(NamedTuple):
     """Share of the tokens that the servers could decode, with all rows taken, and do not."""
     staleness: float
     """Mean number of versions between an attempt's start and its update."""
+    most_staleness: int
+    """The largest such number."""
 
 
 def simulated(
     samplers: Samplers, learner: Learner, attempts: Attempts, *, max_staleness: int, seed: int = 0
 ) -> Paced:
-    """Simulate some steps, and measure those after the first `max_staleness` + 1.
+    """Simulate three times `max_staleness` + 1 steps, and measure the last third.
 
-    As many are measured, since attempts that began together end together again and again. The same
+    The first attempts begin together, and so end together again and again, ever less. The same
     arguments give the same result.
     """
     return _Simulation(samplers, learner, attempts, max_staleness, seed).run()
@@ -166,13 +168,15 @@ class _Simulation:
         self._learnt_s: list[float] = []
         """Seconds of each update without its exchange."""
         self._staleness: list[float] = []
+        """Mean of each update."""
+        self._most_staleness = 0
         self._tokens: list[float] = []
         """Action tokens of each update."""
 
     def run(self) -> Paced:
         self._start_groups()
-        first = self._bound + 1
-        count = max(_LEAST_MEASURED, first)
+        first = 2 * (self._bound + 1)
+        count = max(_LEAST_MEASURED, self._bound + 1)
         while len(self._ended_s) < first + count:
             self._now_s, _, happens = heapq.heappop(self._events)
             happens()
@@ -185,6 +189,7 @@ class _Simulation:
             learner_waits=1 - sum(self._learnt_s[measured]) / passed_s,
             samplers_idle=1 - sum(self._tokens[measured]) / (most_per_s * passed_s),
             staleness=sum(self._staleness[measured]) / count,
+            most_staleness=self._most_staleness,
         )
 
     def _at(self, time_s: float, happens: Callable[[], None]) -> None:
@@ -299,23 +304,29 @@ class _Simulation:
     def _learn_if_ready(self) -> None:
         if self._learns or self._ended < self._attempts.groups:
             return
-        oldest = self._version - self._bound
-        due = [group for group in self._unlearned if group.version <= oldest]
-        if any(group.open_attempts for group in due):
-            return
         ended = [group for group in self._unlearned if not group.open_attempts]
         taken = ended[: self._attempts.groups]
+        numbers = {group.number for group in taken}
+        left = [group for group in self._unlearned if group.number not in numbers]
+        if not all(self._is_in_time(group, place) for place, group in enumerate(left, start=1)):
+            return
         self._ended -= len(taken)
-        self._unlearned = [group for group in self._unlearned if group not in taken]
+        self._unlearned = left
         self._learns = True
         scale = self._attempts.trained_tokens / self._attempts.action_tokens
         learner = self._learner
         tokens = sum(group.tokens for group in taken)
         learnt_s = learner.update_s + learner.token_s * scale * tokens
         self._tokens.append(tokens)
-        self._staleness.append(sum(self._version - group.version for group in taken) / len(taken))
+        ages = [self._version - group.version for group in taken]
+        self._staleness.append(sum(ages) / len(ages))
+        self._most_staleness = max(self._most_staleness, *ages)
         self._learnt_s.append(learnt_s)
         self._at(self._now_s + learnt_s + learner.exchange_s, self._end_update)
+
+    def _is_in_time(self, group: _Group, place: int) -> bool:
+        """Whether later steps can still learn from the group at a place among those left."""
+        return place <= (group.version + self._bound - self._version) * self._attempts.groups
 
     def _end_update(self) -> None:
         self._learns = False

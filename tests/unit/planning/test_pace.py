@@ -71,6 +71,16 @@ def test_staleness_saves_time_and_stays_in_its_bound(bound):
     assert 0 < ahead.staleness <= bound
 
 
+@pytest.mark.parametrize("bound", [0, 1, 2, 5])
+def test_no_attempt_is_older_than_the_bound(bound):
+    """Long attempts are overtaken by later ones, and must not become too old by that."""
+    fields = {name: getattr(MANY, name) for name in MANY.__dataclass_fields__} | {"tail": 1.5}
+    pool = Samplers(servers=8, rows=64, step_s=0.1)
+    found = simulated(pool, LEARNER, Attempts(**fields), max_staleness=bound)
+    assert found.most_staleness == bound
+    assert found.staleness <= bound
+
+
 def test_a_long_tail_makes_the_learner_starve():
     fields = {name: getattr(MANY, name) for name in MANY.__dataclass_fields__}
     pool = Samplers(servers=8, rows=32, step_s=0.1)
