@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     began_s = time.process_time()
