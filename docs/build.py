@@ -84,6 +84,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "one_gpu": figures.one_gpu,
     "gpu": figures.gpu,
     "gpu_updates": figures.gpu_updates,
+    "pace": figures.pace,
+    "pace_measured": figures.pace_measured,
     "house": figures.house,
     "house_rooms": figures.house_rooms,
 }

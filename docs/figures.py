@@ -147,6 +147,32 @@ def gpu_updates() -> str:
     )  # fmt: skip
 
 
+def pace_measured() -> str:
+    """One machine's rates with slow tools, measured and simulated."""
+    return table(
+        ("engine", "without tools", "with tools of 0.1 s", "the same, simulated"),
+        (
+            (one["engine"], one["without_tools"], one["with_tools"], one["simulated"])
+            for one in baseline("pace")["measured"]
+        ),
+    )
+
+
+def pace() -> str:
+    """How fast samplers and learner go on many GPUs, simulated."""
+    return table(
+        ("simulated", "GPUs", "of them learn", "most staleness", "seconds of a step",
+         "learner waits", "rows unused", "mean staleness", "times as fast"),
+        (
+            (one["case"], f"{one['gpus']:,}",
+             f"{one['learners']:,}" if one["bound"] else "all, in turn", one["bound"],
+             one["step_s"], f"{one['learner_waits']} %", f"{one['samplers_idle']} %",
+             one["staleness"], one["times"])
+            for one in baseline("pace")["rows"]
+        ),
+    )  # fmt: skip
+
+
 def adapters() -> str:
     """An adapter beside all weights, stage by stage and rate by rate."""
     stages = {"warm_start": "imitation", "train": "RL"}

@@ -89,8 +89,14 @@ class EndpointDouble(Server):
         self.usual = Scripted(completion(PARIS))
         self.respond = None
         """Request body -> completion or response, instead of `usual`."""
+        self.is_dead = False
+        """Dead: every connection is closed without an answer, also that of a request under way."""
+        self.health = Scripted({})
+        """The response to GET /health."""
         self.seen = []
         """(path, body, Authorization) of every request."""
+        self.hosts = set()
+        """Host headers of all requests."""
         self.under_way = 0
         self.most_under_way = 0
         self.lock = threading.Lock()
@@ -100,10 +106,19 @@ class EndpointDouble(Server):
 
 
 class _Handler(Handler):
+    def do_GET(self):
+        double = self.server
+        if double.is_dead or self.path != "/health":
+            self.close_connection = True
+        else:
+            time.sleep(double.health.delay_s)
+            self._respond(double.health)
+
     def do_POST(self):
         double = self.server
         body = json.loads(self.read_body())
         with double.lock:
+            double.hosts.add(self.headers["Host"])
             double.seen.append((self.path, body, self.headers["Authorization"]))
             double.under_way += 1
             double.most_under_way = max(double.most_under_way, double.under_way)
@@ -116,7 +131,10 @@ class _Handler(Handler):
         finally:
             with double.lock:
                 double.under_way -= 1
-        self._respond(response)
+        if double.is_dead:
+            self.close_connection = True
+        else:
+            self._respond(response)
 
     def _respond(self, response):
         self.send_response(response.status)

@@ -68,7 +68,7 @@ class Ledger:
         price = self._price(prompt_tokens, self._config.max_tokens)
         if limit and self.cost + self._reserved + price > limit:
             raise EngineError(
-                f"{self._config.url}: the next request could cost {price:.4f}, {self.cost:.4f} of "
+                f"{self._config.name}: the next request could cost {price:.4f}, {self.cost:.4f} of "
                 f"max_cost={limit} are spent and {self._reserved:.4f} under way. Raise the limit "
                 "and run the same command again: answers so far are kept in the cache"
             )
@@ -161,7 +161,7 @@ ModelConfig = EndpointConfig | VllmBatchConfig
 Send = Callable[[Request[Any], int], Awaitable[bytes]]
 """Maps a request and the number of the try, from 0, to the body of a chat completion."""
 
-_SETTINGS = {"url", "model", "temperature", "max_tokens", "response_format"}
+_SETTINGS = {"model", "temperature", "max_tokens", "response_format"}
 
 
 class CachedAnswers:
@@ -214,8 +214,12 @@ class CachedAnswers:
 
 
 def answer_settings(config: ModelConfig) -> Mapping[str, object]:
-    """Return the settings that an answer depends on; an in-process model has url ""."""
-    return {"url": "", **config.model_dump(include=_SETTINGS)}
+    """Return the settings that an answer depends on; an in-process model has url "".
+
+    Of several servers the first stands for all: another one behind it changes no answer.
+    """
+    urls = config.urls if isinstance(config, EndpointConfig) else ()
+    return {"url": urls[0] if urls else "", **config.model_dump(include=_SETTINGS)}
 
 
 def seed_of(request: Request[Any], ask: int, asks: int) -> int:

@@ -17,7 +17,8 @@ from typing import Any, cast
 from pydantic import BaseModel, Field, ValidationError
 
 from espalier.completions.answering import estimated_tokens
-from espalier.completions.endpoint import EndpointFault, MeteredServer, Sleep
+from espalier.completions.endpoint import MeteredServer
+from espalier.completions.servers import EndpointFault, Sleep
 from espalier.config import EndpointConfig
 from espalier.dialects.syntax import MAX_PARSED_CHARACTERS, parsed_json
 from espalier.records import Action, FinalAnswer, Malformed, Message
@@ -238,7 +239,7 @@ class ChatEndpoint(MeteredServer):
                     reply, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
                 )
         raise EndpointFault(
-            f"{self.config.url} ({self.config.model}): {self.config.asks} answers were no chat "
+            f"{self.config.name}: {self.config.asks} answers were no chat "
             "completions; is the address that of an OpenAI-compatible server, as https://host/v1?",
             "no_completion",
         )

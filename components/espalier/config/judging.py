@@ -91,7 +91,7 @@ class JudgesConfig(GradingConfig):
 
     @model_validator(mode="after")
     def _models_differ(self) -> Self:
-        named = [(one.url, one.model) for one in self.models]
+        named = [(url, one.model) for one in self.models for url in one.urls]
         if len(set(named)) < len(named):
             raise ValueError(
                 "reward.judges.models names one model twice, which would outvote the others"

@@ -60,18 +60,22 @@ class VllmBatchConfig(ModelRequestConfig):
 class EndpointConfig(ModelRequestConfig):
     """An OpenAI-compatible chat endpoint; prices are per million tokens, in one currency."""
 
-    url: str = ""
-    """Address of the server with the API version, such as https://host/v1."""
+    url: str | tuple[str, ...] = ""
+    """Address of the server with the API version, such as https://host/v1; a list of several
+    servers of the model, which share the requests. A host name with several addresses, such as a
+    headless Service's, stands for as many servers. One that is lost is left out, its requests are
+    sent to others, and one that comes is asked. The first address stands for all in the cache."""
     key_file: Path | None = None
     """File with the API key; unset if the server needs none."""
     timeout_s: float = Field(default=120.0, gt=0)
     """Seconds that one answer may take, from the first byte sent to the last one read."""
     attempts: int = Field(default=6, ge=1)
-    """Attempts at a request before a broken connection or server error is reported."""
+    """Attempts at a request before a broken connection or server error is reported; those at
+    servers that are left out do not count."""
     max_wait_s: float = Field(default=60.0, gt=0)
     """Longest pause between two attempts, whatever Retry-After says."""
     concurrency: int = Field(default=8, ge=1)
-    """Most requests at the same time."""
+    """Most requests at the same time, at all servers together, as for the limits below."""
     requests_per_minute: int = Field(default=0, ge=0)
     """Rate limit of requests; 0 sets no limit."""
     tokens_per_minute: int = Field(default=0, ge=0)
@@ -84,19 +88,23 @@ class EndpointConfig(ModelRequestConfig):
     """Cost limit, in the same currency: the run stops before a request that could exceed it; 0 sets
     no limit."""
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses of the servers; empty without any."""
+        return tuple(filter(None, (self.url,) if isinstance(self.url, str) else self.url))
+
+    @property
+    def name(self) -> str:
+        """Addresses and model, for messages."""
+        return f"{', '.join(self.urls)} ({self.model})"
+
     @field_validator("url")
     @classmethod
-    def _is_an_address_without_secrets(cls, url: str) -> str:
-        parts = urlsplit(url)
-        # checked first, because the next message quotes the address
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError(
-                "an address must not carry a user, password, query or fragment: addresses are "
-                "logged. Put the key into a file and name it as key_file"
-            )
-        if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError(f"{url!r} is not an address; write it as https://host/v1")
-        return url.rstrip("/")
+    def _are_addresses_without_secrets(cls, url: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(url, str):
+            return _checked_address(url) if url else ""
+        several = tuple(dict.fromkeys(map(_checked_address, url)))
+        return several if len(several) > 1 else "".join(several)
 
     @model_validator(mode="after")
     def _limits_can_be_kept(self) -> Self:
@@ -106,6 +114,24 @@ class EndpointConfig(ModelRequestConfig):
                 "completion_price (per million tokens)"
             )
         return self
+
+
+def _checked_address(url: str) -> str:
+    """Return an address without a slash at its end.
+
+    Raises:
+        ValueError: it is none, or holds what may be a secret.
+    """
+    parts = urlsplit(url)
+    # checked first, because the next message quotes the address
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            "an address must not carry a user, password, query or fragment: addresses are "
+            "logged. Put the key into a file and name it as key_file"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not an address; write it as https://host/v1")
+    return url.rstrip("/")
 
 
 class TeacherConfig(Section):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
+from espalier.completions.routing import is_proxied
 from espalier.config import EndpointConfig, Profile, VllmConfig
 from espalier.records import EngineError
 
@@ -32,7 +32,7 @@ def check_endpoints(profile: Profile) -> None:
     for key, url in asked_endpoints(profile):
         urls[key].append(url)
     for key, each in urls.items():  # of several servers under one key one is enough
-        if any(url in reached or _is_proxied(url) for url in each):
+        if any(url in reached or is_proxied(url) for url in each):
             continue
         errors = {url: error for url in each if (error := _connection_error(url))}
         if len(errors) == len(each):
@@ -58,8 +58,8 @@ def asked_endpoints(profile: Profile) -> Iterator[tuple[str, str]]:
 def _addresses(value: object, key: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, VllmConfig):
         yield from ((f"{key}.urls", url) for url in value.urls)
-    elif isinstance(value, EndpointConfig) and value.url:
-        yield f"{key}.url", value.url
+    elif isinstance(value, EndpointConfig) and value.urls:
+        yield from ((f"{key}.url", url) for url in value.urls)
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from _addresses(getattr(value, name), f"{key}.{name}".lstrip("."))
@@ -69,12 +69,6 @@ def _addresses(value: object, key: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
             yield from _addresses(one, f"{key}[{number}]")
-
-
-def _is_proxied(url: str) -> bool:
-    parts = urlsplit(url)
-    is_direct = urllib.request.proxy_bypass(parts.hostname or "")
-    return parts.scheme in urllib.request.getproxies() and not is_direct
 
 
 def _connection_error(url: str) -> OSError | None:

@@ -46,7 +46,8 @@ def judged_model(
     """Find and open the model with a name.
 
     Args:
-        name: an endpoint of the profile, URL#MODEL, a model directory, or a registered model.
+        name: an endpoint of the profile, URL#MODEL or URL,URL#MODEL, a model directory, or a
+            registered model.
         profile: profile with the endpoints.
         scratch: folder for the download of a registered model.
         run: run whose registry is used; None: the newest run in `runs`.
@@ -70,8 +71,9 @@ def judged_model(
 def _endpoint_at(name: str, settings: Mapping[str, object]) -> EvaluatedEndpointConfig:
     """The endpoint of URL#MODEL; errors do not quote a URL, which may contain a password."""
     url, model = urldefrag(name)
+    servers = {"url": url.split(","), "model": model}
     try:
-        config = EvaluatedEndpointConfig.model_validate({"url": url, "model": model, **settings})
+        config = EvaluatedEndpointConfig.model_validate({**servers, **settings})
     except ValidationError as error:
         faults = "; ".join(fault_lines(error, EvaluatedEndpointConfig))
         raise EngineError(f"the endpoint is invalid: {faults}") from None  # the cause has the URL
@@ -102,8 +104,9 @@ def _endpoint(name: str, config: EvaluatedEndpointConfig) -> JudgedModel:
     }
     return JudgedModel(
         name=name,
-        digest=json_digest([config.url, config.model, config.max_tokens]),
-        training=Training.not_known(f"what {config.model} at {config.url} was trained on"),
+        # finished attempts stay valid where a server is added behind the first
+        digest=json_digest([config.urls[0], config.model, config.max_tokens]),
+        training=Training.not_known(f"what {config.model} at {config.urls[0]} was trained on"),
         facts=facts,
         recovery=(
             f"a request is sent up to {config.attempts} times with {config.timeout_s:g} s each, "

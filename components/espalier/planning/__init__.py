@@ -8,6 +8,7 @@ sharing        positions that an update forwards for each token of its trajector
 work           tokens and episodes of each stage, from the profile
 memory         resident memory by part: trainer, engine, KV cache
 durations      seconds and GPU-hours by stage
+pace           simulation of samplers and learner on machines of their own
 disk           bytes of artifacts and checkpoints
 prices         the price table
 machine        cores, memory, disk and GPU of this machine

@@ -8,6 +8,7 @@ from typing import Any
 
 from espalier.config import Profile
 from espalier.orchestration.results import aligned
+from espalier.planning.durations import is_simulated
 from espalier.planning.plan import Needs, Plan
 from espalier.planning.work import StageWork
 from espalier.reporting.formats import duration
@@ -54,6 +55,12 @@ def _estimated_line(plan: Plan) -> Iterator[str]:
     if named := [what for what, figures in _IN_WORDS.items() if assumed & set(figures)]:
         remedy = "" if plan.order.measured else "; --probe measures most of it in about a minute"
         yield f"estimated, not measured: {', '.join(named)}{remedy}"
+    profile = plan.order.profile
+    if is_simulated(profile):
+        yield (
+            f"simulated: how {len(profile.rollout.vllm.urls)} vLLM servers and the learner wait "
+            "for each other; the GPUs of the servers are not counted"
+        )
 
 
 def _stage_rows(needs: Needs) -> Iterator[dict[str, str]]:

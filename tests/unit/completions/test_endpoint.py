@@ -6,7 +6,7 @@ import time
 import pytest
 
 from espalier.completions import CallUsage, EndpointModel, ModelRefusal, in_order
-from espalier.completions.endpoint import Wire
+from espalier.completions.servers import ChatServers
 from espalier.records import EngineError
 from tests.fakes.endpoint_double import Capital, Scripted, completion, config, request
 
@@ -64,9 +64,9 @@ def test_every_attempt_is_held_to_the_rate(double):
         admitted.append(len(double.seen))
 
     async def session():
-        async with Wire(config(double), "", sleep=Sleeps()) as wire:
+        async with ChatServers(config(double), "", sleep=Sleeps()) as servers:
             fields = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
-            return await wire.send(fields, CallUsage(), admit)
+            return await servers.send(fields, CallUsage(), admit)
 
     asyncio.run(session())
     assert admitted == [0, 1, 2]

@@ -70,6 +70,29 @@ def test_the_majority_of_each_criterion_makes_the_score(double):
     assert (verdict.score, verdict.passes) == (0.25, True)
 
 
+def test_judges_of_a_lost_server_judge_at_another(double):
+    """Every judge's model is served by both; the cost is that of one server."""
+
+    def seen(body):
+        return says(success=json.loads(body["messages"][1]["content"])["criteria"] != [])
+
+    prices = {"prompt_price": 1.0, "completion_price": 2.0}
+    figures = []
+    with running_double() as other:
+        double.respond = other.respond = seen
+        for url in (double.url, [double.url, other.url]):
+            config = judges(double, prices=prices | {"url": url})
+            asked = [transcript(config, f"town {n}") for n in range(6)]
+            with JudgeEnsemble(config) as ensemble:
+                assert len(ensemble.verdicts(asked[:3])) == 3
+                other.is_dead = True
+                verdicts = ensemble.verdicts(asked[3:])
+                figures.append((ensemble.figures(), [one.votes for one in verdicts]))
+            other.is_dead = False
+    assert other.seen
+    assert figures[0] == figures[1]
+
+
 def test_estimated_agreement_is_that_of_the_endpoints_known_noise(double):
     """Each model sees the truth, which the transcript names, and flips it with a known chance."""
     config, flip, share = judges(double), 0.15, 0.5

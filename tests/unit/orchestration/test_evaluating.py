@@ -19,6 +19,7 @@ from espalier.records import (
 from tests.fakes.endpoint_double import Scripted, completion, running_double
 
 SUMS = "tests.factories.sums:Sums"
+BRIEFLY = {"max_wait_s": 0.01, "attempts": 2}
 SECRET = "sk-very-secret-0123456789"
 PROFILE = """
 name = "suites"
@@ -56,8 +57,8 @@ def at(tmp_path, double, monkeypatch):
 
     def order(suites="sums", model=f"{double.url}#small", **fields):
         return EvaluationOrder(
-            model=model, suites=suites, profile=str(profile), out=tmp_path / "out",
-            runs=tmp_path / "runs", **{"endpoint": {"max_wait_s": 0.01, "attempts": 2}} | fields,
+            model=model, suites=suites, profile=str(profile), runs=tmp_path / "runs",
+            **{"out": tmp_path / "out", "endpoint": BRIEFLY} | fields,
         )  # fmt: skip
 
     return order
@@ -96,6 +97,26 @@ def test_an_endpoint_is_judged_by_native_calls(at, double):
     assert suite["golds"]["accepted"] == 10
     first = double.seen[0][1]["messages"][0]
     assert first == {"role": "system", "content": "Add."}
+
+
+def test_an_evaluation_loses_no_question_with_a_server(at, double):
+    """Two servers of one model share the questions, and one is killed amid them."""
+    prices = {"prompt_price": 1.0, "completion_price": 2.0, "attempts": 1}
+    alone = evaluated(at(endpoint=prices, out=at().out / "alone"))["suites"]["sums"]
+    with running_double() as other:
+
+        def dying(body):
+            other.is_dead = len(other.seen) > 2
+            return answer(body)
+
+        other.respond = dying
+        order = at(model=f"{double.url},{other.url}#small", endpoint=prices)
+        suite = evaluated(order)["suites"]["sums"]
+    (found,), (expected,) = (one["models"].values() for one in (suite, alone))
+    assert other.is_dead
+    assert found["lost"] == 0
+    for what in ("headline", "failures", "tokens", "cost", "tool_calls"):
+        assert found[what] == expected[what]
 
 
 def test_report_and_card_say_the_seven_traits(at):

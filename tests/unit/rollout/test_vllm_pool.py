@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from espalier.completions.routing import addresses_of
 from espalier.config import VllmConfig
 from espalier.records import EngineError, PolicyError
 from espalier.rollout.engines import vllm_pool
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.engines.vllm import VllmServerEngine
-from espalier.rollout.engines.vllm_pool import addresses_of
 from tests.fakes.vllm_double import running
 from tests.unit.rollout.vllm_play import StopsAtOneId, policy_at
 

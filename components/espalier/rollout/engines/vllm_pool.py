@@ -1,8 +1,7 @@
 """Several vLLM servers as one: which of them a session asks, and what is done when one is lost.
 
 A session stays with one server, whose prefix cache holds its context. The server is chosen by the
-session's prompt, which the attempts at a task share, unless it has more than its share of the open
-sessions: consistent hashing with bounded loads (Mirrokni et al. 2016, arXiv:1608.01350).
+session's prompt, which the attempts at a task share (`completions.routing`).
 
 A server that does not answer is left out, and the sessions on it go on elsewhere from their tokens:
 every request holds the whole context. One that comes, or comes back, gets the current weights
@@ -15,17 +14,13 @@ answer mixes two.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import ipaddress
 import logging
-import math
-import socket
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from espalier.completions import routing
 from espalier.config import VllmConfig
 from espalier.records import EngineError, HungError
 from espalier.rollout.engines.vllm_client import (
@@ -41,10 +36,6 @@ from espalier.rollout.engines.vllm_weights import (
     expect_processed_logprobs,
 )
 
-_MOST_OF_MEAN = 1.25
-"""A server with more open sessions than this multiple of the mean gets no new ones."""
-_MORE = 2
-"""Sessions added to that limit: without them even two sessions of one task would part."""
 _OTHERS_WITHIN_S = 10.0
 """How long servers that are still starting are awaited once another one is ready."""
 _LOOKS_EVERY_S = 5.0
@@ -53,10 +44,9 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class PooledServer:
+class PooledServer(routing.RoutedServer):
     """One server of the pool, across its connections."""
 
-    url: str
     client: VllmClient = field(init=False)
     """Its connections, which belong to one event loop."""
     requests: OpenRequests = field(init=False)
@@ -66,19 +56,10 @@ class PooledServer:
     """Whether it was there when it was last needed."""
     loaded: Loaded | None = None
     """What it samples from; None: it is not asked."""
-    sessions: int = 0
-    """Number of open sessions on it."""
-    answered: int = 0
-    """Number of completions that it gave."""
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
-    """A session's place on a server, which it loses with the server."""
-
-    prompt: bytes
-    """Digest of the session's prompt."""
-    server: PooledServer
+Seat = routing.Seat[PooledServer]
+"""A session's place."""
 
 
 class ServerPool:
@@ -95,6 +76,7 @@ class ServerPool:
         self._backoff_s = backoff_s
         self.servers: dict[str, PooledServer] = {}
         """By address; also those that are left out."""
+        self._routes = routing.Routes(f"{self.name}: no vLLM server", lambda: self.usable)
         self._wanted: tuple[Path, int] | None = None
         """Directory and version of the weights that every server should have."""
         self._is_connected = False
@@ -144,7 +126,7 @@ class ServerPool:
         finally:
             self._is_connected = False
             for server in self.servers.values():
-                server.sessions = 0
+                server.open_seats = 0
                 await server.client.close()
 
     async def load(self, policy_dir: Path, version: int) -> None:
@@ -198,12 +180,11 @@ class ServerPool:
 
     def seat(self, prompt_ids: Sequence[int]) -> Seat:
         """Give a new session a server."""
-        prompt = hashlib.blake2b(repr(list(prompt_ids)).encode(), digest_size=16).digest()
-        return Seat(prompt, self._taken(prompt))
+        return self._routes.seat(repr(list(prompt_ids)))
 
     def leave(self, seat: Seat) -> None:
         """End a session."""
-        seat.server.sessions -= 1
+        self._routes.leave(seat)
 
     async def complete(self, seat: Seat, asked: Mapping[str, object]) -> Answer:
         """Request one completion from the session's server, or from another if it is lost.
@@ -215,7 +196,7 @@ class ServerPool:
             server = seat.server
             await server.requests.may_begin()
             if server.loaded is None:
-                self._move(seat)
+                self._routes.move(seat)
                 continue
             asking = self._ask(server, server.loaded, asked)
             answer = await server.requests.answer(server.loaded.model, asking)
@@ -346,22 +327,6 @@ class ServerPool:
         self.lost += 1
         _log.warning("%s is left out (%d servers remain): %s", server.url, len(self.usable), error)
 
-    def _move(self, seat: Seat) -> None:
-        seat.server.sessions -= 1
-        seat.server = self._taken(seat.prompt)
-
-    def _taken(self, prompt: bytes) -> PooledServer:
-        """The prompt's first server that has room for a further session."""
-        usable = self.usable
-        if not usable:
-            raise EngineError(f"{self.name}: no vLLM server is left")
-        mean = (sum(server.sessions for server in usable) + 1) / len(usable)
-        room = math.ceil(_MOST_OF_MEAN * mean) + _MORE
-        by_rank = sorted(usable, key=lambda server: _rank(prompt, server.url))
-        server = next(server for server in by_rank if server.sessions < room)
-        server.sessions += 1
-        return server
-
     async def _wait_until_ready(self) -> None:
         servers = list(self.servers.values())
         expected = [server for server in servers if server.is_ready] or servers
@@ -408,33 +373,5 @@ class ServerPool:
         self.servers[server.url] = server
 
     async def _addresses(self) -> list[str]:
-        found = await asyncio.gather(*map(addresses_of, self._config.urls))
+        found = await asyncio.gather(*map(routing.addresses_of, self._config.urls))
         return list(dict.fromkeys(address for each in found for address in each))
-
-
-async def addresses_of(url: str) -> Iterable[str]:
-    """Return the servers behind `url`: one for each IP address of its host name.
-
-    The name of a headless Service has one address for each pod. A name that cannot be resolved now
-    stays as it is, and its server is away. A name with https stays too: the certificate is for it.
-    """
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or 80
-    if parts.scheme == "https":
-        return [url]
-    with suppress(ValueError):
-        ipaddress.ip_address(host)
-        return [url]
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, family=socket.AF_INET, type=socket.SOCK_STREAM
-        )
-    except OSError:
-        return [url]
-    hosts = sorted({str(address[4][0]) for address in found})
-    return [url] if len(hosts) < 2 else [f"http://{one}:{port}{parts.path}" for one in hosts]
-
-
-def _rank(prompt: bytes, url: str) -> bytes:
-    """Order of a server for a prompt (rendezvous hashing): others keep theirs when one is lost."""
-    return hashlib.blake2b(prompt + url.encode(), digest_size=8).digest()

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,25 @@ def test_a_model_plays_a_user_until_it_leaves():
     assert [one["text"] for one in material["conversation"]] == [
         "Hello.", "What is it?", "The lamp.", "Done.",
     ]  # fmt: skip
+
+
+def test_a_conversation_goes_on_where_its_server_is_lost():
+    with running_double() as first, running_double() as second:
+        pool, replies = (first, second), iter([line("The lamp."), line("Bye.", leaves=True)])
+
+        def dies_at_the_second(double):
+            def respond(body):
+                double.is_dead = len(double.seen) > 1
+                return completion("") if double.is_dead else next(replies)
+
+            return respond
+
+        for double in pool:
+            double.respond = dies_at_the_second(double)
+        both = SimpleNamespace(url=[double.url for double in pool])
+        assert played(both, "What is it?", "Done.") == ["The lamp.", None]
+    assert sorted(len(double.seen) for double in pool) == [1, 2]
+    assert sum(double.is_dead for double in pool) == 1
 
 
 def test_a_user_who_cannot_be_understood_ends_the_episode_unscored():
