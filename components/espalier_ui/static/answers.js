@@ -12,7 +12,11 @@ const FOLLOW_MS = 2000;
 /** @type {Map<string, unknown>} */
 const cache = new Map();
 
-/** @param {string} path @param {Asked} [asked] @returns {string} the address, always in one order */
+/** @param {string} run @returns {string} where the server answers for it */
+export const runPath = (run) => `/api/runs/${encodeURIComponent(run)}`;
+
+/** @param {string} path @param {Asked} [asked] @returns {string} the address, always in one
+ *  order */
 export function address(path, asked = {}) {
   const query = new URLSearchParams();
   for (const name of Object.keys(asked).sort()) {
@@ -39,7 +43,8 @@ async function asked(where, how) {
 }
 
 /** Ask once; what was asked lately is answered from memory.
- * @param {string} path @param {Asked} [params] @param {AbortSignal} [signal] @returns {Promise<any>} */
+ * @param {string} path @param {Asked} [params] @param {AbortSignal} [signal] @returns
+ *   {Promise<any>} */
 export async function ask(path, params = {}, signal) {
   const where = address(path, params);
   if (cache.has(where)) return cache.get(where);
@@ -64,9 +69,11 @@ export async function send(path, body, method = "POST") {
  * @returns {Answer<T>} */
 export function useAnswer(path, params = {}, mark = "") {
   const where = path === null ? "" : address(path, params);
-  const [answer, setAnswer] = useState(/** @type {() => {of: string} & Answer<T>} */ (
-    () => ({ of: "", data: null, error: "", loading: true })
-  ));
+  const [answer, setAnswer] = useState(
+    /** @type {() => {of: string} & Answer<T>} */ (
+      () => ({ of: "", data: null, error: "", loading: true })
+    ),
+  );
   // the first mark says where the run was when this was asked first
   const first = useRef({ where: "", mark: "" });
   if (first.current?.where !== where) first.current = { where, mark };
@@ -105,7 +112,9 @@ export function useLive(run) {
     const look = async () => {
       let running = true;
       try {
-        const said = document.hidden ? null : await asked(`/api/runs/${encodeURIComponent(run)}/live`);
+        const said = document.hidden
+          ? null
+          : await asked(`${runPath(run)}/live`);
         if (stopped) return;
         if (said) {
           setLive({ of: run, said });
@@ -134,9 +143,11 @@ export function useLive(run) {
  * @param {string[]} addresses  from `address` @returns {Answer<T[]>} */
 export function useAnswers(addresses) {
   const key = addresses.join("\n");
-  const [answer, setAnswer] = useState(/** @type {() => {of: string} & Answer<T[]>} */ (
-    () => ({ of: "", data: null, error: "", loading: true })
-  ));
+  const [answer, setAnswer] = useState(
+    /** @type {() => {of: string} & Answer<T[]>} */ (
+      () => ({ of: "", data: null, error: "", loading: true })
+    ),
+  );
   useEffect(() => {
     const stop = new AbortController();
     Promise.all(addresses.map((one) => ask(one, {}, stop.signal))).then(

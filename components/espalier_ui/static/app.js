@@ -2,7 +2,7 @@
 import { h, render } from "./vendor/preact.mjs";
 import { useEffect, useErrorBoundary, useRef } from "./vendor/hooks.mjs";
 import { exported, followed, href, useAddress } from "./address.js";
-import { useAnswer, useLive } from "./answers.js";
+import { useAnswer, useLive, runPath } from "./answers.js";
 import { KEYS, pressed } from "./keys.js";
 import { html, whenThere } from "./parts.js";
 import { nextTheme, showTheme } from "./theme.js";
@@ -44,7 +44,8 @@ const IN_BAR = Object.keys(VIEWS).slice(0, 9);
 const NEED_SERVER = ["search", "labels"];
 
 /** The way from all runs to what is shown: each a name and its address.
- * @param {State} at @param {string} view @param {RunDetail | null} run @returns {[string, string][]} */
+ * @param {State} at @param {string} view @param {RunDetail | null} run @returns {[string,
+ *   string][]} */
 function crumbs(at, view, run) {
   /** @type {[string, string][]} */
   const way = [["Runs", href({})]];
@@ -57,7 +58,10 @@ function crumbs(at, view, run) {
     way.push([visible(at.source), href({ run: at.run, view: "attempts", source: at.source })]);
   if (view === "group" || inGroup) {
     const { source, step, group } = at;
-    way.push([`Group ${brief(group, 24)}`, href({ run: at.run, view: "group", source, step, group })]);
+    way.push([
+      `Group ${brief(group, 24)}`,
+      href({ run: at.run, view: "group", source, step, group }),
+    ]);
   }
   const name = VIEWS[view]?.[0] ?? "Overview";
   if (view === "attempt") way.push([`Attempt ${brief(at.attempt, 24)}`, ""]);
@@ -129,8 +133,10 @@ function App() {
     };
   }, []);
   const { mark } = useLive(at.run);
-  const path = at.run ? `/api/runs/${encodeURIComponent(at.run)}` : null;
-  const detail = /** @type {import("./answers.js").Answer<RunDetail>} */ (useAnswer(path, {}, mark));
+  const path = at.run ? runPath(at.run) : null;
+  const detail = /** @type {import("./answers.js").Answer<RunDetail>} */ (
+    useAnswer(path, {}, mark)
+  );
   useEffect(() => {
     if (!at.run) document.title = "Runs \u00b7 espalier";
   }, [at.run]);
@@ -139,14 +145,17 @@ function App() {
     <${Head} at=${at} view=${view} run=${detail.data} help=${() => help.current?.showModal()} />
     ${at.run && html`<${Bar} at=${at} view=${view} />`}
     <main id="main" tabindex="-1">
-      ${at.run
-        ? html`<${RunFrame} key=${at.run} at=${at} view=${view} mark=${mark} answer=${detail} />`
-        : html`<${Caught}><${RunsView} at=${at} /><//>`}
+      ${
+        at.run
+          ? html`<${RunFrame} key=${at.run} at=${at} view=${view} mark=${mark} answer=${detail} />`
+          : html`<${Caught}><${RunsView} at=${at} /><//>`
+      }
     </main>
     <dialog ref=${help} aria-label="Keys">
       <h2>Keys</h2>
       <table><tbody>${KEYS.map(
-        ([key, does]) => html`<tr key=${key}><th scope="row"><kbd>${key}</kbd></th><td>${does}</td></tr>`,
+        ([key, does]) =>
+          html`<tr key=${key}><th scope="row"><kbd>${key}</kbd></th><td>${does}</td></tr>`,
       )}</tbody></table>
       <form method="dialog"><p><button>Close</button></p></form>
     </dialog>`;

@@ -24,45 +24,59 @@ function colour(name) {
  * @param {Line[]} lines @returns {uPlot.AlignedData} */
 function aligned(lines) {
   const steps = [...new Set(lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
-  return [steps, ...lines.map((line) => {
-    const at = new Map(line.steps.map((step, index) => [step, line.values[index] ?? null]));
-    return steps.map((step) => at.get(step) ?? null);
-  })];
+  return [
+    steps,
+    ...lines.map((line) => {
+      const at = new Map(line.steps.map((step, index) => [step, line.values[index] ?? null]));
+      return steps.map((step) => at.get(step) ?? null);
+    }),
+  ];
 }
 
 /** @param {Line[]} lines @returns {string} what the chart shows, in words */
 function inWords(lines) {
-  return lines.map((line) => {
-    const seen = line.values.flatMap((value) => (typeof value === "number" ? [value] : []));
-    if (!seen.length) return `${line.label}: no values`;
-    const [first, last] = [seen[0], seen[seen.length - 1]];
-    const [low, high] = [seen.reduce((a, b) => Math.min(a, b)), seen.reduce((a, b) => Math.max(a, b))];
-    return `${line.label}: ${figure(first)} at the beginning, ${figure(last)} at the end, ` +
-      `between ${figure(low)} and ${figure(high)}, ${seen.length} values`;
-  }).join("; ");
+  return lines
+    .map((line) => {
+      const seen = line.values.flatMap((value) => (typeof value === "number" ? [value] : []));
+      if (!seen.length) return `${line.label}: no values`;
+      const [first, last] = [seen[0], seen[seen.length - 1]];
+      const [low, high] = [
+        seen.reduce((a, b) => Math.min(a, b)),
+        seen.reduce((a, b) => Math.max(a, b)),
+      ];
+      return (
+        `${line.label}: ${figure(first)} at the beginning, ${figure(last)} at the end, ` +
+        `between ${figure(low)} and ${figure(high)}, ${seen.length} values`
+      );
+    })
+    .join("; ");
 }
 
 /** @param {Mark[]} marks @returns {uPlot.Plugin} dashed lines in the colour of their kind */
 function drawnMarks(marks) {
-  return { hooks: { draw: (plot) => {
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.lineWidth = devicePixelRatio;
-    for (const mark of marks) {
-      const x = Math.round(plot.valToPos(mark.step, "x", true));
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      ctx.strokeStyle = ctx.fillStyle = colour(`--mark-${mark.kind}`);
-      ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.beginPath();
-      ctx.arc(x, bbox.top + 3 * devicePixelRatio, 3 * devicePixelRatio, 0, 7);
-      ctx.fill();
-    }
-    ctx.restore();
-  } } };
+  return {
+    hooks: {
+      draw: (plot) => {
+        const { ctx, bbox } = plot;
+        ctx.save();
+        ctx.lineWidth = devicePixelRatio;
+        for (const mark of marks) {
+          const x = Math.round(plot.valToPos(mark.step, "x", true));
+          if (x < bbox.left || x > bbox.left + bbox.width) continue;
+          ctx.strokeStyle = ctx.fillStyle = colour(`--mark-${mark.kind}`);
+          ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+          ctx.beginPath();
+          ctx.moveTo(x, bbox.top);
+          ctx.lineTo(x, bbox.top + bbox.height);
+          ctx.stroke();
+          ctx.beginPath();
+          ctx.arc(x, bbox.top + 3 * devicePixelRatio, 3 * devicePixelRatio, 0, 7);
+          ctx.fill();
+        }
+        ctx.restore();
+      },
+    },
+  };
 }
 
 /** @param {Drawn} drawn @param {number} width @returns {uPlot.Options} */
@@ -74,26 +88,38 @@ function options({ lines, marks = [], height = 150, zero, sync }, width) {
     font: "11px system-ui, sans-serif",
   };
   return {
-    width, height,
+    width,
+    height,
     legend: { show: false },
     cursor: {
-      drag: { x: false, y: false }, points: { size: 6 },
+      drag: { x: false, y: false },
+      points: { size: 6 },
       ...(sync ? { sync: { key: sync } } : {}),
     },
     scales: {
       x: { time: false },
-      y: { range: (_, low, high) => uPlot.rangeNum(zero ? Math.min(0, low) : low, high, 0.1, true) },
+      y: {
+        range: (_, low, high) => uPlot.rangeNum(zero ? Math.min(0, low) : low, high, 0.1, true),
+      },
     },
-    series: [{}, ...lines.map((line, at) => ({
-      label: line.label,
-      stroke: () => colour(`--series-${at % 4}`),
-      width: 1.5,
-      dash: [[], [6, 3], [2, 3], [8, 3, 2, 3]][at % 4] ?? [],
-      spanGaps: true,
-      points: { show: line.steps.length < 60, size: 4 },
-    }))],
+    series: [
+      {},
+      ...lines.map((line, at) => ({
+        label: line.label,
+        stroke: () => colour(`--series-${at % 4}`),
+        width: 1.5,
+        dash: [[], [6, 3], [2, 3], [8, 3, 2, 3]][at % 4] ?? [],
+        spanGaps: true,
+        points: { show: line.steps.length < 60, size: 4 },
+      })),
+    ],
     axes: [
-      { ...axis, size: 26, space: 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000] },
+      {
+        ...axis,
+        size: 26,
+        space: 40,
+        incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000],
+      },
       { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => figure(tick)) },
     ],
     plugins: [drawnMarks(marks)],
@@ -114,12 +140,15 @@ export function Chart(drawn) {
     const say = () => {
       const at = plot.cursor.idx;
       const step = typeof at === "number" ? data[0][at] : null;
-      const near = (drawn.marks ?? []).filter((mark) => mark.step === step).map((mark) => mark.text);
+      const near = (drawn.marks ?? [])
+        .filter((mark) => mark.step === step)
+        .map((mark) => mark.text);
       const values = drawn.lines.map((line, index) => {
         const value = figure(typeof at === "number" ? data[index + 1]?.[at] : null);
         return drawn.lines.length > 1 ? `${line.label} ${value}` : value;
       });
-      const text = step === null ? "" : [`step ${step}: ${values.join(", ")}`, ...near].join(" \u00b7 ");
+      const text =
+        step === null ? "" : [`step ${step}: ${values.join(", ")}`, ...near].join(" \u00b7 ");
       if (said.current) said.current.textContent = text;
     };
     /** @param {MouseEvent} event */
@@ -169,7 +198,8 @@ export function Chart(drawn) {
   }, [key]);
   const words = `${drawn.label}. ${inWords(drawn.lines)}`;
   return html`<div class="chart">
-    <div ref=${place} tabindex="0" role="img" aria-label=${words} style=${`height:${drawn.height ?? 150}px`}></div>
+    <div ref=${place} tabindex="0" role="img" aria-label=${words}
+        style=${`height:${drawn.height ?? 150}px`}></div>
     <output ref=${said} class="quiet"></output>
   </div>`;
 }

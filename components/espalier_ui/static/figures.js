@@ -6,7 +6,9 @@ export function figure(value, digits = 3) {
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en");
   const size = Math.abs(value);
   if (size && (size < 1e-3 || size >= 1e6)) return value.toExponential(digits - 1);
-  return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, size >= 1000 ? 4 : 1) });
+  return value.toLocaleString("en", {
+    maximumSignificantDigits: Math.max(digits, size >= 1000 ? 4 : 1),
+  });
 }
 
 /** @param {unknown} value @returns {string} a share of 1 as percent */

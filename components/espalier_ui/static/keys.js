@@ -19,9 +19,9 @@ export const KEYS = /** @type {[string, string][]} */ ([
 
 /** @param {number} by  1 or -1 */
 function moveRow(by) {
-  const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main [data-row]")]).filter(
-    (row) => row.getClientRects().length,
-  );
+  const rows = /** @type {HTMLElement[]} */ ([
+    ...document.querySelectorAll("main [data-row]"),
+  ]).filter((row) => row.getClientRects().length);
   const at = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement));
   const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by];
   next?.focus();
@@ -36,7 +36,9 @@ function press(selector) {
 }
 
 function search() {
-  const field = /** @type {HTMLInputElement | null} */ (document.querySelector("main input[type=search]"));
+  const field = /** @type {HTMLInputElement | null} */ (
+    document.querySelector("main input[type=search]")
+  );
   if (field) {
     field.focus();
     field.select();

@@ -3,6 +3,7 @@ import { h } from "./vendor/preact.mjs";
 import { useState } from "./vendor/hooks.mjs";
 import htm from "./vendor/htm.mjs";
 import { changed } from "./address.js";
+import { figure } from "./figures.js";
 import { beginning, visible } from "./visible.js";
 
 export const html = htm.bind(h);
@@ -19,12 +20,16 @@ export function Hostile({ value, label, marked }) {
   return html`<div class="hostile">
     <pre aria-label=${label} tabindex=${text.includes("\n") || text.length > 80 ? 0 : null}
       role=${label ? "group" : null}>${marked ? emphasised(shown, marked) : shown}</pre>
-    ${left > 0 && html`<button type="button" onClick=${() => setPages(pages + 1)}>
-      Show more (${left.toLocaleString("en")} characters left)</button>`}
+    ${
+      left > 0 &&
+      html`<button type="button" onClick=${() => setPages(pages + 1)}>
+      Show more (${left.toLocaleString("en")} characters left)</button>`
+    }
   </div>`;
 }
 
-/** @param {string} text @param {string} words @returns {Node} the text, with what was searched for marked */
+/** @param {string} text @param {string} words @returns {Node} the text, with what was searched
+ *  for marked */
 export function emphasised(text, words) {
   const wanted = visible(words).toLowerCase();
   const low = text.toLowerCase();
@@ -33,8 +38,11 @@ export function emphasised(text, words) {
   /** @type {Node[]} */
   const parts = [];
   let at = 0;
-  for (let found = low.indexOf(wanted); found >= 0 && parts.length < 400; ) {
-    parts.push(text.slice(at, found), html`<mark>${text.slice(found, found + wanted.length)}</mark>`);
+  for (let found = low.indexOf(wanted); found >= 0 && parts.length < 400;) {
+    parts.push(
+      text.slice(at, found),
+      html`<mark>${text.slice(found, found + wanted.length)}</mark>`,
+    );
     at = found + wanted.length;
     found = low.indexOf(wanted, at);
   }
@@ -62,7 +70,8 @@ export function Choice({ name, label, values, now }) {
   </div>`;
 }
 
-/** @param {{right: boolean | null | undefined, lost?: boolean | undefined}} given  sign and word: never colour alone */
+/** @param {{right: boolean | null | undefined, lost?: boolean | undefined}} given  sign and
+ *  word: never colour alone */
 export function Verdict({ right, lost }) {
   if (lost) return html`<span class="verdict lost">\u2205 lost</span>`;
   if (right === null || right === undefined) return html`<span class="verdict">\u2013</span>`;
@@ -74,7 +83,8 @@ export function Verdict({ right, lost }) {
 /** @typedef {{name: string, label: Node, number?: boolean, title?: string}} Column */
 
 /** A table that scrolls by itself on narrow pages.
- * @param {{caption: string, columns: Column[], rows: {key: string, cells: Node[], current?: boolean}[]}} given */
+ * @param {{caption: string, columns: Column[], rows: {key: string, cells: Node[], current?:
+ *   boolean}[]}} given */
 export function Table({ caption, columns, rows }) {
   return html`<div class="wide" tabindex="0" role="region" aria-label=${caption}><table>
     <caption>${caption}</caption>
@@ -83,9 +93,10 @@ export function Table({ caption, columns, rows }) {
         title=${column.title}>${column.label}</th>`,
     )}</tr></thead>
     <tbody>${rows.map(
-      (row) => html`<tr key=${row.key} class=${row.current ? "current" : null}>${row.cells.map(
-        (cell, at) => html`<td class=${columns[at]?.number ? "number" : null}>${cell}</td>`,
-      )}</tr>`,
+      (row) =>
+        html`<tr key=${row.key} class=${row.current ? "current" : null}>${row.cells.map(
+          (cell, at) => html`<td class=${columns[at]?.number ? "number" : null}>${cell}</td>`,
+        )}</tr>`,
     )}</tbody>
   </table></div>`;
 }
@@ -102,9 +113,12 @@ export function Facts({ facts }) {
  * @param {{offset: number, count: number, total: number}} given */
 export function Pages({ offset, count, total }) {
   if (total <= count && offset === 0) return null;
+  const last = Math.min(offset + count, total);
   return html`<nav class="pages" aria-label="Pages of this list">
-    ${offset > 0 && html`<a href=${changed({ offset: Math.max(0, offset - count) || null })}>\u2190 before</a>`}
-    <span>${total ? offset + 1 : 0}\u2013${Math.min(offset + count, total)} of ${total.toLocaleString("en")}</span>
-    ${offset + count < total && html`<a href=${changed({ offset: offset + count })}>next \u2192</a>`}
+    ${offset > 0 && html`<a
+      href=${changed({ offset: Math.max(0, offset - count) || null })}>\u2190 before</a>`}
+    <span>${`${total ? offset + 1 : 0}\u2013${last} of ${figure(total)}`}</span>
+    ${offset + count < total && html`<a
+      href=${changed({ offset: offset + count })}>next \u2192</a>`}
   </nav>`;
 }

@@ -3,8 +3,14 @@
 
 // C0 and C1 controls but newline and tab; soft hyphen; zero-width, bidirectional and invisible
 // operators; variation selectors and tags, which can carry hidden text; lone surrogates
-const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|\u{1d173}|[\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
+const HIDDEN = new RegExp(
+  [
+    "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160]",
+    "[\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164]",
+    "[\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff9-\\ufffb\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]|\\p{Cs}",
+  ].join("|"),
+  "gu",
+);
 
 /** Longest piece of text that is shown before "show more". */
 export const SHOWN_CHARACTERS = 4000;
@@ -31,7 +37,10 @@ export function visibleToken(text) {
 
 /** @param {unknown} value @param {number} [characters] @returns {string} one line, cut */
 export function brief(value, characters = 120) {
-  const line = visible(value).slice(0, characters * 4).replace(/\s+/g, " ").trim();
+  const line = visible(value)
+    .slice(0, characters * 4)
+    .replace(/\s+/g, " ")
+    .trim();
   return line.length > characters ? `${line.slice(0, characters)}\u2026` : line;
 }
 

@@ -8,7 +8,9 @@ import { visible } from "../visible.js";
 
 /** @param {unknown} value */
 function shown(value) {
-  return html`<${Hostile} value=${Array.isArray(value) && value.every((one) => typeof one === "string") ? value.join(" | ") : value} />`;
+  const names = Array.isArray(value) && value.every((one) => typeof one === "string");
+  return html`<${Hostile}
+    value=${names ? value.join(" | ") : value} />`;
 }
 
 /** @param {{attempt: Attempt}} given */
@@ -16,14 +18,24 @@ export function EvidenceOf({ attempt }) {
   const known = new Set(attempt.evidence.map((one) => one.term));
   const others = Object.entries(attempt.terms ?? {}).filter(([name]) => !known.has(name));
   return html`<h2>Why this reward</h2>
-    <${Facts} facts=${[["Reward", figure(attempt.reward)], ...others.map(([name, value]) => [visible(name), figure(value)])]} />
-    ${attempt.evidence.map((/** @type {Evidence} */ one, at) => html`<div key=${at} class="card">
+    <${Facts}
+        facts=${[
+          ["Reward", figure(attempt.reward)],
+          ...others.map(([name, value]) => [visible(name), figure(value)]),
+        ]} />
+    ${attempt.evidence.map(
+      (/** @type {Evidence} */ one, at) => html`<div key=${at} class="card">
       <h3><span>${visible(one.term)}</span><span>${figure(one.value)}</span></h3>
       ${one.verifier && html`<p class="quiet">by ${visible(one.verifier)}</p>`}
-      ${one.gold !== null && one.gold !== undefined && html`<div><span class="quiet">gold</span>${shown(one.gold)}</div>`}
-      ${one.answer !== null && one.answer !== undefined && html`<div><span class="quiet">answer</span>${shown(one.answer)}</div>`}
-      ${one.judges !== null && one.judges !== undefined && html`<div><span class="quiet">judges</span>${shown(one.judges)}</div>`}
+      ${one.gold !== null && one.gold !== undefined && html`<div><span
+        class="quiet">gold</span>${shown(one.gold)}</div>`}
+      ${one.answer !== null && one.answer !== undefined && html`<div><span
+        class="quiet">answer</span>${shown(one.answer)}</div>`}
+      ${one.judges !== null && one.judges !== undefined && html`<div><span
+        class="quiet">judges</span>${shown(one.judges)}</div>`}
       ${one.text && html`<${Hostile} value=${one.text} label="Evidence" />`}
-    </div>`)}
-    ${attempt.evidence.length === 0 && html`<p class="quiet">No evidence was kept of this attempt.</p>`}`;
+    </div>`,
+    )}
+    ${attempt.evidence.length === 0 && html`<p
+      class="quiet">No evidence was kept of this attempt.</p>`}`;
 }

@@ -23,14 +23,19 @@ export function LabelForm({ run, attempt }) {
       setSaid(error instanceof Error ? visible(error.message) : String(error));
     }
   };
+  /** @param {InputEvent} event */
+  const typed = (event) => setNote(/** @type {HTMLInputElement} */ (event.target).value);
   return html`<h2>Label</h2>
-    <p class="quiet">An attempt labelled good is a row for SFT; good and bad ones at one task are pairs of preferences.</p>
+    <p class="quiet">An attempt labelled good is a row for SFT; good and bad ones at one task are
+      pairs of preferences.</p>
     <div class="bar">
-      <button type="button" data-key="good" aria-pressed=${label === "good"} onClick=${() => write("good")}>\u2713 Good</button>
-      <button type="button" data-key="bad" aria-pressed=${label === "bad"} onClick=${() => write("bad")}>\u2717 Bad</button>
+      <button type="button" data-key="good" aria-pressed=${label === "good"}
+          onClick=${() => write("good")}>\u2713 Good</button>
+      <button type="button" data-key="bad" aria-pressed=${label === "bad"}
+          onClick=${() => write("bad")}>\u2717 Bad</button>
       ${label !== null && html`<button type="button" onClick=${() => write(null)}>Remove</button>`}
     </div>
     <label>Note <input value=${note} maxlength="500"
-      onInput=${(/** @type {InputEvent} */ event) => setNote(/** @type {HTMLInputElement} */ (event.target).value)} /></label>
+      onInput=${typed} /></label>
     <p role="status">${said || (label === null ? "No label." : `Labelled ${visible(label)}.`)}</p>`;
 }

@@ -30,15 +30,23 @@ export function Replay({ length, measured, time, speed, setTime }) {
     setTime(next);
     go(changed({ time: next === null ? null : next.toFixed(2) }), { replace: true });
   };
+  /** @param {InputEvent} event */
+  const moved = (event) => stand(Number(/** @type {HTMLInputElement} */ (event.target).value));
   return html`<div class="bar" role="group" aria-label="Replay">
     <button type="button" data-key="play" aria-pressed=${playing}
-      onClick=${() => (playing ? stand(time) : setPlaying(true))}>${playing ? "Pause" : "Play"}</button>
-    <input type="range" aria-label="Time in the attempt" min="0" max=${length} step="any" value=${time ?? length}
-      onInput=${(/** @type {InputEvent} */ event) => stand(Number(/** @type {HTMLInputElement} */ (event.target).value))} />
+      onClick=${() => (playing ? stand(time) : setPlaying(true))}
+      >${playing ? "Pause" : "Play"}</button>
+    <input type="range" aria-label="Time in the attempt" min="0" max=${length} step="any"
+        value=${time ?? length}
+      onInput=${moved} />
     <span>${seconds(time ?? length)} of ${seconds(length)}</span>
-    <div class="choice" role="group" aria-label="Speed">${SPEEDS.map((one) => html`<a key=${one}
-      href=${changed({ speed: one === 1 ? null : one })} aria-current=${one === speed ? "true" : null}>${one}\u00d7</a>`)}</div>
+    <div class="choice" role="group" aria-label="Speed">${SPEEDS.map(
+      (one) => html`<a key=${one}
+      href=${changed({ speed: one === 1 ? null : one })}
+        aria-current=${one === speed ? "true" : null}>${one}\u00d7</a>`,
+    )}</div>
     ${time !== null && html`<button type="button" onClick=${() => stand(null)}>Show all</button>`}
-    ${!measured && html`<span class="quiet">No times were kept: messages appear by their length.</span>`}
+    ${!measured && html`<span
+      class="quiet">No times were kept: messages appear by their length.</span>`}
   </div>`;
 }

@@ -15,7 +15,8 @@ const MOST_COMPARED = 4;
 /** @param {string | undefined} chosen @returns {string[]} */
 const listed = (chosen) => (chosen ? chosen.split(",") : []);
 
-/** @param {string[]} chosen @param {string} id @returns {string} the choice with the run put in or out */
+/** @param {string[]} chosen @param {string} id @returns {string} the choice with the run put in
+ *  or out */
 function toggled(chosen, id) {
   const others = chosen.filter((one) => one !== id);
   return (others.length < chosen.length ? others : [...others, id].slice(-MOST_COMPARED)).join(",");
@@ -31,7 +32,9 @@ function state(run) {
 /** @param {Run} run */
 function notices(run) {
   const found = Object.entries(run.notices).filter(([level, count]) => count && level !== "note");
-  return found.map(([level, count]) => html`<span class=${`badge ${level}`}>${count} ${level}</span> `);
+  return found.map(
+    ([level, count]) => html`<span class=${`badge ${level}`}>${count} ${level}</span> `,
+  );
 }
 
 /** @param {{at: State}} given */
@@ -50,37 +53,64 @@ export function RunsView({ at }) {
     <div class="bar">
       <input type="search" aria-label="Search in runs" placeholder="Name, folder, family, model"
         value=${at.q ?? ""} onInput=${typed} />
-      ${chosen.length > 1 && html`<a href=${href({
-        run: chosen[0], view: "compare", sides: chosen.map((id) => `${id}:trained`).join(","),
-      })}>Compare ${chosen.length} runs</a>`}
+      ${
+        chosen.length > 1 &&
+        html`<a href=${href({
+          run: chosen[0],
+          view: "compare",
+          sides: chosen.map((id) => `${id}:trained`).join(","),
+        })}>Compare ${chosen.length} runs</a>`
+      }
     </div>
-    ${whenThere(answer, (/** @type {{runs: Run[], total: number}} */ said) => html`
+    ${whenThere(
+      answer,
+      (/** @type {{runs: Run[], total: number}} */ said) => html`
       <${Table} caption=${`${said.total} runs`} columns=${[
-        { name: "pick", label: "Compare" }, { name: "name", label: "Run" },
+        { name: "pick", label: "Compare" },
+        { name: "name", label: "Run" },
         { name: "state", label: "State" },
         { name: "step", label: "Step", number: true },
         { name: "reward", label: "Reward", number: true, title: "mean of the newest step" },
-        { name: "pass", label: "Pass rate", number: true, title: "share of trajectories, newest step" },
+        {
+          name: "pass",
+          label: "Pass rate",
+          number: true,
+          title: "share of trajectories, newest step",
+        },
         { name: "dev", label: "Dev", number: true, title: "share of dev questions, newest known" },
-        { name: "held", label: "Held-out", number: true,
-          title: "share of held-out questions: untrained, warm start, trained" },
-        { name: "notices", label: "Notices" }, { name: "updated", label: "Written (UTC)" },
+        {
+          name: "held",
+          label: "Held-out",
+          number: true,
+          title: "share of held-out questions: untrained, warm start, trained",
+        },
+        { name: "notices", label: "Notices" },
+        { name: "updated", label: "Written (UTC)" },
       ]} rows=${said.runs.map((run) => ({
         key: run.id,
         cells: [
           html`<input type="checkbox" aria-label=${`Compare ${brief(run.name, 40)}`}
             checked=${chosen.includes(run.id)}
-            onChange=${() => go(changed({ chosen: toggled(chosen, run.id) }), { replace: true })} />`,
+            onChange=${() =>
+              go(changed({ chosen: toggled(chosen, run.id) }), { replace: true })} />`,
           html`<a data-row href=${href({ run: run.id })}>${brief(run.name, 60)}</a>
-            <div class="quiet">${brief([run.family, run.model].filter(Boolean).join(", "), 80)}</div>`,
+            <div class="quiet">${[run.family, run.model]
+              .flatMap((name) => (name ? [brief(name, 40)] : []))
+              .join(", ")}</div>`,
           state(run),
           run.step === null ? "\u2013" : `${run.step}${run.steps ? `/${run.steps}` : ""}`,
-          figure(run.figures.reward), percent(run.figures.pass_rate), percent(run.figures.dev_em),
-          [run.heldout.untrained, run.heldout.warm_start, run.heldout.trained].map(percent).join(" \u2192 "),
-          notices(run), moment(run.updated),
+          figure(run.figures.reward),
+          percent(run.figures.pass_rate),
+          percent(run.figures.dev_em),
+          [run.heldout.untrained, run.heldout.warm_start, run.heldout.trained]
+            .map(percent)
+            .join(" \u2192 "),
+          notices(run),
+          moment(run.updated),
         ],
       }))} />
       <${Pages} offset=${offset} count=${PAGE} total=${said.total} />
-      ${said.runs.length === 0 && html`<p>No run ${at.q ? `matches \u201c${visible(at.q)}\u201d` : "was given"}.</p>`}
-    `)}`;
+      ${said.runs.length === 0 && html`<p>${at.q ? "No run matches." : "No run was given."}</p>`}
+    `,
+    )}`;
 }

@@ -1,6 +1,6 @@
 // An attempt as the messages that were read and written, with what its tools gave back.
 import { useEffect, useRef } from "../vendor/hooks.mjs";
-import { seconds } from "../figures.js";
+import { figure, seconds } from "../figures.js";
 import { Hostile, html } from "../parts.js";
 import { visible } from "../visible.js";
 
@@ -19,10 +19,15 @@ function outcome(result) {
 function Call({ call }) {
   const simple = typeof call.arguments === "object" && call.arguments !== null;
   const lines = simple
-    ? Object.entries(/** @type {object} */ (call.arguments)).map(([name, value]) =>
-      `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join("\n")
+    ? Object.entries(/** @type {object} */ (call.arguments))
+        .map(
+          ([name, value]) =>
+            `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`,
+        )
+        .join("\n")
     : String(call.arguments);
-  return html`<div class="call"><strong>\u2192 ${visible(call.name)}</strong><${Hostile} value=${lines} /></div>`;
+  return html`<div class="call"><strong>\u2192 ${visible(call.name)}</strong><${Hostile}
+    value=${lines} /></div>`;
 }
 
 /** @param {{message: Message, index: number, results: Result[], marked: string, chosen: boolean,
@@ -35,20 +40,31 @@ function OneMessage({ message, index, results, marked, chosen, share }) {
   /** @param {string} text */
   const reached = (text) => (share >= 1 ? text : text.slice(0, Math.floor(text.length * share)));
   const failed = results.some((result) => !result.succeeded);
-  return html`<section ref=${place} class=${`message ${visible(message.role)}${share <= 0 ? " later" : ""}`}
+  return html`<section ref=${place}
+    class=${`message ${visible(message.role)}${share <= 0 ? " later" : ""}`}
     aria-label=${`Message ${index + 1}, ${visible(message.role)}`}>
     <header><strong>${visible(message.role)}</strong>
-      ${results.map((result) => html`<span key=${result.call}>${visible(result.name)}:
-        <span class=${`verdict ${result.succeeded ? "right" : "wrong"}`}>${outcome(result)}</span></span>`)}
-      ${message.turn !== null && message.turn !== undefined && html`<span>turn ${message.turn + 1}</span>`}
+      ${results.map(
+        (result) => html`<span key=${result.call}>${visible(result.name)}:
+        <span class=${`verdict ${result.succeeded ? "right" : "wrong"}`}
+        >${outcome(result)}</span></span>`,
+      )}
+      ${typeof message.turn === "number" && html`<span>turn ${message.turn + 1}</span>`}
       ${typeof message.seconds === "number" && html`<span>${seconds(message.seconds)}</span>`}
     </header>
-    ${message.thought && html`<div class="thought"><${Hostile} value=${reached(message.thought)} marked=${marked} /></div>`}
-    ${message.content && (message.role === "tool"
-      ? html`<div class=${`call${failed ? " failed" : ""}`}><${Hostile} value=${reached(message.content)} marked=${marked} label="Result" /></div>`
-      : html`<${Hostile} value=${reached(message.content)} marked=${marked} />`)}
-    ${share > .5 && (message.tool_calls ?? []).map((call, at) => html`<${Call} key=${at} call=${call} />`)}
-    ${message.cut ? html`<p class="quiet">${message.cut.toLocaleString("en")} more characters were left out here.</p>` : null}
+    ${message.thought && html`<div class="thought"><${Hostile} value=${reached(message.thought)}
+      marked=${marked} /></div>`}
+    ${
+      message.content &&
+      (message.role === "tool"
+        ? html`<div class=${`call${failed ? " failed" : ""}`}><${Hostile}
+          value=${reached(message.content)} marked=${marked} label="Result" /></div>`
+        : html`<${Hostile} value=${reached(message.content)} marked=${marked} />`)
+    }
+    ${share > 0.5 && (message.tool_calls ?? []).map((call, at) => html`<${Call}
+      key=${at} call=${call} />`)}
+    ${message.cut ? html`<p
+      class="quiet">${figure(message.cut)} more characters were left out here.</p>` : null}
   </section>`;
 }
 
@@ -63,9 +79,16 @@ export function Transcript({ attempt, marked = "", chosen = null, time = null, s
       chosen=${chosen === index} share=${Math.min(share, 1)}
       results=${attempt.results.filter((result) => result.message === index)} />`;
   })}
-  ${loose.length > 0 && html`<h3>Results that no message holds</h3>${loose.map((result) => html`
-    <div key=${result.call} class=${`call${result.succeeded ? "" : " failed"}`}><strong>${visible(result.name)}: ${outcome(result)}</strong>
-      <${Hostile} value=${result.content} marked=${marked} /></div>`)}`}`;
+  ${
+    loose.length > 0 &&
+    html`<h3>Results that no message holds</h3>${loose.map(
+      (result) => html`
+    <div key=${result.call}
+        class=${`call${result.succeeded ? "" : " failed"}`}>
+        <strong>${visible(result.name)}: ${outcome(result)}</strong>
+      <${Hostile} value=${result.content} marked=${marked} /></div>`,
+    )}`
+  }`;
 }
 
 const CHARACTERS_PER_S = 60;
