@@ -166,7 +166,7 @@ def episode_summary(content: Mapping[str, Any]) -> dict[str, Any]:
         "last_call_failed": bool(calls) and not calls[-1]["succeeded"],
         "unknown_calls": sum(not call.get("exists", True) for call in calls),
         "most_equal_calls": max(same.values(), default=0),
-        "tools": sorted({call["name"] for call in calls}),
+        "tools": Counter(call["name"] for call in calls),
         "tokens": sum(content["mask_runs"]),
         "sampled_tokens": len(logprobs),
         "mean_logprob": _mean(logprobs),

@@ -26,7 +26,9 @@ def test_tokens_and_masks_come_back_as_they_were(seed):
     assert tuple(unpacked(content["token_ids"], "<i4")) == attempt.token_ids
     mask = mask_of(content["mask_runs"])
     assert tuple(mask) == attempt.action_mask
-    sampled = [v for v, on in zip(attempt.behavior_logprobs, attempt.action_mask, strict=True) if on]
+    sampled = [
+        v for v, on in zip(attempt.behavior_logprobs, attempt.action_mask, strict=True) if on
+    ]
     assert unpacked(content["behavior_logprobs"], "<f4").tolist() == np.float32(sampled).tolist()
 
 

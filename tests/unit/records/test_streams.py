@@ -114,7 +114,7 @@ def test_damaged_files_never_raise_and_lose_nothing_before(tmp_path, seed):
     dice = random.Random(seed)
     written(tmp_path, range(6), segment_bytes=120)
     whole = texts(tmp_path)
-    first = [entry for entry in read_index(segments(tmp_path, "episodes")[0])]
+    first = list(read_index(segments(tmp_path, "episodes")[0]))
     path = dice.choice(sorted(tmp_path.iterdir()))
     content = bytearray(path.read_bytes())
     place = dice.randrange(len(content))
