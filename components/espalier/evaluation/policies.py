@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +26,8 @@ from espalier.evaluation.questions import (
 )
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
+from espalier.records.episodes import EPISODES, EpisodePlace, episode_record
+from espalier.records.streams import STREAMS_FOLDER, StreamRecord, StreamWriter, link_streams
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.rollout.closed_book import ClosedBookQuestion
 from espalier.rollout.roller import DriftCount, Roller
@@ -51,6 +54,9 @@ class PolicyEvaluation(NamedTuple):
     rows: list[QuestionRow]
     kept: list[Trajectory]
     cost: RolloutCost
+    attempts: Sequence[StreamRecord] = ()
+    """Records of all its attempts; empty in an evaluation that was read from disk, which has them
+    in a stream."""
 
 
 class FinishedEvaluations:
@@ -81,7 +87,15 @@ class FinishedEvaluations:
         pq.write_table(questions_table({key: evaluation.rows}), draft / "questions.parquet")
         write_trajectories(draft / "trajectories.parquet", evaluation.kept)
         (draft / "cost.json").write_text(json.dumps(asdict(evaluation.cost)), encoding="utf-8")
+        attempts = StreamWriter(draft / STREAMS_FOLDER, EPISODES)
+        attempts.keep_until(0)
+        attempts.append(evaluation.attempts)
+        attempts.finish_segment()
         draft.rename(self._directory / key)
+
+    def link_attempts(self, key: str, target: Path) -> None:
+        """Link the stream of a finished evaluation's attempts into the folder `target`."""
+        link_streams(self._directory / key / STREAMS_FOLDER, target)
 
 
 def choose_examples(
@@ -251,7 +265,18 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
         compared_turns=roller.drift.turns,
         replays=roller.replays,
     )
-    return PolicyEvaluation(rows, kept, cost)
+    return PolicyEvaluation(rows, kept, cost, _records(greedy, sampled))
+
+
+def _records(greedy: Sequence[Trajectory], sampled: Sequence[Trajectory]) -> list[StreamRecord]:
+    """Records of all attempts: number 0 of a question is the greedy one."""
+    now, samples = time.time(), Counter[str]()
+    records = [episode_record(trajectory, EpisodePlace(0, 0, now)) for trajectory in greedy]
+    for trajectory in sampled:
+        samples[trajectory.task_id] += 1
+        place = EpisodePlace(0, samples[trajectory.task_id], now)
+        records.append(episode_record(trajectory, place))
+    return records
 
 
 def _from_memory(roller: CountingRoller, suite: Suite) -> dict[str, FromMemory]:
