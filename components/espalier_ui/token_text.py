@@ -43,10 +43,9 @@ def _opened(path: str, modified_ns: int) -> TokenTexts | None:
     try:
         return TokenTexts(Tokenizer.from_file(path))
     except Exception as error:
-        # tokenizers raises its errors as plain exceptions, of this name alone
-        if type(error) is not Exception:
-            raise
-        return None
+        if type(error) is Exception:  # how tokenizers says that a file is none of its own
+            return None
+        raise
 
 
 def token_texts(run_dir: Path) -> TokenTexts | None:
