@@ -16,6 +16,7 @@ from espalier.cli.app import app, examples
         "espalier ui runs/demo",
         "espalier ui runs --port 0",
         "espalier ui runs/a runs/b --host 0.0.0.0",
+        "espalier ui runs/demo --export demo.html",
     ),
 )
 def ui(
@@ -41,12 +42,18 @@ def ui(
         Path | None,
         typer.Option("--cache", help="Folder for indexes; default: one of the user's cache."),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export", help="Write the first run into this HTML file, and serve nothing."
+        ),
+    ] = None,
 ) -> None:
     """Look into runs in a browser, also into one that trains or has crashed.
 
     Nothing is written into a run. ESPALIER_UI_TOKEN sets the token, which is drawn otherwise.
     """
-    from espalier_ui.server import Viewing, default_cache, default_labels, view
+    from espalier_ui.server import Viewing, default_cache, default_labels, export_run, view
 
     viewing = Viewing(
         roots=runs or [Path("runs")],
@@ -55,6 +62,10 @@ def ui(
         labels=labels or default_labels(),
         cache=cache or default_cache(),
     )
+    if export is not None:
+        export_run(viewing, export)
+        typer.echo(str(export))
+        return
     try:
         view(viewing, lambda line: typer.echo(line, err=True))
     except KeyboardInterrupt:

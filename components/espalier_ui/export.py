@@ -11,12 +11,18 @@ import base64
 import hashlib
 import json
 import re
+from asyncio import run as run_to_end
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.types import ASGIApp, Message
+
+from espalier.records import ArtifactError
 
 Ask = Callable[[str, Mapping[str, object]], Any]
 """Answers a path below `/api/` and its parameters, as the server would; None where there is nothing
@@ -48,7 +54,7 @@ class _Recorder:
     ask: Ask
     answers: dict[str, Any] = field(default_factory=dict)
 
-    def get(self, path: str, **asked: object) -> Any:
+    def get(self, path: str, **asked: object) -> Any:  # noqa: ANN401 (an answer is JSON)
         given = {name: value for name, value in asked.items() if value not in (None, "")}
         address = _address(path, given)
         if address not in self.answers:
@@ -66,6 +72,58 @@ def _address(path: str, asked: Mapping[str, object]) -> str:
     return f"{path}?{'&'.join(pairs)}" if pairs else path
 
 
+def write_export(target: Path, app: ASGIApp, run: str, excerpt: Excerpt | None = None) -> None:
+    """Write one run into one HTML file.
+
+    Args:
+        target: the file; one that is there is replaced.
+        app: the viewer's application, which is asked in this process.
+        run: the run's id.
+        excerpt: how much; by default the lists and 64 attempts.
+
+    Raises:
+        ArtifactError: the application has no such run, or cannot read it.
+    """
+    html = exported_run(run, asked_in_process(app), excerpt)
+    target.write_text(html, encoding="utf-8")
+
+
+def asked_in_process(app: ASGIApp) -> Ask:
+    """Return what asks an application without a socket; None for an answer that is not 200."""
+
+    def ask(path: str, asked: Mapping[str, object]) -> Any:  # noqa: ANN401 (an answer is JSON)
+        body = bytearray()
+        statuses: list[int] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            else:
+                body.extend(message.get("body", b""))
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "raw_path": quote(path).encode(),
+            "query_string": urlencode(asked, doseq=True).encode(),
+            "root_path": "",
+            "headers": [(b"host", b"127.0.0.1")],
+            "client": ("127.0.0.1", 0),
+            "server": ("127.0.0.1", 80),
+        }
+        run_to_end(app(scope, receive, send))
+        return json.loads(bytes(body)) if statuses == [200] else None
+
+    return ask
+
+
 def exported_run(run: str, ask: Ask, excerpt: Excerpt | None = None) -> str:
     """Return the HTML of a file with one run.
 
@@ -73,6 +131,9 @@ def exported_run(run: str, ask: Ask, excerpt: Excerpt | None = None) -> str:
         run: its id.
         ask: answers as the server does.
         excerpt: how much; by default the lists and 64 attempts.
+
+    Raises:
+        ArtifactError: there is no such run.
     """
     recorder = _Recorder(ask)
     _record(run, recorder, excerpt or Excerpt())
@@ -83,6 +144,8 @@ def exported_run(run: str, ask: Ask, excerpt: Excerpt | None = None) -> str:
 def _record(run: str, recorder: _Recorder, excerpt: Excerpt) -> None:
     base = f"/api/runs/{run}"
     detail = recorder.get(base)
+    if detail is None:
+        raise ArtifactError(f"{run}: no run of that name that can be read. See `espalier ui`.")
     recorder.answers["/api/runs?limit=50&offset=0"] = {"total": 1, "offset": 0, "runs": [detail]}
     figures = recorder.get("/api/figures", run=run) or {"figures": []}
     recorder.get(f"{base}/steps")
@@ -124,9 +187,7 @@ def _in_order_of_worth(
         return
     steps = [train["last_step"], *(n["step"] for n in notices if n["step"]), train["first_step"]]
     for step in list(dict.fromkeys(steps))[:_STEPS]:
-        recorder.get(
-            f"{base}/histogram", source="train", step=step, of="reward", bins=_BINS
-        )
+        recorder.get(f"{base}/histogram", source="train", step=step, of="reward", bins=_BINS)
         page = recorder.get(
             f"{base}/groups", source="train", step=step, sort="position", offset=0, limit=_GROUPS
         )

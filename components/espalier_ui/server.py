@@ -14,12 +14,14 @@ from espalier.records import ServingError
 from espalier.wire.connections import Places
 from espalier.wire.listening import BoundedServer, is_loopback, listening, within_open_files
 from espalier_ui.app import ViewerApp
+from espalier_ui.export import write_export
 from espalier_ui.labels import LabelFile
 from espalier_ui.runs import RunCatalog
 
 TOKEN_VARIABLE = "ESPALIER_UI_TOKEN"
 """Variable with the token; without it one is drawn where a token is needed."""
 _LEAST_TOKEN = 16
+_EXPORT_PATIENCE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,23 @@ def view(viewing: Viewing, say: Callable[[str], None]) -> None:
             asyncio.run(viewer_server(app, bounds).serve(sockets=[listener]))
         finally:
             catalog.close()
+
+
+def export_run(viewing: Viewing, target: Path) -> None:
+    """Write the first run into one HTML file.
+
+    Raises:
+        NoRunError: a folder is no run, and has none in it.
+        ArtifactError: the run cannot be read.
+    """
+    catalog = RunCatalog(viewing.roots, viewing.cache)
+    app = ViewerApp(catalog, LabelFile(viewing.labels), ServingConfig(), token=None)
+    try:
+        run = catalog.all()[0]
+        run.index.follow(patience_s=_EXPORT_PATIENCE_S)
+        write_export(target, app.app(), run.id)
+    finally:
+        catalog.close()
 
 
 def viewer_server(app: ViewerApp, bounds: ServingConfig) -> BoundedServer:

@@ -1,5 +1,5 @@
 // What the server says, or what an exported file recorded of it.
-import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { useEffect, useState } from "./vendor/hooks.mjs";
 import { exported } from "./address.js";
 
 /** @typedef {Record<string, string | number | string[] | null | undefined>} Asked */
@@ -8,6 +8,8 @@ import { exported } from "./address.js";
 
 const KEPT_ANSWERS = 60;
 const FOLLOW_MS = 2000;
+// later than what the page shows first, which may have come before all attempts were counted
+const FIRST_LOOK_MS = 1000;
 
 /** @type {Map<string, unknown>} */
 const cache = new Map();
@@ -43,13 +45,15 @@ async function asked(where, how) {
 }
 
 /** Ask once; what was asked lately is answered from memory.
- * @param {string} path @param {Asked} [params] @param {AbortSignal} [signal] @returns
- *   {Promise<any>} */
-export async function ask(path, params = {}, signal) {
+ * @param {string} path @param {Asked} [params] @param {AbortSignal} [signal]
+ * @param {string} [mark]  how far the run was: an answer of another mark is asked again
+ * @returns {Promise<any>} */
+export async function ask(path, params = {}, signal, mark = "") {
   const where = address(path, params);
-  if (cache.has(where)) return cache.get(where);
+  const key = `${where} ${mark}`;
+  if (cache.has(key)) return cache.get(key);
   const said = await asked(where, signal ? { signal } : {});
-  cache.set(where, said);
+  cache.set(key, said);
   if (cache.size > KEPT_ANSWERS) cache.delete(/** @type {string} */ (cache.keys().next().value));
   return said;
 }
@@ -74,16 +78,10 @@ export function useAnswer(path, params = {}, mark = "") {
       () => ({ of: "", data: null, error: "", loading: true })
     ),
   );
-  // the first mark says where the run was when this was asked first
-  const first = useRef({ where: "", mark: "" });
-  if (first.current?.where !== where) first.current = { where, mark };
-  else if (!first.current.mark) first.current.mark = mark;
-  const newer = mark === first.current.mark ? "" : mark;
   useEffect(() => {
     if (!where) return undefined;
-    if (newer) cache.delete(where);
     const stop = new AbortController();
-    ask(where, {}, stop.signal).then(
+    ask(where, {}, stop.signal, mark).then(
       (data) => setAnswer({ of: where, data, error: "", loading: false }),
       (error) => {
         if (stop.signal.aborted) return;
@@ -91,7 +89,7 @@ export function useAnswer(path, params = {}, mark = "") {
       },
     );
     return () => stop.abort();
-  }, [where, newer]);
+  }, [where, mark]);
   if (answer.of !== where) return { data: null, error: "", loading: Boolean(path) };
   return answer;
 }
@@ -107,8 +105,8 @@ export function useLive(run) {
   useEffect(() => {
     if (!run || exported) return undefined;
     let stopped = false;
-    /** @type {ReturnType<typeof setTimeout>} */
-    let timer;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    let timer = undefined;
     const look = async () => {
       let running = true;
       try {
@@ -126,7 +124,7 @@ export function useLive(run) {
       }
       if (running && !stopped) timer = setTimeout(look, FOLLOW_MS);
     };
-    look();
+    timer = setTimeout(look, FIRST_LOOK_MS);
     return () => {
       stopped = true;
       clearTimeout(timer);

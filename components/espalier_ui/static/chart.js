@@ -99,7 +99,10 @@ function options({ lines, marks = [], height = 150, zero, sync }, width) {
     scales: {
       x: { time: false },
       y: {
-        range: (_, low, high) => uPlot.rangeNum(zero ? Math.min(0, low) : low, high, 0.1, true),
+        range: (_, low, high) =>
+          low === high
+            ? [Math.min(low, 0), Math.max(low, 0) || 1]
+            : uPlot.rangeNum(zero ? Math.min(0, low) : low, high, 0.1, true),
       },
     },
     series: [

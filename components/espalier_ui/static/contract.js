@@ -41,8 +41,8 @@
  *   reward_min: number | null, reward_max: number | null, trained: boolean | null,
  *   attempts: Row[]}} Group
  * @typedef {{total: number, offset: number, groups: Group[]}} Groups
- * @typedef {{attempts: string[], common: number | null, first: (number | null)[],
- *   message: (number | null)[], character: (number | null)[]}} Parting
+ * @typedef {{attempts: string[], common: number | null, parts?: number | null,
+ *   first: (number | null)[], message: (number | null)[], character: (number | null)[]}} Parting
  *
  * @typedef {{role: string, content: string, thought?: string | null, turn: number | null,
  *   tool_calls?: {name: string, arguments: unknown}[] | null, cut?: number,
@@ -52,7 +52,7 @@
  * @typedef {{kind: string, start: number, end: number, turn: number | null}} Span
  * @typedef {{term: string, value: number | null, verifier: string | null, gold: unknown,
  *   answer: unknown, judges: unknown, text: string | null}} Evidence
- * @typedef {Row & {messages: Message[], results: Result[], gold: string[] | null,
+ * @typedef {Omit<Row, "turns"> & {messages: Message[], results: Result[], gold: string[] | null,
  *   evidence: Evidence[], spans: Span[],
  *   turns: {action: [number, number], observation: [number, number], reward: number}[],
  *   has_tokens: boolean, has_trainer: boolean, has_entropy: boolean,

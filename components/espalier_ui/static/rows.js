@@ -11,7 +11,7 @@ import { brief, visible } from "./visible.js";
  *   @returns {string} */
 export function attemptAddress(run, row, more = {}) {
   const { source, step, group, id } = row;
-  return href({ run, view: "attempt", source, step, group, attempt: id, ...more });
+  return href({ run, view: "attempt", source, step: step || null, group, attempt: id, ...more });
 }
 
 /** @param {{question: string, task: string}} row @returns {string} question or task */
@@ -19,7 +19,7 @@ export const nameOf = (row) => brief(row.question, 120) || visible(row.task);
 
 /** @param {Row} row @returns {string} step and sample */
 function placeOf(row) {
-  return `${row.step === null ? "" : `step ${row.step}, `}sample ${row.sample ?? "\u2013"}`;
+  return `${row.step ? `step ${row.step}, ` : ""}sample ${row.sample ?? "\u2013"}`;
 }
 
 /** @param {Row} row @returns {string} the terms of the reward, in words */

@@ -73,7 +73,7 @@ function About({ run, attempt }) {
     ["Gold", brief((attempt.gold ?? []).join(" | ") || "\u2013", 200)],
     [
       "Turns, calls, failed",
-      `${figure(attempt.turns)}, ${figure(attempt.calls)}, ${figure(attempt.failed_calls)}`,
+      `${figure(attempt.turns.length)}, ${figure(attempt.calls)}, ${figure(attempt.failed_calls)}`,
     ],
     ["Tokens, sampled", `${figure(attempt.tokens)}, ${figure(attempt.sampled_tokens)}`],
     ["Mean log-prob", figure(attempt.mean_logprob)],

@@ -18,17 +18,18 @@ const BEFORE_TOKENS = 40;
 const AFTER_TOKENS = 400;
 const AFTER_CHARACTERS = 1500;
 
-/** The tokens around the place where an attempt parts from the others.
- * @param {{tokens: Tokens, first: number | null}} given */
-function PartingTokens({ tokens, first }) {
-  const at = (first ?? tokens.total) - tokens.offset;
+/** The tokens around the place where the attempts part.
+ * @param {{tokens: Tokens, parts: number, alone: number | null}} given  the first token that not
+ *   all have, and the first from which this attempt is like no other */
+function PartingTokens({ tokens, parts, alone }) {
+  const at = parts - tokens.offset;
   const texts = tokens.text ?? [];
   return html`<div class="tokens" tabindex="0" role="group" aria-label="Tokens around the parting">
     ${tokens.offset > 0 && html`<span class="quiet">\u2026 </span>`}
     ${texts.map((text, index) => {
       const kinds = [
         index < at ? "same" : "",
-        index === at ? "parts" : "",
+        index === at ? "parts" : index + tokens.offset === alone ? "alone" : "",
         tokens.sampled[index] ? "" : "masked",
       ];
       return html`<span class=${kinds.join(" ").trim() || null}>${visibleToken(text)}</span>`;
@@ -56,15 +57,21 @@ function PartingText({ attempt, message, character }) {
   });
 }
 
+/** @param {Parting} parting @returns {number} the first token that not all have */
+function partsAt({ parts, first }) {
+  const known = first.flatMap((one) => (one === null ? [] : [one]));
+  return parts ?? (known.length ? Math.min(...known) : 0);
+}
+
 /** @param {{run: string, rows: Row[], parting: Parting}} given */
 function Columns({ run, rows, parting }) {
   const base = `${runPath(run)}/attempts`;
-  const firsts = rows.map((row) => parting.first[parting.attempts.indexOf(row.id)] ?? null);
+  const parts = partsAt(parting);
   const tokens = /** @type {import("../answers.js").Answer<Tokens[]>} */ (
     useAnswers(
-      rows.map((row, at) =>
+      rows.map((row) =>
         address(`${base}/${encodeURIComponent(row.id)}/tokens`, {
-          offset: Math.max(0, (firsts[at] ?? 0) - BEFORE_TOKENS),
+          offset: Math.max(0, parts - BEFORE_TOKENS),
           limit: BEFORE_TOKENS + AFTER_TOKENS,
         }),
       ),
@@ -81,13 +88,15 @@ function Columns({ run, rows, parting }) {
         ${" "}<${Verdict} right=${row.right} lost=${row.lost} /> ${figure(row.reward)}</h3>
       <p class="quiet">${terms(row)}
         ${row.answer !== null && html`<br />answer: ${brief(row.answer, 100)}`}
-        ${firsts[at] !== null && html`<br />parts at token ${firsts[at]}`}</p>
+        </p>
       ${
         readable
           ? whenThere(
               tokens,
               (all) =>
-                all[at] && html`<${PartingTokens} tokens=${all[at]} first=${firsts[at] ?? null} />`,
+                all[at] &&
+                html`<${PartingTokens} tokens=${all[at]} parts=${parts}
+                  alone=${parting.first[place] ?? null} />`,
             )
           : whenThere(
               attempts,
@@ -102,6 +111,12 @@ function Columns({ run, rows, parting }) {
   })}</div>`;
 }
 
+/** @param {Row[]} rows @returns {Row[]} right and wrong ones in turn */
+function mixed(rows) {
+  const [right, wrong] = [rows.filter((row) => row.right), rows.filter((row) => !row.right)];
+  return rows.flatMap((_, at) => [right[at], wrong[at]].flatMap((row) => (row ? [row] : [])));
+}
+
 /** @param {Given} given */
 export function GroupView({ run, at, mark }) {
   const base = runPath(run.id);
@@ -110,7 +125,7 @@ export function GroupView({ run, at, mark }) {
   const parting = useAnswer(`${base}/groups/parting`, { source, group: at.group });
   const column = Number(at.column ?? 0);
   return whenThere(rows, (/** @type {Rows} */ said) => {
-    const shown = said.attempts.slice(column, column + COLUMNS);
+    const shown = mixed(said.attempts).slice(column, column + COLUMNS);
     const count = said.attempts.length;
     const right = said.attempts.filter((row) => row.right).length;
     return html`<h1>${brief(said.attempts[0]?.question ?? at.group, 200)}</h1>
@@ -131,7 +146,8 @@ export function GroupView({ run, at, mark }) {
         ${
           where.common !== null &&
           html`<p class="quiet">The first ${figure(where.common)} sampled tokens are the same in
-          all attempts. Marked in each: the first token that another attempt does not have.</p>`
+          all attempts. Filled: the first token that not all have. Framed: the first from which an
+          attempt is like no other. Right and wrong attempts take turns.</p>`
         }
         <${Columns} run=${run.id} rows=${shown} parting=${where} />`,
       )}

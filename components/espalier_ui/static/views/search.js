@@ -33,7 +33,7 @@ function marked(snippet, marks) {
 
 /** @param {import("../contract.js").Hit} hit @returns {string} */
 function placeOf({ attempt, role }) {
-  const step = attempt.step === null ? "" : `step ${attempt.step}`;
+  const step = !attempt.step ? "" : `step ${attempt.step}`;
   return [visible(attempt.source), step, visible(role)].filter(Boolean).join(", ");
 }
 
