@@ -175,7 +175,7 @@ def _record(run: str, recorder: _Recorder, excerpt: Excerpt) -> None:
 def _in_order_of_worth(
     base: str, recorder: _Recorder, detail: Mapping[str, Any], notices: list[Mapping[str, Any]]
 ) -> Iterator[list[str]]:
-    """Attempts that belong together: those that notices show, causes of failure, then groups."""
+    """Attempts that belong together: those of notices, causes of failure, groups, then others."""
     yield from ([attempt] for notice in notices for attempt in notice["attempts"])
     sources = {source["name"]: source for source in detail["sources"]}
     for source in sources:
@@ -183,16 +183,23 @@ def _in_order_of_worth(
         for cause in failures["causes"]:
             yield [row["id"] for row in cause["examples"]]
     train = sources.get("train")
-    if train is None or train["last_step"] is None:
-        return
-    steps = [train["last_step"], *(n["step"] for n in notices if n["step"]), train["first_step"]]
-    for step in list(dict.fromkeys(steps))[:_STEPS]:
-        recorder.get(f"{base}/histogram", source="train", step=step, of="reward", bins=_BINS)
-        page = recorder.get(
-            f"{base}/groups", source="train", step=step, sort="position", offset=0, limit=_GROUPS
-        )
-        for group in (page or {"groups": []})["groups"]:
-            yield [row["id"] for row in group["attempts"]]
+    if train is not None and train["last_step"] is not None:
+        noticed = (notice["step"] for notice in notices if notice["step"])
+        steps = dict.fromkeys([train["last_step"], *noticed, train["first_step"]])
+        for step in list(steps)[:_STEPS]:
+            yield from _groups(base, recorder, step)
+    for source in sources:
+        page = recorder.get(f"{base}/attempts", source=source, offset=0, limit=_ATTEMPTS)
+        yield from ([row["id"]] for row in (page or {"attempts": []})["attempts"])
+
+
+def _groups(base: str, recorder: _Recorder, step: int) -> Iterator[list[str]]:
+    recorder.get(f"{base}/histogram", source="train", step=step, of="reward", bins=_BINS)
+    page = recorder.get(
+        f"{base}/groups", source="train", step=step, sort="position", offset=0, limit=_GROUPS
+    )
+    for group in (page or {"groups": []})["groups"]:
+        yield [row["id"] for row in group["attempts"]]
 
 
 def _record_attempt(base: str, attempt: str, recorder: _Recorder) -> None:

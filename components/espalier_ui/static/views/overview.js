@@ -89,7 +89,8 @@ function Notices({ notices, run }) {
       html` <span class="quiet">since step
       <a href=${href({ run, view: "step", step: notice.since })}>${notice.since}</a></span>`
     }
-    <span class="quiet">${[" ", visible(notice.source), money(notice)]}, ${moment(notice.time)}</span>
+    <span class="quiet">${` ${visible(notice.source)}${money(notice)}, `}
+      ${moment(notice.time)}</span>
     <div>${visible(notice.text).slice(0, 2000)}</div>
     ${notice.key && html`<div
       class="quiet">Key to change: <code>${visible(notice.key)}</code></div>`}

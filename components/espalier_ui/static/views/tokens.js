@@ -200,7 +200,8 @@ function Coloured({ tokens, now }) {
         index === chosen ? "chosen" : "",
         value !== null && now.classes ? now.classes(value) : "",
       ];
-      const text = tokens.text ? visibleToken(tokens.text[index] ?? "") : `${tokens.ids[index]} `;
+      // a token without text still has its place
+      const text = visibleToken(tokens.text?.[index] ?? "") || `\u27e8${tokens.ids[index]}\u27e9`;
       return html`<span data-index=${index} class=${kinds.filter(Boolean).join(" ") || null}
         style=${value === null ? null : background(value, most, now)}>${text}</span>`;
     })}</div>`;
