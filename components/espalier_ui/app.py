@@ -230,15 +230,17 @@ class ViewerApp:
     def _notices(self, request: Request, asked: Parameters) -> Any:  # noqa: ANN401
         page, level = asked.page(), asked.text("level")
         first, last = asked.count("from"), asked.count("to")
+        run = self._indexed(request)
         found = [
             one
-            for one in reversed(self._of(request).curves.notices())
+            for one in reversed(run.curves.notices())
             if (level is None or one["level"] == level)
             and (first is None or one["step"] >= first)
             and (last is None or one["step"] <= last)
         ]
         part = found[page.offset : page.offset + page.limit]
-        return {"total": len(found), "offset": page.offset, "notices": part}
+        shown = [one | {"attempts": attempts.named(run.index, one["attempts"])} for one in part]
+        return {"total": len(found), "offset": page.offset, "notices": shown}
 
     def _timeline(self, request: Request, asked: Parameters) -> Any:  # noqa: ANN401
         return self._of(request).curves.timeline(asked.count("from"), asked.count("to"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 from espalier.wire.requests import Refusal
 from espalier_ui.parameters import AttemptPlace, Page, Parameters
 from espalier_ui.run_index import CAUSES, RunIndex
-from espalier_ui.sources import SOURCES
+from espalier_ui.sources import SOURCES, TRAIN
 
 _SORTS = {
     "position": "number, offset",
@@ -100,6 +101,32 @@ def group_place(group: str) -> tuple[int, str]:
     return int(step), task
 
 
+_NAMED = re.compile(r"(\d{1,9})/(.+)/(\d{1,6})", re.DOTALL)
+_MOST_NAMED = 20
+
+
+def named(index: RunIndex, names: Sequence[str]) -> list[str]:
+    """Return the ids of training attempts that are named by STEP/TASK/NUMBER; ids stay as they are.
+
+    A name without an attempt, of steps that a resumed run wrote again, is left out.
+    """
+    found: list[str] = []
+    with index.reading() as connection:
+        for name in names[:_MOST_NAMED]:
+            match = _NAMED.fullmatch(name)
+            if match is None:
+                found.append(name)
+                continue
+            row = connection.execute(
+                "SELECT number, offset FROM attempts WHERE source = ? AND step = ? AND task = ? "
+                "ORDER BY number, offset LIMIT 1 OFFSET ?",
+                (SOURCES.index(TRAIN), int(match[1]), match[2], int(match[3])),
+            ).fetchone()
+            if row is not None:
+                found.append(str(AttemptPlace(TRAIN, row["number"], row["offset"])))
+    return found
+
+
 def shown(row: sqlite3.Row, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return a row of the index as `Row` of API.md.
 
@@ -113,7 +140,7 @@ def shown(row: sqlite3.Row, labels: Mapping[str, str]) -> dict[str, Any]:
     return {
         "id": str(place),
         "source": place.source,
-        "step": row["step"],
+        "step": row["step"] or None,
         "task": row["task"],
         "group": f"{row['step']}/{row['task']}",
         "sample": summary.get("sample"),

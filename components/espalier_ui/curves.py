@@ -35,6 +35,9 @@ OVERVIEW = (
 """The curves of the overview, in its order; a run has about twelve of them."""
 _MOST_SPANS = 5000
 _MOST_NOTICES = 20_000
+_DETECTED = "notices.jsonl"
+"""File of a training's detectors, beside its checkpoint and in its artifact."""
+_MOST_BYTES = 64 << 20
 
 
 class Curves:
@@ -64,14 +67,18 @@ class Curves:
             return self._rows
 
     def notices(self) -> list[dict[str, Any]]:
-        """Return the notices, oldest first."""
+        """Return the notices, oldest first: lines of the log, restarts, what detectors found."""
         with self._lock:
             streams = training_streams(self._run_dir)
             found = segments(streams, "notices") if streams else []
-            seen = _signature([segment.path for segment in found])
+            detected = streams.parent / _DETECTED if streams else None
+            paths = [*(segment.path for segment in found), *([detected] if detected else [])]
+            seen = _signature(paths)
             if seen != self._seen.get("notices"):
                 read = read_stream(streams, "notices") if streams else iter(())
-                self._notices = [_notice(one) for one in read][-_MOST_NOTICES:]
+                notices = [*map(_notice, read), *map(_detected_notice, _json_lines(detected))]
+                notices.sort(key=lambda one: (one["step"], one["time"] or 0.0))
+                self._notices = notices[-_MOST_NOTICES:]
                 self._seen["notices"] = seen
             return self._notices
 
@@ -286,8 +293,45 @@ def _notice(record: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(attempts, list)
         else [],
         "key": _text(record.get("key")),
+        "figure": _text(record.get("figure")),
         "cost": _number(record.get("cost")),
     }
+
+
+def _json_lines(path: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield the objects with a step in a file of JSON lines; nothing without a file."""
+    if path is None:
+        return
+    try:
+        with path.open("rb") as stream:
+            lines = stream.read(_MOST_BYTES).splitlines(keepends=True)
+    except OSError:
+        return
+    for line in lines:
+        try:
+            found = json.loads(line) if line.endswith(b"\n") else None
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and type(found.get("step")) is int:
+            yield found
+
+
+def _detected_notice(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a detector found, by the names of API.md."""
+    level = "warning" if row.get("severity") in ("warning", "critical") else "note"
+    return _notice(
+        {
+            "time": row.get("time"),
+            "step": row["step"],
+            "level": "action" if row.get("action") else level,
+            "source": row.get("detector"),
+            "text": row.get("message"),
+            "since": row.get("since_step"),
+            "attempts": row.get("attempts"),
+            "key": row.get("key") or None,
+            "figure": row.get("figure") or None,
+        }
+    )
 
 
 def _text(value: object) -> str | None:

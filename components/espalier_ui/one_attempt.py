@@ -188,6 +188,7 @@ def parting(index: RunIndex, source: str, step: int, task: str) -> dict[str, Any
     return {
         "attempts": [_id(row) for row in rows],
         "common": int(sum(mask[:common])) if has_tokens else 0,
+        "parts": common if has_tokens else None,
         "first": first,
         "message": [place and place[0] for place in places],
         "character": [place and place[1] for place in places],

@@ -105,7 +105,7 @@ def test_groups_have_their_attempts_and_gold(viewer):
 def test_attempts_of_a_group_part_at_a_token(viewer):
     found = viewer.get("runs/demo/groups/parting", source="train", group="1/t0")
     # their fifth token tells them apart, and is the second that they sampled
-    assert (found["first"], found["common"]) == ([4, 4, 4, 4], 1)
+    assert (found["first"], found["common"], found["parts"]) == ([4, 4, 4, 4], 1, 4)
     assert set(found["message"]) == {1}
 
 
