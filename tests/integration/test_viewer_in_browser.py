@@ -14,13 +14,14 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from espalier.config import ServingConfig
-from espalier.records import Message
+from espalier.records import Message, work_dir
 from espalier.records.episodes import EPISODES, EpisodePlace, episode_record
+from espalier.records.streams import STREAMS_FOLDER
 from espalier.wire.listening import listening
 from espalier_ui.app import ViewerApp
 from espalier_ui.export import write_export
 from espalier_ui.server import viewer_server
-from tests.factories.viewed_run import Viewer, attempt, write_run, write_stream
+from tests.factories.viewed_run import Viewer, attempt, step_record, write_run, write_stream
 
 PICTURES = "ESPALIER_TEST_PICTURES"
 """Variable with the folder for pictures of the pages."""
@@ -60,6 +61,7 @@ def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("viewed")
     write_hostile_run(folder / "runs" / "run")
     write_run(folder / "runs" / "other", steps=2)
+    write_run(folder / "runs" / "live", steps=2, running=True)
     viewer = Viewer([folder / "runs"], folder)
     bounds = ServingConfig()
     app = ViewerApp(viewer.catalog, viewer.labels, bounds, token=None)
@@ -235,6 +237,17 @@ def test_a_state_comes_back_from_its_address(pages, served):
     pages.page.wait_for_url(re.compile("source=train$"))
     pages.page.go_forward()
     assert pages.page.url == address
+
+
+def test_an_open_page_follows_a_run_that_trains(pages, served):
+    pages.open(run="live")
+    folder = next(run.path for run in served[2].catalog.all() if run.id == "live")
+    streams = work_dir(folder / "trained_policy") / STREAMS_FOLDER
+    reward = pages.page.locator(".curve h3", has_text="reward")
+    assert "0.2" in reward.inner_text()
+    write_stream(streams, "steps", [step_record(3)], is_finished=False)
+    pages.page.locator(".curve h3", has_text="0.3").wait_for()
+    assert "3 of 9" in pages.page.locator("main").inner_text()
 
 
 def test_a_label_is_given_by_a_key_and_listed(pages, served):

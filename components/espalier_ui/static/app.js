@@ -91,7 +91,14 @@ function Head({ at, view, run, help }) {
 /** @param {{at: State, view: string}} given */
 function Bar({ at, view }) {
   const shown = IN_BAR.filter((name) => !exported || !NEED_SERVER.includes(name));
-  return html`<nav class="views" aria-label="Views of the run"><ul>${shown.map(
+  const bar = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => {
+    // on a phone the bar is wider than the page
+    const now = bar.current?.querySelector("[aria-current]");
+    if (bar.current && now instanceof HTMLElement)
+      bar.current.scrollLeft = now.offsetLeft - bar.current.clientWidth / 2;
+  }, [view]);
+  return html`<nav class="views" ref=${bar} aria-label="Views of the run"><ul>${shown.map(
     (name) => html`<li key=${name}><a href=${href({ run: at.run, view: name })}
       aria-current=${name === view ? "page" : null}>${VIEWS[name]?.[0]}</a></li>`,
   )}</ul></nav>`;

@@ -20,7 +20,7 @@
  *   series: Record<string, (number | null)[]>, names: string[]}} Steps
  * @typedef {{time: number | null, stage: string | null, step: number | null, level: string,
  *   source: string, text: string, since: number | null, attempts: string[], key: string | null,
- *   cost: number | null}} Notice
+ *   figure?: string | null, cost: number | null}} Notice
  *
  * @typedef {{worker: string, kind: string, start: number, end: number, step: number | null,
  *   attempt: string | null}} WorkerSpan

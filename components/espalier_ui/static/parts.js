@@ -7,6 +7,7 @@ import { figure } from "./figures.js";
 import { beginning, visible } from "./visible.js";
 
 export const html = htm.bind(h);
+const MOST_MARKS = 400;
 
 /** @typedef {import("./vendor/preact.mjs").Node} Node */
 
@@ -28,23 +29,25 @@ export function Hostile({ value, label, marked }) {
   </div>`;
 }
 
-/** @param {string} text @param {string} words @returns {Node} the text, with what was searched
- *  for marked */
+/** @param {string} text @param {string} words
+ *  @returns {Node} the text, with each of the words marked */
 export function emphasised(text, words) {
-  const wanted = visible(words).toLowerCase();
+  const wanted = visible(words).toLowerCase().split(/\s+/).filter(Boolean);
   const low = text.toLowerCase();
   // some letters change their length with their case: then nothing can be marked by position
-  if (!wanted || low.length !== text.length) return text;
+  if (!wanted.length || low.length !== text.length) return text;
   /** @type {Node[]} */
   const parts = [];
   let at = 0;
-  for (let found = low.indexOf(wanted); found >= 0 && parts.length < 400;) {
-    parts.push(
-      text.slice(at, found),
-      html`<mark>${text.slice(found, found + wanted.length)}</mark>`,
-    );
-    at = found + wanted.length;
-    found = low.indexOf(wanted, at);
+  while (parts.length < MOST_MARKS) {
+    const found = wanted
+      .map((word) => ({ begin: low.indexOf(word, at), length: word.length }))
+      .filter(({ begin }) => begin >= 0)
+      .sort((a, b) => a.begin - b.begin)[0];
+    if (!found) break;
+    const end = found.begin + found.length;
+    parts.push(text.slice(at, found.begin), html`<mark>${text.slice(found.begin, end)}</mark>`);
+    at = end;
   }
   return [...parts, text.slice(at)];
 }

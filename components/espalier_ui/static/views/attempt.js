@@ -123,7 +123,8 @@ function One({ run, at, attempt }) {
             ? html`<${Times} attempt=${attempt} />`
             : html`<${Replay} length=${length} measured=${measured} time=${time}
               speed=${Number(at.speed ?? 1)} setTime=${setTime} />
-          <${Transcript} attempt=${attempt} marked=${at.q ?? ""} time=${time} schedule=${schedule}
+          <${Transcript} run=${run.id} attempt=${attempt} marked=${at.q ?? ""} time=${time}
+              schedule=${schedule}
             chosen=${at.message ? Number(at.message) : null} />`
       }
     </div><aside aria-label="About the attempt">

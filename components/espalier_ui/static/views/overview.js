@@ -92,6 +92,8 @@ function Notices({ notices, run }) {
     <span class="quiet">${` ${visible(notice.source)}${money(notice)}, `}
       ${moment(notice.time)}</span>
     <div>${visible(notice.text).slice(0, 2000)}</div>
+    ${notice.figure && html`<div
+      class="quiet">Seen in <code>${visible(notice.figure)}</code></div>`}
     ${notice.key && html`<div
       class="quiet">Key to change: <code>${visible(notice.key)}</code></div>`}
     ${

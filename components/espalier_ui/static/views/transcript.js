@@ -1,5 +1,6 @@
 // An attempt as the messages that were read and written, with what its tools gave back.
-import { useEffect, useRef } from "../vendor/hooks.mjs";
+import { useEffect, useRef, useState } from "../vendor/hooks.mjs";
+import { ask, runPath } from "../answers.js";
 import { figure, seconds } from "../figures.js";
 import { Hostile, html } from "../parts.js";
 import { visible } from "../visible.js";
@@ -8,6 +9,8 @@ import { visible } from "../visible.js";
  * @typedef {import("../contract.js").Message} Message
  * @typedef {import("../contract.js").Result} Result
  * @typedef {{begin: number, end: number}} Shown  when a message begins and ends in the replay, s */
+
+const ROLES = ["system", "user", "assistant", "tool"];
 
 /** @param {Result} result @returns {string} */
 function outcome(result) {
@@ -31,17 +34,23 @@ function Call({ call }) {
 }
 
 /** @param {{message: Message, index: number, results: Result[], marked: string, chosen: boolean,
- *   share: number}} given  share of its characters that the replay has reached */
-function OneMessage({ message, index, results, marked, chosen, share }) {
+ *   share: number, path: string}} given  share of its characters that the replay has reached */
+function OneMessage({ message: given, path, index, results, marked, chosen, share }) {
+  const [whole, setWhole] = useState(/** @type {Message | null} */ (null));
+  const [problem, setProblem] = useState("");
+  const message = whole ?? given;
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     if (chosen) place.current?.scrollIntoView({ block: "center" });
   }, [chosen]);
+  const load = () =>
+    ask(path).then(setWhole, (error) => setProblem(String(error.message ?? error)));
   /** @param {string} text */
   const reached = (text) => (share >= 1 ? text : text.slice(0, Math.floor(text.length * share)));
+  const role = ROLES.includes(message.role) ? message.role : "";
   const failed = results.some((result) => !result.succeeded);
   return html`<section ref=${place}
-    class=${`message ${visible(message.role)}${share <= 0 ? " later" : ""}`}
+    class=${["message", role, share <= 0 ? "later" : ""].join(" ")}
     aria-label=${`Message ${index + 1}, ${visible(message.role)}`}>
     <header><strong>${visible(message.role)}</strong>
       ${results.map(
@@ -63,20 +72,22 @@ function OneMessage({ message, index, results, marked, chosen, share }) {
     }
     ${share > 0.5 && (message.tool_calls ?? []).map((call, at) => html`<${Call}
       key=${at} call=${call} />`)}
-    ${message.cut ? html`<p
-      class="quiet">${figure(message.cut)} more characters were left out here.</p>` : null}
+    ${message.cut ? html`<p><button type="button" onClick=${load}>Load the
+      ${` ${figure(message.cut)} `}characters that were left out</button>
+      <span role="status">${visible(problem)}</span></p>` : null}
   </section>`;
 }
 
-/** @param {{attempt: Attempt, marked?: string, chosen?: number | null, time?: number | null,
- *   schedule: Shown[]}} given  `time` of the replay; null shows all */
-export function Transcript({ attempt, marked = "", chosen = null, time = null, schedule }) {
+/** @param {{run: string, attempt: Attempt, marked?: string, chosen?: number | null,
+ *   time?: number | null, schedule: Shown[]}} given  `time` of the replay; null shows all */
+export function Transcript({ run, attempt, marked = "", chosen = null, time = null, schedule }) {
+  const path = `${runPath(run)}/attempts/${encodeURIComponent(attempt.id)}/messages`;
   const loose = attempt.results.filter((result) => result.message === null);
   return html`${attempt.messages.map((message, index) => {
     const when = schedule[index] ?? { begin: 0, end: 0 };
     const share = time === null ? 1 : (time - when.begin) / Math.max(when.end - when.begin, 1e-6);
     return html`<${OneMessage} key=${index} message=${message} index=${index} marked=${marked}
-      chosen=${chosen === index} share=${Math.min(share, 1)}
+      path=${`${path}/${index}`} chosen=${chosen === index} share=${Math.min(share, 1)}
       results=${attempt.results.filter((result) => result.message === index)} />`;
   })}
   ${
