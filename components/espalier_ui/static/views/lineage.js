@@ -39,12 +39,11 @@ function TaskLineage({ run, task }) {
         ["Gold", brief((task.gold ?? []).join(" | ") || "\u2013", 200)],
       ]} />
         <details><summary>How it was made</summary><${Hostile} value=${made} /></details></li>
-      <li><h2>Attempts</h2><p>${task.sources.map(
-        (one) => html`<a key=${one.source} data-row
-        href=${href({ run, view: "attempts", source: one.source, task: task.task })}
-        >${figure(one.attempts)} of ${visible(one.source)}</a>, `,
-      )}
-        ${figure(task.demonstrations)} demonstrations.</p></li>
+      <li><h2>Attempts</h2><ul>${task.sources.map(
+        (one) => html`<li key=${one.source}><a data-row
+          href=${href({ run, view: "attempts", source: one.source, task: task.task })}
+          >${figure(one.attempts)} of ${visible(one.source)}</a></li>`,
+      )}</ul>${task.sources.length === 0 && html`<p class="quiet">None is kept.</p>`}</li>
       <li><h2>Training</h2>${
         task.steps.length
           ? html`<${Table} caption="Steps that sampled it" columns=${[
