@@ -118,7 +118,11 @@ def asked_in_process(app: ASGIApp) -> Ask:
             "client": ("127.0.0.1", 0),
             "server": ("127.0.0.1", 80),
         }
-        run_to_end(app(scope, receive, send))
+
+        async def answered() -> None:
+            await app(scope, receive, send)
+
+        run_to_end(answered())
         return json.loads(bytes(body)) if statuses == [200] else None
 
     return ask

@@ -184,7 +184,7 @@ def test_hostile_attempts_do_nothing(pages, served):
     assert pages.said == []
 
 
-def test_the_keyboard_alone_leads_from_the_runs_to_a_token(pages):
+def test_the_keyboard_alone_leads_to_a_token(pages):
     pages.open()
     pages.press("j", "j", "k")
     first = pages.page.evaluate("document.activeElement.textContent")

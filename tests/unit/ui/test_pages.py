@@ -49,7 +49,7 @@ def test_our_javascript_stays_small():
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
-def test_a_module_writes_no_markup_and_loads_nothing_from_elsewhere(path):
+def test_a_module_writes_no_markup_and_loads_nothing(path):
     source = path.read_text(encoding="utf-8")
     forbidden = r"innerHTML|outerHTML|insertAdjacent|dangerously|document\.write|\beval\b|https?://"
     assert re.findall(forbidden, source) == []
@@ -63,7 +63,7 @@ def test_the_page_has_no_inline_script_or_style():
     assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|https?://", page) == []
 
 
-def test_an_export_holds_a_run_whole_and_nothing_ends_its_elements(viewer, app):
+def test_no_text_of_a_run_ends_an_exports_element(viewer, app):
     html = export.exported_run("run", export.asked_in_process(app))
     assert len(re.findall(r"<script|</script", html)) == 6
     answers = recorded(html)["answers"]
