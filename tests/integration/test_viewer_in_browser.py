@@ -239,6 +239,22 @@ def test_a_state_comes_back_from_its_address(pages, served):
     assert pages.page.url == address
 
 
+def test_a_replay_shows_an_attempt_as_it_went(pages, served):
+    pages.open(**states(served[2])["transcript"] | {"speed": 0.5, "time": 0})
+    later = pages.page.locator(".message.later")
+    later.first.wait_for()
+    pages.page.locator("main").focus()
+    pages.press(" ")
+    pages.page.get_by_role("button", name="Pause").wait_for()
+    pages.press(" ")
+    pages.page.wait_for_url(re.compile(r"time=0\.\d*[1-9]|time=[1-9]"))
+    pages.page.get_by_role("link", name=re.compile("^16")).click()
+    pages.page.locator("main").focus()
+    pages.press(" ")
+    later.first.wait_for(state="detached")
+    assert pages.said == []
+
+
 def test_an_open_page_follows_a_run_that_trains(pages, served):
     pages.open(run="live")
     folder = next(run.path for run in served[2].catalog.all() if run.id == "live")

@@ -1,7 +1,7 @@
 // One chart against the step: lines, marks of what happened on the axis, a click that opens a step.
 import { useEffect, useRef } from "./vendor/hooks.mjs";
 import uPlot from "./vendor/uPlot.mjs";
-import { figure } from "./figures.js";
+import { figure, tick } from "./figures.js";
 import { html } from "./parts.js";
 
 /** @typedef {{label: string, steps: number[], values: (number | null)[]}} Line
@@ -123,7 +123,7 @@ function options({ lines, marks = [], height = 150, zero, sync }, width) {
         space: 40,
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000],
       },
-      { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => figure(tick)) },
+      { ...axis, size: 52, values: (_, ticks) => ticks.map(tick) },
     ],
     plugins: [drawnMarks(marks)],
   };

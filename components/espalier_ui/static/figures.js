@@ -11,6 +11,13 @@ export function figure(value, digits = 3) {
   });
 }
 
+/** @param {number} value @returns {string} a number at a tick of an axis: as short as it can be */
+export function tick(value) {
+  const size = Math.abs(value);
+  if (!size || (size >= 1e-3 && size < 1e6)) return figure(value);
+  return Number(value.toPrecision(3)).toExponential();
+}
+
 /** @param {unknown} value @returns {string} a share of 1 as percent */
 export function percent(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return "\u2013";

@@ -178,7 +178,7 @@ export function OverviewView({ run, at, mark }) {
             >${visible(source.name)}</a>`,
         figure(source.attempts),
         source.first_step === null ? "\u2013" : `${source.first_step}\u2013${source.last_step}`,
-        source.complete ? "all" : "those of the last step",
+        source.complete ? "all" : source.name === "train" ? "those of the last step" : "some",
       ],
     }))} />
     <h2>Stages</h2>
