@@ -63,14 +63,16 @@ export function defined(text) {
 function Curve({ figure: one, steps, marks, run }) {
   const values = steps.series[one.name] ?? [];
   const newest = values.filter((value) => value !== null).at(-1);
+  const what = one.what || "a figure of a loss of your own";
   return html`<section class="curve">
     <h3><span>${one.name}</span><span>${figure(newest)}</span></h3>
+    <p class="defined" title=${visible(what)}>${defined(what)}</p>
     <p class="quiet">${one.scale || "\u00a0"}</p>
     <${Chart} label=${`${one.name}, ${one.scale}, by step`} marks=${marks} sync="overview"
       zero=${one.range !== null} lines=${[{ label: one.name, steps: steps.steps, values }]}
       onStep=${(/** @type {number} */ step) => go(href({ run, view: "step", step }))} />
-    <details><summary>Definition</summary>
-      <p>${one.what ? defined(one.what) : "A figure of a loss of your own."}</p>
+    <details><summary>Definition, and what it is per</summary>
+      <p>${defined(what)}.</p>
       ${one.per && html`<p class="quiet">Per ${one.per}: ${defined(one.covers)}.</p>`}
     </details>
   </section>`;
