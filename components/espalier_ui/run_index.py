@@ -81,6 +81,7 @@ class RunIndex:
         self._run_dir, self._cache = run_dir, cache
         self._path = cache / "index.sqlite"
         self._lock = threading.Lock()
+        self._is_made = False
         self._wanted = threading.Condition()
         self._asked = self._done = 0
         self._sources: list[Source] = []
@@ -120,7 +121,8 @@ class RunIndex:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection that cannot write."""
-        if not self._path.exists():
+        # the file is there before its tables are: the thread may be about to make them
+        if not self._is_made or not self._path.exists():
             self._make()
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
@@ -177,16 +179,16 @@ class RunIndex:
 
     def _make(self) -> None:
         """Make the tables, if they are missing or of another version."""
-        self._cache.mkdir(parents=True, exist_ok=True)
-        with self._lock, closing(_opened(self._path)) as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version == _VERSION:
-                return
         with self._lock:
-            for path in self._cache.glob("index.sqlite*"):
-                path.unlink()
+            self._cache.mkdir(parents=True, exist_ok=True)
             with closing(_opened(self._path)) as connection:
-                connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != _VERSION:
+                for path in self._cache.glob("index.sqlite*"):
+                    path.unlink()
+                with closing(_opened(self._path)) as connection:
+                    connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
+            self._is_made = True
 
     def _take_in_summaries(self) -> None:
         self._make()

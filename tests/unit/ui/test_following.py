@@ -106,6 +106,7 @@ def test_damaged_files_are_answered_around(tmp_path, seed):
         "/api/runs/run/search?q=lyon", "/api/runs/run/tasks/t0",
         "/api/compare?side=run:warm_start&side=run:trained",
     ):  # fmt: skip
+        viewer.settle(route)
         assert viewer.ask(route).status_code in (200, 404)
     for row in viewer.get("runs/run/attempts", source="train")["attempts"]:
         for end in ("", "/tokens"):
