@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import mimetypes
 from collections.abc import Callable
 from pathlib import Path
@@ -454,10 +455,26 @@ def _is_same(given: str, token: str) -> bool:
 
 
 def _json(found: object, headers: dict[str, str] | None = None) -> Response:
-    # a lone surrogate of a model's text has no UTF-8 encoding; NaN is no JSON
-    text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # a record has NaN, which is no JSON
+        finite = _finite(found)
+        text = json.dumps(finite, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     told = {"cache-control": "no-store", **(headers or {})}
+    # a lone surrogate of a model's text has no UTF-8 encoding
     return Response(text.encode(errors="replace"), media_type="application/json", headers=told)
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 (whatever JSON holds)
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(it) for key, it in value.items()}
+        case list() | tuple():
+            return [_finite(it) for it in value]
+        case _:
+            return value
 
 
 def _no_route(request: Request) -> Refusal:

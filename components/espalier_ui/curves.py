@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.records.step_figures import STEP_FIGURES, StepFigure, step_figure
-from espalier.records.streams import read_stream, segments
+from espalier.records.streams import read_index, read_line, read_stream, segments
 from espalier_ui.sources import training_streams
 
 OVERVIEW = (
@@ -35,6 +35,8 @@ OVERVIEW = (
 """The curves of the overview, in its order; a run has about twelve of them."""
 _MOST_SPANS = 5000
 _MOST_NOTICES = 20_000
+_NEWEST_ROWS = 100
+"""Steps at the end of a stream in which a list looks for a dev score."""
 _DETECTED = "notices.jsonl"
 """File of a training's detectors, beside its checkpoint and in its artifact."""
 _MOST_BYTES = 64 << 20
@@ -88,8 +90,11 @@ class Curves:
         return {"warning": 0, "note": 0} | counts
 
     def newest(self) -> dict[str, Any]:
-        """Return the newest value of each figure; {} before the first step."""
-        rows = self.rows()
+        """Return the newest value of some figures; {} before the first step.
+
+        A list of runs asks this of all of them: only the end of the stream is read.
+        """
+        rows = self.rows() if self._rows else self._last_rows() or self.rows()
         if not rows:
             return {}
         newest: dict[str, Any] = {"step": rows[-1]["step"]}
@@ -97,6 +102,13 @@ class Curves:
             values = (row["figures"].get(name) for row in reversed(rows))
             newest[name] = next((value for value in values if value is not None), None)
         return newest
+
+    def _last_rows(self) -> list[dict[str, Any]]:
+        streams = training_streams(self._run_dir)
+        found = segments(streams, "steps") if streams else []
+        places = [(one, entry.offset) for one in found[-2:] for entry in read_index(one)]
+        records = (read_line(one, offset) for one, offset in places[-_NEWEST_ROWS:])
+        return [_row(record) for record in records if record is not None]
 
     def names(self) -> list[str]:
         """Return the names of all figures that the run has, in the order of the documentation."""
@@ -177,12 +189,7 @@ class Curves:
     ) -> Iterator[dict[str, Any]]:
         after = known[-1]["step"] if known else -1
         for record in read_stream(streams, "steps", after) if streams else ():
-            yield {
-                "step": record["step"],
-                "time": _number(record.get("time")),
-                "figures": _numbers(record.get("figures")),
-                "timings": _numbers(record.get("timings")),
-            }
+            yield _row(record)
 
 
 def described(names: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -247,6 +254,15 @@ def _history_rows(path: Path) -> list[dict[str, Any]]:
         for row in found
         if _number(row.get("step")) is not None
     ]
+
+
+def _row(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "step": record["step"],
+        "time": _number(record.get("time")),
+        "figures": _numbers(record.get("figures")),
+        "timings": _numbers(record.get("timings")),
+    }
 
 
 def _spans(

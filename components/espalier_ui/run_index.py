@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from espalier.records import EspalierError
 from espalier.records.episodes import EPISODES, episode_summary, is_lost
 from espalier.records.streams import IndexEntry, Segment, read_index, read_line, segments
 from espalier_ui.sources import SOURCES, Source, sources_of
@@ -53,6 +54,7 @@ ROLES = ("system", "user", "assistant", "tool")
 _ROWS_AT_ONCE = 2000
 _PATIENCE_S, _FIRST_PATIENCE_S = 1.0, 5.0
 _WORDED_AT_ONCE = 200
+_LARGEST = 1 << 53
 _LONGEST_TEXT = 1 << 20
 """Characters of one attempt's messages that search can find."""
 
@@ -79,6 +81,7 @@ class RunIndex:
         self._run_dir, self._cache = run_dir, cache
         self._path = cache / "index.sqlite"
         self._lock = threading.Lock()
+        self._is_made = False
         self._wanted = threading.Condition()
         self._asked = self._done = 0
         self._sources: list[Source] = []
@@ -118,7 +121,8 @@ class RunIndex:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection that cannot write."""
-        if not self._path.exists():
+        # the file is there before its tables are: the thread may be about to make them
+        if not self._is_made or not self._path.exists():
             self._make()
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
@@ -165,8 +169,9 @@ class RunIndex:
                         self._done = number
                         self._wanted.notify_all()
                 has_rest = self._take_in_words()
-            except (OSError, sqlite3.Error):
-                # the disk of the cache is full, or a folder was removed meanwhile: ask again later
+            except (OSError, sqlite3.Error, EspalierError):
+                # the disk of the cache is full, or a folder was removed meanwhile: the next request
+                # asks again
                 has_rest = False
                 with self._wanted:
                     self._done = number
@@ -174,16 +179,16 @@ class RunIndex:
 
     def _make(self) -> None:
         """Make the tables, if they are missing or of another version."""
-        self._cache.mkdir(parents=True, exist_ok=True)
-        with self._lock, closing(_opened(self._path)) as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version == _VERSION:
-                return
         with self._lock:
-            for path in self._cache.glob("index.sqlite*"):
-                path.unlink()
+            self._cache.mkdir(parents=True, exist_ok=True)
             with closing(_opened(self._path)) as connection:
-                connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != _VERSION:
+                for path in self._cache.glob("index.sqlite*"):
+                    path.unlink()
+                with closing(_opened(self._path)) as connection:
+                    connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
+            self._is_made = True
 
     def _take_in_summaries(self) -> None:
         self._make()
@@ -329,7 +334,11 @@ def _add(
         rows.append((number, key, source, segment.number, entry.offset, entry.step, *columns))
         tools = summary.get("tools")
         if isinstance(tools, Mapping):
-            uses += [(number, source, str(tool), int(calls)) for tool, calls in tools.items()]
+            uses += [
+                (number, source, _writable(str(tool)), calls)
+                for tool, calls in tools.items()
+                if type(calls) is int and 0 < calls < _LARGEST
+            ]
     end = entries[-1].offset + entries[-1].num_bytes
     with connection:
         connection.executemany(f"INSERT INTO attempts VALUES ({', '.join('?' * 18)})", rows)
@@ -348,21 +357,20 @@ def _summary(segment: Segment, entry: IndexEntry) -> dict[str, Any] | None:
 def _columns(summary: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Return the columns from `task` on; None if the summary is of something else."""
     try:
-        trained = summary["trained"]
-        logprob = summary["mean_logprob"]
+        trained, logprob = summary["trained"], summary["mean_logprob"]
+        counts = [summary[name] for name in ("calls", "turns", "tokens", "sampled_tokens")]
+        if not all(type(count) is int and 0 <= count < _LARGEST for count in counts):
+            return None
         return (
-            str(summary["task"]),
+            _writable(str(summary["task"])),
             float(summary["reward"]),
             int(bool(summary["right"])),
-            str(summary["finish"]),
+            _writable(str(summary["finish"])),
             failure_of(summary),
-            int(summary["calls"]),
-            int(summary["turns"]),
-            int(summary["tokens"]),
-            int(summary["sampled_tokens"]),
+            *counts,
             None if logprob is None else float(logprob),
             None if trained is None else int(bool(trained)),
-            json.dumps(summary, ensure_ascii=False).encode(errors="replace").decode(),
+            _writable(json.dumps(summary, ensure_ascii=False)),
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

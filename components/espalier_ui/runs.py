@@ -193,6 +193,10 @@ class RunCatalog:
         Raises:
             Refusal: there is none of this id (any more).
         """
+        with self._lock:
+            known = next((run for run in self._runs.values() if run.id == run_id), None)
+        if known is not None and is_run(known.path):
+            return known
         found = next((run for run in self.all() if run.id == run_id), None)
         if found is None:
             raise Refusal(404, f"{run_id[:100]}: no such run here; see /api/runs", code="no_run")

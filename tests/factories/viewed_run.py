@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import time
 from dataclasses import replace
 
 import httpx2
@@ -130,8 +131,19 @@ class Viewer:
 
         return asyncio.run(ask())
 
+    def settle(self, path):
+        """Wait until the index of a path's run has all that its streams have."""
+        name = path.removeprefix("/api/").removeprefix("runs/").split("/")[0].split("?")[0]
+        run = next((one for one in self.catalog.all() if one.id == name), None)
+        for _ in range(600 if run else 0):
+            run.index.follow(60.0)
+            if run.index.state().worded == 1.0:
+                return
+            time.sleep(0.05)
+
     def get(self, path, **params):
-        """The JSON of an answer that has to be one."""
+        """The JSON of an answer that has to be one, once everything is indexed."""
+        self.settle(path)
         answer = self.ask(f"/api/{path}", params=params)
         assert answer.status_code == 200, answer.text
         return answer.json()

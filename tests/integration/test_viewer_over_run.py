@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from espalier.config import EnvironmentConfig, Profile
-from espalier.environments import SimpleFamily, Tool, family_of, make_task
+from espalier.environments import Episode, StatefulFamily, family_of, make_task
 from espalier.policy.loading import save_policy
-from espalier.records import open_artifact
+from espalier.records import FinalAnswer, open_artifact
 from tests.factories.chains import chain_run
 from tests.factories.sums_run import untaught_policy
 from tests.factories.viewed_run import Viewer
@@ -20,7 +20,18 @@ class DoublesConfig(EnvironmentConfig):
     name: str = NAME
 
 
-class Doubles(SimpleFamily[DoublesConfig]):
+class Adding(Episode):
+    """One sum, which the tool adds."""
+
+    def add(self, a: int, b: int) -> str:
+        """Add two numbers."""
+        return str(a + b)
+
+    def score(self, answer):
+        return float(answer == self.task.verifier.gold[0])
+
+
+class Doubles(StatefulFamily[DoublesConfig]):
     """Sums of equal numbers, without a teacher."""
 
     name = NAME
@@ -28,22 +39,21 @@ class Doubles(SimpleFamily[DoublesConfig]):
     instructions = "Add."
 
     def tools(self):
-        def add(a: int, b: int) -> str:
-            """Add two numbers."""
-            return str(a + b)
+        return (Adding.add,)
 
-        return [Tool(add)]
+    def episode(self, task):
+        return Adding(task)
 
     def tasks(self, split, count):
         first = {"train": 0, "dev": 1000, "heldout": 2000}[split]
         return [self._task(number, split) for number in range(first, first + count)]
 
     def _task(self, number, split):
-        asked = f"what is {number} + {number}?"
-        return make_task(NAME, asked, gold=(str(2 * number),), split=split, source="doubles")
+        asked, gold = f"what is {number} + {number}?", (str(2 * number),)
+        return make_task(NAME, asked, gold=gold, split=split, source="doubles", key=asked)
 
-    def verify(self, task, answer):
-        return float(answer == task.verifier.gold[0])
+    def gold_script(self, task):
+        yield FinalAnswer(task.verifier.gold[0])
 
 
 SMALL = {

@@ -29,6 +29,8 @@ STREAMS_FOLDER = "streams"
 SEGMENT_BYTES = 64 << 20
 """Size from which a segment ends: what an upload to S3 sends again after a fault."""
 _NAME = re.compile(r"(\.?)([a-z_]+)-(\d{6})\.jsonl")
+_LARGEST_COUNT = 1 << 53
+"""Bound of steps and places: what every reader of JSON has exactly."""
 _LONGEST_LINE = 256 << 20
 """Bytes of the longest line that is read: a damaged file may have no line break at all."""
 
@@ -284,7 +286,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_COUNT
 
 
 def _written_entries(path: Path) -> Iterator[IndexEntry]:

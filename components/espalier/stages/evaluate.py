@@ -42,7 +42,7 @@ from espalier.records import (
     read_tasks,
     work_dir,
 )
-from espalier.records.streams import STREAMS_FOLDER
+from espalier.records.streams import STREAMS_FOLDER, link_streams
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.rollout.roller import Roller
 from espalier.usage import used_since
@@ -98,7 +98,7 @@ def run(
             results["suites"] = _judge_suites(profile, inputs, policies, work, draft)
         _write(draft, results, suite, judged)
         for name, key in keys.items():
-            finished.link_attempts(key, draft.path / STREAMS_FOLDER / name)
+            link_streams(finished.attempts_folder(key), draft.path / STREAMS_FOLDER / name)
         _write_measurements(draft.path, judged, started)
     _report_figures(tracker, results, judged["trained"].kept, output_dir)
     return draft.published
@@ -192,7 +192,8 @@ def _judge_all(
     ):
         environments = environments_over(VIEW)
         for name, folder in _ARTIFACTS.items():
-            evaluate = partial(_roll_out, profile, suite, inputs[folder], environments)
+            attempts = finished.attempts_folder(keys[name])
+            evaluate = partial(_roll_out, profile, suite, inputs[folder], environments, attempts)
             judged[name] = finished.get(keys[name], evaluate)
             progress.advance()
     return judged
@@ -223,10 +224,14 @@ def _judged_as_written(
 
 
 def _roll_out(
-    profile: Profile, suite: Suite, policy_dir: Path, environments: Environments
+    profile: Profile,
+    suite: Suite,
+    policy_dir: Path,
+    environments: Environments,
+    attempts: Path | None = None,
 ) -> PolicyEvaluation:
     roller = Roller.open(policy_dir / "policy", environments, profile)
-    return evaluate_on_suite(roller, suite, profile.seed)
+    return evaluate_on_suite(roller, suite, profile.seed, attempts)
 
 
 def _write(

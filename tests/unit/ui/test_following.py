@@ -1,6 +1,7 @@
 """A run that grows, is resumed, published or damaged while somebody looks into it."""
 
 import json
+import math
 import shutil
 
 import pytest
@@ -105,6 +106,7 @@ def test_damaged_files_are_answered_around(tmp_path, seed):
         "/api/runs/run/search?q=lyon", "/api/runs/run/tasks/t0",
         "/api/compare?side=run:warm_start&side=run:trained",
     ):  # fmt: skip
+        viewer.settle(route)
         assert viewer.ask(route).status_code in (200, 404)
     for row in viewer.get("runs/run/attempts", source="train")["attempts"]:
         for end in ("", "/tokens"):
@@ -137,6 +139,20 @@ def test_a_folder_without_runs_is_refused_in_words(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoRunError, match="espalier run --out"):
         Viewer([tmp_path / name], tmp_path)
+
+
+def test_numbers_that_are_none_are_null(tmp_path):
+    from tests.factories.viewed_run import EpisodePlace, attempt, episode_record, write_stream
+
+    write_run(tmp_path / "run", steps=1)
+    one = attempt("h0", 0, reward={"outcome": math.nan, "format": math.inf})
+    streams = tmp_path / "run" / "evaluation" / "streams" / "untrained"
+    write_stream(streams, EPISODES, [episode_record(one, EpisodePlace(0, 0, NOW))])
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    (row,) = viewer.get("runs/run/attempts", source="untrained")["attempts"]
+    assert (row["reward"], row["terms"]) == (None, {"outcome": None, "format": None})
+    assert viewer.get(f"runs/run/attempts/{row['id']}")["evidence"][0]["value"] is None
+    viewer.catalog.close()
 
 
 def test_two_runs_of_one_name_have_two_ids(tmp_path):

@@ -33,6 +33,7 @@ def test_a_run_lists_its_sources_and_stages(viewer):
 
 
 def test_an_unchanged_run_is_answered_without_a_body(viewer):
+    viewer.settle("runs/demo")
     first = viewer.ask("/api/runs/demo/live")
     again = viewer.ask("/api/runs/demo/live", headers={"if-none-match": first.headers["etag"]})
     assert first.json()["attempts"]["train"] == 24
@@ -162,6 +163,7 @@ def test_failures_are_grouped_by_cause(viewer):
 
 
 def test_sides_are_compared_by_task(viewer):
+    viewer.settle("runs/demo")
     found = viewer.get("compare", side=["demo:warm_start", "demo:trained"], sort="better")
     assert [round(side["right"], 3) for side in found["sides"]] == [0.333, 0.667]
     (difference,) = found["differences"]
