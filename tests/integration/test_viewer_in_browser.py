@@ -251,6 +251,7 @@ def test_a_replay_shows_an_attempt_as_it_went(pages, served):
     pages.page.locator("main").focus()
     pages.press(" ")
     pages.page.get_by_role("button", name="Pause").wait_for()
+    pages.page.locator(".message:not(.later)").nth(1).wait_for()
     pages.press(" ")
     pages.page.wait_for_url(re.compile(r"time=0\.\d*[1-9]|time=[1-9]"))
     pages.page.get_by_role("link", name=re.compile("^16")).click()

@@ -46,7 +46,7 @@ export function Attempts({ run, rows, caption, asked = true }) {
     cells: [
       html`<a data-row
         href=${attemptAddress(run, row)}>${asked ? nameOf(row) : `#${row.sample ?? row.id}`}</a>
-      ${row.label && html` <span class="badge">${brief(row.label, 20)}</span>`}
+      ${row.label && html`<div><span class="badge">${brief(row.label, 20)}</span></div>`}
       ${asked && html`<div
         class="quiet">${placeOf(row)}</div>`}`,
       html`<${Verdict} right=${row.right} lost=${row.lost} />`,
