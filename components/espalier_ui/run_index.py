@@ -385,7 +385,7 @@ CAUSES = {
     "max_turns": "it used up its turns",
     "max_tokens": "it used up its tokens",
     "failed_calls": "answered wrongly after its last call had failed",
-    "no_call": "answered wrongly without a call, where others made some",
+    "no_call": "answered wrongly without a call of a tool",
     "wrong_answer": "answered, and the verifier refused it",
 }
 """Why an attempt was not right: an attempt has the first cause that fits, in this order."""

@@ -247,8 +247,9 @@ def _text(profile: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value == value else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < float("inf") else None
 
 
 def _model(profile: Mapping[str, Any]) -> str | None:

@@ -64,7 +64,7 @@ class Segment(NamedTuple):
     is_finished: bool
 
     @property
-    def index(self) -> Path:
+    def index_path(self) -> Path:
         """The file with its index, which may be missing."""
         own = self.path.with_suffix(".index")
         # a segment gets its final name after its index
@@ -100,7 +100,7 @@ def read_index(segment: Segment, start: int = 0) -> Iterator[IndexEntry]:
         with segment.path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             place = 0
-            for entry in _written_entries(segment.index):
+            for entry in _written_entries(segment.index_path):
                 if entry.offset != place or place + entry.num_bytes > size:
                     break
                 place += entry.num_bytes
@@ -250,7 +250,7 @@ def link_streams(source: Path, target: Path) -> None:
 
 
 def _remove(segment: Segment) -> None:
-    for path in (segment.path, segment.index):
+    for path in (segment.path, segment.index_path):
         path.unlink(missing_ok=True)
 
 

@@ -55,7 +55,7 @@ def test_a_torn_last_line_is_not_read(tmp_path):
     written(tmp_path, range(2))
     (segment,) = segments(tmp_path, "episodes")
     content = segment.path.read_bytes()
-    segment.index.unlink()
+    segment.index_path.unlink()
     for end in range(len(content) - 1, content.rindex(b'{"step":1')):
         segment.path.write_bytes(content[:end])
         assert texts(tmp_path) == ["0a", "0b", "1a"]
@@ -65,9 +65,9 @@ def test_without_an_index_records_are_read_whole(tmp_path):
     written(tmp_path, range(3))
     (segment,) = segments(tmp_path, "episodes")
     places = [entry[:3] for entry in read_index(segment)]
-    lines = segment.index.read_bytes().splitlines(keepends=True)
+    lines = segment.index_path.read_bytes().splitlines(keepends=True)
     for kept in range(len(lines)):
-        segment.index.write_bytes(b"".join(lines[:kept]) + b"[torn")
+        segment.index_path.write_bytes(b"".join(lines[:kept]) + b"[torn")
         assert [entry[:3] for entry in read_index(segment)] == places
 
 
