@@ -69,7 +69,7 @@ const COLOURINGS = [
     classes: (value) => (value ? "trains" : "dropped"),
     values: ({ sampled, loss }) =>
       sampled.map((is, at) => (is ? (loss ? (loss[at] ?? null) : 1) : null)),
-    what: "filled: in the loss; struck through: sampled, but dropped from the loss; dotted: read",
+    what: "filled: in the loss; struck through: sampled, but dropped from the loss",
   },
   {
     name: "version",
