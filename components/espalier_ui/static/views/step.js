@@ -1,5 +1,6 @@
 // One step of training: its groups, and how its rewards are spread.
-import { changed, href } from "../address.js";
+import { useEffect } from "../vendor/hooks.mjs";
+import { changed, go, href } from "../address.js";
 import { useAnswer, runPath } from "../answers.js";
 import { figure, percent } from "../figures.js";
 import { Choice, Pages, Table, html, whenThere } from "../parts.js";
@@ -72,6 +73,10 @@ export function StepView({ run, at, mark }) {
   const sort = at.sort ?? "position";
   const path = step === null ? null : `${runPath(run.id)}/groups`;
   const answer = useAnswer(path, { source: "train", step, kind, sort, offset, limit: PAGE }, mark);
+  useEffect(() => {
+    // the newest step stays the one that is read, also when a newer one comes
+    if (!at.step && step !== null) go(changed({ step }), { replace: true });
+  }, [at.step, step]);
   if (step === null) return html`<h1>Steps</h1><p>No step of training is written yet.</p>`;
   return html`<h1>Step ${step}</h1>
     <${Neighbours} source=${source} step=${step} run=${run.id} />
