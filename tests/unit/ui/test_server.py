@@ -39,7 +39,7 @@ def test_nothing_is_answered_without_the_token(guarded, path):
     assert TOKEN not in guarded.ask(path).text
 
 
-def test_the_token_comes_by_header_cookie_or_once_by_address(guarded):
+def test_token_comes_by_header_cookie_or_address(guarded):
     assert guarded.ask("/api/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
     answer = guarded.ask(f"/?token={TOKEN}&run=run")
     assert (answer.status_code, answer.headers["location"]) == (303, "/?run=run")
@@ -103,7 +103,7 @@ def _raw(address, head):
 
 
 @pytest.mark.slow
-def test_a_taken_port_or_no_run_is_one_line(tmp_path):
+def test_a_taken_port_is_said_in_one_line(tmp_path):
     write_run(tmp_path / "run", steps=1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
