@@ -32,7 +32,8 @@ NAV: dict[str, Sequence[str]] = {
         "docs/own-knowledge.md", "docs/data-synthesis.md", "docs/own-model.md",
         "docs/own-traces.md", "docs/record-agent.md", "docs/interchange.md",
         "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
-        "docs/rollouts.md", "docs/learn-more.md", "docs/report.md", "docs/operations.md",
+        "docs/rollouts.md", "docs/learn-more.md", "docs/report.md", "docs/viewer.md",
+        "docs/operations.md",
         "k8s/README.md", "examples/README.md",
     ),
     "Extend": (

@@ -6,8 +6,8 @@ espalier-agents[ray]       training and synthesis on the nodes of a Ray cluster
 espalier-agents[vllm]      a model run by vLLM in the process of a stage
 espalier-agents[cluster]   what the services of k8s/ need
 
-Environments are in distributions beside it, which bring what they need themselves:
-espalier-agents-search, espalier-agents-environments and espalier-agents-interop.
+Environments and the viewer are in distributions beside it, which bring what they need themselves:
+espalier-agents-search, espalier-agents-environments, espalier-agents-interop, espalier-agents-ui.
 """
 
 from __future__ import annotations

@@ -26,7 +26,13 @@ from espalier.records import file_digest, json_digest
 
 T = TypeVar("T")
 
-OWN_PACKAGES = ("espalier", "espalier_environments", "espalier_interop", "espalier_search")
+OWN_PACKAGES = (
+    "espalier",
+    "espalier_environments",
+    "espalier_interop",
+    "espalier_search",
+    "espalier_ui",
+)
 """The packages that espalier's version names; a user's package is named by its sources."""
 
 

@@ -43,6 +43,6 @@ def test_every_entry_point_is_an_installed_environment():
     named = {
         point
         for project in (CORE, *(settings["project"] for settings in BESIDE.values()))
-        for point in project["entry-points"]["espalier.environments"].items()
+        for point in project["entry-points"].get("espalier.environments", {}).items()
     }
     assert named <= {(family.name, family.where) for family in installed_families()}

@@ -21,7 +21,7 @@ _HELP_WIDTH = 64
 
 
 PANELS = {
-    "Runs": ("plan", "run", "evaluate", "reward-model", "report", "chat"),
+    "Runs": ("plan", "run", "evaluate", "reward-model", "report", "ui", "chat"),
     "Models": ("models", "promote", "rollback", "load", "versions", "serve", "record", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
     "Data": ("data", "environments"),

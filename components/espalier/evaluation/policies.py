@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -25,6 +27,8 @@ from espalier.evaluation.questions import (
 )
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
+from espalier.records.episodes import EPISODES, EpisodePlace, episode_record
+from espalier.records.streams import STREAMS_FOLDER, StreamRecord, StreamWriter
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.rollout.closed_book import ClosedBookQuestion
 from espalier.rollout.roller import DriftCount, Roller
@@ -82,6 +86,10 @@ class FinishedEvaluations:
         write_trajectories(draft / "trajectories.parquet", evaluation.kept)
         (draft / "cost.json").write_text(json.dumps(asdict(evaluation.cost)), encoding="utf-8")
         draft.rename(self._directory / key)
+
+    def attempts_folder(self, key: str) -> Path:
+        """Return the folder for the stream of an evaluation's attempts."""
+        return self._directory / f"{key}.{STREAMS_FOLDER}"
 
 
 def choose_examples(
@@ -204,10 +212,18 @@ class LossLimit:
             )
 
 
-def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> PolicyEvaluation:
+def evaluate_on_suite(
+    roller: CountingRoller, suite: Suite, seed: int, attempts: Path | None = None
+) -> PolicyEvaluation:
     """Roll the suite out greedily, then its first questions by sampling, and score both.
 
     Questions of families whose tools look answers up are also answered from memory.
+
+    Args:
+        roller: samples the policy's attempts.
+        suite: the questions.
+        seed: seed of the sampling.
+        attempts: folder for a stream of all attempts; None writes none.
 
     Raises:
         EnvironmentLostError: more episodes stayed lost than `evaluation.max_lost_share` allows.
@@ -251,7 +267,27 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
         compared_turns=roller.drift.turns,
         replays=roller.replays,
     )
+    if attempts is not None:
+        stream = StreamWriter(attempts, EPISODES)
+        stream.keep_until(-1)  # those of an evaluation that was killed after it had written them
+        records = _records(greedy, sampled)
+        while batch := list(islice(records, _RECORDS_AT_ONCE)):
+            stream.append(batch)
+        stream.finish_segment()
     return PolicyEvaluation(rows, kept, cost)
+
+
+_RECORDS_AT_ONCE = 256
+
+
+def _records(greedy: Sequence[Trajectory], sampled: Sequence[Trajectory]) -> Iterator[StreamRecord]:
+    """Yield records of all attempts: number 0 of a question is the greedy one."""
+    now, samples = time.time(), Counter[str]()
+    for trajectory in greedy:
+        yield episode_record(trajectory, EpisodePlace(0, 0, now))
+    for trajectory in sampled:
+        samples[trajectory.task_id] += 1
+        yield episode_record(trajectory, EpisodePlace(0, samples[trajectory.task_id], now))
 
 
 def _from_memory(roller: CountingRoller, suite: Suite) -> dict[str, FromMemory]:

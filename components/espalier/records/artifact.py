@@ -21,9 +21,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from espalier import __version__
 from espalier.records.errors import ArtifactError
+from espalier.records.streams import STREAMS_FOLDER
 
 UNTRACKED_BY_CONTENT = frozenset({"manifest.json", "run.json", "timings.parquet"})
-"""Files with measured times, hosts and dates: `integrity` covers them, `content` does not."""
+"""Files with measured times, hosts and dates: `integrity` covers them, `content` does not; nor does
+it cover the folder of streams."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -62,7 +64,7 @@ def content_digest(file_digests: Mapping[str, str]) -> str:
     return _tree_digest(
         (name, digest)
         for name, digest in file_digests.items()
-        if Path(name).name not in UNTRACKED_BY_CONTENT
+        if Path(name).name not in UNTRACKED_BY_CONTENT and not name.startswith(f"{STREAMS_FOLDER}/")
     )
 
 

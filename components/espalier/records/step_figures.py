@@ -302,6 +302,11 @@ STEP_FIGURES = {
     "rollout_s": StepFigure(
         "part of it in which the learner waits for rollouts; only in trackers", "s", Per.STEP
     ),
+    "update_s": StepFigure(
+        "part of it in which policy and critic are scored and updated; only in trackers",
+        "s",
+        Per.STEP,
+    ),
     "tokens_per_s": StepFigure(
         "action tokens of the step's scored trajectories, over its duration; only in trackers",
         "tokens per second",

@@ -42,6 +42,11 @@ class FinishReason(enum.StrEnum):
     AGENT_FAILED = "agent_failed"
     """Lost: an agent's program failed, or it never called the policy."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the attempt failed without fault of the policy: it has no reward."""
+        return self in _LOST
+
 
 RewardBreakdown = dict[str, float]
 """The named terms of a reward; their sum is the scalar."""
@@ -145,7 +150,7 @@ class Trajectory:
     @property
     def is_lost(self) -> bool:
         """Whether the attempt failed without fault of the policy: it has no reward."""
-        return self.finish_reason in _LOST
+        return self.finish_reason.is_lost
 
     @property
     def broke_sandbox(self) -> bool:
@@ -223,16 +228,18 @@ def iterate_trajectories(path: Path) -> Iterator[Trajectory]:
         ) from error
 
 
+def call_entry(result: ToolResult) -> dict[str, object]:
+    """Return a call and its result as one JSON object."""
+    return {
+        **result.call.model_dump(),
+        "result": result.content,
+        "succeeded": result.succeeded,
+        **({} if result.exists else {"exists": False}),
+    }
+
+
 def _row(trajectory: Trajectory) -> dict[str, object]:
-    calls = [
-        {
-            **result.call.model_dump(),
-            "result": result.content,
-            "succeeded": result.succeeded,
-            **({} if result.exists else {"exists": False}),
-        }
-        for result in trajectory.tool_results
-    ]
+    calls = [call_entry(result) for result in trajectory.tool_results]
     messages = [message.model_dump() for message in trajectory.messages]
     return {
         "task_id": trajectory.task_id,

@@ -42,6 +42,7 @@ from espalier.records import (
     read_tasks,
     work_dir,
 )
+from espalier.records.streams import STREAMS_FOLDER, link_streams
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.rollout.roller import Roller
 from espalier.usage import used_since
@@ -64,7 +65,7 @@ def run(
     *,
     external_digests: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Judge the three policies and publish figures, rows, suite and sample episodes.
+    """Judge the three policies and publish figures, rows, suite, and a stream of all attempts.
 
     Evaluations are kept in the work directory: after a kill only unfinished policies are judged.
 
@@ -81,7 +82,8 @@ def run(
     digests = {name: policy_digest(manifests[folder]) for name, folder in _ARTIFACTS.items()}
     with publishing(output_dir, origin) as draft:
         finished = FinishedEvaluations(work_dir(output_dir))
-        judged = _judge_all(profile, inputs, suite, digests, finished, tracker)
+        keys = _keys(profile, suite, digests)
+        judged = _judge_all(profile, inputs, suite, keys, finished, tracker)
         results = results_of(profile, suite, digests, judged)
         for name, rows in _judged_as_written(profile, inputs, suite, digests, finished).items():
             whole = judged[name].rows
@@ -95,6 +97,8 @@ def run(
             work = work_dir(output_dir)
             results["suites"] = _judge_suites(profile, inputs, policies, work, draft)
         _write(draft, results, suite, judged)
+        for name, key in keys.items():
+            link_streams(finished.attempts_folder(key), draft.path / STREAMS_FOLDER / name)
         _write_measurements(draft.path, judged, started)
     _report_figures(tracker, results, judged["trained"].kept, output_dir)
     return draft.published
@@ -164,28 +168,33 @@ def results_of(
     }
 
 
+def _keys(profile: Profile, suite: Suite, digests: Mapping[str, str]) -> dict[str, str]:
+    """Name of a policy -> key of its evaluation, equal for equal weights."""
+    settings = [suite.digest, STAGES["evaluate"].digest(profile)]
+    return {name: json_digest([digest, *settings]) for name, digest in digests.items()}
+
+
 def _judge_all(
     profile: Profile,
     inputs: Mapping[str, Path],
     suite: Suite,
-    digests: Mapping[str, str],
+    keys: Mapping[str, str],
     finished: FinishedEvaluations,
     tracker: Tracker,
 ) -> dict[str, PolicyEvaluation]:
     """Judge the policies without a kept evaluation; policies with equal weights share one."""
-    settings = [suite.digest, STAGES["evaluate"].digest(profile)]
     judged = {}
     with (
         remembering(profile, inputs["accepted"]).environments(
             inputs["knowledge"]
         ) as environments_over,
-        tracker.progress("policies judged", total=len(digests)) as progress,
+        tracker.progress("policies judged", total=len(keys)) as progress,
     ):
         environments = environments_over(VIEW)
         for name, folder in _ARTIFACTS.items():
-            key = json_digest([digests[name], *settings])
-            evaluate = partial(_roll_out, profile, suite, inputs[folder], environments)
-            judged[name] = finished.get(key, evaluate)
+            attempts = finished.attempts_folder(keys[name])
+            evaluate = partial(_roll_out, profile, suite, inputs[folder], environments, attempts)
+            judged[name] = finished.get(keys[name], evaluate)
             progress.advance()
     return judged
 
@@ -215,10 +224,14 @@ def _judged_as_written(
 
 
 def _roll_out(
-    profile: Profile, suite: Suite, policy_dir: Path, environments: Environments
+    profile: Profile,
+    suite: Suite,
+    policy_dir: Path,
+    environments: Environments,
+    attempts: Path | None = None,
 ) -> PolicyEvaluation:
     roller = Roller.open(policy_dir / "policy", environments, profile)
-    return evaluate_on_suite(roller, suite, profile.seed)
+    return evaluate_on_suite(roller, suite, profile.seed, attempts)
 
 
 def _write(

@@ -2,7 +2,8 @@
 
 Inputs: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
 Output: policy/ with the best weights by dev EM, history.parquet, ledger.jsonl with the outcome of
-every prompt, trajectories.parquet of the last step, run.json with the layout and positions of the
+every prompt, trajectories.parquet of the last step, streams/ with every sampled attempt and every
+step's figures, run.json with the layout and positions of the
 updates, the throughput and the share of time spent waiting for groups to learn from; with self-play
 posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, the number of proposals
 and refusals by reason at each refresh; hindsight/tasks.jsonl where the warm start had some.
@@ -33,6 +34,7 @@ from espalier.records import (
     work_dir,
     write_tasks,
 )
+from espalier.records.streams import STREAMS_FOLDER, link_streams
 from espalier.records.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.dev_questions import few_questions_line
@@ -42,6 +44,7 @@ from espalier.training.own_traces import keep_own_questions
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import HISTORY_COLUMNS
 from espalier.training.rl.speed import update_speed
+from espalier.training.rl.step_streams import StepStreams
 from espalier.training.rl.wiring import build_run
 
 
@@ -88,6 +91,7 @@ def run(
         ) as environments_over,
     ):
         run_ = build_run(profile, inputs, store, processes, environments_over)
+        run_.loop.parts.streams = StepStreams(store.directory / STREAMS_FOLDER)
         if line := few_questions_line(run_.dev_questions, "training.dev_questions"):
             tracker.note(line)
         run_.loop.run(tracker)
@@ -95,6 +99,7 @@ def run(
     parts, progress = run_.loop.parts, run_.loop.progress
     with publishing(output_dir, origin) as draft:
         save_policy(run_.policy, draft.path / "policy")
+        link_streams(store.directory / STREAMS_FOLDER, draft.path / STREAMS_FOLDER)
         write_history(draft.path / "history.parquet", progress.history, HISTORY_COLUMNS)
         parts.sampler.ledger.write(draft.path / "ledger.jsonl")
         draft.rows["trajectories"] = write_trajectories(

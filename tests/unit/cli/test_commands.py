@@ -29,6 +29,7 @@ FROZEN = {
     "record": "POLICY --profile --set --out --attempts --host --port --json",
     "reward-model": "RUN --out --kind --set --json",
     "report": "RUN",
+    "ui": "[RUN]... --host --port --labels --cache --export",
     "chat": "RUN --policy --question --task",
     "promote": "[MODEL] --version --force --run --runs --json",
     "rollback": "[MODEL] --run --runs --json",

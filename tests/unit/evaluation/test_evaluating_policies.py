@@ -7,6 +7,8 @@ from espalier.environments import EnvironmentLostError
 from espalier.evaluation.policies import FinishedEvaluations, choose_examples, evaluate_on_suite
 from espalier.evaluation.results import summarize
 from espalier.evaluation.suite import make_suite
+from espalier.records.episodes import EPISODES
+from espalier.records.streams import read_stream
 from espalier.records.trajectory import FinishReason
 from tests.factories.evaluation import ScriptedRoller, a_task, a_trajectory
 
@@ -134,6 +136,20 @@ def test_broken_sandboxes_stop_no_evaluation_and_are_counted():
 
 def test_kept_episodes_are_greedy_ones_right_and_wrong(judged):
     assert [trajectory.answer for trajectory in judged.kept] == ["Lyon", "Paris"]
+
+
+def test_every_attempt_is_in_the_stream_also_after_a_kill(tmp_path):
+    config = EvaluationConfig(samples_per_task=2, sampled_questions=2, kept_trajectories=1)
+    suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
+    for _ in range(2):  # the second time, over what a killed evaluation has left
+        evaluate_on_suite(ScriptedRoller(GREEDY, SAMPLED), suite, seed=0, attempts=tmp_path)
+    found = [
+        (one["task_id"], one["sample"], one["answer"]) for one in read_stream(tmp_path, EPISODES)
+    ]
+    assert found == [
+        ("a", 0, "Lyon"), ("b", 0, "Paris"), ("c", 0, None),
+        ("a", 1, "Lyon"), ("a", 2, "Paris"), ("b", 1, "Lyon"), ("b", 2, "Lyon"),
+    ]  # fmt: skip
 
 
 def test_a_finished_policy_is_not_rolled_out_again(judged, tmp_path):

@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import Phase, SelfPlay
 from espalier.dialects import unread_call
 from espalier.dialects.dialect import Dialect
-from espalier.records import Tracker
+from espalier.records import CompositeTracker, Tracker
 from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.engines.engine import KindChoice
@@ -34,7 +34,8 @@ from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.rows import Group, Rows, Unit, dense_rows, learning_batch
 from espalier.training.rl.sampling import StepRollouts, StepSampler, draws_of
-from espalier.training.rl.update import PolicyUpdate
+from espalier.training.rl.step_streams import NoticeTracker, NullStreams
+from espalier.training.rl.update import PolicyUpdate, UpdateTensors
 from espalier.training.scoring import ScoreRequest
 from espalier.training.supervised import DevScore
 
@@ -76,6 +77,8 @@ class LoopParts:
     """The policy's, with the tools that it may call; None if its messages are not looked into."""
     self_play: SelfPlay | None = None
     """Adds tasks to the pool between two refreshes; None where the profile has none."""
+    streams: NullStreams = field(default_factory=NullStreams)
+    """Takes every attempt and figure."""
 
 
 class Updating(NamedTuple):
@@ -162,7 +165,9 @@ class RlLoop:
 
     def _run(self, tracker: Tracker) -> None:
         config, progress = self._profile.training, self.progress
-        start = progress.resume()
+        start, streams = progress.resume(), self.parts.streams
+        streams.begin(progress.history)
+        tracker = CompositeTracker(tracker, NoticeTracker(streams))
         self.parts.publisher.publish(start)
         if start == 0:
             progress.begin(self._dev_score().em)
@@ -182,6 +187,7 @@ class RlLoop:
                 if (step + 1) % config.evaluate_every == 0 or is_last:
                     row |= self._dev_score().figures()
                     progress.keep_best(step + 1, row["dev_em"])
+                    streams.finish_segments()
                     progress.save(step + 1)
                 if phase := self._phase_of(step + 1):
                     tracker.note(phase.line())
@@ -193,12 +199,14 @@ class RlLoop:
                 offers_tools = dialect is not None and bool(dialect.tools)
                 if warning := start_warning(progress.history, offers_tools=offers_tools):
                     tracker.note(warning)
-                figures = _tracker_metrics(row) | self._timings(row, before)
-                tracker.metrics(figures, step=step + 1)
+                timings = self._timings(row, before)
+                streams.add_step(row, timings)
+                tracker.metrics(_tracker_metrics(row) | timings, step=step + 1)
                 bar.advance(1, **_progress_figures(row))
         if progress.is_idle(config):
             tracker.note(progress.idle_line(config))
         self.parts.sampler.ledger.end()
+        streams.finish_segments()
         progress.take_best()
         self.parts.publisher.publish(progress.best_step)
 
@@ -212,6 +220,7 @@ class RlLoop:
             "tokens_per_s": sampled / step_s,
         }
         updated = self.updating.since(before.updating)
+        timings["update_s"] = updated.seconds
         if updated.tokens:
             timings["update_tokens_per_s"] = updated.tokens_per_s
         if saved := self.progress.saved_step:
@@ -228,10 +237,13 @@ class RlLoop:
         self.waited_s += time.perf_counter() - started
         batch = learning_batch([*rollouts.groups, *replayed], config.algorithm.material)
         figures: Figures = {}
+        update: UpdateTensors | None = None
         if batch.groups:
             rows = dense_rows(batch.groups, with_observations=config.train_on_observations)
             context = StepContext(step, self._request(step), self.parts.kind_choice)
             figures = self._updated(rows, batch.units, context)
+            update = self._update.newest
+        self.parts.streams.add_episodes(step + 1, rollouts.sampled, batch.groups, update)
         self._settle(rollouts.groups, batch.groups)
         idle_steps = self.progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0,

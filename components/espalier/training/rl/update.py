@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,6 +111,18 @@ class CriticUpdate:
         return figures | {"value_grad_norm": norm / self._layout.processes.count}
 
 
+class UpdateTensors(NamedTuple):
+    """What an update knew of its rows; [B, T] on the CPU."""
+
+    advantages_BT: Tensor
+    loss_mask_BT: Tensor
+    """The rows' loss mask without the tokens that corrections and token filters dropped."""
+    trainer_logprobs_BT: Tensor | None
+    """Under the weights before the update, nats; None where no row was scored with them."""
+    scored: frozenset[int]
+    """Rows that were."""
+
+
 class PolicyUpdate:
     """Updates policy and critic; one `apply` is one training step."""
 
@@ -138,6 +150,8 @@ class PolicyUpdate:
         own_steps = max(1, config.steps - self._first_step)
         self.updater = Updater(models.policy, config.optimizer, own_steps)
         self.kl_coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
+        self.newest: UpdateTensors | None = None
+        """Tensors of the newest step; None before the first."""
 
     def apply(self, rows: Rows, units: Sequence[Unit], step: StepContext) -> Figures:
         """Learn from `rows`.
@@ -168,6 +182,12 @@ class PolicyUpdate:
         forwarded = self._gradient.take_forwarded().figures()
         figures = self._summed(mean_figures(updates, sizes) | forwarded)
         figures["skipped_updates"] = float(self._skipped - skipped_before)
+        self.newest = UpdateTensors(
+            assessment.credit.advantages_BT,
+            assessment.loss_mask_BT,
+            first_BT,
+            frozenset(scored) if first_BT is not None else frozenset(),
+        )
         if first_BT is not None:
             figures |= engine_mismatch(rows, first_BT, scored=scored, step=step)
         figures |= assessment.figures

@@ -1,0 +1,175 @@
+"""A run that grows, is resumed, published or damaged while somebody looks into it."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from espalier.records.episodes import EPISODES
+from espalier.records.streams import StreamWriter, link_streams, segments
+from espalier_ui.runs import NoRunError
+from tests.factories.viewed_run import (
+    NOW,
+    Viewer,
+    notice_record,
+    spoiled,
+    step_record,
+    training_records,
+    write_run,
+)
+
+
+@pytest.fixture
+def growing(tmp_path):
+    """A viewer, and the streams of a run that trains."""
+    streams = write_run(tmp_path / "run", running=True)
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    yield viewer, streams
+    viewer.catalog.close()
+
+
+def steps_seen(viewer):
+    found = viewer.get("runs/run/attempts", source="train", limit=500)["attempts"]
+    return [row["step"] for row in found]
+
+
+def resumed_writer(streams, name, step):
+    writer = StreamWriter(streams, name)
+    writer.keep_until(step)
+    return writer
+
+
+def test_new_attempts_and_steps_are_followed(growing):
+    viewer, streams = growing
+    assert viewer.get("runs/run")["state"] == "running"
+    assert viewer.get("runs/run/live")["attempts"]["train"] == 24
+    resumed_writer(streams, EPISODES, 9).append(training_records(4))
+    resumed_writer(streams, "steps", 9).append([step_record(4)])
+    assert viewer.get("runs/run/live")["step"] == 4
+    assert steps_seen(viewer)[-8:] == [4] * 8
+    assert viewer.get("runs/run/steps", **{"from": 4})["steps"] == [4]
+    assert viewer.get("runs/run/search", q="lyon")["total"] == 32 + 6
+
+
+def test_a_resumed_run_shows_no_attempt_twice(growing):
+    viewer, streams = growing
+    assert steps_seen(viewer) == [1] * 8 + [2] * 8 + [3] * 8
+    episodes = resumed_writer(streams, EPISODES, 1)
+    resumed_writer(streams, "steps", 1).append([step_record(2, reward=0.9)])
+    assert steps_seen(viewer) == [1] * 8
+    episodes.append(training_records(2))
+    assert steps_seen(viewer) == [1] * 8 + [2] * 8
+    assert viewer.get("runs/run/steps", names="reward")["series"]["reward"] == [0.1, 0.9]
+    assert viewer.get("runs/run/search", q="lyon", source="train")["total"] == 16
+
+
+def test_ids_stay_when_a_run_is_published(growing):
+    viewer, streams = growing
+    name = viewer.get("runs/run/attempts", source="train")["attempts"][9]["id"]
+    StreamWriter(streams, EPISODES).keep_until(9)
+    writer = resumed_writer(streams, EPISODES, 9)
+    writer.finish_segment()
+    run = viewer.catalog.get("run").path
+    link_streams(streams, run / "trained_policy" / "streams")
+    shutil.rmtree(run / ".trained_policy.work")
+    assert viewer.get(f"runs/run/attempts/{name}")["step"] == 2
+    assert len(steps_seen(viewer)) == 24
+
+
+def test_notices_of_detectors_are_followed(growing):
+    viewer, streams = growing
+    found = {"source": "entropy", "since": 2, "attempts": ["train-0-0"], "key": "training.a"}
+    resumed_writer(streams, "notices", 9).append([notice_record(3, "action", "lowered", **found)])
+    newest = viewer.get("runs/run/notices")["notices"][0]
+    assert {name: newest[name] for name in found} == found
+    row = {
+        "step": 4, "time": NOW, "detector": "kl", "severity": "critical", "since_step": 3,
+        "message": "kl rose", "attempts": ["1/t0/0", "1/t0/99"], "key": "", "figure": "kl",
+    }  # fmt: skip
+    (streams.parent / "notices.jsonl").write_text(json.dumps(row) + '\n{"step": 5')
+    newest = viewer.get("runs/run/notices")["notices"][0]
+    assert (newest["source"], newest["level"], newest["key"]) == ("kl", "warning", None)
+    assert newest["attempts"] == ["train-0-0"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damaged_files_are_answered_around(tmp_path, seed):
+    streams = write_run(tmp_path / "run")
+    paths = sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file())
+    path = paths[seed * 7 % len(paths)]
+    path.write_bytes(spoiled(path.read_bytes(), seed))
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    for route in (
+        "/api/runs", "/api/runs/run", "/api/runs/run/steps", "/api/runs/run/notices",
+        "/api/runs/run/timeline", "/api/runs/run/attempts?source=train",
+        "/api/runs/run/search?q=lyon", "/api/runs/run/tasks/t0",
+        "/api/compare?side=run:warm_start&side=run:trained",
+    ):  # fmt: skip
+        viewer.settle(route)
+        assert viewer.ask(route).status_code in (200, 404)
+    for row in viewer.get("runs/run/attempts", source="train")["attempts"]:
+        for end in ("", "/tokens"):
+            answer = viewer.ask(f"/api/runs/run/attempts/{row['id']}{end}")
+            assert answer.status_code in (200, 404, 500)
+            assert answer.json()
+    viewer.catalog.close()
+    assert streams.is_dir()
+
+
+def test_a_run_without_streams_shows_what_it_has(tmp_path):
+    from espalier.records.trajectory import write_trajectories
+    from tests.factories.viewed_run import attempt
+
+    write_run(tmp_path / "run", steps=1)
+    shutil.rmtree(tmp_path / "run" / "trained_policy" / "streams")
+    path = tmp_path / "run" / "trained_policy" / "trajectories.parquet"
+    write_trajectories(path, [attempt("t0", number) for number in range(5)])
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    assert steps_seen(viewer) == [1] * 5
+    (source, *_) = viewer.get("runs/run")["sources"]
+    assert (source["name"], source["complete"]) == ("train", False)
+    write_trajectories(path, [attempt("t0", number) for number in range(7)])
+    assert len(steps_seen(viewer)) == 7
+    viewer.catalog.close()
+
+
+@pytest.mark.parametrize("name", ["none", "empty"])
+def test_a_folder_without_runs_is_refused_in_words(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoRunError, match="espalier run --out"):
+        Viewer([tmp_path / name], tmp_path)
+
+
+def test_numbers_that_are_none_are_null(tmp_path):
+    from tests.factories.viewed_run import EpisodePlace, attempt, episode_record, write_stream
+
+    write_run(tmp_path / "run", steps=1)
+    one = attempt("h0", 0, reward={"outcome": math.nan, "format": math.inf})
+    streams = tmp_path / "run" / "evaluation" / "streams" / "untrained"
+    write_stream(streams, EPISODES, [episode_record(one, EpisodePlace(0, 0, NOW))])
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    (row,) = viewer.get("runs/run/attempts", source="untrained")["attempts"]
+    assert (row["reward"], row["terms"]) == (None, {"outcome": None, "format": None})
+    assert viewer.get(f"runs/run/attempts/{row['id']}")["evidence"][0]["value"] is None
+    viewer.catalog.close()
+
+
+def test_two_runs_of_one_name_have_two_ids(tmp_path):
+    for folder in ("a", "b"):
+        write_run(tmp_path / folder / "Demo Run", steps=1)
+    viewer = Viewer([tmp_path / "a", tmp_path / "b"], tmp_path)
+    assert {run["id"] for run in viewer.get("runs")["runs"]} == {"demo-run", "demo-run-2"}
+    viewer.catalog.close()
+
+
+def test_many_segments_are_one_list(tmp_path):
+    streams = write_run(tmp_path / "run", steps=1)
+    for step in range(2, 6):
+        resumed_writer(streams, EPISODES, step).append(training_records(step))
+        resumed_writer(streams, EPISODES, step).finish_segment()
+    assert len(segments(streams, EPISODES)) == 5
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    assert steps_seen(viewer) == sorted(steps_seen(viewer))
+    assert len(steps_seen(viewer)) == 40
+    viewer.catalog.close()
