@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 from espalier import __version__
 from espalier.records.errors import ArtifactError
 
-UNTRACKED_BY_CONTENT = frozenset({"manifest.json", "run.json", "timings.parquet"})
+UNTRACKED_BY_CONTENT = frozenset({"manifest.json", "notices.jsonl", "run.json", "timings.parquet"})
 """Files with measured times, hosts and dates: `integrity` covers them, `content` does not."""
 
 _CHUNK_BYTES = 1 << 20
