@@ -29,6 +29,8 @@ _LOOP_ANSWERS_WITHIN_S = 10.0
 ENGINE_PLACE, ENGINE_ACTION = "a place in the engine", "the policy's next message"
 """Waits for the engine. While a tool blocks the event loop, all other episodes wait like this, and
 longer than the tool: an error therefore names tools first."""
+_LEAVES_WITHIN_S = 15.0
+"""How long the end of a block waits for its watch, which may hang in a call that nothing ends."""
 _NAMED = 3
 """Number of waits that an error names: tools first, then the longest waits."""
 
@@ -206,4 +208,4 @@ def exit_if_hung(
         yield
     finally:
         done.set()
-        thread.join()
+        thread.join(_LEAVES_WITHIN_S)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, Protocol
 
 from espalier.rollout.waits import exit_if_hung
@@ -62,9 +62,18 @@ class _Beat(NamedTuple):
 class RankWatch:
     """Writes this rank's reports, and detects ranks that hang."""
 
-    def __init__(self, processes: Processes, store: Store, limit_s: float) -> None:
+    def __init__(self, processes: Processes, connect: Callable[[], Store], limit_s: float) -> None:
+        """Prepare the watch of one rank.
+
+        Args:
+            processes: the group that this process has joined.
+            connect: makes a connection to the store for the watch alone; called by the first look,
+                and again after RuntimeError.
+            limit_s: longest wait for a rank.
+        """
         self._processes = processes
-        self._store = store
+        self._connect = connect
+        self._connected: Store | None = None
         self._limit_s = limit_s
         self._beats = 0
         self._heard: dict[int, tuple[int, float]] = {}
@@ -112,13 +121,18 @@ class RankWatch:
                 return self._error(position, waited_s, ["rank 0 does not answer"])
             return None
 
+    def _store(self) -> Store:
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
+
     def _say(self, position: Position) -> None:
         self._beats += 1
         place = f"in {position.name}" if position.is_inside else f"at work after {position.name}"
         if self._processes.step:
             place = f"{place}, step {self._processes.step}"
         said = _Beat(self._beats, position.number, place)
-        self._store.set(_key(self._processes.rank), said.encoded())
+        self._store().set(_key(self._processes.rank), said.encoded())
 
     def _silent_rank(self, now_s: float) -> str | None:
         """Return the error message if a rank has reported nothing for the whole limit."""
@@ -169,9 +183,9 @@ class RankWatch:
         )
 
     def _read(self, rank: int) -> _Beat | None:
-        if not self._store.check([_key(rank)]):
+        if not self._store().check([_key(rank)]):
             return None
-        beat, number, place = self._store.get(_key(rank)).decode().split("/", 2)
+        beat, number, place = self._store().get(_key(rank)).decode().split("/", 2)
         return _Beat(int(beat), int(number), place)
 
     def _others(self) -> list[int]:
@@ -200,26 +214,12 @@ def ranks_watched(
     Args:
         processes: the group that this process has joined.
         connect: makes a connection to the store for the watching thread alone, whose calls end
-            within seconds; is called again if it raises RuntimeError.
+            within seconds while rank 0 runs; is called again if it raises RuntimeError.
         limit_s: longest wait for a rank.
         end_workers: kills the other processes, where this one has started them.
     """
-    ranks: RankWatch | None = None
-
-    def look() -> str | None:
-        nonlocal ranks
-        if ranks is None:
-            # a rank without a watch would be silent, and the others would take it for stopped
-            with suppress(RuntimeError):
-                ranks = RankWatch(processes, connect(), limit_s)
-            return None
-        return ranks.look()
-
-    def unanswered() -> str | None:
-        return None if ranks is None else ranks.unanswered()
-
-    watches = (look, unanswered)
+    ranks = RankWatch(processes, connect, limit_s)
     with ExitStack() as stack:
-        for watch in watches:
+        for watch in (ranks.look, ranks.unanswered):
             stack.enter_context(exit_if_hung(watch, every_s=BEAT_S, before_exit=end_workers))
         yield

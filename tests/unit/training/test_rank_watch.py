@@ -6,9 +6,12 @@ import time
 
 import pytest
 
+from espalier.rollout import waits
+from espalier.rollout.waits import exit_if_hung
 from espalier.training import rank_watch
 from espalier.training.parallel import Position, Processes
 from espalier.training.rank_watch import RankWatch, ranks_watched
+from tests.integration.waiting import wait_until
 
 
 class Store(dict):
@@ -31,6 +34,10 @@ class Store(dict):
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(rank_watch, "_LISTENS_FOR_S", 0.0)
+
+
+def watching(processes, store, limit_s):
+    return RankWatch(processes, lambda: store, limit_s)
 
 
 def at(rank, number, *, inside_for_s=None, count=3):
@@ -60,21 +67,21 @@ class Beating(Store):
 
 def test_a_rank_that_does_not_come_is_named():
     store = Beating({"at/1": (7, "in a sum"), "at/2": (6, "at work after a broadcast by rank 0")})
-    said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
+    said = watching(at(0, 7, inside_for_s=5.0), store, 4.0).look()
     assert re.match(r"rank 0 of 3 .* 5 s in a sum .*\b7\b.*rank 2 .*broadcast by rank 0", said)
 
 
 def test_a_rank_that_is_stopped_or_never_there_is_named():
     stopped = Store({"at/1": b"9/7/in a sum", "at/2": b"9/6/at work after a sum"})
     for store in (stopped, Beating({"at/1": (7, "in a sum")})):
-        said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
+        said = watching(at(0, 7, inside_for_s=5.0), store, 4.0).look()
         assert "rank 2 has not reported" in said
     assert "rank 1" not in said
 
 
 def test_a_silent_rank_is_named_while_rank_zero_works():
-    silent = RankWatch(at(0, 7, count=2), Store({"at/1": b"9/7/in a sum"}), 0.05)
-    beating = RankWatch(at(0, 7, count=2), Beating({"at/1": (6, "at work")}), 0.05)
+    silent = watching(at(0, 7, count=2), Store({"at/1": b"9/7/in a sum"}), 0.05)
+    beating = watching(at(0, 7, count=2), Beating({"at/1": (6, "at work")}), 0.05)
     assert silent.look() is beating.look() is None
     time.sleep(0.1)
     assert beating.look() is None
@@ -85,7 +92,7 @@ def test_a_silent_rank_is_logged_before_the_limit(monkeypatch, caplog):
     """All ranks waited in silence, health checks alone in the log (miles#574)."""
     monkeypatch.setattr(rank_watch, "_SAID_AFTER_S", 0.05)
     last = Store({"at/1": b"9/7/in a sum, step 74"})
-    watch = RankWatch(at(0, 7, inside_for_s=0.0, count=2), last, 5400.0)
+    watch = watching(at(0, 7, inside_for_s=0.0, count=2), last, 5400.0)
     for _ in range(4):
         assert watch.look() is None
         time.sleep(0.03)
@@ -102,22 +109,21 @@ def test_a_first_rank_that_is_silent_is_logged(monkeypatch, caplog):
     store = Store()
     store.is_down = True
     for waited_s, lines in ((29.0, 0), (31.0, 1)):
-        assert RankWatch(at(1, 7, inside_for_s=waited_s), store, 5400.0).look() is None
+        assert watching(at(1, 7, inside_for_s=waited_s), store, 5400.0).look() is None
         assert len(caplog.messages) == lines
 
 
 def test_a_report_names_the_step():
     store, processes = Store(), at(1, 7, inside_for_s=1.0)
     processes.step = 74
-    RankWatch(processes, store, 4.0).look()
+    watching(processes, store, 4.0).look()
     assert store["at/1"].endswith(b"/7/in a sum, step 74")
 
 
 def test_rank_zero_speaks_before_the_others():
     places = {f"at/{rank}": (6, "at work after a sum") for rank in range(3)}
     early, late = (
-        RankWatch(at(1, 7, inside_for_s=seconds), Beating(places), 4.0).look()
-        for seconds in (5, 15)
+        watching(at(1, 7, inside_for_s=seconds), Beating(places), 4.0).look() for seconds in (5, 15)
     )
     assert early is None
     assert "rank 0 has not reached" in late
@@ -126,8 +132,8 @@ def test_rank_zero_speaks_before_the_others():
 def test_rank_zero_that_does_not_answer_is_named():
     store = Store()
     store.is_down = True
-    assert RankWatch(at(1, 7), store, 4.0).look() is None
-    said = RankWatch(at(1, 7, inside_for_s=15.0), store, 4.0).look()
+    assert watching(at(1, 7), store, 4.0).look() is None
+    said = watching(at(1, 7, inside_for_s=15.0), store, 4.0).look()
     assert said.startswith("rank 1 of 3")
     assert "rank 0 does not answer" in said
 
@@ -141,7 +147,7 @@ def test_a_first_rank_that_never_answers_is_named(monkeypatch):
         def check(self, keys):
             return goes_on.wait(60) and False
 
-    watch = RankWatch(at(1, 7, inside_for_s=5.0), Stopped(), 4.0)
+    watch = watching(at(1, 7, inside_for_s=5.0), Stopped(), 4.0)
     assert watch.unanswered() is None
     looking = threading.Thread(target=watch.look)
     looking.start()
@@ -152,11 +158,28 @@ def test_a_first_rank_that_never_answers_is_named(monkeypatch):
     assert watch.unanswered() is None
 
 
+def test_a_first_rank_stopped_before_it_was_asked_is_named(monkeypatch):
+    """It accepts no connection either: the kernel does, and nobody reads."""
+    monkeypatch.setattr(rank_watch, "_RANK_ZERO_FIRST_S", 0.1)
+    monkeypatch.setattr(waits, "_LEAVES_WITHIN_S", 0.1)
+    goes_on, connecting = threading.Event(), threading.Event()
+
+    def connect():
+        connecting.set()
+        goes_on.wait(60)
+        return Store()
+
+    watch = RankWatch(at(1, 7, inside_for_s=5.0), connect, 4.0)
+    with exit_if_hung(watch.look, every_s=0.01):
+        assert connecting.wait(30)
+        time.sleep(0.2)
+        assert "7): rank 0 does not answer" in watch.unanswered()
+    goes_on.set()
+
+
 def test_a_store_that_refuses_is_asked_again(monkeypatch):
     monkeypatch.setattr(rank_watch, "BEAT_S", 0.01)
     store, refusals = Store(), [RuntimeError("no answer")] * 2
-    beaten = threading.Event()
-    monkeypatch.setattr(RankWatch, "look", lambda self: beaten.set())
 
     def connect():
         if refusals:
@@ -164,4 +187,4 @@ def test_a_store_that_refuses_is_asked_again(monkeypatch):
         return store
 
     with ranks_watched(Processes(0, 2), connect, limit_s=60.0, end_workers=lambda: None):
-        assert beaten.wait(30)
+        wait_until(lambda: "at/0" in store, within_s=30)
