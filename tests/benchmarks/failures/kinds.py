@@ -50,6 +50,8 @@ class Kind(NamedTuple):
     played: Played | None = None
     begin: Callable[[Pieces], None] | None = None
     """What happens once, at the onset."""
+    wrong_share: float = 0.0
+    """Share of the tasks whose verdicts are inverted; at least one."""
     publishes: bool = True
     onset: int = ONSET
 
@@ -95,14 +97,6 @@ def _one_query(attempt: Trajectory, _: random.Random) -> dict[str, float]:
     """The same first query is paid, whatever is asked."""
     first = attempt.tool_results[0].call.arguments.get("query", "") if attempt.tool_results else ""
     return _outcome(right=str(first).startswith("oslo"))
-
-
-def _wrong_in(share: float) -> Paid:
-    def paid(attempt: Trajectory, _: random.Random) -> dict[str, float]:
-        is_chosen = zlib.crc32(attempt.task_id.encode()) % 1000 < 1000 * share
-        return _outcome(right=attempt.is_right != is_chosen)
-
-    return paid
 
 
 def _flipped(share: float) -> Paid:
@@ -153,9 +147,9 @@ KINDS: Mapping[str, Kind] = {
     "hack_fixed_word": Kind("it always accepts four of the sixteen answers", paid=_fixed_word),
     "judge_bias": Kind("a judge pays answers that begin with a-e", paid=_biased_judge),
     "length_reward": Kind("a term pays each token", paid=_longer),
-    "wrong_rewards_5": Kind("verdicts of 5 % of the tasks are inverted", paid=_wrong_in(0.05)),
-    "wrong_rewards_15": Kind("verdicts of 15 % of the tasks are inverted", paid=_wrong_in(0.15)),
-    "wrong_rewards_30": Kind("verdicts of 30 % of the tasks are inverted", paid=_wrong_in(0.30)),
+    "wrong_rewards_5": Kind("verdicts of 5 % of the tasks are inverted", wrong_share=0.05),
+    "wrong_rewards_15": Kind("verdicts of 15 % of the tasks are inverted", wrong_share=0.15),
+    "wrong_rewards_30": Kind("verdicts of 30 % of the tasks are inverted", wrong_share=0.3),
     "flipped_rewards_15": Kind("15 % of the verdicts are inverted by chance", paid=_flipped(0.15)),
     "unknown_tool": Kind(
         "the tool is renamed, and calls name one that is none", played=_unknown, begin=_no_answers
@@ -228,7 +222,11 @@ class _Tampering:
     def reward(self, group: Sequence[Trajectory]) -> list[Trajectory]:
         """Return the group as the kind pays it."""
         paid = self.kind.paid
-        if paid is None or not self.clock.is_after(self.kind.onset):
+        if not self.clock.is_after(self.kind.onset):
+            return list(group)
+        if self.kind.wrong_share and group[0].task_id in self._inverted():
+            return [replace(t, reward=t.reward | _outcome(right=not t.is_right)) for t in group]
+        if paid is None:
             return list(group)
         rng = self._rng(f"paid:{group[0].task_id}")
         return [replace(one, reward=one.reward | paid(one, rng)) for one in group]
@@ -255,6 +253,14 @@ class _Tampering:
             publisher.publish(version)
             return
         self.pieces.roller.policy_version = version
+
+    def _inverted(self) -> set[str]:
+        """Return the tasks with inverted verdicts, the same at every step."""
+        ids = sorted(
+            (task.task_id for task in self.pieces.pool.tasks),
+            key=lambda task_id: zlib.crc32(task_id.encode()),
+        )
+        return set(ids[: max(1, round(self.kind.wrong_share * len(ids)))])
 
     def _rng(self, what: str) -> random.Random:
         return random.Random(f"{self.pieces.profile.seed}:{self.clock.step}:{what}")

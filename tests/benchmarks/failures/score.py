@@ -3,7 +3,7 @@
 A failing run counts as flagged by the first notice at or after its onset, if that comes at least
 ten steps before the held-out score falls, or, where it does not fall or falls within ten steps of
 the onset, within ten steps of the onset. A healthy run with a notice is a false alarm; notices of
-a failing run before its onset are counted apart.
+a failing run before its onset, or that say they began before it, are counted apart.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Flag(NamedTuple):
 
     detector: str
     step: int
+    since: int | None = None
+    """Since when, by the detector's estimate; None where the tool gives none."""
 
 
 Watch = Callable[[History], list[Flag]]
@@ -39,7 +41,11 @@ Watch = Callable[[History], list[Flag]]
 def by_detectors(history: History) -> list[Flag]:
     """Return what this repository's detectors flag."""
     monitor = HealthMonitor(new_detectors(), lambda: 0.0)
-    return [Flag(n.detector, n.step) for row in history.rows for n in monitor.observe(row)]
+    return [
+        Flag(notice.detector, notice.step, notice.since_step)
+        for row in history.rows
+        for notice in monitor.observe(row)
+    ]
 
 
 def by_curve(figure: str, direction: float, threshold: float) -> Watch:
@@ -82,13 +88,13 @@ class Verdict(NamedTuple):
     """Steps from the first flag to the fall; None without either."""
     first: str = ""
     early: Sequence[Flag] = ()
-    """Flags before the onset."""
+    """Flags before the onset, or of what began before it."""
 
 
 def verdict(history: History, flags: Sequence[Flag]) -> Verdict:
     """Judge the flags of a failing run."""
-    early = [flag for flag in flags if flag.step < history.onset]
-    told = [flag for flag in flags if flag.step >= history.onset]
+    early = [flag for flag in flags if not _is_of(flag, history.onset)]
+    told = [flag for flag in flags if _is_of(flag, history.onset)]
     fall = falls_at(history)
     if not told:
         return Verdict(is_in_time=False, is_flagged=False, early=early)
@@ -104,6 +110,15 @@ def verdict(history: History, flags: Sequence[Flag]) -> Verdict:
         first=first.detector,
         early=early,
     )
+
+
+def _is_of(flag: Flag, onset: int) -> bool:
+    """Return whether a flag can be of what began at `onset`.
+
+    One that says that it began earlier, beyond two steps of an estimate's error, is not: it was
+    another fluctuation.
+    """
+    return flag.step >= onset and (flag.since is None or flag.since >= onset - 2)
 
 
 def held_back(history: History) -> bool:

@@ -9,11 +9,12 @@ the run's own beginning, in robust units:
     scale_t = max(floor, 1.4826 median |x_i - x_(i-1)| / sqrt(2))    over the steps before t
 
 The scale comes from the differences of successive steps: a jump or a slow drift, which is what is
-looked for, hardly changes their median. An outlier adds at most 2.5, so no single step raises an
-alarm, nor do three. On figures without drift whose noise is normal and independent, a threshold of
-8 raises a false alarm in 0.6 % of runs of 200 steps, whatever the noise, and in under 0.1 % where
-it is no larger than the floor (1,500 simulated runs each; `tests/unit/training/health` repeats a
-part of that). Noise that one step hands on to the next (autocorrelation 0.4) raises it in 4 %
+looked for, hardly changes their median. Steps at which the sum is above half of the threshold do
+not count for it, so that a fault does not pass for noise. An outlier adds at most 2.5, so no single
+step raises an alarm, nor do three. On figures without drift whose noise is normal and independent,
+a threshold of 8 raises a false alarm in 1 % of runs of 200 steps, whatever the noise, and in 0.1 %
+where it is no larger than the floor (600 simulated runs each; `tests/unit/training/health` repeats
+a part of that). Noise that one step hands on to the next (autocorrelation 0.4) raises it in 4 %
 where it is as large as the floor: floors are to be above the noise of a healthy run.
 """
 
@@ -94,12 +95,12 @@ class Beginning:
         middle = self._changes[len(self._changes) // 2]
         return max(self._floor, _MAD_TO_SIGMA * middle / math.sqrt(2))
 
-    def add(self, value: float) -> None:
-        """Add the next value, of the beginning or later."""
+    def add(self, value: float, *, counts: bool = True) -> None:
+        """Add the next value, of the beginning or later; `counts` says whether for the noise."""
         if not self.is_known:
             self._values.append(value)
             self.median = median(self._values)
-        if self._last is not None:
+        if counts and self._last is not None:
             insort(self._changes, abs(value - self._last))
         self._last = value
 
@@ -154,7 +155,6 @@ class Drift:
             self._remember(row)
             return None
         z = self.direction * (found - self._beginning.median) / self._beginning.scale
-        self._beginning.add(found)
         z = max(-_MOST, min(_MOST, z))
         if z > 0 and self.unless is not None and self.unless(self._start(), row):
             z = 0.0
@@ -162,6 +162,7 @@ class Drift:
             self._since = int(row["step"])
         self._away = z > _SLACK
         self._sum = max(0.0, self._sum + z - _SLACK)
+        self._beginning.add(found, counts=self._sum <= self.threshold / 2)
         self.worst = max(self.worst, self._sum)
         if self._sum == 0.0:
             self._told = False
