@@ -67,6 +67,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "presets": reference.presets,
     "chain": reference.chain_table,
     "step_figures": reference.step_figures,
+    "detectors": reference.detectors,
     "trajectory": trajectory.printed,
     "laptop_short": figures.laptop_short,
     "laptop": figures.laptop,

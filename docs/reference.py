@@ -22,6 +22,7 @@ from espalier.cli import command_line
 from espalier.config import Profile
 from espalier.config.environment import family_class
 from espalier.records.step_figures import STEP_FIGURES, Per
+from espalier.training.health import DETECTORS
 
 FAMILIES = (
     "search_qa",
@@ -107,6 +108,16 @@ def step_figures() -> str:
     covers = [(per.unit, per.covers) for per in Per]
     figures = markdown_table(("column", "what it is", "unit and denominator"), rows)
     return f"{figures}\n\n{markdown_table(('denominator', 'what is counted'), covers)}"
+
+
+def detectors() -> str:
+    """Every health detector: the column it watches, what it tells, and the key to look at."""
+    rows = []
+    for name, make in DETECTORS.items():
+        it = make()
+        said = getattr(it, "meaning", None) or (type(it).__doc__ or "").split("\n")[0].rstrip(".")
+        rows.append((f"`{name}`", f"`{it.figure}`", said, f"`{it.key}`"))
+    return markdown_table(("detector", "column", "what it tells", "key to look at"), rows)
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -142,6 +142,54 @@ class StragglersConfig(Section):
     """Seconds that the other episodes then have left."""
 
 
+DetectorName = Literal[
+    "mask_leak",
+    "entropy",
+    "entropy_rise",
+    "kl",
+    "clipped",
+    "grad_norm",
+    "head_grad_norm",
+    "reward_spread",
+    "own_task",
+    "mismatch",
+    "grounding",
+    "grounded_right",
+    "repetition",
+    "repeated_calls",
+    "unknown_calls",
+    "failed_calls",
+    "length_rise",
+    "length_fall",
+    "truncation",
+    "silent_groups",
+    "equal_outcomes",
+    "disputed",
+    "scattered",
+    "paid_though_wrong",
+    "staleness",
+    "tasks_left",
+    "verdict_shift",
+    "heldout_gap",
+    "rule_against_judge",
+]
+
+
+class HealthConfig(Section):
+    """Detectors of runs that go wrong.
+
+    They compare the figures of each step with those of the run's first steps; what they notice is
+    in `notices.jsonl`, the log and the report.
+    """
+
+    response: Literal["warn", "act"] = "warn"
+    """"warn" tells; "act" also lowers the learning rate, takes tasks out of the pool, returns to
+    the best weights or ends the run, undoes after eight steps what did not help, and says each of
+    these in a notice."""
+    ignore: tuple[DetectorName, ...] = ()
+    """Names of detectors that stay silent, where a run is meant to do what they notice."""
+
+
 class TrainingConfig(Section):
     """Reinforcement learning over multi-turn episodes."""
 
@@ -176,6 +224,7 @@ class TrainingConfig(Section):
     `customer_service` took a third of the packed update's processor time."""
     train_on_observations: bool = False
     """Ablation only: includes the tools' tokens in the loss."""
+    health: HealthConfig = Field(default=HealthConfig(), exclude_if=lambda it: it == HealthConfig())
     max_mismatch_kl: float = Field(default=1e-3, gt=0)
     """KL between engine and trainer on equal weights, nats per token, above which a warning is
     logged. It is about 1e-9 in float32, a few 1e-4 in bfloat16."""
@@ -278,6 +327,16 @@ class TrainingConfig(Section):
                 f'loss "{self.algorithm.loss.name}" (preset "{self.algorithm.preset}") assumes '
                 f"trajectories of the current policy, but {stale} brings older ones; add "
                 'training.algorithm.off_policy = [{name = "importance_weights"}]'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _responses_are_in_turns(self) -> Self:
+        if self.health.response == "act" and self.asynchronous.max_staleness:
+            raise ValueError(
+                'training.health.response = "act" returns to earlier weights, under which groups '
+                "that are sampled ahead were not sampled: set "
+                'training.asynchronous.max_staleness = 0, or response = "warn"'
             )
         return self
 

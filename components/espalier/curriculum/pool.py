@@ -69,6 +69,7 @@ class TaskPool:
         self._records: dict[str, TaskRecord] = defaultdict(TaskRecord)
         self._kept: list[str] = list(self._tasks)
         self._others: list[str] = []
+        self._quarantined: frozenset[str] = frozenset()
         self._rename = rename
         self._describe = describe
         self._kinds: dict[str, tuple[str, ...]] = {}
@@ -106,6 +107,12 @@ class TaskPool:
             self._kept.append(task.task_id)
         if self._predictor is not None:
             self._predictor.add(tasks)
+
+    def quarantine(self, task_ids: Iterable[str]) -> None:
+        """Draw these tasks, and no others, no more; all but the last two may be named."""
+        named = frozenset(task_ids)
+        if len(self._tasks) - len(named & self._tasks.keys()) > 1:
+            self._quarantined = named
 
     def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
         """Record a group of rollouts."""
@@ -157,7 +164,7 @@ class TaskPool:
 
     def draw(self, count: int, rng: random.Random, *, without: Iterable[str] = ()) -> list[Task]:
         """Draw `count` distinct tasks (fewer where the pool is smaller), none of `without`."""
-        used = set(without)
+        used = set(without) | (self._quarantined & self._tasks.keys())
         drawn: list[str] = []
         choose = self._chooser(rng)
         while len(drawn) < count and len(used) < len(self._tasks):

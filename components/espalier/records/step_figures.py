@@ -27,6 +27,10 @@ class Per(enum.Enum):
         "the groups of these trajectories, by task; a group that lost all its episodes is none, "
         "and of one that the screening dropped only the screened attempts are compared",
     )
+    ANSWER = ("answer", "those of these trajectories that gave an answer")
+    RIGHT = ("right answer", "those of these answers whose outcome is right")
+    WRONG = ("wrong trajectory", "those of these trajectories without a right outcome")
+    CALL = ("tool call", "the tool calls of these trajectories that have a result")
     ROW = (
         "trained trajectory",
         "the trajectories that the step learns from: admitted and replayed ones, after all group "
@@ -147,6 +151,54 @@ STEP_FIGURES = {
         "share",
         Per.TRAJECTORY,
     ),
+    "failed_calls_share": StepFigure("calls whose tool reports a failure", "share", Per.CALL),
+    "silent_groups_share": StepFigure(
+        "groups in which no attempt made a call that was read, where tools are offered",
+        "share",
+        Per.GROUP,
+    ),
+    "grounded_share": StepFigure(
+        "answers whose words occur in a row in a result of the attempt's own calls, after the "
+        "normalisation of exact match; where tools are offered",
+        "share",
+        Per.ANSWER,
+    ),
+    "grounded_right_share": StepFigure(
+        "right answers of which the same holds; where tools are offered", "share", Per.RIGHT
+    ),
+    "repeated_calls_share": StepFigure(
+        "those that make a call a second time with the same arguments", "share", Per.TRAJECTORY
+    ),
+    "repeated_tokens_share": StepFigure(
+        "mean share of the runs of four sampled tokens within an action that the attempt has "
+        "sampled before",
+        "share",
+        Per.TRAJECTORY,
+    ),
+    "truncated_share": StepFigure("those that ran out of turns or tokens", "share", Per.TRAJECTORY),
+    "reward_spread": StepFigure(
+        "mean standard deviation (of the population) of the whole rewards in a group",
+        "reward",
+        Per.GROUP,
+    ),
+    "disputed_share": StepFigure(
+        "groups in which equal answers have different outcomes: the verifier contradicts itself",
+        "share",
+        Per.GROUP,
+    ),
+    "scattered_share": StepFigure(
+        "groups in which different answers are all right", "share", Per.GROUP
+    ),
+    "wrong_reward": StepFigure(
+        "mean whole reward: what is paid without being right", "reward", Per.WRONG
+    ),
+    "own_task_share": StepFigure(
+        "those whose first action is most like that of another attempt at the same task, by the "
+        "cosine of their counted pairs of tokens; equally like ones count by their share. It "
+        "falls to chance where the policy writes the same whatever the task",
+        "share",
+        Per.TRAJECTORY,
+    ),
     "kept_tasks": StepFigure(
         "tasks within the curriculum's band after the step, for the next one", "tasks", Per.STEP
     ),
@@ -198,6 +250,12 @@ STEP_FIGURES = {
     ),
     "grad_norm": StepFigure(
         "mean norm of the policy's gradient before it is clipped", "norm", Per.UPDATE
+    ),
+    "head_grad_norm": StepFigure(
+        "mean norm of the gradient of the policy's output head before it is clipped, embeddings "
+        "included where they are tied to it; none where it is not trained",
+        "norm",
+        Per.UPDATE,
     ),
     "skipped_updates": StepFigure(
         "updates of policy and critic whose gradient was not finite", "updates", Per.STEP

@@ -17,6 +17,7 @@ from espalier.reporting import charts, dataset, formats
 from espalier.reporting.charts import length_chart
 from espalier.reporting.comparison import compare
 from espalier.reporting.formats import NOT_RUN, duration, memory, number, words
+from espalier.reporting.notices import notices_table
 from espalier.reporting.reward_terms import term_front
 from espalier.reporting.run_directory import RunDirectory, open_run, read_rows
 from espalier.reporting.summary import RunSummary, summarize
@@ -68,6 +69,7 @@ def render(run: RunDirectory) -> str:
         pretraining=charts.pretraining_chart(run),
         warm_start=charts.warm_start_chart(run),
         grpo=charts.grpo_chart(run),
+        notices=notices_table(run),
         reward_terms=term_front(run),
         phase_columns=charts.PHASE_COLUMNS,
         phases=charts.phase_tables(run),

@@ -16,6 +16,7 @@ from espalier.records import ArtifactError, read_manifest
 from espalier.reporting import charts
 from espalier.reporting.comparison import compare
 from espalier.reporting.formats import visible, words
+from espalier.reporting.notices import notices_table
 from espalier.reporting.plots import (
     GRPO_CURVES,
     POLICIES,
@@ -97,6 +98,7 @@ def step_page(stage: str, run: RunDirectory) -> str:
         profile=run.profile,
         curves=chart(run) if chart else None,
         figures=step_figures(stage, run),
+        notices=notices_table(run) if stage == "train" else None,
         phase_columns=charts.PHASE_COLUMNS,
         phases=charts.phase_tables(run) if stage == "train" else None,
         comparison=compare(results) if results else None,

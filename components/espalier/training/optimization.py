@@ -49,7 +49,13 @@ class Updater:
         """Number of updates whose gradient was not finite, since this updater was made."""
         self.skipped_in_a_row = 0
         """Number of skipped updates since the last applied one, over all resumes of the run."""
+        self.rate_scale = 1.0
+        """Factor of the schedule's rate, which a response to a health notice lowers."""
         self.optimizer = _optimizer(model, self._parameters, config)
+
+    def forget_moments(self) -> None:
+        """Begin the optimizer's moments anew, for weights that another update left."""
+        self.optimizer.state.clear()
 
     def apply(self, step: int) -> float:
         """Clip the accumulated gradient, update at `step`'s learning rate, clear the gradient.
@@ -64,7 +70,8 @@ class Updater:
             TrainingError: `max_skipped_updates` updates in a row were skipped.
         """
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self._config, step, self._total_steps)
+            rate = learning_rate(self._config, step, self._total_steps)
+            group["lr"] = self.rate_scale * rate
         norm = nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()

@@ -167,3 +167,12 @@ def test_drawn_tasks_get_other_names():
     assert drawn == again
     assert len({task.arguments["names"] for task in drawn}) == 5
     assert all(pool.task(task.task_id) in TASKS for task in drawn)
+
+
+def test_a_quarantined_task_is_not_drawn_until_released():
+    pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig())
+    rng = random.Random(0)
+    pool.quarantine(["a"])
+    assert {task.task_id for task in pool.draw(3, rng)} == {"b", "c"}
+    pool.quarantine([])
+    assert len(pool.draw(3, rng)) == 3

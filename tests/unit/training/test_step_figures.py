@@ -6,8 +6,10 @@ here has are in the golden cases of the algorithms; those of judges, reward mode
 their own tests.
 """
 
+import itertools
 import math
 import re
+from collections import Counter
 from statistics import fmean, pvariance
 
 import pytest
@@ -94,7 +96,7 @@ ALONE = profile_of(
     },
 )
 _OF_ONE_TOKEN = ("logprob_gap_max", "importance_ratio_min", "importance_ratio_max")
-TOLERANCES = dict.fromkeys(("grad_norm", "value_grad_norm", *_OF_ONE_TOKEN), 1e-5)
+TOLERANCES = dict.fromkeys(("grad_norm", "head_grad_norm", "value_grad_norm", *_OF_ONE_TOKEN), 1e-5)
 """A norm is a sum over thousands of float32 gradients, and what one token shows has the
 rounding of one float32 log-prob, which a mean does not have."""
 RUNS = {
@@ -207,10 +209,101 @@ def _sampled(recording, step, number, before):
             row[f"unread_calls/{why}"] = sum(map(is_so, counted)) / count
     for term in {term for one in counted for term in one.reward}:
         row[f"reward/{term}"] = fmean(one.reward[term] for one in counted if term in one.reward)
+    row |= _of_attempts(counted)
     if "dev_em" in step.row:
         row["dev_em"] = sum(one.reward.get("outcome", 0) > 0 for one in step.dev) / len(step.dev)
         row["dev_lost_episodes"] = row["dev_broke_sandbox_episodes"] = 0
     return row
+
+
+def _of_attempts(counted):
+    """Figures of texts and verdicts; a group is all attempts of the step at one task."""
+    if not counted:
+        return {}
+    tasks = list(dict.fromkeys(one.task_id for one in counted))
+    groups = [[one for one in counted if one.task_id == task] for task in tasks]
+    right = [one for one in counted if one.reward["outcome"] > 0]
+    answered = [one for one in counted if one.answer is not None]
+    results = [result for one in counted for result in one.tool_results]
+    wrong = [sum(one.reward.values()) for one in counted if one not in right]
+    ends = [one.finish_reason.value for one in counted]
+    row = {
+        "reward_spread": fmean(
+            math.sqrt(pvariance([sum(one.reward.values()) for one in group])) for group in groups
+        ),
+        "disputed_share": fmean(
+            any(
+                one.answer is not None
+                and one.answer == other.answer
+                and (one in right) != (other in right)
+                for one in group
+                for other in group
+            )
+            for group in groups
+        ),
+        "scattered_share": fmean(
+            len({one.answer for one in group if one in right}) > 1 for group in groups
+        ),
+        "truncated_share": (ends.count("max_turns") + ends.count("max_tokens")) / len(counted),
+        "repeated_calls_share": fmean(
+            any(a.call == b.call for a, b in itertools.combinations(one.tool_results, 2))
+            for one in counted
+        ),
+        "repeated_tokens_share": fmean(map(_repeated, counted)),
+        "silent_groups_share": fmean(
+            sum(len(one.tool_results) for one in group) == 0 for group in groups
+        ),
+    }
+    if results:
+        row["failed_calls_share"] = 1 - fmean(result.succeeded for result in results)
+    if answered:
+        row["grounded_share"] = fmean(map(_is_found, answered))
+    if right:
+        row["grounded_right_share"] = fmean(map(_is_found, right))
+    if wrong:
+        row["wrong_reward"] = fmean(wrong)
+    if len(groups) > 1 and len(counted) > len(groups):
+        row["own_task_share"] = fmean(_own_share(one, counted) for one in counted)
+    return row
+
+
+def _repeated(episode):
+    runs = []
+    for turn in episode.turns:
+        ids = episode.token_ids[turn.action_start : turn.action_end]
+        runs += zip(ids, ids[1:], ids[2:], ids[3:], strict=False)
+    return sum(run in runs[:place] for place, run in enumerate(runs)) / max(1, len(runs))
+
+
+def _is_found(episode):
+    """In this world an answer is one word, and results have no punctuation within words."""
+    words = [word for one in episode.tool_results for word in one.content.lower().split()]
+    answer = episode.answer.lower().split()
+    return bool(answer) and all(word in words for word in answer)
+
+
+def _own_share(episode, counted):
+    likeness = [
+        -1.0 if other is episode else _cosine(_pairs(episode), _pairs(other)) for other in counted
+    ]
+    nearest = [
+        other
+        for other, alike in zip(counted, likeness, strict=True)
+        if other is not episode and alike >= max(likeness) - 1e-4
+    ]
+    return fmean(other.task_id == episode.task_id for other in nearest)
+
+
+def _pairs(episode):
+    turn = episode.turns[0]
+    ids = episode.token_ids[turn.action_start : turn.action_end]
+    return Counter((a * 1_000_003 + b) % 4099 for a, b in itertools.pairwise(ids))
+
+
+def _cosine(one, other):
+    dot = sum(count * other[pair] for pair, count in one.items())
+    norms = [math.sqrt(sum(count**2 for count in counts.values())) for counts in (one, other)]
+    return dot / math.prod(norms) if all(norms) else 0.0
 
 
 def _thinks_a_call(episode):
@@ -424,7 +517,7 @@ class _Oracle:
     # the update
 
     def _updated(self):
-        losses, norms = [], []
+        losses, norms, of_head = [], [], []
         of_tokens, sampled, sequences = [], [], []
         for update in self.step.updates:
             self.recording.model.zero_grad()
@@ -433,6 +526,8 @@ class _Oracle:
             loss.backward()
             squares = (p.grad.square().sum() for p in self.recording.model.parameters())
             norms.append(math.sqrt(float(sum(squares))))
+            head = self.recording.model.get_output_embeddings().weight.grad
+            of_head.append(math.sqrt(float(head.square().sum())))
             losses.append(loss.item())
             of_tokens.append(flags)
             sequences += clipped_rows
@@ -447,6 +542,7 @@ class _Oracle:
         return found | {
             "loss": fmean(losses),
             "grad_norm": fmean(norms),
+            "head_grad_norm": fmean(of_head),
             "entropy": fmean(sampled),
             "skipped_updates": sum(not math.isfinite(norm) for norm in norms),
             "update_tokens": sum(tokens),

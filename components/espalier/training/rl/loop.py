@@ -16,16 +16,20 @@ from espalier.curriculum.self_play import Phase, SelfPlay
 from espalier.dialects import unread_call
 from espalier.dialects.dialect import Dialect
 from espalier.records import CompositeTracker, Tracker
+from espalier.records.notices import append_notices, keep_notices_until
 from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.engines.engine import KindChoice
+from espalier.training.attempt_figures import attempt_figures
 from espalier.training.checkpoint import CheckpointStore
+from espalier.training.health import HealthMonitor, Responder, new_detectors
 from espalier.training.optimization import skipped_warning
 from espalier.training.rl.assessment import (
     StepContext,
     mismatch_warning,
     start_warning,
 )
+from espalier.training.rl.controls import LoopControls
 from espalier.training.rl.ledger import Outcome
 from espalier.training.rl.models import Layout, Models, perplexities
 from espalier.training.rl.policy_gradient import Figures
@@ -139,6 +143,7 @@ class RlLoop:
             self._perplexities,
             compares_groups=config.algorithm.compares_groups,
         )
+        self._health = HealthMonitor(new_detectors(config.health.ignore), time.time)
         self.seconds = 0.0
         """Duration of `run`, since the last resume."""
         self.waited_s = 0.0
@@ -153,6 +158,9 @@ class RlLoop:
             store,
             parts.layout.processes,
         )
+        controls = LoopControls(update, parts.pool, self.progress, parts.publisher)
+        acts = config.health.response == "act"
+        self._responder = Responder(self._health, controls) if acts else None
 
     def run(self, tracker: Tracker) -> None:
         """Train from the newest checkpoint, or from the start."""
@@ -165,18 +173,14 @@ class RlLoop:
 
     def _run(self, tracker: Tracker) -> None:
         config, progress = self._profile.training, self.progress
-        start, streams = progress.resume(), self.parts.streams
+        start, streams = self._resume(), self.parts.streams
         streams.begin(progress.history)
         tracker = CompositeTracker(tracker, NoticeTracker(streams))
-        self.parts.publisher.publish(start)
-        if start == 0:
-            progress.begin(self._dev_score().em)
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):
-                if progress.is_idle(
-                    config
-                ):  # the run had already stopped when its checkpoint was written
+                # the run had already stopped when its checkpoint was written
+                if progress.is_idle(config) or self._stopped:
                     break
                 before = _Moment(
                     time.perf_counter(), self.waited_s, progress.rollouts, self.updating
@@ -184,31 +188,69 @@ class RlLoop:
                 row = self._step(step)
                 progress.history.append(row)
                 is_last = step + 1 == config.steps or progress.is_idle(config)
-                if (step + 1) % config.evaluate_every == 0 or is_last:
+                is_judged = (step + 1) % config.evaluate_every == 0 or is_last
+                if is_judged:
                     row |= self._dev_score().figures()
                     progress.keep_best(step + 1, row["dev_em"])
+                # before the checkpoint: a run killed between the two would miss them
+                self._tell(row, tracker)
+                if is_judged or self._stopped:
                     streams.finish_segments()
                     progress.save(step + 1)
-                if phase := self._phase_of(step + 1):
-                    tracker.note(phase.line())
-                if skipped := row.get("skipped_updates"):
-                    tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
-                if warning := mismatch_warning(row, step=step + 1, limit=config.max_mismatch_kl):
-                    tracker.note(warning)
-                dialect = self.parts.dialect
-                offers_tools = dialect is not None and bool(dialect.tools)
-                if warning := start_warning(progress.history, offers_tools=offers_tools):
-                    tracker.note(warning)
                 timings = self._timings(row, before)
                 streams.add_step(row, timings)
                 tracker.metrics(_tracker_metrics(row) | timings, step=step + 1)
                 bar.advance(1, **_progress_figures(row))
         if progress.is_idle(config):
             tracker.note(progress.idle_line(config))
+        if self._stopped:
+            tracker.note(f"stopped after step {len(progress.history)}: {self._stopped}")
         self.parts.sampler.ledger.end()
         streams.finish_segments()
         progress.take_best()
         self.parts.publisher.publish(progress.best_step)
+
+    def _resume(self) -> int:
+        """Restore the newest checkpoint, if there is one; returns the number of steps done."""
+        progress = self.progress
+        start = progress.resume()
+        self._health.replay(progress.history)
+        if self._responder is not None and progress.health_state is not None:
+            self._responder.restore(progress.health_state)
+        if self.parts.layout.processes.is_first:
+            keep_notices_until(progress.notices_path, start)
+        self.parts.publisher.publish(start)
+        if start == 0:
+            progress.begin(self._dev_score().em)
+        return start
+
+    def _tell(self, row: Figures, tracker: Tracker) -> None:
+        """Log what is notable of the newest step, and keep what the detectors notice."""
+        config, step = self._profile.training, int(row["step"])
+        if phase := self._phase_of(step):
+            tracker.note(phase.line())
+        if skipped := row.get("skipped_updates"):
+            tracker.note(skipped_warning(step, skipped=int(skipped)))
+        if warning := mismatch_warning(row, step=step, limit=config.max_mismatch_kl):
+            tracker.note(warning)
+        if warning := start_warning(self.progress.history, offers_tools=self._offers_tools):
+            tracker.note(warning)
+        sampled = self.progress.newest_attempts
+        notices = self._health.observe(row, sampled)
+        if self._responder is not None:
+            # rank 0 alone has the figures of judges: all ranks answer its notices
+            notices = self.parts.layout.processes.broadcast(notices)
+            notices += self._responder.respond(step, notices, sampled)
+            self.progress.health_state = self._responder.state()
+        if self.parts.layout.processes.is_first:
+            append_notices(self.progress.notices_path, notices)
+        for notice in notices:
+            tracker.note(notice.line())
+
+    @property
+    def _stopped(self) -> str:
+        """Why a response to a notice ended the run; empty while none has."""
+        return self._responder.stopped if self._responder is not None else ""
 
     def _timings(self, row: Figures, before: _Moment) -> Figures:
         """Return the figures that differ from run to run: for trackers, never for the history."""
@@ -312,8 +354,13 @@ class RlLoop:
             "temperature": self._profile.training.temperature_at(step),
             **_mean_terms(sampled),
             **_unread_calls(sampled, self.parts.dialect),
+            **attempt_figures(sampled, offers_tools=self._offers_tools),
             **self.parts.reward_figures(),
         }
+
+    @property
+    def _offers_tools(self) -> bool:
+        return self.parts.dialect is not None and bool(self.parts.dialect.tools)
 
     def _request(self, step: int) -> ScoreRequest:
         config = self._profile.training

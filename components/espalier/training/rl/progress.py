@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -11,6 +12,7 @@ from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay
 from espalier.records import whole_file
+from espalier.records.notices import NOTICES
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
@@ -57,6 +59,8 @@ class LoopProgress:
         self._replay = replay
         self._store = store
         self._processes = processes
+        self.health_state: dict[str, Any] | None = None
+        """State of the responses to notices, where the profile has them."""
         self._best = (-1.0, 0, whole_weights(policy))
         self._last_step: Sequence[Trajectory] = ()
 
@@ -64,6 +68,16 @@ class LoopProgress:
     def best_step(self) -> int:
         """Number of optimizer steps after which the kept weights were taken."""
         return self._best[1]
+
+    @property
+    def newest_attempts(self) -> Sequence[Trajectory]:
+        """Scored trajectories of the newest step; () after a resume, until the next."""
+        return self._last_step
+
+    @property
+    def notices_path(self) -> Path:
+        """The file of the run's notices, beside its checkpoint."""
+        return self._store.directory / NOTICES
 
     @property
     def last_step(self) -> list[Trajectory]:
@@ -161,6 +175,7 @@ class LoopProgress:
                     "update": state,
                     "replay": (buffer.name, self._replay.save(buffer)),
                     "ledger": self._ledger.state(),
+                    "health": self.health_state,
                 },
             )
         )
@@ -184,6 +199,7 @@ class LoopProgress:
         self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
         self.start_dev_em = extra["start_dev_em"]
         self.rollouts = extra["rollouts"]
+        self.health_state = extra.get("health")  # a checkpoint of an earlier version has none
         self._pool.restore(extra["pool"], extra["kept"])
         name, layout = extra["replay"]
         self._replay.restore(self._store.directory / name, layout)

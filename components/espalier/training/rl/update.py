@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from espalier.algorithms.losses.value import CriticSettings
 from espalier.config import OptimizerConfig, TrainingConfig
@@ -248,11 +250,15 @@ class PolicyUpdate:
             minibatch, step.request, kl_coefficient=self.kl_coefficient
         )
         sum_gradients(self._policy, self._processes)
+        of_head = head_grad_norm(self._policy.model)
         norm = self.updater.apply(step.number - self._first_step)
         self._policy.eval()
         self._processes.sum([logprobs_BT])
         if math.isfinite(norm):
-            figures |= found | {"grad_norm": norm / self._processes.count}
+            count = self._processes.count
+            figures |= found | {"grad_norm": norm / count}
+            if of_head is not None:
+                figures["head_grad_norm"] = of_head / count
         return figures, logprobs_BT
 
     def _summed(self, figures: Figures) -> Figures:
@@ -266,6 +272,19 @@ class PolicyUpdate:
             self.kl_coefficient = kl.adaptive.next_coefficient(
                 self.kl_coefficient, figures["kl"], trajectories
             )
+
+
+def head_grad_norm(policy: PreTrainedModel) -> float | None:
+    """Return the norm of the gradient of the output head; None where the head is not trained.
+
+    A head that is tied to the embeddings has one gradient with them. Of a sharded head, each
+    process has to ask.
+    """
+    head = policy.get_output_embeddings()
+    if head is None or head.weight.grad is None:
+        return None
+    norm = torch.linalg.vector_norm(head.weight.grad)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 _LEAST_CREDIT = 1e-6

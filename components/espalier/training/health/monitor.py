@@ -1,0 +1,81 @@
+"""Runs the detectors over the steps of a run, and makes notices of what they find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from espalier.records.notices import Notice
+from espalier.records.trajectory import Trajectory
+from espalier.training.health.detector import Detector, Row
+
+_SHOWN_ATTEMPTS = 8
+
+
+class HealthMonitor:
+    """Watches one run."""
+
+    def __init__(self, detectors: Sequence[Detector], clock: Callable[[], float]) -> None:
+        """Watch with `detectors`; `clock` gives seconds since 1970, for the notices."""
+        self._detectors = detectors
+        self._clock = clock
+        self._newest: dict[str, Notice] = {}
+
+    def replay(self, history: Iterable[Row]) -> None:
+        """Take the steps that were done before a resume; what they show was told then."""
+        for row in history:
+            self.observe(row)
+
+    def now(self) -> float:
+        """Return seconds since 1970, for a notice."""
+        return self._clock()
+
+    def is_active(self, name: str) -> bool:
+        """Return whether what a detector told last still holds."""
+        return any(one.is_active for one in self._detectors if one.name == name)
+
+    def newest(self, name: str) -> Notice:
+        """Return the newest notice of a detector that has told one."""
+        return self._newest[name]
+
+    def observe(self, row: Row, sampled: Sequence[Trajectory] = ()) -> list[Notice]:
+        """Take the figures of the next step, and return what begins to show.
+
+        Args:
+            row: figures of the step.
+            sampled: its scored attempts, of which a notice names those that show it most.
+        """
+        notices: list[Notice] = []
+        for detector in self._detectors:
+            found = detector.observe(row)
+            if found is not None:
+                step = int(row["step"])
+                notices.append(
+                    Notice(
+                        step=step,
+                        time=self.now(),
+                        detector=detector.name,
+                        severity=found.severity,
+                        since_step=found.since_step,
+                        message=found.message,
+                        attempts=_shown(detector, step, sampled),
+                        key=detector.key,
+                        figure=detector.figure,
+                    )
+                )
+        self._newest.update((notice.detector, notice) for notice in notices)
+        return notices
+
+
+def _shown(detector: Detector, step: int, sampled: Sequence[Trajectory]) -> tuple[str, ...]:
+    """Return the ids of the attempts that show it most, the first of equal ones first."""
+    if detector.shows is None:
+        return ()
+    numbers: Counter[str] = Counter()
+    ranked: list[tuple[float, str]] = []
+    for attempt in sampled:
+        name = f"{step}/{attempt.task_id}/{numbers[attempt.task_id]}"
+        numbers[attempt.task_id] += 1
+        ranked.append((detector.shows(attempt), name))
+    ranked.sort(key=lambda pair: -pair[0])
+    return tuple(name for shown, name in ranked[:_SHOWN_ATTEMPTS] if shown > 0)

@@ -1,0 +1,218 @@
+"""What a run does about notices where the profile says `training.health.response = "act"`.
+
+Each detector has a list of responses. The first is taken when it speaks; TRIAL_STEPS later, if it
+still does, the response is undone (where it can be) and the next one is taken. Each of these is a
+notice of its own, with `action` set. The state is in the checkpoint: a resumed run acts as an
+unbroken one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from espalier.records.notices import Notice
+from espalier.records.trajectory import Trajectory
+from espalier.training.attempt_figures import (
+    groups_by_task,
+    is_disputed,
+    is_grounded,
+    is_scattered,
+)
+from espalier.training.health.monitor import HealthMonitor
+
+LOWERED_RATE, QUARANTINED = "lowered_rate", "quarantined_task"
+RETURNED, STOPPED, UNDONE = "returned_to_best", "stopped", "undone"
+
+TRIAL_STEPS = 8
+"""Steps after which a response has to have helped."""
+_RATE_FACTOR = 0.5
+_MOST_QUARANTINED = 0.5
+"""Share of a step's tasks above which not a task is at fault but what judges all of them."""
+
+_MILD = (LOWERED_RATE, RETURNED, STOPPED)
+RESPONSES: Mapping[str, Sequence[str]] = {
+    "mask_leak": (STOPPED,),
+    "clipped": _MILD,
+    "grad_norm": (LOWERED_RATE,),
+    "head_grad_norm": (LOWERED_RATE,),
+    "entropy_rise": _MILD,
+    "kl": _MILD,
+    "own_task": _MILD,
+    "repetition": _MILD,
+    "mismatch": (STOPPED,),
+    "disputed": (QUARANTINED,),
+    "scattered": (QUARANTINED, STOPPED),
+    "grounded_right": (QUARANTINED, STOPPED),
+    "paid_though_wrong": (RETURNED, STOPPED),
+    "silent_groups": (RETURNED, STOPPED),
+    "heldout_gap": (RETURNED, STOPPED),
+}
+"""Detector -> what is tried, in order. The others only warn: what they tell has no cure in the
+trainer (a tool that fails), or may be what is wanted (longer attempts)."""
+
+
+def _ungrounded_right(group: Sequence[Trajectory]) -> bool:
+    return any(attempt.is_right and not is_grounded(attempt) for attempt in group)
+
+
+_AT_FAULT: Mapping[str, Callable[[Sequence[Trajectory]], bool]] = {
+    "disputed": is_disputed,
+    "scattered": is_scattered,
+    "grounded_right": _ungrounded_right,
+}
+
+
+class Controls(Protocol):
+    """What a response may change in a run."""
+
+    def scale_rate(self, scale: float) -> None:
+        """Multiply the learning rate of the policy's schedule by `scale` from now on."""
+        ...
+
+    def quarantine(self, task_ids: Sequence[str]) -> None:
+        """Draw these tasks, and no others, no more."""
+        ...
+
+    def return_to_best(self) -> None:
+        """Load the weights of the best dev score, and begin the optimizer's moments anew."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A response that has been taken and is not yet judged."""
+
+    detector: str
+    action: str
+    step: int
+    task_ids: tuple[str, ...] = ()
+    """Those that it quarantined."""
+
+
+@dataclass
+class _State:
+    rate_scale: float = 1.0
+    quarantined: list[str] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    tried: dict[str, int] = field(default_factory=dict)
+    """Detector -> how many of its responses were taken."""
+    stopped: str = ""
+
+
+class Responder:
+    """Takes responses of one run, and judges them."""
+
+    def __init__(self, monitor: HealthMonitor, controls: Controls) -> None:
+        self._monitor = monitor
+        self._controls = controls
+        self._state = _State()
+
+    @property
+    def stopped(self) -> str:
+        """Why the run is to end; empty while it goes on."""
+        return self._state.stopped
+
+    def respond(
+        self, step: int, notices: Sequence[Notice], sampled: Sequence[Trajectory]
+    ) -> list[Notice]:
+        """Judge earlier responses, and answer the notices of a step; returns what was done.
+
+        Args:
+            step: the step, counted from 1.
+            notices: what the detectors began to notice at it.
+            sampled: its scored attempts.
+        """
+        judged = self._judge(step, sampled)
+        return [*judged, *(done for notice in notices for done in self._take(notice, sampled))]
+
+    def _judge(self, step: int, sampled: Sequence[Trajectory]) -> list[Notice]:
+        """Undo responses whose TRIAL_STEPS are over without help, and take the next ones."""
+        done: list[Notice] = []
+        due = [one for one in self._state.trials if step - one.step >= TRIAL_STEPS]
+        for trial in due:
+            self._state.trials.remove(trial)
+            if not self._monitor.is_active(trial.detector):
+                continue
+            notice = self._monitor.newest(trial.detector)
+            if self._undo(trial):
+                said = f"{trial.action} of step {trial.step} did not help and is undone"
+                done.append(self._done(notice, step, UNDONE, said))
+            done += self._take(replace(notice, step=step), sampled)
+        return done
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, as plain data."""
+        return asdict(self._state)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint, and set the controls accordingly."""
+        trials = [Trial(**{**it, "task_ids": tuple(it["task_ids"])}) for it in state["trials"]]
+        self._state = _State(**{**state, "trials": trials})
+        self._controls.scale_rate(self._state.rate_scale)
+        self._controls.quarantine(self._state.quarantined)
+
+    def _take(self, notice: Notice, sampled: Sequence[Trajectory]) -> list[Notice]:
+        """Take the next response to a detector, if it has one left and none is on trial."""
+        state, name = self._state, notice.detector
+        if state.stopped or any(trial.detector == name for trial in state.trials):
+            return []
+        left = RESPONSES.get(name, ())[state.tried.get(name, 0) :]
+        for action in left:
+            state.tried[name] = state.tried.get(name, 0) + 1
+            task_ids = self._tasks_at_fault(name, sampled) if action == QUARANTINED else ()
+            if action == QUARANTINED and not task_ids:
+                continue
+            if action != STOPPED:
+                state.trials.append(Trial(name, action, notice.step, task_ids))
+            said = self._act(action, notice, task_ids)
+            return [self._done(notice, notice.step, action, said)]
+        return []
+
+    def _tasks_at_fault(self, name: str, sampled: Sequence[Trajectory]) -> tuple[str, ...]:
+        """Return the tasks that show it; none where so many do that the fault is elsewhere."""
+        groups = groups_by_task(sampled)
+        found = [group[0].task_id for group in groups if _AT_FAULT[name](group)]
+        return tuple(found) if len(found) <= _MOST_QUARANTINED * len(groups) else ()
+
+    def _act(self, action: str, notice: Notice, task_ids: Sequence[str]) -> str:
+        """Do it, and return what was done."""
+        state = self._state
+        if action == LOWERED_RATE:
+            state.rate_scale *= _RATE_FACTOR
+            self._controls.scale_rate(state.rate_scale)
+            return f"the learning rate is {state.rate_scale:g} of its schedule"
+        if action == QUARANTINED:
+            state.quarantined += [one for one in task_ids if one not in state.quarantined]
+            self._controls.quarantine(state.quarantined)
+            return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
+        if action == RETURNED:
+            self._controls.return_to_best()
+            return "the weights are those of the best dev score again"
+        state.stopped = f"{notice.detector}: {notice.message}"
+        return "the run ends, with the weights of the best dev score"
+
+    def _undo(self, trial: Trial) -> bool:
+        """Take a response back; returns whether that can be done."""
+        state = self._state
+        if trial.action == LOWERED_RATE:
+            state.rate_scale /= _RATE_FACTOR
+            self._controls.scale_rate(state.rate_scale)
+            return True
+        if trial.action == QUARANTINED:
+            state.quarantined = [t for t in state.quarantined if t not in trial.task_ids]
+            self._controls.quarantine(state.quarantined)
+            return True
+        return False  # the weights that were left are gone
+
+    def _done(self, notice: Notice, step: int, action: str, said: str) -> Notice:
+        return replace(
+            notice,
+            step=step,
+            time=self._monitor.now(),
+            severity="info",
+            message=said,
+            action=action,
+            attempts=(),
+        )

@@ -1,0 +1,346 @@
+"""The detectors of a run, one rule each, with thresholds that the library of failing runs fixed.
+
+`python -m tests.benchmarks.failures score` prints what each flags, and how early. A new rule is an
+entry of `DETECTORS`, and its name in `training.health.ignore`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
+from espalier.records.trajectory import Trajectory
+from espalier.training.attempt_figures import (
+    is_grounded,
+    is_truncated,
+    repeated_tokens,
+    repeats_a_call,
+)
+from espalier.training.health.detector import Beyond, Detector, Drift, Finding, Row
+
+_UNKNOWN = f"{UNREAD_CALLS}/{UNKNOWN_TOOL}"
+
+
+def learns(start: Row, row: Row) -> bool:
+    """Return whether more attempts are right than in the beginning, which excuses a change."""
+    return row.get("pass_rate", 0.0) > start.get("pass_rate", 0.0) + 0.05
+
+
+def _calls_unknown(attempt: Trajectory) -> float:
+    return float(any(not result.exists for result in attempt.tool_results))
+
+
+def _calls_fail(attempt: Trajectory) -> float:
+    return float(sum(not result.succeeded for result in attempt.tool_results))
+
+
+def _is_silent(attempt: Trajectory) -> float:
+    return float(not attempt.tool_results)
+
+
+def _length(attempt: Trajectory) -> float:
+    return float(sum(attempt.action_mask))
+
+
+def _is_ungrounded(attempt: Trajectory) -> float:
+    return float(attempt.answer is not None and not is_grounded(attempt))
+
+
+def _is_right_by_itself(attempt: Trajectory) -> float:
+    return float(attempt.is_right) * (1.0 + _is_ungrounded(attempt))
+
+
+def _is_paid_though_wrong(attempt: Trajectory) -> float:
+    return 0.0 if attempt.is_right else max(0.0, attempt.total_reward)
+
+
+@dataclass
+class VerdictShift:
+    """The share of right attempts jumps by more than sampling and one update explain.
+
+    A step is compared with the median of the three before it. The bound is `deviations` standard
+    deviations of a share of that many attempts, taken as if `_ALIKE` attempts at one task were one,
+    and at least `least`; the next step has to stay there.
+    """
+
+    least: float = 0.25
+    deviations: float = 3.0
+    name: str = "verdict_shift"
+    figure: str = "pass_rate"
+    key: str = "environment"
+    shows: Callable[[Trajectory], float] | None = None
+    _rates: list[float] = field(init=False, default_factory=list)
+    _attempts: float = field(init=False, default=0.0)
+    _suspect: tuple[int, float, float] | None = field(init=False, default=None)
+    worst: float = field(init=False, default=0.0)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still holds: a jump is over once it is told."""
+        return False
+
+    def observe(self, row: Row) -> Finding | None:
+        """Take the figures of the next step."""
+        rate, attempts = row["pass_rate"], row["rollouts"] - self._attempts
+        self._attempts = row["rollouts"]
+        if attempts < 1 or not math.isfinite(rate):
+            return None
+        found = self._verdict(int(row["step"]), rate)
+        if found is None and self._suspect is None and len(self._rates) >= _BEFORE:
+            usual = median(self._rates[-_BEFORE:])
+            inside = min(0.9, max(0.1, usual))
+            spread = math.sqrt(inside * (1 - inside) / max(1.0, attempts / _ALIKE))
+            far = abs(rate - usual) / max(self.least, self.deviations * spread)
+            if far > 1:
+                self._suspect = (int(row["step"]), usual, rate - usual)
+                return None
+        self._rates.append(rate)
+        return found
+
+    def _verdict(self, step: int, rate: float) -> Finding | None:
+        if self._suspect is None:
+            return None
+        since, usual, moved = self._suspect
+        self._suspect = None
+        stays = (rate - usual) / moved
+        self.worst = max(self.worst, stays)
+        if stays < _STAYS:
+            return None
+        self._rates.clear()
+        return Finding(
+            since,
+            f"pass_rate jumped from {usual:.2f} to {usual + moved:.2f} in step {since} and is "
+            f"{rate:.2f} in step {step}, more than one update can teach: the verifier, a tool or "
+            "the tasks have changed",
+        )
+
+
+_BEFORE, _ALIKE, _STAYS = 3, 4.0, 0.7
+
+
+@dataclass
+class HeldoutGap:
+    """Training's share of right attempts rises while the dev questions' falls.
+
+    Both are compared with their own beginning: the first six steps, and the highest dev score so
+    far. It speaks where the dev score is below that by `fall` three times in a row while the pass
+    rate is not below its beginning by as much: a few dozen questions fall twice by chance.
+    """
+
+    fall: float = 0.1
+    name: str = "heldout_gap"
+    figure: str = "dev_em"
+    key: str = "reward"
+    shows: Callable[[Trajectory], float] | None = None
+    _passed: list[float] = field(init=False, default_factory=list)
+    _best: float = field(init=False, default=0.0)
+    _falls: int = field(init=False, default=0)
+    _since: int = field(init=False, default=0)
+    worst: float = field(init=False, default=0.0)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the newest dev score has still fallen."""
+        return self._falls >= _FALLS
+
+    def observe(self, row: Row) -> Finding | None:
+        """Take the figures of the next step."""
+        self._passed.append(row["pass_rate"])
+        dev = row.get("dev_em")
+        if dev is None:
+            return None
+        gain = median(self._passed[-3:]) - median(self._passed[:6])
+        fallen = self._best - dev
+        self._best = max(self._best, dev)
+        if not (fallen > self.fall and gain > -self.fall):
+            self._falls = 0
+            return None
+        if self._falls == 0:
+            self._since = int(row["step"])
+        self._falls += 1
+        self.worst = max(self.worst, fallen)
+        if self._falls != _FALLS:
+            return None
+        return Finding(
+            self._since,
+            f"dev_em is {dev:.2f}, {self._best:.2f} at its best, while training passes "
+            f"{gain:+.2f} against its first steps: the reward pays for something else",
+        )
+
+
+_FALLS = 3
+
+
+@dataclass
+class JudgeAgainstRule:
+    """Judges agree less with the rule than in the beginning (`NAME/kappa_with_rule`)."""
+
+    name: str = "rule_against_judge"
+    figure: str = "NAME/kappa_with_rule"
+    key: str = "reward.judges"
+    shows: Callable[[Trajectory], float] | None = None
+    _drifts: dict[str, Drift] = field(init=False, default_factory=dict)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether one of the judges still disagrees more."""
+        return any(drift.is_active for drift in self._drifts.values())
+
+    def observe(self, row: Row) -> Finding | None:
+        """Take the figures of the next step."""
+        for figure in row:
+            if figure.endswith(("/kappa_with_rule", "outcome_model/agreement")):
+                self._drifts.setdefault(
+                    figure,
+                    Drift(
+                        self.name, figure, -1.0, 0.05, self.key,
+                        "the judges and the rule part, and what is paid may be the judges' bias",
+                    ),
+                )  # fmt: skip
+        found = [it for drift in self._drifts.values() if (it := drift.observe(row)) is not None]
+        return found[0] if found else None
+
+
+def _drift(  # noqa: PLR0913 (a row of the table)
+    name: str,
+    figure: str,
+    direction: float,
+    floor: float,
+    key: str,
+    meaning: str,
+    *,
+    shows: Callable[[Trajectory], float] | None = None,
+    is_log: bool = False,
+    least: float = 0.0,
+    missing: float | None = None,
+    unless: Callable[[Row, Row], bool] | None = None,
+) -> Callable[[], Detector]:
+    return lambda: Drift(
+        name, figure, direction, floor, key, meaning,
+        shows=shows, is_log=is_log, least=least, missing=missing, unless=unless,
+    )  # fmt: skip
+
+
+_RATE = "training.optimizer.learning_rate"
+_ENTROPY = "training.algorithm.entropy_coefficient"
+
+DETECTORS: Mapping[str, Callable[[], Detector]] = {
+    "mask_leak": lambda: Beyond(
+        "mask_leak", "observation_share", 0.0, "training.train_on_observations",
+        "tool results are in the loss", severity="critical",
+    ),
+    "entropy": _drift(
+        "entropy", "entropy", -1, 0.3, _ENTROPY,
+        "the policy becomes certain without becoming right", is_log=True, least=1e-3, unless=learns,
+    ),
+    "entropy_rise": _drift(
+        "entropy_rise", "entropy", 1, 0.25, _RATE,
+        "the policy loses what it knew", is_log=True, least=1e-3,
+    ),
+    "kl": _drift(
+        "kl", "kl", 1, 0.05, "training.algorithm.kl", "the policy leaves its reference",
+    ),
+    "clipped": lambda: Beyond(
+        "clipped", "clipped_share", 0.15, _RATE,
+        "one step moves the policy further than the loss trusts", steps=6,
+    ),
+    "grad_norm": _drift(
+        "grad_norm", "grad_norm", 1, 0.6, "training.optimizer.max_grad_norm",
+        "updates follow few tokens", is_log=True,
+    ),
+    "head_grad_norm": _drift(
+        "head_grad_norm", "head_grad_norm", 1, 0.6, _RATE,
+        "the output head takes the gradient, which goes before a collapse", is_log=True,
+    ),
+    "reward_spread": _drift(
+        "reward_spread", "reward_spread", -1, 0.06, "training.temperature",
+        "attempts at a task earn the same, right or wrong", unless=learns,
+    ),
+    "own_task": _drift(
+        "own_task", "own_task_share", -1, 0.12, _ENTROPY,
+        "attempts say the same whatever the task: their reasoning is a template",
+    ),
+    "mismatch": _drift(
+        "mismatch", "mismatch_kl", 1, 1.1, "training.max_mismatch_kl",
+        "the engine samples from other weights, or with another distribution, than the trainer has",
+        is_log=True, least=1e-5,
+    ),
+    "grounding": _drift(
+        "grounding", "grounded_share", -1, 0.12, "reward",
+        "answers do not come from the tools' results", shows=_is_ungrounded,
+    ),
+    "grounded_right": _drift(
+        "grounded_right", "grounded_right_share", -1, 0.04, "reward",
+        "answers are paid that no result of a tool contains", shows=_is_right_by_itself,
+    ),
+    "repetition": _drift(
+        "repetition", "repeated_tokens_share", 1, 0.03, "reward.terms",
+        "attempts repeat their own tokens", shows=repeated_tokens,
+    ),
+    "repeated_calls": _drift(
+        "repeated_calls", "repeated_calls_share", 1, 0.04, "reward.terms",
+        "attempts make the same call again", shows=lambda it: float(repeats_a_call(it)),
+    ),
+    "unknown_calls": _drift(
+        "unknown_calls", _UNKNOWN, 1, 0.04, "environment",
+        "attempts call tools that are not offered", shows=_calls_unknown, missing=0.0,
+    ),
+    "failed_calls": _drift(
+        "failed_calls", "failed_calls_share", 1, 0.08, "environment",
+        "a tool fails, or attempts call it wrongly", shows=_calls_fail,
+    ),
+    "length_rise": _drift(
+        "length_rise", "action_tokens", 1, 0.12, "reward.terms", "attempts become longer",
+        shows=_length, is_log=True,
+    ),
+    "length_fall": _drift(
+        "length_fall", "action_tokens", -1, 0.12, "reward.terms", "attempts become shorter",
+        is_log=True, unless=learns,
+    ),
+    "truncation": _drift(
+        "truncation", "truncated_share", 1, 0.06, "episode.max_turns",
+        "attempts run out of turns or tokens", shows=lambda it: float(is_truncated(it)),
+    ),
+    "silent_groups": _drift(
+        "silent_groups", "silent_groups_share", 1, 0.08, "policy.dialect",
+        "no call of a whole group was read", shows=_is_silent,
+    ),
+    "equal_outcomes": lambda: Beyond(
+        "equal_outcomes", "equal_outcomes_share", 0.96, "curriculum.pass_rate_band",
+        "attempts at a task are all right or all wrong, and teach nothing", steps=3,
+    ),
+    "disputed": _drift(
+        "disputed", "disputed_share", 1, 0.03, "environment",
+        "equal answers get different verdicts: the verifier is noisy",
+    ),
+    "scattered": _drift(
+        "scattered", "scattered_share", 1, 0.04, "environment",
+        "different answers to one question are all right: the verifier takes wrong ones",
+        shows=_is_right_by_itself,
+    ),
+    "paid_though_wrong": _drift(
+        "paid_though_wrong", "wrong_reward", 1, 0.04, "reward",
+        "wrong attempts earn more: a term or a judge pays for something else",
+        shows=_is_paid_though_wrong,
+    ),
+    "staleness": lambda: Beyond(
+        "staleness", "staleness_mean", 4.0, "training.replay.max_staleness",
+        "trajectories are much older than the weights", steps=2,
+    ),
+    "tasks_left": _drift(
+        "tasks_left", "kept_tasks", -1, 0.4, "curriculum.pass_rate_band",
+        "few tasks are left to draw from", is_log=True,
+    ),
+    "verdict_shift": VerdictShift,
+    "heldout_gap": HeldoutGap,
+    "rule_against_judge": JudgeAgainstRule,
+}  # fmt: skip
+"""Name -> makes the detector for one run."""
+
+
+def new_detectors(ignore: Sequence[str] = ()) -> list[Detector]:
+    """Return the detectors of a run, without the ignored ones."""
+    return [make() for name, make in DETECTORS.items() if name not in ignore]

@@ -1,0 +1,39 @@
+"""What responses to health notices may change in a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from espalier.curriculum.pool import TaskPool
+from espalier.training.rl.progress import LoopProgress
+from espalier.training.rl.publishing import Publisher
+from espalier.training.rl.update import PolicyUpdate
+
+
+class LoopControls:
+    """The `Controls` of one loop; every process of it makes the same changes."""
+
+    def __init__(
+        self, update: PolicyUpdate, pool: TaskPool, progress: LoopProgress, publisher: Publisher
+    ) -> None:
+        self._update = update
+        self._pool = pool
+        self._progress = progress
+        self._publisher = publisher
+
+    def scale_rate(self, scale: float) -> None:
+        """Multiply the policy's learning rate."""
+        self._update.updater.rate_scale = scale
+
+    def quarantine(self, task_ids: Sequence[str]) -> None:
+        """Draw these tasks no more."""
+        self._pool.quarantine(task_ids)
+
+    def return_to_best(self) -> None:
+        """Load and publish the weights of the best dev score; the optimizer's moments are lost.
+
+        They belong to the weights that were left.
+        """
+        self._progress.take_best()
+        self._update.updater.forget_moments()
+        self._publisher.publish(len(self._progress.history))

@@ -1,0 +1,9 @@
+"""A library of runs that fail on purpose, and how well detectors tell them from healthy runs.
+
+    python -m tests.benchmarks.failures run --kinds healthy hack_any_answer --seeds 0 1
+    python -m tests.benchmarks.failures score
+
+`run` trains what is missing, one process at a time, and keeps each run's history as JSON lines in
+--out; it ends after --minutes, and the same command goes on. `score` replays the kept histories
+through the detectors, and prints a table.
+"""

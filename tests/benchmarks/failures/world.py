@@ -1,0 +1,259 @@
+"""A world of forty-eight facts behind a search, and a small policy that half knows how to ask.
+
+A run takes seconds: RL learns on half of the facts, and the other half is the held-out score, by
+the true verifier whatever a kind of failure does to the rewards of training.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from espalier.config import OptimizerConfig, PolicyConfig, Profile
+from espalier.curriculum.pool import TaskPool
+from espalier.dialects import SYNTAXES
+from espalier.dialects.dialect import Dialect
+from espalier.policy.embedded import build_policy, train_tokenizer
+from espalier.policy.hardware import Hardware
+from espalier.policy.loading import Policy
+from espalier.records import FinalAnswer, NullTracker, Task, Verifier
+from espalier.records.trajectory import Trajectory
+from espalier.rollout.roller import Roller
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.demonstrations import encode_pieces
+from espalier.training.packing import TrainingSequence
+from espalier.training.parallel import Processes
+from espalier.training.rl.loop import LoopParts, RlLoop
+from espalier.training.rl.models import build_layout, build_models
+from espalier.training.rl.publishing import MemoryPublisher
+from espalier.training.rl.sampling import GroupSampler
+from espalier.training.supervised import (
+    DevScore,
+    SupervisedLoop,
+    SupervisedPlan,
+    dev_exact_match,
+)
+from espalier_search.search_qa import SearchQA
+from espalier_search.search_qa.family import search_environments
+from espalier_search.synthesis.search_wording import search_call
+from tests.factories.records import make_task
+
+NAMES = (
+    "lyon", "oslo", "rome", "cairo", "lima", "quito", "delhi", "seoul",
+    "tunis", "accra", "hanoi", "minsk", "sofia", "vienna", "dakar", "havana",
+)  # fmt: skip
+RELATIONS = ("country", "river", "currency")
+VALUES = (
+    "amber", "basil", "cedar", "daisy", "ember", "fern", "grape", "hazel",
+    "iris", "jade", "kelp", "lilac", "maple", "nettle", "olive", "pearl",
+)  # fmt: skip
+FACTS = {
+    (relation, name): VALUES[(5 * place + 3 * number) % len(VALUES)]
+    for number, relation in enumerate(RELATIONS)
+    for place, name in enumerate(NAMES)
+}
+KEYS = tuple(FACTS)
+WARM_STEPS = 105
+NOTHING = "no results"
+
+
+class World:
+    """The search over the facts; a kind of failure may change what it answers."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self._facts = dict(FACTS)
+
+    def redraw(self, task: Task, rng: random.Random) -> Task:
+        """Draw the task's value anew, so that training rewards copying and not remembering."""
+        name, _, relation = task.task_id.partition("-")
+        value = self._facts[relation, name] = rng.choice(VALUES)
+        return task.model_copy(update={"verifier": Verifier(kind="exact_match", gold=(value,))})
+
+    def observation(self, query: str) -> str:
+        """Return the line of `NAME RELATION`."""
+        words = query.split()
+        for relation, name in KEYS:
+            if self.answers and words == [name, relation]:
+                return f"{name} | {relation}: {self._facts[relation, name]}"
+        return NOTHING
+
+
+def profile_of(settings: dict[str, object], seed: int) -> Profile:
+    """The profile of a run, with further settings of `training`."""
+    training = {
+        "steps": 26,
+        "tasks_per_step": 8,
+        "group_size": 8,
+        "evaluate_every": 2,
+        "stop_after_idle_steps": 0,
+        "optimizer": {"learning_rate": 5e-4, "warmup_share": 0.0, "final_share": 1.0},
+        **settings,
+    }
+    return Profile.model_validate(
+        {
+            "seed": seed,
+            "threads": 1,
+            "episode": {"max_turns": 4, "max_tokens": 128, "max_turn_tokens": 20},
+            "curriculum": {
+                "pass_rate_band": [0.0, 1.0],
+                "screening_rollouts": 0,
+                "refresh_every": 1000,
+                "explore_share": 0.0,
+            },
+            "training": training,
+        }
+    )
+
+
+def tasks_of(keys: Sequence[tuple[str, str]]) -> list[Task]:
+    """A task for each fact."""
+    return [
+        make_task(
+            f"{name}-{relation}", f"{relation} of {name}?", gold=(FACTS[relation, name],),
+            pattern=relation,
+        )
+        for relation, name in keys
+    ]  # fmt: skip
+
+
+def split_of(seed: int) -> tuple[list[Task], list[Task]]:
+    """The tasks that a run trains on, and the held-out ones; halves drawn by the seed."""
+    order = torch.randperm(len(KEYS), generator=torch.Generator().manual_seed(seed)).tolist()
+    keys = [KEYS[place] for place in order]
+    return tasks_of(keys[: len(keys) // 2]), tasks_of(keys[len(keys) // 2 :])
+
+
+@lru_cache(maxsize=1)
+def _tokenizer() -> PreTrainedTokenizerFast:
+    texts = [f"{r} of {n}? {n} {r} {n} | {r}: {v} {NOTHING} answer" for (r, n), v in FACTS.items()]
+    return train_tokenizer(texts * 20, 420, SYNTAXES["tags"], SearchQA(Profile()).specs)
+
+
+def _new_policy(seed: int) -> Policy:
+    config = PolicyConfig(
+        vocab_size=420,
+        hidden_size=48,
+        attention_heads=2,
+        layers=("conv", "attention", "conv"),
+        feed_forward_size=96,
+    )
+    tokenizer, tags = _tokenizer(), SYNTAXES["tags"]
+    stops = tags.stop_texts(SearchQA(Profile()).specs)
+    return Policy(build_policy(config, tokenizer, stops, max_tokens=256, seed=seed), tokenizer)
+
+
+def warm_policy(folder: Path, seed: int) -> Policy:
+    """A policy after demonstrations of all facts, too few to be sure; kept in `folder`."""
+    policy = _new_policy(seed)
+    dialect = Dialect(policy.tokenizer, SearchQA(Profile()).specs)
+    tasks = dict(zip(KEYS, tasks_of(KEYS), strict=True))
+
+    def sequences_at(step: int) -> list[TrainingSequence]:
+        rng = random.Random(f"warm:{seed}:{step}")
+        return [demonstration(tasks, rng, dialect) for _ in range(16)]
+
+    plan = SupervisedPlan(
+        name="warm",
+        sequences_at=sequences_at,
+        steps=WARM_STEPS,
+        optimizer=OptimizerConfig(learning_rate=1e-2),
+        row_tokens=128,
+        micro_batch_tokens=2048,
+        checkpoint_every=WARM_STEPS,
+        hardware=Hardware(torch.device("cpu"), None),
+    )
+    store = CheckpointStore(folder / f"warm-{seed}", f"warm-{WARM_STEPS}")
+    SupervisedLoop(policy.model, plan, store).run(NullTracker())
+    return policy
+
+
+def demonstration(
+    tasks: dict[tuple[str, str], Task], rng: random.Random, dialect: Dialect
+) -> TrainingSequence:
+    """One fact looked up; its value is drawn anew, so that it is copied and not remembered."""
+    relation, name = key = rng.choice(KEYS)
+    value = rng.choice(VALUES)
+    pieces = (
+        search_call(relation, f"{name} {relation}"),
+        f"{name} | {relation}: {value}",
+        FinalAnswer(value, "answer"),
+    )
+    return encode_pieces(tasks[key].prompt, pieces, dialect)
+
+
+class Pieces(NamedTuple):
+    """What a kind of failure may wrap or change before the loop is built."""
+
+    profile: Profile
+    world: World
+    pool: TaskPool
+    roller: Roller
+    publisher: MemoryPublisher
+
+
+class Changes(NamedTuple):
+    """What a kind of failure puts in the place of a healthy run's parts."""
+
+    reward: Callable[[Sequence[Trajectory]], list[Trajectory]]
+    roller: object
+    publisher: object
+
+
+def build_loop(
+    profile: Profile, folder: Path, warm: Path, change: Callable[[Pieces], Changes]
+) -> RlLoop:
+    """A loop over the world.
+
+    Args:
+        profile: of the run.
+        folder: of its checkpoints.
+        warm: of warm policies.
+        change: what the kind of failure changes.
+    """
+    trained = warm_policy(warm, profile.seed)
+    # a copy, so that weights can fail to arrive
+    sampled = Policy(copy.deepcopy(trained.model), trained.tokenizer)
+    world, dev_world = World(), World()
+    tasks, heldout = split_of(profile.seed)
+    family = SearchQA(profile)
+    roller = Roller.local(sampled, search_environments(world, family), profile, for_training=True)
+    judged = Policy(trained.model, trained.tokenizer)
+    dev_roller = Roller.local(judged, search_environments(dev_world, family), profile)
+    hardware = Hardware.from_config(profile.hardware)
+    models = build_models(trained.model, profile.training, hardware, Processes())
+    pool = TaskPool(
+        tasks,
+        profile.curriculum,
+        group_size=profile.training.group_size,
+        rename=world.redraw,
+    )
+    publisher = MemoryPublisher(models.policy.model, sampled, (roller, dev_roller))
+    changes = change(Pieces(profile, world, pool, roller, publisher))
+
+    def dev_score() -> DevScore:
+        return dev_exact_match(dev_roller, heldout)
+
+    parts = LoopParts(
+        models=models,
+        layout=build_layout(trained.model, profile, hardware, Processes()),
+        sampler=GroupSampler(
+            changes.roller,
+            pool,
+            profile.training,
+            seed=profile.seed,
+            reward_function=changes.reward,
+        ),
+        pool=pool,
+        dev_score=dev_score,
+        publisher=changes.publisher,
+        dialect=roller.dialect,
+    )
+    return RlLoop(profile, parts, CheckpointStore(folder, "run"))

@@ -1,0 +1,110 @@
+from dataclasses import replace
+
+import pytest
+
+from espalier.training.health import HealthMonitor, Responder, new_detectors
+from espalier.training.health.responses import RESPONSES, TRIAL_STEPS
+from tests.factories.records import make_trajectory
+from tests.unit.training.health.test_rules import FAULTS, ONSET, history
+
+
+class Recorded:
+    """Controls that only keep what they were told."""
+
+    def __init__(self):
+        self.told = []
+
+    def scale_rate(self, scale):
+        self.told.append(("rate", scale))
+
+    def quarantine(self, task_ids):
+        self.told.append(("quarantine", tuple(task_ids)))
+
+    def return_to_best(self):
+        self.told.append(("best",))
+
+
+FIRST = ONSET + 5
+"""Step at which a share of clipped tokens is told."""
+
+
+def acting(rows, sampled=(), state=None, done=0):
+    """Notices of the rows after `done`, the controls, and the responder."""
+    monitor, controls = HealthMonitor(new_detectors(), lambda: 0.0), Recorded()
+    responder = Responder(monitor, controls)
+    monitor.replay(rows[:done])
+    if state is not None:
+        responder.restore(state)
+    found = []
+    for row in rows[done:]:
+        notices = monitor.observe(row, sampled)
+        found += notices + responder.respond(int(row["step"]), notices, sampled)
+    return found, controls, responder
+
+
+def actions(found):
+    return [(one.action, one.step) for one in found if one.action]
+
+
+def group(task_id, *verdicts):
+    """Attempts that answer the same."""
+    return [make_trajectory(task_id, outcome=verdict, answer="x") for verdict in verdicts]
+
+
+def test_a_response_that_helps_stays():
+    rows = history(changed=FAULTS["clipped"], steps=FIRST) + history(steps=40)[FIRST:]
+    found, controls, _ = acting(rows)
+    assert actions(found) == [("lowered_rate", FIRST)]
+    assert controls.told == [("rate", 0.5)]
+
+
+def test_a_response_without_help_is_undone_and_followed():
+    found, controls, responder = acting(history(changed=FAULTS["clipped"]))
+    assert actions(found) == [
+        ("lowered_rate", FIRST),
+        ("undone", FIRST + TRIAL_STEPS),
+        ("returned_to_best", FIRST + TRIAL_STEPS),
+        ("stopped", FIRST + 2 * TRIAL_STEPS),
+    ]
+    assert controls.told == [("rate", 0.5), ("rate", 1.0), ("best",)]
+    assert responder.stopped.startswith("clipped: clipped_share is 0.3")
+
+
+def test_a_leaking_mask_ends_the_run_at_once():
+    found, _, responder = acting(history(changed=FAULTS["mask_leak"]))
+    assert actions(found) == [("stopped", ONSET)]
+    assert responder.stopped
+
+
+def test_a_task_with_contradictory_verdicts_is_quarantined():
+    sampled = group("a", 1, 0) + group("b", 1, 1) + group("c", 0, 0)
+    found, controls, _ = acting(history(changed=FAULTS["disputed"], steps=20), sampled)
+    assert [one.action for one in found if one.action] == ["quarantined_task"]
+    assert controls.told == [("quarantine", ("a",))]
+
+
+def test_a_verifier_that_contradicts_itself_everywhere_is_no_tasks_fault():
+    sampled = group("a", 1, 0) + group("b", 1, 0)
+    found, controls, _ = acting(history(changed=FAULTS["disputed"], steps=20), sampled)
+    assert actions(found) == []
+    assert controls.told == []
+
+
+@pytest.mark.parametrize(
+    "done", [ONSET, FIRST, FIRST + 3, FIRST + TRIAL_STEPS, FIRST + TRIAL_STEPS + 2]
+)
+def test_a_resumed_run_acts_as_an_unbroken_one(done):
+    rows = history(changed=FAULTS["clipped"] | FAULTS["repetition"])
+    unbroken, _, _ = acting(rows)
+    before, _, responder = acting(rows[:done])
+    after, _, _ = acting(rows, state=responder.state(), done=done)
+    assert [replace(one, attempts=()) for one in before + after] == unbroken
+
+
+def test_healthy_noise_changes_nothing():
+    found, controls, _ = acting(history())
+    assert (actions(found), controls.told) == ([], [])
+
+
+def test_responses_are_to_detectors_that_there_are():
+    assert set(RESPONSES) <= set(FAULTS)

@@ -1,0 +1,84 @@
+"""The loop tells what its detectors notice, and an interrupted run tells the same."""
+
+from dataclasses import replace
+
+import pytest
+
+from espalier.records.notices import read_notices
+from tests.factories.rl_loops import HOPELESS, changed, loop_of, run_loop, same_weights
+from tests.factories.training import Interrupted, InterruptingTracker
+
+
+class Notes(InterruptingTracker):
+    """Keeps the lines that the loop shows, and never interrupts."""
+
+    def __init__(self):
+        super().__init__(10**6)
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+def notices_in(folder):
+    """Without times, which differ from run to run."""
+    return [replace(notice, time=0.0) for notice in read_notices(folder / "notices.jsonl")]
+
+
+def hopeless(**training):
+    """No attempt is ever right: outcomes are all equal."""
+    return changed(stop_after_idle_steps=0, steps=6, **training)
+
+
+def test_a_run_that_learns_nothing_is_noticed_and_logged_once(warm, tmp_path):
+    notes = Notes()
+    run_loop(warm, tmp_path, notes, profile=hopeless(), tasks=HOPELESS)
+    [notice] = [one for one in notices_in(tmp_path) if one.detector == "equal_outcomes"]
+    assert (notice.step, notice.since_step) == (3, 1)
+    assert notice.key == "curriculum.pass_rate_band"
+    assert len([line for line in notes.lines if ": equal_outcomes " in line]) == 1
+
+
+def test_a_resumed_run_has_the_notices_of_an_unbroken_one(warm, tmp_path):
+    profile = hopeless()
+    run_loop(warm, tmp_path / "unbroken", profile=profile, tasks=HOPELESS)
+    loop, _ = loop_of(warm, tmp_path / "broken", profile, tasks=HOPELESS)
+    with pytest.raises(Interrupted):
+        loop.run(InterruptingTracker(5))
+    run_loop(warm, tmp_path / "broken", profile=profile, tasks=HOPELESS)
+    assert notices_in(tmp_path / "broken") == notices_in(tmp_path / "unbroken") != []
+
+
+def test_an_ignored_detector_leaves_no_notice(warm, tmp_path):
+    profile = hopeless(health={"ignore": ["equal_outcomes"]})
+    run_loop(warm, tmp_path, profile=profile, tasks=HOPELESS)
+    assert "equal_outcomes" not in [one.detector for one in notices_in(tmp_path)]
+
+
+def restless():
+    """Three passes with so narrow a clip that most tokens leave it in the later ones."""
+    narrow = {"name": "ppo_clip", "clip_low": 1e-6, "clip_high": 1e-6}
+    settings = {"steps": 8, "epochs": 3, "minibatches": 2, "algorithm": {"loss": narrow}}
+    return changed(**settings, health={"response": "act"})
+
+
+def test_a_lowered_rate_is_the_same_after_a_resume(warm, tmp_path):
+    _, unbroken = run_loop(warm, tmp_path / "unbroken", profile=restless())
+    loop, _ = loop_of(warm, tmp_path / "broken", restless())
+    with pytest.raises(Interrupted):
+        loop.run(InterruptingTracker(7))
+    _, resumed = run_loop(warm, tmp_path / "broken", profile=restless())
+    notices = notices_in(tmp_path / "unbroken")
+    assert "lowered_rate" in [notice.action for notice in notices]
+    assert notices_in(tmp_path / "broken") == notices
+    assert same_weights(unbroken, resumed)
+
+
+def test_a_leaking_mask_ends_an_acting_run_for_good(warm, tmp_path):
+    profile = changed(train_on_observations=True, health={"response": "act"})
+    for _ in range(2):
+        notes = Notes()
+        loop, _ = run_loop(warm, tmp_path, notes, profile=profile)
+        assert len(loop.progress.history) == 1
+        assert notes.lines[-1].startswith("stopped after step 1: mask_leak: ")
+    assert [notice.action for notice in notices_in(tmp_path)] == ["", "stopped"]
