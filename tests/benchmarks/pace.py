@@ -109,7 +109,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=4, help="a step")
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--tool-s", type=float, default=0.2)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of this process")
     parser.add_argument("--ready-s", type=float, default=1800.0, help="for servers to start")
     parser.add_argument("--kill", action="store_true", help="one of two servers, in a further run")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/pace"))
