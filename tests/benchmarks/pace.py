@@ -10,15 +10,16 @@ processes of this machine, with one core each; they are started once, and each r
 own weights. With --kill a further run ahead loses one of two servers in its second step.
 
     step_s, rollout_s    seconds of all steps, and those in which the learner waited for groups
-    idle_s               seconds in which this machine's cores were idle, by /proc/stat, per core
+    idle_s               seconds per core in which neither the run nor its servers computed
     requests             what each server's own counters count (/metrics)
     exchange_s           median seconds of an exchange of weights, for all servers together
     mismatch_kl          engine against trainer on the same weights, nats per token (k3)
 
 A run ahead can at best take the longer of sampling and learning, and can use no more than what the
 run in turns left idle: `least_s` is the larger of both bounds, and `reached` its share of what the
-run ahead took. Where other programs run beside it, all seconds are rough. The last line is one JSON
-object; exit code 1 where an episode was lost or a group is unaccounted for.
+run ahead took. Before each engine's runs one of a single step warms everything up. Where other
+programs run beside it, all seconds are rough. The last line is one JSON object; exit code 1 where
+an episode was lost or a group is unaccounted for.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import statistics
 import sys
 import time
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
@@ -71,6 +72,7 @@ def main() -> None:
         servers = _servers(options, stack)
         arms = {}
         for engine in options.engines:
+            _arm(options, "turns", servers[: SERVERS[engine]], steps=1)
             for pace in options.paces:
                 arms[f"{pace}, {engine}"] = _arm(options, pace, servers[: SERVERS[engine]])
                 _tell(f"{pace}, {engine}", arms[f"{pace}, {engine}"])
@@ -107,7 +109,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=4, help="a step")
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--tool-s", type=float, default=0.2)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of this process")
     parser.add_argument("--ready-s", type=float, default=1800.0, help="for servers to start")
     parser.add_argument("--kill", action="store_true", help="one of two servers, in a further run")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/pace"))
@@ -171,7 +173,7 @@ def _servers(options, stack):
     ]
 
 
-def _profile(options, pace, servers):
+def _profile(options, pace, servers, steps):
     vllm = {
         "urls": [url for url, _ in servers],
         "exchange": options.exchange,
@@ -183,27 +185,27 @@ def _profile(options, pace, servers):
     return profile_of(
         max_staleness=BOUND if pace == "ahead" else 0,
         rollout=rollout,
-        curriculum={"screening_rollouts": 0, "refresh_every": options.steps + 1},
+        curriculum={"screening_rollouts": 0, "refresh_every": steps + 1},
         policy={"lora": {"rank": 8}} if options.exchange == "adapter" else {},
         training={
-            "steps": options.steps,
+            "steps": steps,
             "tasks_per_step": options.tasks,
             "group_size": options.group,
-            "evaluate_every": options.steps,
+            "evaluate_every": steps,
             "algorithm": {"filters": []},
             "max_mismatch_kl": 1.0,
         },
     )
 
 
-def _arm(options, pace, servers, *, kills=False):
+def _arm(options, pace, servers, *, steps=None, kills=False):
     """One run and its figures."""
-    profile = _profile(options, pace, servers)
-    name = f"{pace}-{len(servers)}-{'killed' if kills else 'whole'}"
+    profile = _profile(options, pace, servers, steps or options.steps)
+    name = f"{pace}-{len(servers)}-{profile.training.steps}-{'killed' if kills else 'whole'}"
     run = tiny_run(
         options.out / "inputs", options.out / name, profile, search=SlowSearch(options.tool_s)
     )
-    steps, exchanges = Steps(servers[-1][1] if kills else None), []
+    tracker, exchanges = Steps(servers[-1][1] if kills else None), []
     load = ServerPool.load
 
     async def timed(pool, policy_dir, version):
@@ -213,28 +215,29 @@ def _arm(options, pace, servers, *, kills=False):
 
     ServerPool.load = timed
     before = [_counters(url) for url, _ in servers]
-    idle_s, cpu_s, started = _idle_s(), time.process_time(), time.perf_counter()
+    alive = servers[:-1] if kills else servers
+    own = [os.getpid(), *(process.pid for _, process in alive)]
+    cpu_s, started = _cpu_s(own), time.perf_counter()
     try:
-        run.loop.run(steps)
+        run.loop.run(tracker)
     finally:
         ServerPool.load = load
-    wall_s = time.perf_counter() - started
-    alive = servers[:-1] if kills else servers
-    rewards = [row["reward"] for row in steps.rows]
+    wall_s, cpu_s = time.perf_counter() - started, _cpu_s(own) - cpu_s
+    rewards = [row["reward"] for row in tracker.rows]
     history, ledger = run.loop.progress.history, run.loop.parts.sampler.ledger
     mismatches = [row["mismatch_kl"] for row in history if "mismatch_kl" in row]
     return {
         "wall_s": wall_s,
-        "step_s": sum(row["step_s"] for row in steps.rows),
-        "rollout_s": sum(row["rollout_s"] for row in steps.rows),
-        "idle_s": (_idle_s() - idle_s) / os.cpu_count(),
-        "cpu_s": time.process_time() - cpu_s,
+        "step_s": sum(row["step_s"] for row in tracker.rows),
+        "rollout_s": sum(row["rollout_s"] for row in tracker.rows),
+        "idle_s": wall_s - cpu_s / os.cpu_count(),
+        "cpu_s": cpu_s,
         "requests": [
             {key: now[key] - then[key] for key in now}
             for then, now in zip(before, (_counters(url) for url, _ in alive), strict=False)
         ],
         "reward": statistics.fmean(rewards),
-        "reward_error": statistics.stdev(rewards) / len(rewards) ** 0.5,
+        "reward_error": statistics.stdev(rewards) / len(rewards) ** 0.5 if rewards[1:] else 0.0,
         "mismatch_kl": statistics.fmean(mismatches) if mismatches else None,
         "staleness": statistics.fmean(row["staleness_mean"] for row in history),
         "lost_episodes": sum(row["lost_episodes"] for row in history),
@@ -258,10 +261,18 @@ def _counters(url):
     }
 
 
-def _idle_s():
-    """Idle seconds of all cores together since this machine started."""
-    fields = Path("/proc/stat").read_text().splitlines()[0].split()
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+def _cpu_s(pids):
+    """Processor seconds of these processes and all that they started."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            stats[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    family, found = set(pids), True
+    while found:
+        found = {pid for pid, stat in stats.items() if int(stat[1]) in family} - family
+        family |= found
+    ticks = sum(int(tick) for pid in family & stats.keys() for tick in stats[pid][11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _compare(turns, ahead):

@@ -277,12 +277,13 @@ class ServerPool:
     async def _give_weights(self, server: PooledServer) -> None:
         """Give the server the weights that it should have, also if these change meanwhile."""
         async with server.exchanging:
-            given = None
             try:
-                while given != self._wanted:
+                while True:
                     assert self._wanted is not None
                     given = self._wanted
                     loaded = await self._exchanged(server, *given)
+                    if given == self._wanted:
+                        break
             except BaseException:
                 if len(self.usable) > 1:  # nobody knows which weights it has
                     server.loaded = None

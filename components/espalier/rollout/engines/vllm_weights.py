@@ -96,7 +96,7 @@ class WholeWeights:
         root = await _expect_shape(client, shape, policy_dir)
         if await _served_version(client) == described:  # another engine of this run has loaded it
             return Loaded(client.config.model, described, version)
-        named = {"new_version": described}
+        named: dict[str, object] = {"new_version": described}
         with requests.held():
             if shape.get("tie_word_embeddings", True) and await _computes_on_cpu(client):
                 await _refuse_a_stale_head(client, policy_dir, root)
