@@ -79,7 +79,7 @@ def read_by(stage, run):
 UNDER_KUBEFLOW = """
 import json, sys
 from espalier.steps.running import run_stage
-run_stage(*json.loads(sys.argv[1]), print)
+run_stage(*json.loads(sys.argv[1]), {})
 """
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DATABASE_NAME = "mlflow.db"
 """Name of the sqlite database beside the runs, used if no server is configured."""
 
+_URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _PROBE_TIMEOUT_S = 5.0
 _SETTINGS = {
     # Wait about ten seconds for an unreachable server, not MLflow's four minutes.
@@ -75,7 +76,7 @@ class TrackingTarget:
 
 def tracking_target(default_database: Path, experiment: str) -> TrackingTarget:
     """Target at `MLFLOW_TRACKING_URI` if set, else the sqlite database `default_database`."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{default_database.resolve()}"
+    uri = os.environ.get(_URI_VARIABLE) or f"{SQLITE}{default_database.resolve()}"
     return TrackingTarget(uri, experiment)
 
 
@@ -95,14 +96,28 @@ def connect(uri: str) -> MlflowClient:
     with reaching(uri, "open it"):
         if uri.startswith(SQLITE):
             ensure_database(database_path(uri))
-        import mlflow
         from mlflow import MlflowClient
 
-        # Traces ignore the client's URI and use the process-wide one.
-        mlflow.set_tracking_uri(uri)
+        send_traces_to(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     return client
+
+
+def send_traces_to(uri: str) -> None:
+    """Set MLflow's process-wide address, which traces use instead of their client's.
+
+    MLflow also puts it into the environment, where the next run of this process would take it for
+    an address that the user chose.
+    """
+    import mlflow
+
+    given = os.environ.get(_URI_VARIABLE)
+    mlflow.set_tracking_uri(uri)
+    if given is None:
+        os.environ.pop(_URI_VARIABLE, None)
+    else:
+        os.environ[_URI_VARIABLE] = given
 
 
 @contextmanager

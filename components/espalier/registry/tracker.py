@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from espalier.records import NullTracker, Progress, RegistryError, patiently, write_whole
-from espalier.registry.connection import reaching
+from espalier.registry.connection import reaching, send_traces_to
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -52,9 +52,7 @@ def count_traces(run: RunHandle) -> int:
 
 def log_traces(run: RunHandle, episodes: Sequence[Mapping[str, object]]) -> None:
     """Write each episode (see `espalier.records.Tracker.episodes`) as one trace."""
-    import mlflow
-
-    mlflow.set_tracking_uri(run.uri)
+    send_traces_to(run.uri)
     for episode in episodes:
         _log_reward(_log_trace(run, episode), episode.get("reward"))
 

@@ -289,7 +289,7 @@ def test_a_slow_tool_delays_its_own_episode_alone():
         assert ask(client, "what is 2?").status_code == 200
         whole, streamed = (one.result() for one in slow)
         wait_until(lambda: engine.open_sessions == 0)
-        assert "espalier_serving_taken 0.0\n" in client.get("/metrics").text
+        wait_until(lambda: "espalier_serving_taken 0.0\n" in client.get("/metrics").text)
     assert (whole.status_code, "within 1 s" in whole.text) == (504, True)
     assert json.loads(streamed.text.split("data: ")[-1])["error"]["type"] == "timeout_error"
 

@@ -192,7 +192,9 @@ def test_tasks_without_a_wrong_answer_to_try_are_counted(name):
         pytest.param("software_repair", 0, 20, marks=pytest.mark.slow),
     ],
 )
-def test_families_of_states_pass_their_own_check(family, seed, count, tmp_path):
+def test_families_of_states_pass_their_own_check(family, seed, count, tmp_path, request):
+    if family == "software_repair":  # whose tests run the policy's patches
+        request.getfixturevalue("local_sandboxes")
     path = tmp_path / "own.toml"
     path.write_text(f'seed = {seed}\n[environment]\nname = "{family}"\n')
     done = invoked("check", str(path), "--count", str(count), "--json")

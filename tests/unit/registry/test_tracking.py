@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -17,6 +18,7 @@ from espalier.registry import open_parent_run, stage_tracking, tracker_from_envi
 from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
 from espalier.registry.tracker import DatasetUse, MlflowTracker, log_datasets
 from espalier.registry.tracking import commit_of, operator
+from tests.factories.mlflow_database import empty_database
 
 EPISODE = {
     "task_id": "t1",
@@ -197,3 +199,12 @@ def test_any_name_is_recorded_and_none_holds_the_others_back(parent):
     assert found["dev_em"] == 0.5
     assert found.keys() >= {"outcome", "a b.c:d-e/f", "f1:40:5"}
     assert len(found) == len(NAMES) + 1, "no two names became one"
+
+
+@pytest.mark.parametrize("given", [None, "http://mlflow.example:5000"])
+def test_a_run_leaves_no_address_to_the_next(tmp_path, monkeypatch, given):
+    if given:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+    for name in ("one", "another"):
+        connect(f"sqlite:///{empty_database(tmp_path / f'{name}.db')}")
+        assert os.environ.get("MLFLOW_TRACKING_URI") == given
