@@ -26,6 +26,8 @@ from espalier_ui.sources import SOURCES, Source, sources_of
 
 _VERSION = 1
 """Of the tables; an index of another version is made anew."""
+# an index that ends with the order of lists is taken for them: SQLite, which has no counts of the
+# values here, holds the order to be worth more than a condition, and would read a whole source
 _TABLES = """
 CREATE TABLE segments (
     id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER, number INTEGER, identity TEXT, path TEXT,
@@ -37,8 +39,8 @@ CREATE TABLE attempts (
     finish TEXT, failure TEXT, calls INTEGER, turns INTEGER, tokens INTEGER,
     sampled_tokens INTEGER, logprob REAL, trained INTEGER, shown TEXT
 );
-CREATE INDEX by_step ON attempts (source, step, task);
-CREATE INDEX by_task ON attempts (task, source, step);
+CREATE INDEX by_step ON attempts (source, step, number, offset);
+CREATE INDEX by_task ON attempts (task, source, step, number, offset);
 CREATE INDEX by_place ON attempts (source, number, offset);
 CREATE INDEX by_segment ON attempts (segment);
 CREATE INDEX by_failure ON attempts (source, failure, step);

@@ -38,10 +38,10 @@ async function asked(where, how) {
     throw new Error("This file holds an excerpt of the run, and not this part.");
   }
   const response = await fetch(where, { credentials: "same-origin", ...how });
+  // an answer that was broken off is an error, and never kept as an empty one
+  if (response.ok) return response.json();
   const said = await response.json().catch(() => ({}));
-  if (!response.ok)
-    throw new Error(said.error?.message ?? `The server answered ${response.status}.`);
-  return said;
+  throw new Error(said.error?.message ?? `The server answered ${response.status}.`);
 }
 
 /** Ask once; what was asked lately is answered from memory.
@@ -82,7 +82,9 @@ export function useAnswer(path, params = {}, mark = "") {
     if (!where) return undefined;
     const stop = new AbortController();
     ask(where, {}, stop.signal, mark).then(
-      (data) => setAnswer({ of: where, data, error: "", loading: false }),
+      (data) => {
+        if (!stop.signal.aborted) setAnswer({ of: where, data, error: "", loading: false });
+      },
       (error) => {
         if (stop.signal.aborted) return;
         setAnswer({ of: where, data: null, error: String(error.message ?? error), loading: false });

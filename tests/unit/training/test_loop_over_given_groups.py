@@ -205,7 +205,8 @@ def test_the_tracker_hears_every_figure_but_the_step(tmp_path):
     run = Run(tmp_path, scores=(0.1, 0.2, 0.3, 0.4)).run()
     assert list(run.told.rows) == [1, 2, 3, 4, 5]
     told, row = run.told.rows[2], run.loop.progress.history[1]
-    timings = {"step_s", "rollout_s", "tokens_per_s", "update_tokens_per_s", "checkpoint_step"}
+    timings = {"step_s", "rollout_s", "update_s", "tokens_per_s", "update_tokens_per_s",
+               "checkpoint_step"}  # fmt: skip
     heard = {name: value for name, value in told.items() if name not in timings}
     assert heard == {name: value for name, value in row.items() if name != "step"}
     assert told["step_s"] > told["rollout_s"] > 0

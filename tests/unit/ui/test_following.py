@@ -173,3 +173,20 @@ def test_many_segments_are_one_list(tmp_path):
     assert steps_seen(viewer) == sorted(steps_seen(viewer))
     assert len(steps_seen(viewer)) == 40
     viewer.catalog.close()
+
+
+def test_a_group_is_found_without_reading_its_source(tmp_path):
+    write_run(tmp_path / "run", steps=1)
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    viewer.settle("runs/run")
+    ordered = "ORDER BY number, offset LIMIT 9"
+    with viewer.catalog.get("run").index.reading() as connection:
+        for conditions, index in (
+            ("source = 0 AND step = 1 AND task = 't0'", "by_task"),
+            ("source = 0 AND step = 1", "by_step"),
+            ("source = 0", "by_place"),
+        ):
+            query = f"EXPLAIN QUERY PLAN SELECT * FROM attempts WHERE {conditions} {ordered}"
+            (plan,) = [row["detail"] for row in connection.execute(query)]
+            assert f"INDEX {index} " in plan
+    viewer.catalog.close()

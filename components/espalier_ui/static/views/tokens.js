@@ -1,6 +1,6 @@
 // The tokens of an attempt, coloured by one of their values. A token that the policy did not
 // sample has no value: it is dotted, never coloured as 0.
-import { changed, go, useAddress } from "../address.js";
+import { changed, go, state, useAddress } from "../address.js";
 import { useAnswer, runPath } from "../answers.js";
 import { figure } from "../figures.js";
 import { Facts, Pages, html, whenThere } from "../parts.js";
@@ -174,7 +174,9 @@ function Coloured({ tokens, now }) {
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 12, ArrowUp: -12 }[event.key];
     if (!by) return;
     event.preventDefault();
-    choose(chosen + by);
+    // a key that repeats comes faster than the page is drawn: the address is never behind
+    const { token } = state();
+    choose((token ? Number(token) - tokens.offset : -1) + by);
   };
   return html`<div class="bar"><div class="choice" role="group"
     aria-label="Colour tokens by">${COLOURINGS.map(
