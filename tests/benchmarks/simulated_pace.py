@@ -1,6 +1,6 @@
 """Where samplers and learner wait for each other, from 64 to 4,096 GPUs: a simulation.
 
-    python -m tests.benchmarks.pace
+    python -m tests.benchmarks.simulated_pace
 
 `espalier.planning.pace` with service times from the baselines beside this file:
 
