@@ -153,7 +153,7 @@ def pace_measured() -> str:
         ("engine", "without tools", "with tools of 0.1 s", "the same, simulated"),
         (
             (one["engine"], one["without_tools"], one["with_tools"], one["simulated"])
-            for one in baseline("pace")["measured"]
+            for one in baseline("simulated_pace")["measured"]
         ),
     )
 
@@ -168,7 +168,7 @@ def pace() -> str:
              f"{one['learners']:,}" if one["bound"] else "all, in turn", one["bound"],
              one["step_s"], f"{one['learner_waits']} %", f"{one['samplers_idle']} %",
              one["staleness"], one["times"])
-            for one in baseline("pace")["rows"]
+            for one in baseline("simulated_pace")["rows"]
         ),
     )  # fmt: skip
 

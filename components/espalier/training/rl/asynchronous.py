@@ -264,6 +264,8 @@ class RolloutWorker(Generic[W]):
             concurrent.futures.wait([done], timeout=_LOOKS_EVERY_S)
         if done is not None and done.done() and not done.cancelled():
             return done.result()
+        # a worker that fails cancels what runs in it before it says why
+        self._thread.join(_HUNG_THREAD_ENDS_WITHIN_S)
         for left in (beside, coroutine):  # they may never have begun
             left.close()
         raise self._failure or RuntimeError("the rollout worker was closed")
