@@ -37,9 +37,6 @@ _MOST_SPANS = 5000
 _MOST_NOTICES = 20_000
 _NEWEST_ROWS = 100
 """Steps at the end of a stream in which a list looks for a dev score."""
-_DETECTED = "notices.jsonl"
-"""File of a training's detectors, beside its checkpoint and in its artifact."""
-_MOST_BYTES = 64 << 20
 
 
 class Curves:
@@ -73,13 +70,10 @@ class Curves:
         with self._lock:
             streams = training_streams(self._run_dir)
             found = segments(streams, "notices") if streams else []
-            detected = streams.parent / _DETECTED if streams else None
-            paths = [*(segment.path for segment in found), *([detected] if detected else [])]
-            seen = _signature(paths)
+            seen = _signature([segment.path for segment in found])
             if seen != self._seen.get("notices"):
                 read = read_stream(streams, "notices") if streams else iter(())
-                notices = [*map(_notice, read), *map(_detected_notice, _json_lines(detected))]
-                notices.sort(key=lambda one: (one["step"], one["time"] or 0.0))
+                notices = [_detected(one) if "detector" in one else _notice(one) for one in read]
                 self._notices = notices[-_MOST_NOTICES:]
                 self._seen["notices"] = seen
             return self._notices
@@ -314,25 +308,7 @@ def _notice(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _json_lines(path: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield the objects with a step in a file of JSON lines; nothing without a file."""
-    if path is None:
-        return
-    try:
-        with path.open("rb") as stream:
-            lines = stream.read(_MOST_BYTES).splitlines(keepends=True)
-    except OSError:
-        return
-    for line in lines:
-        try:
-            found = json.loads(line) if line.endswith(b"\n") else None
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict) and type(found.get("step")) is int:
-            yield found
-
-
-def _detected_notice(row: Mapping[str, Any]) -> dict[str, Any]:
+def _detected(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a detector found, by the names of API.md."""
     level = "warning" if row.get("severity") in ("warning", "critical") else "note"
     return _notice(

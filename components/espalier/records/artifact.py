@@ -23,7 +23,7 @@ from espalier import __version__
 from espalier.records.errors import ArtifactError
 from espalier.records.streams import STREAMS_FOLDER
 
-UNTRACKED_BY_CONTENT = frozenset({"manifest.json", "notices.jsonl", "run.json", "timings.parquet"})
+UNTRACKED_BY_CONTENT = frozenset({"manifest.json", "run.json", "timings.parquet"})
 """Files with measured times, hosts and dates: `integrity` covers them, `content` does not; nor does
 it cover the folder of streams."""
 

@@ -1,17 +1,19 @@
-"""Notices: what a run's health detectors saw, as rows of an append-only file of JSON lines."""
+"""Notices: what a run's health detectors saw, as records of the stream `notices`.
+
+The stream also has the lines of the log, which are no notices here: their records name no detector.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from espalier.records.whole_file import write_whole
+from espalier.records.streams import StreamRecord, read_stream
 
-NOTICES = "notices.jsonl"
-"""Name of the file: in the work folder of a stage while it trains, then in its artifact."""
+NOTICES = "notices"
+"""Name of the stream."""
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -54,49 +56,23 @@ class Notice:
         head = "note" if self.severity == "info" else "warning"
         return f"{head}: step {self.step}: {self.detector}{known}: {self.message}{shown}{change}"
 
-
-def append_notices(path: Path, notices: Iterable[Notice]) -> None:
-    """Add rows, in one write."""
-    if text := _text(notices):
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(text)
+    def record(self) -> StreamRecord:
+        """Return it as a record of the stream."""
+        content = asdict(self)
+        return StreamRecord(content.pop("step"), content)
 
 
-def read_notices(path: Path) -> list[Notice]:
-    """Return the rows of a file, [] where there is none.
-
-    A line that is cut, because its writer was killed, is left out, as is one of another shape.
-    """
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return [notice for line in text.split("\n") if (notice := _notice_of(line)) is not None]
-
-
-def keep_notices_until(path: Path, step: int) -> list[Notice]:
-    """Drop the rows of steps after `step`, which a resumed run does again; return the others."""
-    found = read_notices(path)
-    kept = [notice for notice in found if notice.step <= step]
-    if len(kept) < len(found):
-        write_whole(path, _text(kept))
-    return kept
-
-
-def _text(notices: Iterable[Notice]) -> str:
-    return "".join(f"{json.dumps(asdict(notice), ensure_ascii=False)}\n" for notice in notices)
+def read_notices(streams: Path) -> list[Notice]:
+    """Return the notices in a folder of streams, oldest first; [] without any."""
+    found = map(_notice_of, read_stream(streams, NOTICES))
+    return [notice for notice in found if notice is not None]
 
 
 _NAMES = frozenset(field.name for field in fields(Notice))
 
 
-def _notice_of(line: str) -> Notice | None:
-    try:
-        found: Any = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(found, dict):
-        return None
-    known = {name: value for name, value in found.items() if name in _NAMES}
+def _notice_of(record: Mapping[str, Any]) -> Notice | None:
+    known = {name: value for name, value in record.items() if name in _NAMES}
     try:
         known["attempts"] = tuple(known.get("attempts", ()))
         return Notice(**known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from espalier.records.notices import NOTICES, read_notices
+from espalier.records.streams import STREAMS_FOLDER
 from espalier.reporting.formats import visible
 from espalier.reporting.plots import Table, downloadable
 from espalier.reporting.run_directory import RunDirectory
@@ -16,7 +17,11 @@ def notices_table(run: RunDirectory) -> Table | None:
     Task ids come from data, so invisible characters in them are spelled out.
     """
     artifact = run.artifacts.get("train")
-    path = artifact.file(NOTICES) if artifact else None
+    if artifact is None:
+        return None
+    for name in artifact.manifest.files:
+        if name.startswith(f"{STREAMS_FOLDER}/{NOTICES}-"):
+            artifact.file(name)  # its bytes are those that were published
     rows = [
         {
             "step": notice.step,
@@ -28,6 +33,6 @@ def notices_table(run: RunDirectory) -> Table | None:
             "key": notice.key,
             "done": notice.action,
         }
-        for notice in (read_notices(path) if path else [])
+        for notice in read_notices(artifact.path / STREAMS_FOLDER)
     ]
     return downloadable(pd.DataFrame(rows), "notices.csv") if rows else None

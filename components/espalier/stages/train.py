@@ -2,12 +2,11 @@
 
 Inputs: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
 Output: policy/ with the best weights by dev EM, history.parquet, ledger.jsonl with the outcome of
-every prompt, notices.jsonl where the health detectors noticed something, trajectories.parquet of
-the last step, streams/ with every sampled attempt and every step's figures, run.json with the
-layout and positions of the updates, the throughput and the share of time spent waiting for groups
-to learn from; with self-play posed/tasks.jsonl, the proposed tasks that were kept, and
-posed/phases.json, the number of proposals and refusals by reason at each refresh;
-hindsight/tasks.jsonl where the warm start had some.
+every prompt, trajectories.parquet of the last step, streams/ with every sampled attempt, every
+step's figures and what the health detectors noticed, run.json with the layout and positions of the
+updates, the throughput and the share of time spent waiting for groups to learn from; with self-play
+posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, the number of proposals
+and refusals by reason at each refresh; hindsight/tasks.jsonl where the warm start had some.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from espalier.records import (
     work_dir,
     write_tasks,
 )
-from espalier.records.notices import NOTICES, append_notices, read_notices
 from espalier.records.streams import STREAMS_FOLDER, link_streams
 from espalier.records.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore, write_history
@@ -104,7 +102,6 @@ def run(
         link_streams(store.directory / STREAMS_FOLDER, draft.path / STREAMS_FOLDER)
         write_history(draft.path / "history.parquet", progress.history, HISTORY_COLUMNS)
         parts.sampler.ledger.write(draft.path / "ledger.jsonl")
-        append_notices(draft.path / NOTICES, read_notices(progress.notices_path))
         draft.rows["trajectories"] = write_trajectories(
             draft.path / "trajectories.parquet", progress.last_step
         )

@@ -1,6 +1,7 @@
 import pytest
 
-from espalier.records.notices import Notice, append_notices, keep_notices_until, read_notices
+from espalier.records.notices import NOTICES, Notice, read_notices
+from espalier.records.streams import StreamRecord, StreamWriter, segments
 
 
 def notice(step, **fields):
@@ -18,30 +19,39 @@ def notice(step, **fields):
     )
 
 
+def written(folder, *notices):
+    writer = StreamWriter(folder, NOTICES)
+    writer.keep_until(9)
+    writer.append([one.record() for one in notices])
+    return writer
+
+
+def segment(folder):
+    (found,) = segments(folder, NOTICES)
+    return found.path
+
+
 def test_notices_are_read_as_they_were_written(tmp_path):
-    path = tmp_path / "notices.jsonl"
-    assert read_notices(path) == []
-    append_notices(path, [notice(3)])
-    append_notices(path, [notice(4, action="stopped", severity="info")])
-    assert read_notices(path) == [notice(3), notice(4, action="stopped", severity="info")]
+    assert read_notices(tmp_path) == []
+    written(tmp_path, notice(3))
+    written(tmp_path, notice(4, action="stopped", severity="info"))
+    assert read_notices(tmp_path) == [notice(3), notice(4, action="stopped", severity="info")]
 
 
 @pytest.mark.parametrize("end", [b'{"step": 9', b"\xff\xfe", b"[1]\n", b'{"step": 9}\n'])
 def test_a_cut_or_misshapen_line_is_left_out(tmp_path, end):
-    path = tmp_path / "notices.jsonl"
-    append_notices(path, [notice(3)])
-    path.write_bytes(path.read_bytes() + end)
-    assert read_notices(path) == [notice(3)]
+    written(tmp_path, notice(3))
+    segment(tmp_path).write_bytes(segment(tmp_path).read_bytes() + end)
+    assert read_notices(tmp_path) == [notice(3)]
+
+
+def test_lines_of_the_log_are_no_notices(tmp_path):
+    writer = written(tmp_path, notice(3))
+    writer.append([StreamRecord(3, {"time": 1.0, "level": "note", "source": "log", "text": "x"})])
+    assert read_notices(tmp_path) == [notice(3)]
 
 
 def test_keys_of_a_later_version_are_ignored(tmp_path):
-    path = tmp_path / "notices.jsonl"
-    append_notices(path, [notice(3)])
-    path.write_text(path.read_text().replace('"step"', '"more": 1, "step"'))
-    assert read_notices(path) == [notice(3)]
-
-
-def test_notices_after_a_checkpoint_are_dropped(tmp_path):
-    path = tmp_path / "notices.jsonl"
-    append_notices(path, [notice(3), notice(4), notice(5)])
-    assert keep_notices_until(path, 4) == [notice(3), notice(4)] == read_notices(path)
+    content = dict(notice(3).record().content)
+    written(tmp_path).append([StreamRecord(3, {"more": 1, **content})])
+    assert read_notices(tmp_path) == [notice(3)]

@@ -1,5 +1,6 @@
 from espalier.records import read_manifest
-from espalier.records.notices import Notice, append_notices
+from espalier.records.notices import NOTICES, Notice
+from espalier.records.streams import STREAMS_FOLDER, StreamWriter
 from espalier.reporting import write_report
 from espalier.reporting.notices import notices_table
 from espalier.reporting.run_directory import open_run
@@ -19,7 +20,10 @@ def noticed(path):
         attempts=(f"17/{HOSTILE}/0",),
         key="reward",
     )
-    append_notices(path / "notices.jsonl", [notice])
+    writer = StreamWriter(path / STREAMS_FOLDER, NOTICES)
+    writer.keep_until(0)
+    writer.append([notice.record()])
+    writer.finish_segment()
     return sample_run.train(path)
 
 

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from espalier.records import NullTracker
 from espalier.records.notices import read_notices
-from tests.factories.rl_loops import HOPELESS, changed, loop_of, run_loop, same_weights
+from espalier.training.rl.step_streams import StepStreams
+from tests.factories.rl_loops import HOPELESS, changed, loop_of, same_weights
 from tests.factories.training import Interrupted, InterruptingTracker
 
 
@@ -22,7 +24,20 @@ class Notes(InterruptingTracker):
 
 def notices_in(folder):
     """Without times, which differ from run to run."""
-    return [replace(notice, time=0.0) for notice in read_notices(folder / "notices.jsonl")]
+    return [replace(notice, time=0.0) for notice in read_notices(folder / "streams")]
+
+
+def written_loop(warm, folder, profile, **settings):
+    """A loop that writes streams, and its policy."""
+    loop, model = loop_of(warm, folder, profile, **settings)
+    loop.parts.streams = StepStreams(folder / "streams")
+    return loop, model
+
+
+def run_written(warm, folder, tracker=None, *, profile, **settings):
+    loop, model = written_loop(warm, folder, profile, **settings)
+    loop.run(tracker or NullTracker())
+    return loop, model
 
 
 def hopeless(**training):
@@ -32,7 +47,7 @@ def hopeless(**training):
 
 def test_a_run_that_learns_nothing_is_noticed_and_logged_once(warm, tmp_path):
     notes = Notes()
-    run_loop(warm, tmp_path, notes, profile=hopeless(), tasks=HOPELESS)
+    run_written(warm, tmp_path, notes, profile=hopeless(), tasks=HOPELESS)
     [notice] = [one for one in notices_in(tmp_path) if one.detector == "equal_outcomes"]
     assert (notice.step, notice.since_step) == (3, 1)
     assert notice.key == "curriculum.pass_rate_band"
@@ -41,17 +56,17 @@ def test_a_run_that_learns_nothing_is_noticed_and_logged_once(warm, tmp_path):
 
 def test_a_resumed_run_has_the_notices_of_an_unbroken_one(warm, tmp_path):
     profile = hopeless()
-    run_loop(warm, tmp_path / "unbroken", profile=profile, tasks=HOPELESS)
-    loop, _ = loop_of(warm, tmp_path / "broken", profile, tasks=HOPELESS)
+    run_written(warm, tmp_path / "unbroken", profile=profile, tasks=HOPELESS)
+    loop, _ = written_loop(warm, tmp_path / "broken", profile, tasks=HOPELESS)
     with pytest.raises(Interrupted):
         loop.run(InterruptingTracker(5))
-    run_loop(warm, tmp_path / "broken", profile=profile, tasks=HOPELESS)
+    run_written(warm, tmp_path / "broken", profile=profile, tasks=HOPELESS)
     assert notices_in(tmp_path / "broken") == notices_in(tmp_path / "unbroken") != []
 
 
 def test_an_ignored_detector_leaves_no_notice(warm, tmp_path):
     profile = hopeless(health={"ignore": ["equal_outcomes"]})
-    run_loop(warm, tmp_path, profile=profile, tasks=HOPELESS)
+    run_written(warm, tmp_path, profile=profile, tasks=HOPELESS)
     assert "equal_outcomes" not in [one.detector for one in notices_in(tmp_path)]
 
 
@@ -63,11 +78,11 @@ def restless():
 
 
 def test_a_lowered_rate_is_the_same_after_a_resume(warm, tmp_path):
-    _, unbroken = run_loop(warm, tmp_path / "unbroken", profile=restless())
-    loop, _ = loop_of(warm, tmp_path / "broken", restless())
+    _, unbroken = run_written(warm, tmp_path / "unbroken", profile=restless())
+    loop, _ = written_loop(warm, tmp_path / "broken", restless())
     with pytest.raises(Interrupted):
         loop.run(InterruptingTracker(7))
-    _, resumed = run_loop(warm, tmp_path / "broken", profile=restless())
+    _, resumed = run_written(warm, tmp_path / "broken", profile=restless())
     notices = notices_in(tmp_path / "unbroken")
     assert "lowered_rate" in [notice.action for notice in notices]
     assert notices_in(tmp_path / "broken") == notices
@@ -78,7 +93,7 @@ def test_a_leaking_mask_ends_an_acting_run_for_good(warm, tmp_path):
     profile = changed(train_on_observations=True, health={"response": "act"})
     for _ in range(2):
         notes = Notes()
-        loop, _ = run_loop(warm, tmp_path, notes, profile=profile)
+        loop, _ = run_written(warm, tmp_path, notes, profile=profile)
         assert len(loop.progress.history) == 1
         assert notes.lines[-1].startswith("stopped after step 1: mask_leak: ")
     assert [notice.action for notice in notices_in(tmp_path)] == ["", "stopped"]

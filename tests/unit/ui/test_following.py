@@ -1,13 +1,12 @@
 """A run that grows, is resumed, published or damaged while somebody looks into it."""
 
-import json
 import math
 import shutil
 
 import pytest
 
 from espalier.records.episodes import EPISODES
-from espalier.records.streams import StreamWriter, link_streams, segments
+from espalier.records.streams import StreamRecord, StreamWriter, link_streams, segments
 from espalier_ui.runs import NoRunError
 from tests.factories.viewed_run import (
     NOW,
@@ -87,7 +86,7 @@ def test_notices_of_detectors_are_followed(growing):
         "step": 4, "time": NOW, "detector": "kl", "severity": "critical", "since_step": 3,
         "message": "kl rose", "attempts": ["1/t0/0", "1/t0/99"], "key": "", "figure": "kl",
     }  # fmt: skip
-    (streams.parent / "notices.jsonl").write_text(json.dumps(row) + '\n{"step": 5')
+    resumed_writer(streams, "notices", 9).append([StreamRecord(row.pop("step"), row)])
     newest = viewer.get("runs/run/notices")["notices"][0]
     assert (newest["source"], newest["level"], newest["key"]) == ("kl", "warning", None)
     assert newest["attempts"] == ["train-0-0"]

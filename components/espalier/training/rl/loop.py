@@ -16,7 +16,6 @@ from espalier.curriculum.self_play import Phase, SelfPlay
 from espalier.dialects import unread_call
 from espalier.dialects.dialect import Dialect
 from espalier.records import CompositeTracker, Tracker
-from espalier.records.notices import append_notices, keep_notices_until
 from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.engines.engine import KindChoice
@@ -38,7 +37,7 @@ from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.rows import Group, Rows, Unit, dense_rows, learning_batch
 from espalier.training.rl.sampling import StepRollouts, StepSampler, draws_of
-from espalier.training.rl.step_streams import NoticeTracker, NullStreams
+from espalier.training.rl.step_streams import LineTracker, NullStreams
 from espalier.training.rl.update import PolicyUpdate, UpdateTensors
 from espalier.training.scoring import ScoreRequest
 from espalier.training.supervised import DevScore
@@ -175,7 +174,8 @@ class RlLoop:
         config, progress = self._profile.training, self.progress
         start, streams = self._resume(), self.parts.streams
         streams.begin(progress.history)
-        tracker = CompositeTracker(tracker, NoticeTracker(streams))
+        # what the detectors find has records of its own there
+        log = CompositeTracker(tracker, LineTracker(streams))
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):
@@ -193,7 +193,8 @@ class RlLoop:
                     row |= self._dev_score().figures()
                     progress.keep_best(step + 1, row["dev_em"])
                 # before the checkpoint: a run killed between the two would miss them
-                self._tell(row, tracker)
+                self._tell(row, log)
+                self._watch(row, tracker)
                 if is_judged or self._stopped:
                     streams.finish_segments()
                     progress.save(step + 1)
@@ -202,9 +203,9 @@ class RlLoop:
                 tracker.metrics(_tracker_metrics(row) | timings, step=step + 1)
                 bar.advance(1, **_progress_figures(row))
         if progress.is_idle(config):
-            tracker.note(progress.idle_line(config))
+            log.note(progress.idle_line(config))
         if self._stopped:
-            tracker.note(f"stopped after step {len(progress.history)}: {self._stopped}")
+            log.note(f"stopped after step {len(progress.history)}: {self._stopped}")
         self.parts.sampler.ledger.end()
         streams.finish_segments()
         progress.take_best()
@@ -217,15 +218,13 @@ class RlLoop:
         self._health.replay(progress.history)
         if self._responder is not None and progress.health_state is not None:
             self._responder.restore(progress.health_state)
-        if self.parts.layout.processes.is_first:
-            keep_notices_until(progress.notices_path, start)
         self.parts.publisher.publish(start)
         if start == 0:
             progress.begin(self._dev_score().em)
         return start
 
     def _tell(self, row: Figures, tracker: Tracker) -> None:
-        """Log what is notable of the newest step, and keep what the detectors notice."""
+        """Log what is notable of the newest step."""
         config, step = self._profile.training, int(row["step"])
         if phase := self._phase_of(step):
             tracker.note(phase.line())
@@ -235,15 +234,17 @@ class RlLoop:
             tracker.note(warning)
         if warning := start_warning(self.progress.history, offers_tools=self._offers_tools):
             tracker.note(warning)
-        sampled = self.progress.newest_attempts
+
+    def _watch(self, row: Figures, tracker: Tracker) -> None:
+        """Log and keep what the detectors notice in the newest step, and answer it."""
+        step, sampled = int(row["step"]), self.progress.newest_attempts
         notices = self._health.observe(row, sampled)
         if self._responder is not None:
             # rank 0 alone has the figures of judges: all ranks answer its notices
             notices = self.parts.layout.processes.broadcast(notices)
             notices += self._responder.respond(step, notices, sampled)
             self.progress.health_state = self._responder.state()
-        if self.parts.layout.processes.is_first:
-            append_notices(self.progress.notices_path, notices)
+        self.parts.streams.add_notices(notices)
         for notice in notices:
             tracker.note(notice.line())
 

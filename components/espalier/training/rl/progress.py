@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -12,7 +11,6 @@ from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay
 from espalier.records import whole_file
-from espalier.records.notices import NOTICES
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
@@ -73,11 +71,6 @@ class LoopProgress:
     def newest_attempts(self) -> Sequence[Trajectory]:
         """Scored trajectories of the newest step; () after a resume, until the next."""
         return self._last_step
-
-    @property
-    def notices_path(self) -> Path:
-        """The file of the run's notices, beside its checkpoint."""
-        return self._store.directory / NOTICES
 
     @property
     def last_step(self) -> list[Trajectory]:

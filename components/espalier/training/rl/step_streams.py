@@ -13,13 +13,14 @@ from pathlib import Path
 
 from espalier.records import NullTracker
 from espalier.records.episodes import EPISODES, EpisodePlace, UpdateView, episode_record
+from espalier.records.notices import NOTICES, Notice
 from espalier.records.streams import StreamRecord, StreamWriter
 from espalier.records.trajectory import Trajectory
 from espalier.training.rl.rows import Group
 from espalier.training.rl.update import UpdateTensors
 
-STEPS, NOTICES = "steps", "notices"
-"""Names of the streams, besides that of the attempts."""
+STEPS = "steps"
+"""Name of the stream of the steps' figures."""
 
 
 class NullStreams:
@@ -40,7 +41,10 @@ class NullStreams:
     def add_step(self, row: Mapping[str, float], timings: Mapping[str, float]) -> None:
         """Ignore."""
 
-    def notice(self, text: str, *, level: str = "note") -> None:
+    def add_notices(self, notices: Sequence[Notice]) -> None:
+        """Ignore."""
+
+    def add_line(self, text: str, *, level: str = "note") -> None:
         """Ignore."""
 
     def finish_segments(self) -> None:
@@ -76,7 +80,7 @@ class StepStreams(NullStreams):
         self._steps.append([_step_record(row, {}, None) for row in history[known:]])
         self._step = done
         if done:
-            self.notice(f"resumed after step {done}", level="restart")
+            self.add_line(f"resumed after step {done}", level="restart")
 
     def add_episodes(
         self,
@@ -113,12 +117,16 @@ class StepStreams(NullStreams):
         """Write a step's figures, and what differs from run to run (seconds, rates)."""
         self._steps.append([_step_record(row, timings, self._clock())])
 
-    def notice(self, text: str, *, level: str = "note") -> None:
-        """Write a line of the log, or what a detector found.
+    def add_notices(self, notices: Sequence[Notice]) -> None:
+        """Write what the detectors found."""
+        self._notices.append([notice.record() for notice in notices])
+
+    def add_line(self, text: str, *, level: str = "note") -> None:
+        """Write a line of the log, beside the detectors' notices.
 
         Args:
             text: what a user reads.
-            level: "note", "warning", "action" or "restart".
+            level: "note", "warning" or "restart".
         """
         content = {"time": self._clock(), "level": level, "source": "log", "text": text}
         self._notices.append([StreamRecord(self._step, content)])
@@ -129,8 +137,8 @@ class StepStreams(NullStreams):
             stream.finish_segment()
 
 
-class NoticeTracker(NullTracker):
-    """Tracker that writes every line of the log as a notice."""
+class LineTracker(NullTracker):
+    """Tracker that writes every line of the log to the stream of notices."""
 
     def __init__(self, streams: NullStreams) -> None:
         self._streams = streams
@@ -138,7 +146,7 @@ class NoticeTracker(NullTracker):
     def note(self, line: str) -> None:
         """Write the line."""
         is_warning = line.startswith("warning")
-        self._streams.notice(line, level="warning" if is_warning else "note")
+        self._streams.add_line(line, level="warning" if is_warning else "note")
 
 
 def _step_record(
