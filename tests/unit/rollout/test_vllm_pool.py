@@ -131,11 +131,17 @@ def test_the_last_server_lost_is_named_with_its_fault(servers, policy_dir):
 
 def test_a_moment_in_which_all_servers_are_away_ends_no_rollout(servers, policy_dir):
     prompts, ready = [[1, task] for task in range(8)], []
-    engine = engine_of(servers, attempts=12)
+    engine, returning = engine_of(servers, attempts=12), []
 
     def power(*, is_on):
         for server in servers:
             server.is_dead = not is_on
+
+    async def come_back():
+        while engine.pool.lost < len(servers) - 1:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.3)
+        power(is_on=True)
 
     async def script(session):
         first = await session.sample(max_tokens=ACTION)
@@ -144,7 +150,7 @@ def test_a_moment_in_which_all_servers_are_away_ends_no_rollout(servers, policy_
         ready.append(own)
         if len(ready) == len(prompts):
             power(is_on=False)
-            asyncio.get_running_loop().call_later(0.3, lambda: power(is_on=True))
+            returning.append(asyncio.create_task(come_back()))
             for waits in ready:  # all ask at once
                 waits.set()
         await own.wait()
