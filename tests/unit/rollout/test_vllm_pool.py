@@ -129,7 +129,7 @@ def test_the_last_server_lost_is_named_with_its_fault(servers, policy_dir):
         play(engine, policy_dir, script, prompts=[[1]])
 
 
-def test_a_moment_in_which_all_servers_are_away_ends_no_rollout(servers, policy_dir):
+def test_a_moment_without_any_server_ends_no_rollout(servers, policy_dir):
     prompts, ready = [[1, task] for task in range(8)], []
     engine, returning = engine_of(servers, attempts=12), []
 
