@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from contextlib import ExitStack
 
@@ -128,6 +129,37 @@ def test_the_last_server_lost_is_named_with_its_fault(servers, policy_dir):
         play(engine, policy_dir, script, prompts=[[1]])
 
 
+def test_a_moment_without_any_server_ends_no_rollout(servers, policy_dir):
+    prompts, ready = [[1, task] for task in range(8)], []
+    engine, returning = engine_of(servers, attempts=12), []
+
+    def power(*, is_on):
+        for server in servers:
+            server.is_dead = not is_on
+
+    async def come_back():
+        while engine.pool.lost < len(servers) - 1:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.3)
+        power(is_on=True)
+
+    async def script(session):
+        first = await session.sample(max_tokens=ACTION)
+        session.observe([4, 4])
+        own = asyncio.Event()
+        ready.append(own)
+        if len(ready) == len(prompts):
+            power(is_on=False)
+            returning.append(asyncio.create_task(come_back()))
+            for waits in ready:  # all ask at once
+                waits.set()
+        await own.wait()
+        return first, await session.sample(max_tokens=ACTION)
+
+    expected = play(engine_of(servers[:1]), policy_dir, two_turns, prompts=prompts)
+    assert play(engine, policy_dir, script, prompts=prompts) == expected
+
+
 def test_a_server_that_returns_gets_the_weights_first(servers, policy_dir, monkeypatch):
     monkeypatch.setattr(vllm_pool, "_LOOKS_EVERY_S", 0.02)
     gone = servers[2]
@@ -147,6 +179,56 @@ def test_a_server_that_returns_gets_the_weights_first(servers, policy_dir, monke
     play(engine, policy_dir, two_turns, prompts=[[1, task] for task in range(12)])
     assert asked(gone)
     assert {body["cache_salt"] for body in asked(gone)} == {gone.version}
+
+
+def test_a_newcomer_of_another_shape_is_left_out(servers, policy_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(vllm_pool, "_LOOKS_EVERY_S", 0.02)
+    monkeypatch.setattr(vllm_pool, "_OTHERS_WITHIN_S", 0.05)
+    comes, right = servers[2], servers[2].root
+    comes.is_dead = True
+    engine = engine_of(servers)
+
+    async def script(session):
+        comes.root = policy_at(tmp_path / "other", hidden_size=7)
+        comes.restart()
+        while len(comes.asked("/v1/models")) < 2:  # it is tried again
+            await asyncio.sleep(0.01)
+        assert comes.url not in {server.url for server in engine.pool.usable}
+        comes.root = right
+        while len(engine.pool.usable) < 3:
+            await asyncio.sleep(0.01)
+
+    play(engine, policy_dir, script, prompts=[[1]])
+
+
+def test_a_newcomer_gets_weights_that_change_while_it_is_checked(
+    servers, policy_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(vllm_pool, "_LOOKS_EVERY_S", 0.02)
+    monkeypatch.setattr(vllm_pool, "_OTHERS_WITHIN_S", 0.05)
+    comes, engine, newer = servers[2], engine_of(servers), policy_at(tmp_path / "newer", b"newer")
+    comes.is_dead = True
+    is_checked, goes_on = threading.Event(), threading.Event()
+
+    def hold(path):
+        if path == "/v1/completions":
+            is_checked.set()
+            assert goes_on.wait(5)
+
+    comes.on_request = hold
+
+    async def script(session):
+        comes.restart()
+        while not is_checked.is_set():
+            await asyncio.sleep(0.01)
+        await engine.load_weights(newer, 2)
+        goes_on.set()
+        while not comes.asked("/v1/completions") or not engine.pool.servers[comes.url].is_ready:
+            await asyncio.sleep(0.01)
+        assert comes.version == servers[0].version
+        assert {server.loaded.number for server in engine.pool.usable} == {2}
+
+    play(engine, policy_dir, script, prompts=[[1]])
 
 
 def test_a_server_restarted_between_rollouts_gets_the_weights_again(servers, policy_dir):

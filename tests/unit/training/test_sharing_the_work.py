@@ -12,8 +12,8 @@ import torch
 from ray.exceptions import RayActorError, RayTaskError
 
 from espalier.config import Profile
-from espalier.policy.hardware import Hardware
-from espalier.records import NullTracker, TrainingError
+from espalier.policy.hardware import Hardware, copy_weights
+from espalier.records import NullTracker, TrainingError, tree_digest
 from espalier.records.task import write_tasks
 from espalier.training import ray_workers as on_ray
 from espalier.training.checkpoint import CheckpointStore
@@ -132,6 +132,19 @@ def test_rollers_get_published_weights_from_memory_or_the_newest_directory(tmp_p
     assert [roller.policy_version for roller in rollers] == [4, 4]
     assert same_weights(trained, policy.model)
     assert same_weights(trained, other.model)
+
+
+def test_other_weights_of_a_published_version_are_written_too(tmp_path):
+    policy = tiny_policy(0)
+    directories = PolicyDirectories(policy, tmp_path)
+    first = directories.write(3)
+    former = tree_digest(first)
+    assert directories.write(3) == first
+    copy_weights(tiny_policy(1).model, policy.model)  # a run that returns to its best weights
+    second = directories.write(3)
+    assert tree_digest(first) == former != tree_digest(second)
+    directories.remove_former(second)
+    assert list(tmp_path.iterdir()) == [second]
 
 
 class Started:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from espalier.completions import routing
 from espalier.config import VllmConfig
-from espalier.records import EngineError, HungError
+from espalier.records import EngineError, HungError, PolicyError
 from espalier.rollout.engines.vllm_client import (
     Answer,
     OpenRequests,
@@ -215,9 +215,12 @@ class ServerPool:
             if not has_others:
                 raise
             if not await self._is_as_loaded(server, loaded):
-                if server.loaded is not None:  # no other session has noticed
+                if server.loaded is None:  # another session has noticed
+                    return None
+                if len(self.usable) > 1:
                     self._leave_out(server, error)
-                return None
+                    return None
+                # the others were lost meanwhile: it is asked as often as a server alone
             if not isinstance(error, ServerAwayError):
                 raise  # the request itself is refused, as it would be elsewhere
             return await self._answered(server, loaded, asked)
@@ -264,24 +267,29 @@ class ServerPool:
 
     async def _admit(self, server: PooledServer) -> None:
         try:
-            await self._give_weights(server)
-            assert server.loaded is not None
-            await expect_processed_logprobs(server.client, server.loaded.model)
-        except (EngineError, HungError) as error:
+            await self._give_weights(server, is_new=True)
+        except (EngineError, PolicyError, HungError) as error:
             server.loaded = None
             _log.warning("%s is not used: %s", server.url, error)
         else:
-            server.is_ready = True
+            server.is_ready = True  # at once: weights that come from now on are given to it too
             _log.warning("%s is used from now on (%d servers)", server.url, len(self.usable))
 
-    async def _give_weights(self, server: PooledServer) -> None:
-        """Give the server the weights that it should have, also if these change meanwhile."""
+    async def _give_weights(self, server: PooledServer, *, is_new: bool = False) -> None:
+        """Give the server the weights that it should have, also if these change meanwhile.
+
+        Args:
+            server: the server.
+            is_new: it is checked before it is asked.
+        """
         async with server.exchanging:
             try:
                 while True:
                     assert self._wanted is not None
                     given = self._wanted
                     loaded = await self._exchanged(server, *given)
+                    if is_new:
+                        await expect_processed_logprobs(server.client, loaded.model)
                     if given == self._wanted:
                         break
             except BaseException:

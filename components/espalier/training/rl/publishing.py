@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from espalier.policy.hardware import copy_weights
 from espalier.policy.loading import Policy, save_policy
 from espalier.policy.lora import save_adapter
+from espalier.records import tree_digest
 from espalier.records.adapter import ADAPTER_FOLDER
 from espalier.rollout.roller import Roller
 from espalier.training.rl.asynchronous import RolloutWorker
@@ -109,15 +110,24 @@ class PolicyDirectories:
         self._written: list[Path] = []
 
     def write(self, version: int) -> Path:
-        """Write the policy's weights as they are now, unless this version is still there."""
-        current = self._folder / f"version-{version}"
-        if current in self._written:  # the best weights, published again
-            self._written.remove(current)
-        else:
-            if not self._written:  # a run that was killed may have left some
-                for left in self._folder.glob("version-*"):
-                    shutil.rmtree(left)
-            self._save(current)
+        """Write the policy's weights as they are now, unless this version's directory has them.
+
+        A run that returns to its best weights publishes others under a version that it has used.
+        """
+        if not self._written:  # a run that was killed may have left some
+            for left in self._folder.glob("version-*"):
+                shutil.rmtree(left)
+        named = f"version-{version}"
+        former = [path for path in self._written if path.stem == named]
+        names = (named, *(f"{named}.{number}" for number in range(1, len(former) + 1)))
+        current = next(path for name in names if (path := self._folder / name) not in former)
+        self._save(current)
+        for path in former:
+            if tree_digest(path) == tree_digest(current):  # the best weights, published again
+                shutil.rmtree(current)
+                self._written.remove(path)
+                current = path
+                break
         self._written.append(current)
         return current
 
