@@ -447,16 +447,16 @@ class _Guarded:
 def _admission(scope: Scope, token: str) -> Response | None:
     """Return None if the request has the token, else what answers it."""
     headers = Headers(scope=scope)
-    # another viewer of this host, at another port, has set the same cookie: either one counts
-    given = (Request(scope).cookies.get(_COOKIE), bearer(headers.get("authorization", "")))
-    if any(one is not None and _is_same(one, token) for one in given):
-        return None
     query = QueryParams(scope["query_string"])
     if scope["path"] == "/" and _is_same(query.get("token", ""), token):
         rest = urlencode([(name, it) for name, it in query.multi_items() if name != "token"])
         answer = RedirectResponse(f"/?{rest}" if rest else "/", 303)
         answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
         return answer
+    # another viewer of this host, at another port, has set the same cookie: either one counts
+    given = (Request(scope).cookies.get(_COOKIE), bearer(headers.get("authorization", "")))
+    if any(one is not None and _is_same(one, token) for one in given):
+        return None
     refusal = Refusal(
         401, "this viewer needs its token: open the address that it printed", code="not_allowed"
     )
