@@ -7,6 +7,8 @@ import hmac
 import json
 import math
 import mimetypes
+import re
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ _HEADERS = {
 _COOKIE = "espalier_ui"
 _LONGEST_LABEL, _LONGEST_NOTE = 100, 10_000
 _MOST_SIDES = 4
+_COUNT = re.compile(r"[0-9]{1,9}")
 Answer = Callable[[Request, Parameters], Any]
 
 
@@ -96,7 +99,7 @@ class ViewerApp:
             "/groups/parting": self._parting,
             "/attempts/{attempt}": self._attempt,
             "/attempts/{attempt}/tokens": self._tokens,
-            "/attempts/{attempt}/{kind}/{number:int}": self._message,
+            "/attempts/{attempt}/{kind}/{number}": self._message,
             "/search": self._search,
             "/failures": self._failures,
             "/tasks/{task:path}": self._task,
@@ -122,7 +125,12 @@ class ViewerApp:
             Route("/", self._page),
             Route("/static/{name:path}", self._file),
         ]
-        handlers = {Refusal: _refused, EspalierError: _failed}
+        handlers = {
+            Refusal: _refused,
+            EspalierError: _failed,
+            RecursionError: _too_deep,
+            sqlite3.Error: _not_indexed,
+        }
         app = Starlette(routes=routes, exception_handlers=handlers)  # pyright: ignore[reportArgumentType]
         return _Guarded(app, self._token)
 
@@ -288,10 +296,11 @@ class ViewerApp:
 
     def _message(self, request: Request, _asked: Parameters) -> Any:  # noqa: ANN401
         kind = request.path_params["kind"]
-        if kind not in ("messages", "results"):
+        number = request.path_params["number"]
+        if kind not in ("messages", "results") or not _COUNT.fullmatch(number):
             raise _no_route(request)
         place, run = attempt_place(request.path_params["attempt"]), self._indexed(request)
-        return one_attempt.message(run.index, place, kind, request.path_params["number"])
+        return one_attempt.message(run.index, place, kind, int(number))
 
     def _tokens(self, request: Request, asked: Parameters) -> Any:  # noqa: ANN401
         page = asked.page(limit=2000, most=5000)
@@ -398,10 +407,13 @@ class ViewerApp:
         return await self._static(request.path_params["name"], request)
 
     async def _static(self, name: str, request: Request) -> Response:
-        path = (STATIC / name).resolve()
-        if not path.is_relative_to(STATIC.resolve()) or not path.is_file():
-            raise _no_route(request)
-        content = await run_in_threadpool(path.read_bytes)
+        try:
+            path = (STATIC / name).resolve()
+            if not path.is_relative_to(STATIC.resolve()) or not path.is_file():
+                raise _no_route(request)
+            content = await run_in_threadpool(path.read_bytes)
+        except (OSError, ValueError):  # a name that is too long, or has a zero byte
+            raise _no_route(request) from None
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         headers = {"etag": tag, "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == tag:
@@ -435,15 +447,16 @@ class _Guarded:
 def _admission(scope: Scope, token: str) -> Response | None:
     """Return None if the request has the token, else what answers it."""
     headers = Headers(scope=scope)
-    given = Request(scope).cookies.get(_COOKIE) or bearer(headers.get("authorization", ""))
-    if given is not None and _is_same(given, token):
-        return None
     query = QueryParams(scope["query_string"])
     if scope["path"] == "/" and _is_same(query.get("token", ""), token):
         rest = urlencode([(name, it) for name, it in query.multi_items() if name != "token"])
         answer = RedirectResponse(f"/?{rest}" if rest else "/", 303)
         answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
         return answer
+    # another viewer of this host, at another port, has set the same cookie: either one counts
+    given = (Request(scope).cookies.get(_COOKIE), bearer(headers.get("authorization", "")))
+    if any(one is not None and _is_same(one, token) for one in given):
+        return None
     refusal = Refusal(
         401, "this viewer needs its token: open the address that it printed", code="not_allowed"
     )
@@ -483,6 +496,21 @@ def _no_route(request: Request) -> Refusal:
 
 async def _refused(_request: Request, refusal: Refusal) -> Response:
     return JSONResponse(refusal.body(), refusal.status, headers=dict(refusal.headers))
+
+
+async def _too_deep(_request: Request, _error: RecursionError) -> Response:
+    refusal = Refusal(500, "a record's values lie too deep in each other", code="unreadable")
+    return JSONResponse(refusal.body(), 500)
+
+
+async def _not_indexed(_request: Request, error: sqlite3.Error) -> Response:
+    refusal = Refusal(
+        503,
+        f"the index in the cache cannot be read ({error}): ask again, and if that does not help, "
+        "start the viewer with another --cache",
+        code="unreadable",
+    )
+    return JSONResponse(refusal.body(), 503, headers=dict(refusal.headers))
 
 
 async def _failed(_request: Request, error: EspalierError) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def group_place(group: str) -> tuple[int, str]:
         Refusal: it is no id.
     """
     step, slash, task = group.partition("/")
-    if not slash or not step.isdigit() or len(step) > 12 or not task:
+    if not slash or not step.isdecimal() or len(step) > 12 or not task:
         raise Refusal(400, "group: give STEP/TASK", param="group", code="bad_parameter")
     return int(step), task
 
@@ -241,7 +242,8 @@ def groups_page(
 def histogram(index: RunIndex, wanted: Filter, measure: str, bins: int) -> dict[str, Any]:
     """Return the counts of `GET .../histogram`."""
     column = MEASURES[measure]
-    wanted = wanted.also(f"{column} IS NOT NULL")
+    # an infinite value has no bin
+    wanted = wanted.also(f"abs({column}) <= ?", sys.float_info.max)
     with index.reading() as connection:
         low, high = connection.execute(
             f"SELECT min({column}), max({column}) FROM attempts WHERE {wanted.condition}",

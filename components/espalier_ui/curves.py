@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -175,7 +176,7 @@ class Curves:
         try:
             profile = json.loads((self._run_dir / "profile.json").read_bytes())
             return profile["training"]["asynchronous"]["max_staleness"] > 0
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def _read(
@@ -333,7 +334,7 @@ def _text(value: object) -> str | None:
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if abs(value) < float("inf") else None
+    return value if abs(value) <= sys.float_info.max else None
 
 
 def _numbers(values: object) -> dict[str, float | None]:

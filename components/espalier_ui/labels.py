@@ -138,7 +138,7 @@ def sft_rows(labels: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield `{"messages": ...}` for each attempt labelled good, as `warm_start` reads it."""
     for label in labels:
         if label["label"] == GOOD:
-            yield {"messages": [_message(one) for one in label["messages"]]}
+            yield {"messages": _written(label["messages"])}
 
 
 def preference_rows(labels: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -157,9 +157,14 @@ def preference_rows(labels: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, A
 
 
 def _split(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[Any]]:
-    written = [_message(one) for one in messages]
+    written = _written(messages)
     first = next((n for n, one in enumerate(written) if one["role"] == "assistant"), len(written))
     return written[:first], written[first:]
+
+
+def _written(messages: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the messages in OpenAI's format; what is none, in a damaged record, is left out."""
+    return [_message(one) for one in messages if isinstance(one, Mapping)]
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Tasks:
                 return _task(json.loads(stream.readline()))
         except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
             return None
+        except AttributeError:  # a text or a list where an object should be
+            return None
 
     def of_document(self, document_id: str) -> list[str]:
         """Return the ids of the tasks that were made from a document."""

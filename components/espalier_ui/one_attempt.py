@@ -179,7 +179,10 @@ def parting(index: RunIndex, source: str, step: int, task: str) -> dict[str, Any
         ).fetchall()
     records = [index.record(source, row["number"], row["offset"]) or {} for row in rows]
     by_token = [_token_list(record) for record in records]
-    by_text = [[message_text(one) for one in _list(record, "messages")] for record in records]
+    by_text = [
+        [message_text(one) for one in _list(record, "messages") if isinstance(one, Mapping)]
+        for record in records
+    ]
     has_tokens = all(map(len, by_token)) and len(records) > 1
     common = min((_common(by_token[0], other) for other in by_token[1:]), default=0)
     first = [_longest(place, by_token) if has_tokens else None for place in range(len(records))]

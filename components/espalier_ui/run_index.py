@@ -129,7 +129,12 @@ class RunIndex:
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
             connection.row_factory = sqlite3.Row
-            yield connection
+            try:
+                yield connection
+            except sqlite3.Error as error:
+                if _is_damaged(error):
+                    self._discard()
+                raise
 
     def state(self) -> IndexState:
         """Return how far the index has come."""
@@ -171,10 +176,12 @@ class RunIndex:
                         self._done = number
                         self._wanted.notify_all()
                 has_rest = self._take_in_words()
-            except (OSError, sqlite3.Error, EspalierError):
+            except (OSError, sqlite3.Error, EspalierError) as error:
                 # the disk of the cache is full, or a folder was removed meanwhile: the next request
                 # asks again
                 has_rest = False
+                if _is_damaged(error):
+                    self._discard()
                 with self._wanted:
                     self._done = number
                     self._wanted.notify_all()
@@ -183,14 +190,21 @@ class RunIndex:
         """Make the tables, if they are missing or of another version."""
         with self._lock:
             self._cache.mkdir(parents=True, exist_ok=True)
-            with closing(_opened(self._path)) as connection:
-                (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != _VERSION:
-                for path in self._cache.glob("index.sqlite*"):
-                    path.unlink()
+            if _version(self._path) != _VERSION:
+                self._remove_files()
                 with closing(_opened(self._path)) as connection:
                     connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
             self._is_made = True
+
+    def _discard(self) -> None:
+        """Remove a damaged index: the next look makes it anew."""
+        with self._lock:
+            self._remove_files()
+            self._is_made = False
+
+    def _remove_files(self) -> None:
+        for path in self._cache.glob("index.sqlite*"):
+            path.unlink(missing_ok=True)
 
     def _take_in_summaries(self) -> None:
         self._make()
@@ -234,13 +248,34 @@ class RunIndex:
             return True
 
 
+def _is_damaged(error: Exception) -> bool:
+    """Whether the file is no index (any more), and not only locked or on a full disk."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest is a detail of it
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _version(path: Path) -> int | None:
+    """Return the version of an index's tables; None if the file is damaged."""
+    try:
+        with closing(_opened(path)) as connection:
+            return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    except sqlite3.Error as error:
+        if _is_damaged(error):
+            return None
+        raise
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30)
-    connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA journal_mode = WAL")
-    # what a crash loses is read again
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("PRAGMA cache_size = -16000")
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA journal_mode = WAL")
+        # what a crash loses is read again
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -16000")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
@@ -352,7 +387,9 @@ def _summary(segment: Segment, entry: IndexEntry) -> dict[str, Any] | None:
     record = read_line(segment, entry.offset)
     try:
         return None if record is None else episode_summary(record)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError):
+        return None
+    except RecursionError:  # arguments that lie too deep in each other
         return None
 
 
@@ -374,7 +411,7 @@ def _columns(summary: Mapping[str, Any]) -> tuple[Any, ...] | None:
             None if trained is None else int(bool(trained)),
             _writable(json.dumps(summary, ensure_ascii=False)),
         )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
@@ -419,10 +456,16 @@ def message_text(message: Mapping[str, Any]) -> str:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else []:
         if isinstance(call, Mapping):
-            arguments = json.dumps(call.get("arguments"), ensure_ascii=False)
-            parts.append(f"{call.get('name')} {arguments}")
+            parts.append(f"{call.get('name')} {_json_text(call.get('arguments'))}")
     parts.append(message.get("content") or "")
     return "\n".join(part for part in parts if isinstance(part, str) and part)
+
+
+def _json_text(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:  # it lies too deep in itself to be searched
+        return ""
 
 
 def _words(record: Mapping[str, Any] | None) -> list[str]:
@@ -430,8 +473,9 @@ def _words(record: Mapping[str, Any] | None) -> list[str]:
     texts: dict[str, list[str]] = {role: [] for role in ROLES}
     messages = record.get("messages") if record else None
     for message in messages if isinstance(messages, list) else []:
-        if isinstance(message, Mapping) and message.get("role") in texts:
-            texts[str(message["role"])].append(message_text(message))
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if isinstance(role, str) and role in texts:
+            texts[role].append(message_text(message))
     return [_writable("\n".join(texts[role]))[:_LONGEST_TEXT] for role in ROLES]
 
 

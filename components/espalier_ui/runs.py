@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -249,7 +250,7 @@ def _text(profile: Mapping[str, Any], *names: str) -> str | None:
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < float("inf") else None
+    return float(value) if abs(value) <= sys.float_info.max else None
 
 
 def _model(profile: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 from espalier.config import ServingConfig
 from espalier.records import ServingError
@@ -113,7 +114,7 @@ def default_labels() -> Path:
 
 
 def _with_token(address: str, token: str | None) -> str:
-    return address if token is None else f"{address}?token={token}"
+    return address if token is None else f"{address}?{urlencode({'token': token})}"
 
 
 class _NoCounts:

@@ -33,6 +33,8 @@ EPISODES = "episodes"
 """Name of the stream."""
 QUESTION_CHARACTERS = 160
 """Characters of a question or an answer in a summary."""
+_MOST_TOKENS = 1 << 26
+"""Of an attempt: a mask is short to write, however much memory it asks for."""
 
 
 class UpdateView(NamedTuple):
@@ -129,10 +131,12 @@ def mask_of(runs: Sequence[int]) -> np.ndarray:
     """Return the mask of `mask_runs`, uint8.
 
     Raises:
-        ValueError: a length is no count.
+        ValueError: a length is no count, or the mask would be longer than any attempt.
     """
-    if not all(type(length) is int and 0 <= length < 1 << 31 for length in runs):
+    if not all(type(length) is int and length >= 0 for length in runs):
         raise ValueError("a length is no count")
+    if sum(runs) > _MOST_TOKENS:
+        raise ValueError(f"it has more than {_MOST_TOKENS} tokens")
     return np.repeat(np.arange(len(runs), dtype=np.uint8) % 2, runs)
 
 

@@ -50,6 +50,11 @@ def test_token_comes_by_header_cookie_or_address(guarded):
     assert guarded.refusal(f"/api/runs?token={TOKEN}") == (401, "not_allowed")
 
 
+def test_another_viewers_cookie_shuts_nobody_out(guarded):
+    headers = {"cookie": "espalier_ui=other", "authorization": f"Bearer {TOKEN}"}
+    assert guarded.ask("/api/runs", headers=headers).status_code == 200
+
+
 def test_a_label_needs_the_token_too(guarded):
     answer = guarded.ask("/api/labels/run/train-0-0", "PUT", json={"label": "good"})
     assert answer.status_code == 401
@@ -100,6 +105,22 @@ def _raw(address, head):
         while part := connection.recv(4096):
             found += part
         return found
+
+
+@pytest.mark.slow
+def test_the_printed_address_works_with_any_token(tmp_path, monkeypatch):
+    monkeypatch.setenv("ESPALIER_UI_TOKEN", "a+b/c=d&e#f%41 enough")
+    write_run(tmp_path / "run", steps=1)
+    own = ("--cache", str(tmp_path / "cache"), "--labels", str(tmp_path / "labels.jsonl"))
+    process = started(str(tmp_path / "run"), "--port", "0", *own)
+    try:
+        address = process.stderr.readline().split()[-1]
+        with httpx2.Client(follow_redirects=True) as client:
+            assert client.get(address).status_code == 200
+            assert "token" not in str(client.get(address).url)
+    finally:
+        process.send_signal(2)
+        assert process.wait(20) == 0
 
 
 @pytest.mark.slow
