@@ -10,11 +10,12 @@ again, and the attempts of the former one are forgotten.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,10 +187,18 @@ class RunIndex:
                     self._done = number
                     self._wanted.notify_all()
 
-    def _make(self) -> None:
-        """Make the tables, if they are missing or of another version."""
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Within the block nobody else writes: no thread, and no other viewer with this cache."""
         with self._lock:
             self._cache.mkdir(parents=True, exist_ok=True)
+            with (self._cache / "index.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+
+    def _make(self) -> None:
+        """Make the tables, if they are missing or of another version."""
+        with self._alone():
             if _version(self._path) != _VERSION:
                 self._remove_files()
                 with closing(_opened(self._path)) as connection:
@@ -198,7 +207,7 @@ class RunIndex:
 
     def _discard(self) -> None:
         """Remove a damaged index: the next look makes it anew."""
-        with self._lock:
+        with self._alone():
             self._remove_files()
             self._is_made = False
 
@@ -209,7 +218,7 @@ class RunIndex:
     def _take_in_summaries(self) -> None:
         self._make()
         self._sources = sources_of(self._run_dir, self._cache)
-        with self._lock, closing(_opened(self._path)) as connection:
+        with self._alone(), closing(_opened(self._path)) as connection:
             for place, name in enumerate(SOURCES):
                 source = next((one for one in self._sources if one.name == name), None)
                 found = segments(source.folder, EPISODES) if source else []
@@ -219,7 +228,7 @@ class RunIndex:
 
     def _take_in_words(self) -> bool:
         """Index the words of some attempts; return whether any are left."""
-        with self._lock, closing(_opened(self._path)) as connection:
+        with self._alone(), closing(_opened(self._path)) as connection:
             row = connection.execute(
                 "SELECT id, source, number, path, worded FROM segments WHERE worded < bytes "
                 "ORDER BY source, number DESC LIMIT 1"

@@ -2,11 +2,15 @@
 
 import math
 import shutil
+import threading
+import time
 
 import pytest
 
 from espalier.records.episodes import EPISODES
 from espalier.records.streams import StreamRecord, StreamWriter, link_streams, segments
+from espalier_ui import run_index
+from espalier_ui.run_index import RunIndex
 from espalier_ui.runs import NoRunError
 from tests.factories.viewed_run import (
     NOW,
@@ -189,3 +193,25 @@ def test_a_group_is_found_without_reading_its_source(tmp_path):
             (plan,) = [row["detail"] for row in connection.execute(query)]
             assert f"INDEX {index} " in plan
     viewer.catalog.close()
+
+
+def test_two_viewers_with_one_cache_count_attempts_once(tmp_path, monkeypatch):
+    write_run(tmp_path / "run")
+    read = run_index.read_index
+
+    def slowly(*place):
+        found = list(read(*place))
+        time.sleep(0.1)
+        return iter(found)
+
+    monkeypatch.setattr(run_index, "read_index", slowly)
+    indexes = [RunIndex(tmp_path / "run", tmp_path / "cache") for _ in range(3)]
+    threads = [threading.Thread(target=one.follow, args=(30.0,)) for one in indexes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    indexes[0].follow(30.0)
+    assert indexes[0].state().attempts["train"] == 24
+    for one in indexes:
+        one.close()
