@@ -205,7 +205,7 @@ def test_a_newcomer_gets_weights_that_change_while_it_is_checked(
     servers, policy_dir, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(vllm_pool, "_LOOKS_EVERY_S", 0.02)
-    monkeypatch.setattr(vllm_pool, "_OTHERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(vllm_pool, "_OTHERS_WITHIN_S", 1.0)
     comes, engine, newer = servers[2], engine_of(servers), policy_at(tmp_path / "newer", b"newer")
     comes.is_dead = True
     is_checked, goes_on = threading.Event(), threading.Event()
