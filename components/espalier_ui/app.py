@@ -425,7 +425,7 @@ class ViewerApp:
 
 
 class _Guarded:
-    """ASGI middleware: the token, and the headers of every answer."""
+    """ASGI middleware that asks for the token, and sets the headers of every answer."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app, self._token = app, token

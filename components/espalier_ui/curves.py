@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from espalier.records.notices import NOTICES
 from espalier.records.step_figures import STEP_FIGURES, StepFigure, step_figure
 from espalier.records.streams import read_index, read_line, read_stream, segments
 from espalier_ui.sources import training_streams
@@ -70,10 +71,10 @@ class Curves:
         """Return the notices, oldest first: lines of the log, restarts, what detectors found."""
         with self._lock:
             streams = training_streams(self._run_dir)
-            found = segments(streams, "notices") if streams else []
+            found = segments(streams, NOTICES) if streams else []
             seen = _signature([segment.path for segment in found])
             if seen != self._seen.get("notices"):
-                read = read_stream(streams, "notices") if streams else iter(())
+                read = read_stream(streams, NOTICES) if streams else iter(())
                 notices = [_detected(one) if "detector" in one else _notice(one) for one in read]
                 self._notices = notices[-_MOST_NOTICES:]
                 self._seen["notices"] = seen

@@ -122,7 +122,7 @@ class Run:
     def _is_held(self) -> bool:
         """Whether the process in the run's lock file is alive on this machine.
 
-        The lock itself is not tried: a run that begins at this moment would be refused.
+        The lock is only read: taking it would refuse a run that begins at this moment.
         """
         try:
             number = int((self.path / ".lock").read_text(encoding="ascii").strip())

@@ -7,6 +7,20 @@ from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import RunState
 from espalier.records import NullTracker
 
+SMALL_CHAIN = {
+    "synthesis": {"train_tasks": 12, "dev_tasks": 4, "heldout_tasks": 6},
+    "splits": {"heldout_share": 0.3, "dev_share": 0.3},
+    "episode": {"max_turns": 2, "max_tokens": 96, "max_turn_tokens": 12},
+    "curriculum": {"candidates": 4, "rollouts_per_task": 2, "screening_rollouts": 0,
+                   "draw": "uniform"},
+    "warm_start": {"dev_questions": 4},
+    "training": {
+        "steps": 2, "tasks_per_step": 2, "group_size": 4, "minibatches": 1, "dev_questions": 4,
+        "evaluate_every": 2, "stop_after_idle_steps": 0,
+    },
+}  # fmt: skip
+"""Sections of a profile whose chain ends in seconds."""
+
 
 def chain_run(profile, run_dir, last="evaluate"):
     """Run the stages up to `last`; their manifests."""

@@ -12,22 +12,9 @@ from espalier.environments import family_of
 from espalier.policy.loading import save_policy
 from espalier.records import read_tasks
 from espalier.records.trajectory import read_trajectories
-from tests.factories.chains import chain_run
+from tests.factories.chains import SMALL_CHAIN, chain_run
 from tests.factories.sums_run import untaught_policy
 from tests.unit.docs.fences import FENCES
-
-SMALL = {
-    "synthesis": {"train_tasks": 12, "dev_tasks": 4, "heldout_tasks": 6},
-    "splits": {"heldout_share": 0.3, "dev_share": 0.3},
-    "episode": {"max_turns": 2, "max_tokens": 96, "max_turn_tokens": 12},
-    "curriculum": {"candidates": 4, "rollouts_per_task": 2, "screening_rollouts": 0,
-                   "draw": "uniform"},
-    "warm_start": {"dev_questions": 4},
-    "training": {
-        "steps": 2, "tasks_per_step": 2, "group_size": 4, "minibatches": 1, "dev_questions": 4,
-        "evaluate_every": 2, "stop_after_idle_steps": 0,
-    },
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -52,7 +39,7 @@ def problems(tmp_path):
 
 def profile_of(environment, model):
     return Profile.model_validate(
-        SMALL | {"environment": environment, "policy": {"model": str(model)}}
+        SMALL_CHAIN | {"environment": environment, "policy": {"model": str(model)}}
     )
 
 

@@ -9,7 +9,7 @@ from espalier.config import EnvironmentConfig, Profile
 from espalier.environments import Episode, StatefulFamily, family_of, make_task
 from espalier.policy.loading import save_policy
 from espalier.records import FinalAnswer, open_artifact
-from tests.factories.chains import chain_run
+from tests.factories.chains import SMALL_CHAIN, chain_run
 from tests.factories.sums_run import untaught_policy
 from tests.factories.viewed_run import Viewer
 
@@ -56,19 +56,10 @@ class Doubles(StatefulFamily[DoublesConfig]):
         yield FinalAnswer(task.verifier.gold[0])
 
 
-SMALL = {
+SMALL = SMALL_CHAIN | {
     "environment": {"name": NAME},
-    "synthesis": {"train_tasks": 12, "dev_tasks": 4, "heldout_tasks": 6},
-    "splits": {"heldout_share": 0.3, "dev_share": 0.3},
-    "episode": {"max_turns": 2, "max_tokens": 96, "max_turn_tokens": 12},
-    "curriculum": {"candidates": 4, "rollouts_per_task": 2, "screening_rollouts": 0,
-                   "draw": "uniform"},
-    "warm_start": {"dev_questions": 4},
-    "training": {
-        "steps": 3, "tasks_per_step": 2, "group_size": 4, "minibatches": 1, "dev_questions": 4,
-        "evaluate_every": 2, "stop_after_idle_steps": 0,
-    },
-}  # fmt: skip
+    "training": SMALL_CHAIN["training"] | {"steps": 3},
+}
 
 
 @pytest.mark.slow

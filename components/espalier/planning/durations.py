@@ -15,8 +15,8 @@ _HANDED_ON_S = 0.1
 _POLICY_LOAD_S = 1.0
 """Time to load a policy and its environment, in a stage that runs one."""
 _FIXED_SHARE = 0.31
-"""Share of a decoding step that every server takes, however few rows it has: on two cores of an AMD
-EPYC SmolLM2 decodes 430 tokens a second with 64 rows and 510 with 128."""
+"""Share of a decoding step's time that does not depend on the number of rows: on two cores of an
+AMD EPYC SmolLM2 decodes 430 tokens a second with 64 rows and 510 with 128."""
 _MOST_SIMULATED = 1024
 """Most attempts of a simulated step; of more, a part is simulated, at a part of the rate."""
 

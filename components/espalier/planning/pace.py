@@ -325,7 +325,7 @@ class _Simulation:
         self._at(self._now_s + learnt_s + learner.exchange_s, self._end_update)
 
     def _is_in_time(self, group: _Group, place: int) -> bool:
-        """Whether later steps can still learn from the group at a place among those left."""
+        """Whether a step can still learn from the group when `place` other groups go before it."""
         return place <= (group.version + self._bound - self._version) * self._attempts.groups
 
     def _end_update(self) -> None:

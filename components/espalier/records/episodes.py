@@ -34,7 +34,7 @@ EPISODES = "episodes"
 QUESTION_CHARACTERS = 160
 """Characters of a question or an answer in a summary."""
 _MOST_TOKENS = 1 << 26
-"""Of an attempt: a mask is short to write, however much memory it asks for."""
+"""Most tokens of an attempt that is read: a few bytes of `mask_runs` can ask for gigabytes."""
 
 
 class UpdateView(NamedTuple):

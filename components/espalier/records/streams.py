@@ -224,7 +224,7 @@ class StreamWriter:
         return self._folder / f".{self._stream}-{self._number:06}.jsonl"
 
     def _open_again(self, segment: Segment, kept: Sequence[IndexEntry], end: int) -> None:
-        """Make a segment with its first `end` bytes the one that is written.
+        """Continue a segment after its first `end` bytes, and drop the rest.
 
         Its bytes are copied: a copy in S3 that is under way has a link to the former file.
         """

@@ -284,7 +284,7 @@ class VllmClient:
 
 
 class OpenRequests:
-    """The completions that one server is asked for now; of one event loop."""
+    """Requests for completions that one server has not answered yet; for one event loop."""
 
     def __init__(self) -> None:
         self._models: dict[asyncio.Task[Answer | None], str] = {}

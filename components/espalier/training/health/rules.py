@@ -79,7 +79,7 @@ class VerdictShift:
 
     @property
     def is_active(self) -> bool:
-        """Whether it still holds: a jump is over once it is told."""
+        """Whether the fault goes on: never, as a jump is one moment."""
         return False
 
     def observe(self, row: Row) -> Finding | None:

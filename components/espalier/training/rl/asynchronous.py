@@ -75,7 +75,7 @@ class GroupPlan(NamedTuple):
 
 
 class Replica(ABC, Generic[W]):
-    """A roller that samples groups, and the weights that it samples from."""
+    """A roller that samples groups, with the weights that it uses."""
 
     takes_weights_in_flight = False
     """Whether `open` may be called while groups are in flight."""
