@@ -170,14 +170,19 @@ def _mbpp(path: Path, where: str, row: _Row, shown_tests: int, family: str) -> T
     trees = [parsed(f"{where}: test {number}", text) for number, text in enumerate(statements, 1)]
     setup = parsed(f"{where}: test_setup_code", row.test_setup_code)
     used = set[str]().union(*map(names_in, (*trees, setup)))
-    called = [name for name in _defined(gold) if name in used]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = [part.name for part in gold.body if isinstance(part, kinds)]
+    called = [name for name in defined if name in used]
     if not called:
         raise DataError(f"{where}: its tests call no function that its gold program defines")
     preamble: list[str] = []
     if unknown := used - set(called) - set(dir(builtins)):
         # official tests run in the program's namespace, and find the modules that it imports
-        imports = [part for part in gold.body if isinstance(part, ast.Import | ast.ImportFrom)]
-        preamble = [ast.unparse(part) for part in imports if _imported(part) & unknown]
+        for part in gold.body:
+            if isinstance(part, ast.Import | ast.ImportFrom):
+                names = {(alias.asname or alias.name).partition(".")[0] for alias in part.names}
+                if names & unknown:
+                    preamble.append(ast.unparse(part))
     if setup.body:
         preamble.append(row.test_setup_code)
     first = [name for name in called if f"{name}(" in statements[0]][:1]
@@ -196,15 +201,6 @@ def _mbpp(path: Path, where: str, row: _Row, shown_tests: int, family: str) -> T
     if tests.visible:
         question += " Your program must pass these tests:\n\n" + "\n".join(tests.visible)
     return _task(path, where, row, tests, question, row.program, "mbpp", family)
-
-
-def _defined(program: ast.Module) -> list[str]:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return [part.name for part in program.body if isinstance(part, kinds)]
-
-
-def _imported(statement: ast.Import | ast.ImportFrom) -> set[str]:
-    return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
 
 
 def _task(  # noqa: PLR0913 (the parts of a task)

@@ -101,12 +101,13 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
             assert sandboxes is not None, "only the schema of this tool is asked for"
             return await sandboxes.run(self._run_visible(sandboxes, task, program))
 
+        def python_runs() -> PythonRuns:
+            assert sandboxes is not None, "only the schema of this tool is asked for"
+            return SeparateRuns(sandboxes, self.settings.code_timeout_s)
+
         made: dict[str, Tool] = {
             "run_tests": Tool(run_tests, result_tag="tests", takes_code=True),
-            "python": python_tool(
-                lambda: _runs(sandboxes, self.settings.code_timeout_s),
-                self.settings.max_observation_characters,
-            ),
+            "python": python_tool(python_runs, self.settings.max_observation_characters),
         }
         return tuple(made[name] for name in self.settings.tools)
 
@@ -157,7 +158,17 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
             if weight:
                 said = -weight if answer is None else compile_term(judged[-1].report, weight)
                 own["compile"] = said
-            return own | self._match_terms(task, answer if compiled else None)
+
+            weights = {
+                SYNTAX: self.settings.syntax_weight,
+                DATA_FLOW: self.settings.data_flow_weight,
+            }
+            if any(weights.values()):
+                found = gold_matches(task, answer if compiled else None)
+                for name, weight in weights.items():
+                    if weight:
+                        own[name] = weight * found[name].score
+            return own
 
         def program(text: str) -> str:
             return program_in(text, unit_tests_of(played).entry_point)
@@ -168,14 +179,6 @@ class Code(SimpleFamily[CodeConfig], HasBenchmarks):
             further_terms=terms,
             read_answer=program,
         )
-
-    def _match_terms(self, task: Task, program: str | None) -> dict[str, float]:
-        """Return the terms that compare a compiling program with the gold one; 0 without one."""
-        weights = {SYNTAX: self.settings.syntax_weight, DATA_FLOW: self.settings.data_flow_weight}
-        if not any(weights.values()):
-            return {}
-        found = gold_matches(task, program)
-        return {name: weight * found[name].score for name, weight in weights.items() if weight}
 
     def has_text_answer(self, task: Task) -> bool:
         """Return False: a program is run."""
@@ -307,11 +310,6 @@ def program_in(text: str, wanted: str) -> str:
     defined = [(block, set(_DEFINED.findall(block))) for block in blocks]
     defining = [block for block, names in defined if wanted in names]
     return (defining or [block for block, names in defined if names] or blocks or [text])[-1]
-
-
-def _runs(sandboxes: PoolThread | None, timeout_s: float) -> PythonRuns:
-    assert sandboxes is not None, "only the schema of this tool is asked for"
-    return SeparateRuns(sandboxes, timeout_s)
 
 
 def _all_pass(number: int) -> str:

@@ -20,7 +20,7 @@ from espalier.rewards.code_match import (
 )
 from espalier_environments.code.inside.program import completed
 from espalier_environments.code.syntax import bounded_tree
-from espalier_environments.code.unit_tests import UnitTests, unit_tests_of
+from espalier_environments.code.unit_tests import unit_tests_of
 
 SYNTAX, DATA_FLOW = "syntax_match", "data_flow_match"
 """Names of the reward terms."""
@@ -43,14 +43,10 @@ def gold_matches(task: Task, program: str | None) -> Mapping[str, CodeMatch]:
             "environment.syntax_weight and data_flow_weight compare with it; set both to 0"
         ) from error
     try:
-        found = _read(tests, program or "")
+        found = code_parts(_tree(tests.prompt, tests.entry_point, program or ""))
     except SyntaxError:
         found = code_parts(ast.Module([], []))
     return {SYNTAX: syntax_match(found, wanted), DATA_FLOW: data_flow_match(found, wanted)}
-
-
-def _read(tests: UnitTests, program: str) -> CodeParts:
-    return code_parts(_tree(tests.prompt, tests.entry_point, program))
 
 
 @lru_cache(maxsize=4096)

@@ -59,8 +59,14 @@ def completed(
     """
     if not prompt:
         return read(answer)
-    if _defines(answer, name, parse):
+    try:
+        statements = parse(answer).body
+    except SyntaxError:
+        statements = []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    if any(isinstance(part, kinds) and part.name == name for part in statements):
         return read(f"{head_of(prompt, name)}\n{answer}")
+
     try:
         return read(prompt + answer)
     except SyntaxError:
@@ -85,15 +91,6 @@ def _parsed(text: str) -> ast.Module:
         return ast.parse(text)
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxError(str(error)) from error
-
-
-def _defines(text: str, name: str, parse: Callable[[str], ast.Module]) -> bool:
-    try:
-        body = parse(text).body
-    except SyntaxError:
-        return False
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return any(isinstance(part, kinds) and part.name == name for part in body)
 
 
 class Caught:
