@@ -148,7 +148,9 @@ class AirlineTools(ServiceTools):
 
         user = self._state.edit("users", user_id)
         self._deduct(user, payment_methods)
-        reservation_id = self._new_reservation_id()
+        # there are three ids: a fourth reservation of an episode replaces the third
+        free = (key for key in _NEW_RESERVATIONS if not self._state.find("reservations", key))
+        reservation_id = next(free, _NEW_RESERVATIONS[-1])
         reservation: Record = {
             "reservation_id": reservation_id,
             "user_id": user_id,
@@ -238,11 +240,6 @@ class AirlineTools(ServiceTools):
         return f"{user_id} has the new certificate {new} of {amount} dollars"
 
     # ------------------------------------------------------------------------------ parts
-
-    def _new_reservation_id(self) -> str:
-        """Return one of three ids; a fourth reservation in an episode replaces the third."""
-        free = (key for key in _NEW_RESERVATIONS if not self._state.find("reservations", key))
-        return next(free, _NEW_RESERVATIONS[-1])
 
     def _priced(self, flight: Record, cabin: JsonValue, seats: int) -> Record:
         """Return a flight to be booked, with price and airports.

@@ -58,17 +58,14 @@ def _value(node: ast.expr) -> Number:
         case ast.UnaryOp(op, operand) if type(op) in _UNARY:
             return _UNARY[type(op)](_value(operand))
         case ast.BinOp(left, ast.Pow(), right):
-            return _power(_value(left), _value(right))
+            base, exponent = _value(left), _value(right)
+            if abs(exponent) > _MAX_EXPONENT or abs(base) > _MAX_MAGNITUDE:
+                raise OverflowError("too large a power")
+            found = base**exponent
+            if isinstance(found, complex):
+                raise ValueError("no real number")
+            return found
         case ast.BinOp(left, op, right) if type(op) in _BINARY:
             return _BINARY[type(op)](_value(left), _value(right))
         case _:
             raise ValueError("no arithmetic")
-
-
-def _power(base: Number, exponent: Number) -> Number:
-    if abs(exponent) > _MAX_EXPONENT or abs(base) > _MAX_MAGNITUDE:
-        raise OverflowError("too large a power")
-    found = base**exponent
-    if isinstance(found, complex):
-        raise ValueError("no real number")
-    return found

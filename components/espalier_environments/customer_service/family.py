@@ -171,26 +171,25 @@ class CustomerService(SimpleFamily[CustomerServiceConfig], HasBenchmarks):
 
     @contextmanager
     def _environments_over(self, database: Database) -> Generator[Environments]:
-        user = self.settings.user
+        config = self.settings.user
         with ExitStack() as opened:
             models = (
-                opened.enter_context(ModelThread(user))
-                if isinstance(user, EndpointUserConfig)
+                opened.enter_context(ModelThread(config))
+                if isinstance(config, EndpointUserConfig)
                 else None
             )
-            yield self.environments_by(
-                self.tools(),
-                lambda task: self._rules_of(task, database, self._reply_of(task, models)),
-            )
 
-    def _reply_of(self, task: Task, models: ModelThread | None) -> Reply:
-        """Return the user of a task: a model if one is configured, otherwise the script."""
-        if models is not None:
-            return EndpointUser(models, str(task.arguments["instruction"]), task.question).reply
-        facts = cast("Mapping[str, str]", task.arguments.get("facts", {}))
-        user = self.settings.user
-        reminders = user.reminders if isinstance(user, ScriptedUserConfig) else 0
-        return ScriptedUser(facts, reminders=reminders).reply
+            def rules_of(task: Task) -> EpisodeRules:
+                if models is not None:
+                    instruction = str(task.arguments["instruction"])
+                    user = EndpointUser(models, instruction, task.question)
+                else:
+                    facts = cast("Mapping[str, str]", task.arguments.get("facts", {}))
+                    reminders = config.reminders if isinstance(config, ScriptedUserConfig) else 0
+                    user = ScriptedUser(facts, reminders=reminders)
+                return self._rules_of(task, database, user.reply)
+
+            yield self.environments_by(self.tools(), rules_of)
 
     def _rules_of(self, task: Task, database: Database, reply: Reply) -> EpisodeRules:
         """Return the rules of one episode, with its own copy of the database."""

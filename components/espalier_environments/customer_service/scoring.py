@@ -43,7 +43,13 @@ def is_told(outputs: Sequence[str], replies: Sequence[str]) -> bool:
     "I do not know" tells no, and an output with a comma can never be told.
     """
     heard = [_plain(reply) for reply in replies]
-    return all(any(_stands_in(_plain(output), reply) for reply in heard) for output in outputs)
+    for output in outputs:
+        wanted = _plain(output)
+        sign = r"(?<!\W-)(?<!^-)" if wanted[:1].isdigit() else ""
+        pattern = rf"(?<!\w)(?<!\d\.){sign}{re.escape(wanted)}(?!\w)(?!\.\d)"
+        if not any(re.search(pattern, reply) for reply in heard):
+            return False
+    return True
 
 
 def _plain(text: str) -> str:
@@ -54,11 +60,6 @@ _PLAIN = str.maketrans(
     dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-") | {",": None}
 )
 """Commas do not count, and a minus has one sign."""
-
-
-def _stands_in(wanted: str, text: str) -> bool:
-    sign = r"(?<!\W-)(?<!^-)" if wanted[:1].isdigit() else ""
-    return bool(re.search(rf"(?<!\w)(?<!\d\.){sign}{re.escape(wanted)}(?!\w)(?!\.\d)", text))
 
 
 def is_solved(
@@ -81,17 +82,12 @@ def is_solved(
         database: as it was before the episode.
     """
     outputs = outputs_of(task)
-    if task.metadata.source == MADE_SHOP and not is_told(
-        outputs, [_values(text) for text in shown]
-    ):
-        return False
+    if task.metadata.source == MADE_SHOP:
+        values = [re.sub(r'["{}\[\]:,]', " ", text) for text in shown]  # without JSON's punctuation
+        if not is_told(outputs, values):
+            return False
     gold = final_digest(domain, database, gold_actions(task), task)
     return digest == gold and is_told(outputs, replies)
-
-
-def _values(result: str) -> str:
-    """Return a result without the punctuation of JSON."""
-    return re.sub(r'["{}\[\]:,]', " ", result)
 
 
 def written_actions(answer: str) -> tuple[ToolCall, ...] | None:
