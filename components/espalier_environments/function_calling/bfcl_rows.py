@@ -228,20 +228,18 @@ def _conversations(path: Path, family: str) -> list[Task]:
                 raise DataError(
                     f"{where}: no service is called {name[:_MAX_NAME]}; known: {', '.join(APIS)}"
                 )
-            if name not in documents:
-                read = read_rows(folder / DOCUMENTS[name], _Document)
-                documents[name] = [one for _, one in read]
-                _check_documents(folder / DOCUMENTS[name], name, documents[name])
+            if name in documents:
+                continue
+            read = read_rows(folder / DOCUMENTS[name], _Document)
+            documents[name] = [one for _, one in read]
+            known = tool_names(APIS[name])
+            if unknown := [one.name for one in documents[name] if one.name not in known]:
+                raise DataError(f"{folder / DOCUMENTS[name]}: {name} has no tool {unknown[0]}")
         try:
             tasks.append(_conversation(row, answers[row.id], documents, family))
         except (DataError, ValueError) as error:
             raise DataError(f"{where}: {str(error)[:1000]}") from error
     return tasks
-
-
-def _check_documents(path: Path, service: str, documents: Sequence[_Document]) -> None:
-    if unknown := [one.name for one in documents if one.name not in tool_names(APIS[service])]:
-        raise DataError(f"{path}: {service} has no tool {unknown[0]}")
 
 
 def _conversation(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -82,7 +82,10 @@ class Conversation:
         self._services = services_of(task)
         self._waiting = list(cast("list[str]", task.arguments["turns"]))
         offered = offered_in(task)
-        self.tools = [DescribedTool(spec, self._player(name)) for name, spec in offered.by_document]
+        self.tools = [
+            DescribedTool(spec, partial(self._services.call, name))
+            for name, spec in offered.by_document
+        ]
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -93,9 +96,6 @@ class Conversation:
         """Return the user's next turn, whatever the policy said; None after the last."""
         self._services.end_turn()
         return self._waiting.pop(0) if self._waiting else None
-
-    def _player(self, tool: str) -> Callable[[JsonObject], ToolOutput]:
-        return partial(self._services.call, tool)
 
 
 def conversation_fault(task: Task, turns: Sequence[Turn]) -> str:

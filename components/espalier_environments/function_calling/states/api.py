@@ -115,7 +115,8 @@ def play(api: Api, tool: str, arguments: Mapping[str, Any]) -> str:
         answered = getattr(api, tool)(**copy.deepcopy(dict(arguments)))
         return _text(answered)
     except FAULTS as error:
-        raise ToolError(f"{tool} cannot be called so: {_brief(error)}") from error
+        brief = f"{type(error).__name__}: {error}"[:200]
+        raise ToolError(f"{tool} cannot be called so: {brief}") from error
 
 
 def _text(answered: object) -> str:
@@ -128,7 +129,3 @@ def _text(answered: object) -> str:
         except TypeError:  # a complex number: the root of a negative one
             return str(answered)  # pyright: ignore[reportUnknownArgumentType] (a dict of anything)
     return str(answered)
-
-
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:200]

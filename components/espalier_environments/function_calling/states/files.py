@@ -39,11 +39,6 @@ class Extent(NamedTuple):
     """Characters of all paths and texts."""
 
 
-def _extent_of_file(file: File) -> Extent:
-    # a call may give a file anything as its text
-    return Extent(0, 0, len(file.content) if isinstance(file.content, str) else 0)  # pyright: ignore[reportUnnecessaryIsInstance]
-
-
 class Folder:
     """A folder, and the folder it was created in."""
 
@@ -76,7 +71,12 @@ class Folder:
         known[place] = None
         entries = characters = levels = 0
         for name, entry in self.contents.items():
-            below = _extent_of_file(entry) if isinstance(entry, File) else entry.extent(known)
+            if isinstance(entry, File):
+                # a call may give a file anything as its text
+                is_text = isinstance(entry.content, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+                below = Extent(0, 0, len(entry.content) if is_text else 0)
+            else:
+                below = entry.extent(known)
             entries += 1 + below.entries
             characters += (1 + len(name)) * (1 + below.entries) + below.characters
             levels = max(levels, 1 + below.levels)
@@ -170,7 +170,9 @@ class GorillaFileSystem(Api):
             return {"terminal_output": content}
         if file_name not in self._current.contents:
             return {"error": f"echo: {file_name}: no such file"}
-        file = self._named(file_name)
+        file = self._current.contents[file_name]
+        if isinstance(file, Folder):
+            raise TypeError(f"{file_name} is a folder")
         before, file.content = file.content, content
         self._undo_beyond_limits(lambda: setattr(file, "content", before))
         return None
@@ -351,12 +353,6 @@ class GorillaFileSystem(Api):
     def _file(self, name: str) -> File | None:
         entry = self._current.contents.get(name)
         return entry if isinstance(entry, File) else None
-
-    def _named(self, name: str) -> File:
-        entry = self._current.contents[name]
-        if isinstance(entry, Folder):
-            raise TypeError(f"{name} is a folder")
-        return entry
 
     def _folder_at(self, path: str | None) -> Folder | None:
         if path is None or path == ".":

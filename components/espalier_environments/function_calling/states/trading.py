@@ -25,6 +25,12 @@ _QUOTES = {
 }
 _QUOTE_KEYS = ("price", "percent_change", "volume", "MA(5)", "MA(20)")
 """Keys of `_QUOTES`, the default prices (DEFAULT_STATE of `trading_bot.py`)."""
+_ORDERS = (
+    (12345, "Buy", "AAPL", 210.65, 10, "Completed"),
+    (12446, "Sell", "GOOG", 2840.56, 5, "Pending"),
+)
+_ORDER_KEYS = ("id", "order_type", "symbol", "price", "amount", "status")
+"""Keys of `_ORDERS`, the default orders."""
 _SYMBOLS = {
     "Apple": "AAPL", "Google": "GOOG", "Tesla": "TSLA", "Microsoft": "MSFT", "Nvidia": "NVDA",
     "Zeta Corp": "ZETA", "Alpha Tech": "ALPH", "Omega Industries": "OMEG", "Quasar Ltd.": "QUAS",
@@ -32,15 +38,6 @@ _SYMBOLS = {
 }  # fmt: skip
 _SECTORS = {"Technology": ("AAPL", "GOOG", "MSFT", "NVDA"), "Automobile": ("TSLA", "F", "GM")}
 _NOT_LOGGED_IN = {"error": "log in first"}
-
-
-def _first_orders() -> dict[int, dict[str, Any]]:
-    rows = (
-        (12345, "Buy", "AAPL", 210.65, 10, "Completed"),
-        (12446, "Sell", "GOOG", 2840.56, 5, "Pending"),
-    )
-    keys = ("id", "order_type", "symbol", "price", "amount", "status")
-    return {row[0]: dict(zip(keys, row, strict=True)) for row in rows}
 
 
 class TradingBot(Api):
@@ -53,7 +50,9 @@ class TradingBot(Api):
     }  # fmt: skip
 
     def _begin(self, config: dict[str, Any]) -> None:
-        orders: dict[Any, Any] = config.get("orders", _first_orders())
+        orders: dict[Any, Any] = config.get(
+            "orders", {row[0]: dict(zip(_ORDER_KEYS, row, strict=True)) for row in _ORDERS}
+        )
         self.orders = {
             int(key) if isinstance(key, str) and key.isdecimal() else key: order
             for key, order in orders.items()
