@@ -9,7 +9,7 @@ from typing import NamedTuple
 from espalier.config import SplitsConfig
 from espalier.environments.family import dealt_split, make_task
 from espalier.records import DataError, Split, Task
-from espalier_environments.procedural.config import GeneratorConfig, ProceduralConfig
+from espalier_environments.procedural.config import ProceduralConfig
 from espalier_environments.procedural.generators import Generators, Item, Knobs
 
 _BATCH = 100
@@ -77,21 +77,12 @@ class Drawing:
         self._generators = generators
         self._seed = config.seed
         self._weights = [one.weight for one in config.generators]
-        self._sources = [
-            [
-                (level, _Source(level, generators, config.seed * _PLACES_PER_SEED))
-                for level in self._levels(one)
-            ]
-            for one in config.generators
-        ]
-
-    def _levels(self, config: GeneratorConfig) -> list[Level]:
-        knobs = (
-            self._generators.levels(config.name, config.curriculum)
-            if config.curriculum
-            else config.levels
-        )
-        return [Level(config.name, number, one) for number, one in enumerate(knobs, start=1)]
+        start = config.seed * _PLACES_PER_SEED
+        self._sources: list[list[tuple[Level, _Source]]] = []
+        for one in config.generators:
+            knobs = generators.levels(one.name, one.curriculum) if one.curriculum else one.levels
+            levels = [Level(one.name, number, own) for number, own in enumerate(knobs, start=1)]
+            self._sources.append([(level, _Source(level, generators, start)) for level in levels])
 
     def tasks(self, split: Split, count: int) -> list[Task]:
         """Return up to `count` tasks in random order, in proportion to the weights.

@@ -131,7 +131,14 @@ class WorkedReading:
     def write(self, rng: random.Random) -> Log:
         """Return a worked answer under its shuffled prompt."""
         task = rng.choice(self._tasks)
-        return Log(_plain_words_shuffled(rng, task.question), (_worked_answer(task),))
+        # alphabetic words change places; worked steps use the numbers in their order, so that
+        # shuffled numbers would leave nothing to copy from
+        words = task.question.split()
+        places = [place for place, word in enumerate(words) if word.isalpha()]
+        shuffled = [words[place] for place in rng.sample(places, len(places))]
+        for place, word in zip(places, shuffled, strict=True):
+            words[place] = word
+        return Log(" ".join(words), (_worked_answer(task),))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """Yield questions, thoughts and answers."""
@@ -139,20 +146,6 @@ class WorkedReading:
         for task in self._tasks:
             answer = _worked_answer(task)
             yield from (task.question, answer.thought or "", answer.text)
-
-
-def _plain_words_shuffled(rng: random.Random, question: str) -> str:
-    """Return the question with its alphabetic words shuffled and everything else in place.
-
-    Worked steps use the numbers in their order, so shuffling numbers would leave nothing to copy
-    from.
-    """
-    words = question.split()
-    places = [place for place, word in enumerate(words) if word.isalpha()]
-    shuffled = [words[place] for place in rng.sample(places, len(places))]
-    for place, word in zip(places, shuffled, strict=True):
-        words[place] = word
-    return " ".join(words)
 
 
 def answer_in(text: str) -> str:

@@ -61,10 +61,8 @@ def _simple_equations(question: str) -> _Steps | None:
             factor += int(f"{sign}{number or 1}")
         elif number:
             added += int(sign + number)
-    return _solved(factor, added, int(found[2]))
 
-
-def _solved(factor: int, added: int, right: int) -> _Steps | None:
+    right = int(found[2])
     left = right - added
     if factor == 0 or left % factor:
         return None
