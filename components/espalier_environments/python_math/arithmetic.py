@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import NamedTuple
 
 from espalier.records import Split
@@ -34,17 +34,13 @@ class Operation(NamedTuple):
     """Whether it is an addition or subtraction, which commute when adjacent."""
 
 
-def _shared(value: int, parts: int) -> int:
-    return value // parts
-
-
 OPERATIONS: dict[str, Operation] = {
     kind.label: kind
     for kind in (
         Operation("add", 1, "x += {0}", operator.add, is_sum=True),
         Operation("take", 1, "x -= {0}", operator.sub, is_sum=True),
         Operation("times", 1, "x *= {0}", operator.mul, is_sum=False),
-        Operation("share", 1, "x //= {0}", _shared, is_sum=False),
+        Operation("share", 1, "x //= {0}", operator.floordiv, is_sum=False),
         Operation("add groups", 2, "x += {0} * {1}", operator.add, is_sum=True),
         Operation("take groups", 2, "x -= {0} * {1}", operator.sub, is_sum=True),
     )
@@ -83,7 +79,10 @@ class Calculation:
     @property
     def values(self) -> tuple[int, ...]:
         """The start and the value after each step; the result is last."""
-        return tuple(accumulate(self.changes, _applied, initial=self.start))
+        values = [self.start]
+        for change in self.changes:
+            values.append(change.applied(values[-1]))
+        return tuple(values)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -114,9 +113,15 @@ class Calculation:
         """
         text, is_first = str(self.start), True
         for kind, group in groupby(self.changes, key=_exchangeable):
-            terms = sorted(_term(change) for change in group)
+            terms: list[str] = []
+            for change in group:
+                sign = change.operation.line.split()[1].rstrip("=")
+                terms.append(f"{sign}{math.prod(change.numbers)}")
             if is_first and kind != "share":
-                terms, text = sorted([_first_term(kind, self.start), *terms]), ""
+                sign = "+" if kind == "sum" else "*"
+                terms.append(f"{sign}{self.start}")
+                text = ""
+            terms.sort()
             text, is_first = f"({text}{''.join(terms)})", False
         return text
 
@@ -128,18 +133,5 @@ def calculation_split(calculation: Calculation) -> Split:
     return "train" if bucket < 6 else "dev" if bucket == 6 else "heldout"
 
 
-def _applied(value: int, change: Change) -> int:
-    return change.applied(value)
-
-
 def _exchangeable(change: Change) -> str:
     return "sum" if change.operation.is_sum else change.label
-
-
-def _first_term(kind: str, start: int) -> str:
-    return f"+{start}" if kind == "sum" else f"*{start}"
-
-
-def _term(change: Change) -> str:
-    sign = change.operation.line.split()[1].rstrip("=")
-    return f"{sign}{math.prod(change.numbers)}"

@@ -76,13 +76,6 @@ def _num_bytes(result: ExecResult) -> int:
     return _OVERHEAD_BYTES + len(result.stdout) + len(result.stderr)
 
 
-def _is_final(result: ExecResult) -> bool:
-    """Return whether the program ended by itself, at its last line or with an error."""
-    ended = result.exit_status in (0, 1) and result.killed_by is None
-    touched = result.truncated or result.stderr.rstrip().endswith(b"MemoryError")
-    return ended and not touched
-
-
 class CalculatingRuns(SeparateRuns):
     """Runs programs like `SeparateRuns`, but shares the results of those that only calculate.
 
@@ -111,7 +104,10 @@ class CalculatingRuns(SeparateRuns):
             if code in known.results or code in known.unsettled:
                 return known.results.get(code)
             result = await super()._run(code)
-            if _is_final(result):
+            # kept if the program ended by itself, at its last line or with an error
+            ended = result.exit_status in (0, 1) and result.killed_by is None
+            touched = result.truncated or result.stderr.rstrip().endswith(b"MemoryError")
+            if ended and not touched:
                 known.results[code] = result
             return result
         finally:

@@ -91,7 +91,10 @@ def make_math_questions(
         if own:
             found = [_own_question(dealt) for dealt in own if dealt.split == split]
         else:
-            found = _stories(split, asked[split], profile, funnel)
+            generator = StoryGenerator(split, config, profile.seed, funnel)
+            wording = random.Random(f"{profile.seed}/{split}/wording")
+            drawn = generator.calculations(asked[split])
+            found = [_story_question(calculation, split, wording) for calculation in drawn]
         rng.shuffle(found)
         if len(found) > asked[split]:
             funnel.count(f"{split}.own_questions", "more_than_asked_for", len(found) - asked[split])
@@ -102,14 +105,6 @@ def make_math_questions(
             "environment.problems, or raise splits.heldout_share and splits.dev_share"
         )
     return questions
-
-
-def _stories(split: Split, count: int, profile: Profile, funnel: Funnel) -> list[MathQuestion]:
-    generator = StoryGenerator(split, profile.synthesis, profile.seed, funnel)
-    rng = random.Random(f"{profile.seed}/{split}/wording")
-    return [
-        _story_question(calculation, split, rng) for calculation in generator.calculations(count)
-    ]
 
 
 def _story_question(calculation: Calculation, split: Split, rng: random.Random) -> MathQuestion:

@@ -40,7 +40,11 @@ class ScratchWriter:
     def write(self, rng: random.Random) -> Log:
         """Return one log; depends on the state of `rng` only."""
         steps = rng.choices(range(1, len(_STEP_WEIGHTS) + 1), _STEP_WEIGHTS)[0]
-        changes = [self._change(rng) for _ in range(steps)]
+        changes: list[Change] = []
+        for _ in range(steps):
+            operation = OPERATIONS[rng.choice(tuple(OPERATIONS))]
+            numbers = [rng.randint(2, _LARGEST_NUMBER) for _ in range(operation.num_numbers)]
+            changes.append(Change(operation.label, tuple(numbers)))
         calculation = Calculation(rng.randint(2, _LARGEST_NUMBER), tuple(changes))
         result = str(rng.randrange(10 ** rng.randint(*_DIGITS)))
         pieces = (
@@ -51,7 +55,13 @@ class ScratchWriter:
             result,
             FinalAnswer(rf"\boxed{{{result}}}", "answer"),
         )
-        return Log(self._prompt(calculation, rng), pieces)
+
+        # the numbers in order, each after some noise words, with more noise at the end
+        words: list[str] = []
+        for number in (*map(str, calculation.numbers), ""):
+            words += rng.choices(self._words, k=rng.randrange(1, _MAX_NOISE_WORDS + 1))
+            words.append(number)
+        return Log(" ".join(words).strip(), pieces)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """Yield texts for the tokenizer: plans, programs and answers."""
@@ -62,16 +72,3 @@ class ScratchWriter:
             # with the same spaces as between the tags of an episode
             yield f" {call.thought}   {call.calls[0].arguments['code']} "
             yield f" {answer.thought}   {answer.text} "
-
-    def _change(self, rng: random.Random) -> Change:
-        operation = OPERATIONS[rng.choice(tuple(OPERATIONS))]
-        numbers = [rng.randint(2, _LARGEST_NUMBER) for _ in range(operation.num_numbers)]
-        return Change(operation.label, tuple(numbers))
-
-    def _prompt(self, calculation: Calculation, rng: random.Random) -> str:
-        """Return the numbers in order, each after some noise words, with more noise at the end."""
-        words: list[str] = []
-        for number in (*map(str, calculation.numbers), ""):
-            words += rng.choices(self._words, k=rng.randrange(1, _MAX_NOISE_WORDS + 1))
-            words.append(number)
-        return " ".join(words).strip()

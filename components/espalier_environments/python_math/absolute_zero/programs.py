@@ -57,15 +57,26 @@ def chain_proposals(steps: int, num_inputs: int, rng: random.Random) -> Iterator
     generator = StoryGenerator("train", config, rng.getrandbits(48), Funnel())
     for calculation in generator.calculations(_DRAWS):
         starts = _starts(calculation, num_inputs, rng)
-        if len(starts) == num_inputs:
-            yield Proposal(
-                program=_program(calculation),
-                parameters=VARIABLE,
-                inputs=tuple(map(str, starts)),
-                expression=_expression(calculation),
-                steps=steps,
-                kind=" > ".join(change.label for change in calculation.changes),
-            )
+        if len(starts) != num_inputs:
+            continue
+
+        lines = [change.line for change in calculation.changes]
+        body = "\n    ".join([*lines, f"return {VARIABLE}"])
+
+        # one expression: `x += 14`, `x *= 3` becomes `((x) + (14)) * (3)`
+        expression = VARIABLE
+        for line in lines:
+            _, operator, operand = line.split(" ", 2)
+            expression = f"({expression}) {operator.removesuffix('=')} ({operand})"
+
+        yield Proposal(
+            program=f"def f({VARIABLE}):\n    {body}",
+            parameters=VARIABLE,
+            inputs=tuple(map(str, starts)),
+            expression=expression,
+            steps=steps,
+            kind=" > ".join(change.label for change in calculation.changes),
+        )
 
 
 def _starts(calculation: Calculation, count: int, rng: random.Random) -> list[int]:
@@ -81,21 +92,6 @@ def _starts(calculation: Calculation, count: int, rng: random.Random) -> list[in
         ):
             found.append(start)
     return found
-
-
-def _program(calculation: Calculation) -> str:
-    lines = [change.line for change in calculation.changes]
-    body = "\n    ".join([*lines, f"return {VARIABLE}"])
-    return f"def f({VARIABLE}):\n    {body}"
-
-
-def _expression(calculation: Calculation) -> str:
-    """Return one expression: `x += 14`, `x *= 3` becomes `((x) + (14)) * (3)`."""
-    text = VARIABLE
-    for change in calculation.changes:
-        _, operator, operand = change.line.split(" ", 2)
-        text = f"({text}) {operator.removesuffix('=')} ({operand})"
-    return text
 
 
 MAX_PROGRAM_CHARACTERS = 1500
@@ -146,7 +142,9 @@ def screened(text: str) -> Screened | str:
         if fault:
             return fault
         [function] = [node for node in tree.body if _is_function(node)]
-        _strip_docstrings(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
         return _screened(tree, function)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "not_python"
@@ -170,8 +168,16 @@ def _fault(tree: ast.Module) -> str:
     functions = [node for node in tree.body if _is_function(node)]
     if len(functions) != 1:
         return "defines_no_f"
-    if not _is_plain(functions[0]):
+
+    # one to four positional parameters, and no decorator
+    function = functions[0]
+    assert isinstance(function, ast.FunctionDef), "only functions are kept above"
+    found = function.args
+    others = (found.posonlyargs, found.kwonlyargs, found.defaults, function.decorator_list)
+    has_others = any(others) or found.vararg is not None or found.kwarg is not None
+    if has_others or not 1 <= len(found.args) <= _MAX_PARAMETERS:
         return "arguments_of_another_shape"
+
     if not all(isinstance(node, _AT_TOP) for node in tree.body):
         return "does_more_than_define"
     faults = (_forbidden(node) for node in ast.walk(tree))
@@ -203,21 +209,6 @@ def _is_hidden(name: str) -> bool:
 
 def _is_function(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == FUNCTION
-
-
-def _is_plain(node: ast.stmt) -> bool:
-    """Return whether a function has one to four positional parameters and no decorator."""
-    assert isinstance(node, ast.FunctionDef), "the caller passes functions only"
-    found = node.args
-    others = (found.posonlyargs, found.kwonlyargs, found.defaults, node.decorator_list)
-    has_others = any(others) or found.vararg is not None or found.kwarg is not None
-    return not has_others and 1 <= len(found.args) <= _MAX_PARAMETERS
-
-
-def _strip_docstrings(tree: ast.Module) -> None:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
 
 
 _AT_TOP = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign)

@@ -151,15 +151,22 @@ class ChainDrafts:
     def __call__(self, order: ProposalRequest) -> list[TaskDraft | str]:
         """Return drafts for the requested number of tasks, with some spare."""
         rng = random.Random(order.seed)
-        weights = _weights(order, self._kinds)
+
+        # each kind is drawn by the rewards that its tasks earned
+        earned: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for signature, reward in order.earned.items():
+            kind, *changes = signature.split(" > ")
+            earned[kind, len(changes)].append(reward)
+        weights = [weight_of(earned[KINDS[asked], steps]) for asked, steps in self._kinds]
+
         sources: dict[tuple[UnknownPart, int], Iterator[Proposal]] = {}
         found: list[TaskDraft | str] = []
         for _ in range(_PROPOSALS_PER_TASK * order.num_tasks):
-            asked, steps = kind = rng.choices(self._kinds, weights)[0]
-            if kind not in sources:
+            asked, steps = drawn = rng.choices(self._kinds, weights)[0]
+            if drawn not in sources:
                 draw = random.Random(rng.getrandbits(48))
-                sources[kind] = chain_proposals(steps, num_inputs(asked), draw)
-            if (proposal := next(sources[kind], None)) is not None:
+                sources[drawn] = chain_proposals(steps, num_inputs(asked), draw)
+            if (proposal := next(sources[drawn], None)) is not None:
                 found.append(TaskDraft(proposal, asked))
         return found
 
@@ -185,7 +192,12 @@ def tasks_from(
     for draft, cases in zip(drafts, results, strict=True):
         if len(tasks) == order.num_tasks:
             break
-        found = _task(draft, cases)
+        if isinstance(draft, str):
+            found = draft
+        elif isinstance(cases, str):
+            found = cases
+        else:
+            found = triple_task(draft.proposal, cases, draft.asked)
         if isinstance(found, str):
             refused[found] += 1
         elif str(found.extra["query"]) in asked_before:
@@ -194,18 +206,3 @@ def tasks_from(
             asked_before.add(str(found.extra["query"]))
             tasks.append(found)
     return ProposedTasks(tasks, refused)
-
-
-def _task(draft: TaskDraft | str, cases: Found) -> Task | str:
-    if isinstance(draft, str):
-        return draft
-    return cases if isinstance(cases, str) else triple_task(draft.proposal, cases, draft.asked)
-
-
-def _weights(order: ProposalRequest, kinds: Sequence[tuple[UnknownPart, int]]) -> list[float]:
-    """Return the sampling weight of each kind, from the rewards that its tasks earned."""
-    earned: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for signature, reward in order.earned.items():
-        kind, *steps = signature.split(" > ")
-        earned[kind, len(steps)].append(reward)
-    return [weight_of(earned[KINDS[asked], steps]) for asked, steps in kinds]
