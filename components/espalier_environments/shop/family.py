@@ -124,18 +124,16 @@ class Shop(SimpleFamily[ShopConfig], HasBenchmarks, ProposesTasks, RelabelsFailu
         counts: dict[Split, int] = {
             "train": asked.train_tasks, "dev": asked.dev_tasks, "heldout": asked.heldout_tasks,
         }  # fmt: skip
-        found: dict[Split, Sequence[FamilyQuestion]] = {
-            split: [PlainQuestion(task) for task in self._public_tasks(shop, split)[:count]]
-            for split, count in counts.items()
-        }
+        found: dict[Split, Sequence[FamilyQuestion]] = {}
+        for split, count in counts.items():
+            distinct: dict[str, Task] = {}
+            for goal in shop.goals_of(split, self.profile.splits):
+                task = goal_task(goal, family=self.name, split=split, source="webshop")
+                distinct[task.task_id] = task
+            found[split] = [PlainQuestion(task) for task in list(distinct.values())[:count]]
         if empty := [split for split, tasks in found.items() if not tasks]:
             raise DataError(f"{self.settings.catalogue}: no goal for {', '.join(empty)}")
         return found
-
-    def _public_tasks(self, shop: PublicShop, split: Split) -> list[Task]:
-        goals = shop.goals_of(split, self.profile.splits)
-        tasks = (goal_task(goal, family=self.name, split=split, source="webshop") for goal in goals)
-        return list({task.task_id: task for task in tasks}.values())
 
     def tasks(self, split: Split, count: int) -> Sequence[Task]:
         """Return goals for the split's products in the generated catalogue."""

@@ -58,7 +58,9 @@ class ShopHindsight:
             return Rejected("nothing_bought")
         if not self._is_of_training(purchase.product):
             return Rejected(OF_ANOTHER_SPLIT)
-        visit = _from_last_search(made)
+        # a search discards whatever was opened before
+        last = max(place for place, one in enumerate(made) if one.call.name == "search")
+        visit = made[last:]
         goal = self._goal(purchase, visit)
         if goal is None:
             return Rejected("nothing_to_ask_for")
@@ -71,26 +73,18 @@ class ShopHindsight:
         record = purchase.product.record
         if not record.query:
             return None
-        in_title = [one for one in record.attributes if one in record.title.lower()]
-        asked = list(record.attributes) if _pages_were_read(purchase, visit) else in_title
+
+        # attributes off the title count if a further page was opened between product and purchase
+        asked = [one for one in record.attributes if one in record.title.lower()]
+        clicks = [clicked_name(_argument(one, "target")) for one in visit]
+        opened = len(clicks) - clicks[::-1].index(purchase.product.asin)
+        if not _PAGES_OF_ATTRIBUTES.isdisjoint(clicks[opened:]):
+            asked = list(record.attributes)
         if not asked or asked == [FILLER]:
             return None
         dice = random.Random(f"hindsight {purchase.product.asin} {purchase.options} {asked}")
         goal = goal_in_words(dice, purchase.product, purchase.options, asked)
         return goal_task(goal, family=self._family, split="train", source=SOURCE)
-
-
-def _from_last_search(made: Sequence[MadeCall]) -> Sequence[MadeCall]:
-    """Return the calls from the last search on: a search discards whatever was opened before."""
-    last = max(place for place, one in enumerate(made) if one.call.name == "search")
-    return made[last:]
-
-
-def _pages_were_read(purchase: Purchase, visit: Sequence[MadeCall]) -> bool:
-    """Return whether a further page of the product was opened before it was bought."""
-    clicks = [clicked_name(_argument(one, "target")) for one in visit]
-    opened = len(clicks) - clicks[::-1].index(purchase.product.asin)
-    return not _PAGES_OF_ATTRIBUTES.isdisjoint(clicks[opened:])
 
 
 def _argument(made: MadeCall, name: str) -> str:

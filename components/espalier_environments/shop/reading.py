@@ -61,7 +61,12 @@ class VisitReading:
             action_of(message) if message.role == "assistant" else message.content
             for message in behind
         ]
-        return Log(_shuffled(rng, task.question), tuple(_renumbered(rng, pieces)))
+
+        # the wish's words in random order, each option with its value
+        wish, *others = task.question.split(" , ")
+        parts = [*wish.split(), *others]
+        rng.shuffle(parts)
+        return Log(" ".join(parts), tuple(_renumbered(rng, pieces)))
 
     def _openings(self, rng: random.Random) -> Log:
         """Return a log that opens products of an invented page, in the order of the prompt."""
@@ -92,14 +97,6 @@ class VisitReading:
             if (trajectory := self._demonstrate(task)) is not None:
                 return task, trajectory
         raise AssertionError(f"the teacher found nothing in {_ATTEMPTS} goals of a made catalogue")
-
-
-def _shuffled(rng: random.Random, instruction: str) -> str:
-    """Return the wish's words in random order, keeping each option with its value."""
-    wish, *others = instruction.split(" , ")
-    parts = [*wish.split(), *others]
-    rng.shuffle(parts)
-    return " ".join(parts)
 
 
 def _other_asin(rng: random.Random, asin: str) -> str:

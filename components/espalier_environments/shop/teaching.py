@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from espalier.environments.teaching import GaveUp, Observed, Script
+from espalier.environments.teaching import GaveUp, Script
 from espalier.records import Task, ToolCalls
 from espalier.rewards.webshop import ShopGoal
 from espalier_environments.shop.catalogue import Catalogue, Product
@@ -48,13 +46,19 @@ def shop_for(task: Task, catalogue: Catalogue) -> Script:
     """
     goal = goal_of(task)
     _, gold_options = gold_purchase(task)
-    shown = yield search_for(_query(task, goal))
+    wanted = list(gold_options.values())
+    query = " ".join((*goal.attributes, goal.query)).strip()  # as in an instruction
+    shown = yield search_for(query or task.question)
     for _ in range(_MAX_PAGES):
-        for product in _listed(shown, catalogue):
-            if not _looks_right(product, goal):
+        for product in map(catalogue.get, shown.split()):
+            if product is None or not _looks_right(product, goal):
                 continue
             yield open_product(product)
-            chosen = _chosen(product, list(gold_options.values()))
+            chosen = {
+                name: next(value for value in wanted if value in values)
+                for name, values in product.options.items()
+                if set(values) & set(wanted)
+            }
             if score_of(Purchase(product, chosen), goal).score == 1:
                 yield from _bought(chosen)
                 return
@@ -90,17 +94,6 @@ def _bought(chosen: dict[str, str]) -> Script:
     yield ToolCalls.one("buy", {}, "buy")
 
 
-def _query(task: Task, goal: ShopGoal) -> str:
-    """Return the goal's attributes and its kind, as in an instruction."""
-    return " ".join((*goal.attributes, goal.query)).strip() or task.question
-
-
-def _listed(shown: Observed, catalogue: Catalogue) -> Sequence[Product]:
-    """Return the products on a page of results, in order."""
-    found = map(catalogue.get, shown.split())
-    return [product for product in found if product is not None]
-
-
 def _looks_right(product: Product, goal: ShopGoal) -> bool:
     title = product.record.title.lower()
     spelled = [attribute for attribute in goal.attributes if attribute in (goal.title or "")]
@@ -110,12 +103,3 @@ def _looks_right(product: Product, goal: ShopGoal) -> bool:
         and product.record.query == goal.query
         and all(attribute in title for attribute in spelled)
     )
-
-
-def _chosen(product: Product, wanted: Sequence[str]) -> dict[str, str]:
-    """Return the product's options with a wanted value."""
-    return {
-        name: next(value for value in wanted if value in values)
-        for name, values in product.options.items()
-        if set(values) & set(wanted)
-    }

@@ -109,7 +109,12 @@ def load_webshop(path: Path, *, max_results: int) -> PublicShop:
         raise DataError(f"{path}: WebShop's goals are in {ATTRIBUTES}*.json or {HUMAN}*.json")
     if attributes_path is None:
         raise DataError(f"{folder}: has no {ATTRIBUTES}*.json, the attributes of products")
-    attributes = _attributes(attributes_path)
+    rows = read_mapping(attributes_path)
+    _require_unicode(str(attributes_path), rows)
+    attributes = {
+        asin: parsed_row(f"{attributes_path}, {asin}", row, _AttributesRow)
+        for asin, row in rows.items()
+    }
     products_path = _only(folder, PRODUCTS)
     if products_path is not None:
         products = _products(products_path, attributes)
@@ -207,24 +212,17 @@ def _options(where: str, given: JsonValue) -> dict[str, tuple[str, ...]]:
             continue
         if not isinstance(contents, list):
             raise DataError(f"{where}: customization_options.{name}: a list of objects")
-        found[name.lower()] = tuple(_option(where, name, content) for content in contents)
+        values: list[str] = []
+        for content in contents:
+            value = content.get("value") if isinstance(content, dict) else None
+            if not isinstance(value, str):
+                raise DataError(
+                    f'{where}: customization_options.{name}: objects with a text "value"'
+                )
+            # single spaces, as in `clicked_name`
+            values.append(" ".join(value.strip().replace("/", " | ").lower().split()))
+        found[name.lower()] = tuple(values)
     return found
-
-
-def _option(where: str, name: str, content: JsonValue) -> str:
-    value = content.get("value") if isinstance(content, dict) else None
-    if not isinstance(value, str):
-        raise DataError(f'{where}: customization_options.{name}: objects with a text "value"')
-    # single spaces, as in `clicked_name`
-    return " ".join(value.strip().replace("/", " | ").lower().split())
-
-
-def _attributes(path: Path) -> dict[str, _AttributesRow]:
-    rows = read_mapping(path)
-    _require_unicode(str(path), rows)
-    return {
-        asin: parsed_row(f"{path}, {asin}", value, _AttributesRow) for asin, value in rows.items()
-    }
 
 
 def _require_unicode(where: str, value: object) -> None:
