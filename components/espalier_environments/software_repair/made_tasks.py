@@ -53,21 +53,16 @@ def _tasks(
     config: RepositoriesConfig, splits: SplitsConfig, split: Split, family: str
 ) -> Iterator[Task]:
     for number in range(_REPOSITORIES):
-        if repository_split(number, config, splits) == split:
-            repository = make_repository(number, config, splits)
-            for fault in _faults(repository, config):
-                task = _task(repository, fault, split, family)
-                if not _stands_elsewhere(task):
-                    yield task
-
-
-def _stands_elsewhere(task: Task) -> bool:
-    """Return whether another function has the missing lines, and so gives them away."""
-    try:
-        Snapshots(None).checked(task)
-    except LeakError:
-        return True
-    return False
+        if repository_split(number, config, splits) != split:
+            continue
+        repository = make_repository(number, config, splits)
+        for fault in _faults(repository, config):
+            task = _task(repository, fault, split, family)
+            try:
+                Snapshots(None).checked(task)
+            except LeakError:
+                continue  # another function has the missing lines, and so gives them away
+            yield task
 
 
 def _faults(repository: MadeRepository, config: RepositoriesConfig) -> Iterator[_Fault]:
@@ -83,7 +78,11 @@ def _faults(repository: MadeRepository, config: RepositoriesConfig) -> Iterator[
         in_callee = dice.random() < config.callee_share
         if in_callee and not repository.callers(function.name):
             continue
-        offered = _by_kinds(dice, mutations(function.source, config.mutations))
+        # ordered by kind at random: otherwise frequent kinds would dominate
+        offered = mutations(function.source, config.mutations)
+        kinds = sorted({one.kind for one in offered})
+        shares = {kind: dice.random() for kind in kinds}
+        offered = sorted(offered, key=lambda one: (shares[one.kind], dice.random()))
         noticed = (
             _noticed(dice, repository, calls, function, one, in_callee=in_callee) for one in offered
         )
@@ -91,13 +90,6 @@ def _faults(repository: MadeRepository, config: RepositoriesConfig) -> Iterator[
         if fault is not None:
             found += 1
             yield fault
-
-
-def _by_kinds(dice: random.Random, offered: list[Mutation]) -> list[Mutation]:
-    """Return mutations ordered by kind at random: otherwise frequent kinds would dominate."""
-    kinds = sorted({one.kind for one in offered})
-    shares = {kind: dice.random() for kind in kinds}
-    return sorted(offered, key=lambda one: (shares[one.kind], dice.random()))
 
 
 def _noticed(
@@ -136,6 +128,8 @@ def _task(repository: MadeRepository, fault: _Fault, split: Split, family: str) 
     gives = fault.got if fault.got.startswith("raises") else f"gives {fault.got}"
     call = f"{told.function}({told.arguments})"
     in_callee = told.function != function.name
+    lines = broken[path].splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(f"def {function.name}("))
     arguments: JsonObject = {
         "files": dict(broken),
         "cases": [list(case) for case in (*fault.failing, *fault.passing)],
@@ -144,10 +138,7 @@ def _task(repository: MadeRepository, fault: _Fault, split: Split, family: str) 
         "fault": {
             "path": path,
             "function": function.name,
-            "line": broken[path]
-            .splitlines()
-            .index(mutation.wrong, _start(broken[path], function.name))
-            + 1,
+            "line": lines.index(mutation.wrong, start) + 1,
             "right": mutation.right,
             "reported": told.function,
         },
@@ -177,9 +168,3 @@ def _spoilt(function: MadeFunction, mutation: Mutation) -> str:
     lines = function.source.splitlines()
     lines[mutation.line] = mutation.wrong
     return "\n".join(lines)
-
-
-def _start(content: str, function: str) -> int:
-    """Return the index of the line that defines a function."""
-    heads = content.splitlines()
-    return next(n for n, line in enumerate(heads) if line.startswith(f"def {function}("))

@@ -29,14 +29,14 @@ def is_protected(path: str, snapshot: Mapping[str, str]) -> bool:
     name = path.rpartition("/")[2]
     if name in _RUNNERS or name.endswith(_ENDINGS) or is_test(path):
         return True
-    return path not in snapshot and any(_shadows(path, root) for root in _ROOTS)
-
-
-def _shadows(path: str, root: str) -> bool:
-    if not path.startswith(root):
+    if path in snapshot:
         return False
-    module = path[len(root) :].partition("/")[0].partition(".")[0]
-    return module in sys.stdlib_module_names or module in _MODULES_OF_RUNNERS
+    for root in _ROOTS:
+        if path.startswith(root):
+            module = path[len(root) :].partition("/")[0].partition(".")[0]
+            if module in sys.stdlib_module_names or module in _MODULES_OF_RUNNERS:
+                return True
+    return False
 
 
 def judged_files(snapshot: Mapping[str, str], changed: Mapping[str, str | None]) -> dict[str, str]:

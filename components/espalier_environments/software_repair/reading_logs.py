@@ -19,7 +19,6 @@ from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
 from espalier_environments.software_repair.config import RepositoriesConfig
 from espalier_environments.software_repair.repositories import (
-    MadeFunction,
     MadeRepository,
     make_repository,
     repository_split,
@@ -57,13 +56,21 @@ class RepositoryReading:
             shown.append(repository.named(function.callee))
         for one in shown:
             pieces += [_call("show", name=one.name), tools.show(one.name)]
-        path, line, text = _line(rng, shown[-1], tools)
+
+        # a line of the last function's body
+        path, *lines = tools.show(shown[-1].name).split("\n")
+        place, _, written = rng.choice(lines[2:]).partition(" ")
+        line, text = int(place), written.strip()
         pieces += [
             _call("replace_line", path=path, line=line, new=text),
             tools.replace_line(path, line, text),
             FinalAnswer(DONE),
         ]
-        return Log(_prompt(rng, repository, function), tuple(pieces))
+
+        case = rng.choice([case for case in repository.cases if case.function == function.name])
+        invented = rng.randint(0, _LARGEST_RESULT)
+        prompt = f"{function.name}({case.arguments}) gives {invented} , expected {case.returned}"
+        return Log(prompt, tuple(pieces))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """Yield texts for the tokenizer: prompts, functions and lines."""
@@ -79,19 +86,6 @@ class RepositoryReading:
 
     def _make(self, number: int) -> MadeRepository:
         return make_repository(number, self._config, self._splits)
-
-
-def _line(rng: random.Random, function: MadeFunction, tools: TreeTools) -> tuple[str, int, str]:
-    """Return path, number and text of a line of the function's body."""
-    path, *lines = tools.show(function.name).split("\n")
-    number, _, text = rng.choice(lines[2:]).partition(" ")
-    return path, int(number), text.strip()
-
-
-def _prompt(rng: random.Random, repository: MadeRepository, function: MadeFunction) -> str:
-    case = rng.choice([case for case in repository.cases if case.function == function.name])
-    invented = rng.randint(0, _LARGEST_RESULT)
-    return f"{function.name}({case.arguments}) gives {invented} , expected {case.returned}"
 
 
 def _call(name: str, /, **arguments: str | int) -> ToolCalls:

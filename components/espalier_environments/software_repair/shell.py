@@ -121,7 +121,10 @@ class TreeShell:
     async def _take(self, sandbox: Sandbox) -> None:
         """Read back what the command changed."""
         into = f".tree-{secrets.token_hex(8)}"
-        known = {path: _digest(content) for path, content in self._there.items()}
+        known: dict[str, str] = {}
+        for path, content in self._there.items():
+            written = content.encode("utf-8", "surrogateescape")
+            known[path] = hashlib.sha256(written).hexdigest()
         asked = {
             "known": known, "into": into, "most": _MAX_READ_BACK, "files": _MAX_FILES,
             "skipped": _SKIPPED,
@@ -136,10 +139,6 @@ class TreeShell:
         for path, content in changes.items():
             self._tree.write(path, content)
         self._there = {path: self._tree.read(path) or "" for path in self._tree.paths()}
-
-
-def _digest(content: str) -> str:
-    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _changes(said: bytes) -> Mapping[str, str | None]:

@@ -232,31 +232,23 @@ def _by_unittest(
     jobs: list[tuple[str, str]] = [*((name, "") for name in tests), *controls.items()]
     random.SystemRandom().shuffle(jobs)
     # an error on import ends the child, and then no test of the file counts
-    module = _module(where)
+    dotted = where[: -len(".py")].replace("/", ".") if where.endswith(".py") else where
+    module = importlib.import_module(dotted)
     for name, control in jobs:
         if control:
             action = CONTROLS[control][1]
             cases = [type("Control", (unittest.TestCase,), {"runTest": action})()]
         else:
             cases = _cases(module, name)
-        if cases:
-            outcomes = {_passes(case) for case in cases}
+        outcomes: set[bool] = set()
+        for case in cases:
+            # an expected failure passes, as in SWE-bench's grading
+            result = unittest.TestResult()
+            case.run(result)
+            fine = result.testsRun == 1 and result.wasSuccessful() and not result.skipped
+            outcomes.add(fine and not result.unexpectedSuccesses)
+        if outcomes:
             yield name, PASSED if outcomes == {True} else FAILED
-
-
-def _passes(case: unittest.TestCase) -> bool:
-    """Run a test; an expected failure passes, as in SWE-bench's grading."""
-    result = unittest.TestResult()
-    case.run(result)
-    fine = result.testsRun == 1 and result.wasSuccessful() and not result.skipped
-    return fine and not result.unexpectedSuccesses
-
-
-def _module(where: str) -> ModuleType:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    dotted = where[: -len(".py")].replace("/", ".")
-    return importlib.import_module(dotted)
 
 
 def _cases(module: ModuleType, name: str) -> list[unittest.TestCase]:
