@@ -104,10 +104,17 @@ def answered(request: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
             return _result(connection.execute(_TABLES), limits)
         if request["kind"] == "table":
             return _table(connection, request["text"], limits)
-        _restrict(connection, limits["max_seconds"])
+
+        for limit, most in _MOST.items():
+            connection.setlimit(limit, most)
+        connection.set_authorizer(_authorized)
+        until = time.monotonic() + limits["max_seconds"]
+        connection.set_progress_handler(lambda: time.monotonic() > until, _OPERATIONS_BETWEEN_LOOKS)
         return _result(connection.execute(request["text"]), limits)
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
-        return {"error": _said(error)}
+        if "interrupted" in str(error):
+            return {"error": "the query took too long"}
+        return {"error": (str(error) or type(error).__name__)[:_MAX_ERROR]}
     finally:
         connection.close()
 
@@ -126,14 +133,6 @@ def _opened(path: str) -> sqlite3.Connection:
 
 def _text(content: bytes) -> str:
     return content.decode(errors="replace")
-
-
-def _restrict(connection: sqlite3.Connection, max_seconds: float) -> None:
-    for limit, most in _MOST.items():
-        connection.setlimit(limit, most)
-    connection.set_authorizer(_authorized)
-    until = time.monotonic() + max_seconds
-    connection.set_progress_handler(lambda: time.monotonic() > until, _OPERATIONS_BETWEEN_LOOKS)
 
 
 def _authorized(action: int, _first: str | None, name: str | None, *_: object) -> int:
@@ -171,7 +170,15 @@ def _result(cursor: sqlite3.Cursor, limits: dict[str, Any]) -> dict[str, Any]:
     rows: list[list[object]] = []
     left = limits["max_bytes"]
     for row in cursor:
-        values = [_plain(value) for value in row]
+        values: list[object] = []
+        for value in row:
+            # for JSON: a blob as in SQL, an infinite number as text
+            if isinstance(value, bytes):
+                values.append(f"x'{value.hex()}'")
+            elif isinstance(value, float) and not math.isfinite(value):
+                values.append(str(value))
+            else:
+                values.append(value)
         left -= sum(len(value) if isinstance(value, str) else 4 for value in values)
         if len(rows) == limits["max_rows"] or left < 0:
             return _too_large(limits)
@@ -188,21 +195,6 @@ def _within(columns: list[str], rows: list[list[object]], limits: dict[str, Any]
 def _too_large(limits: dict[str, Any]) -> dict[str, Any]:
     most = f"at most {limits['max_rows']} rows and {limits['max_bytes']} bytes are returned"
     return {"error": f"the result is too large: {most}"}
-
-
-def _plain(value: object) -> object:
-    """Return a value for JSON: a blob as in SQL, an infinite number as text."""
-    if isinstance(value, bytes):
-        return f"x'{value.hex()}'"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _said(error: Exception) -> str:
-    if "interrupted" in str(error):
-        return "the query took too long"
-    return (str(error) or type(error).__name__)[:_MAX_ERROR]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from espalier.environments.family import make_task
 from espalier.records import DataError, Split, Task
 from espalier.sandbox.choice import PoolThread
 from espalier_environments.sql.databases import Database, read_database
-from espalier_environments.sql.mysql_dump import DumpTable, read_dump
+from espalier_environments.sql.mysql_dump import read_dump
 from espalier_environments.sql.runs import QueryResult, QueryRuns
 from espalier_environments.sql.wikisql import Unreadable, quoted_gold
 
@@ -112,17 +112,14 @@ def _read_intercode(path: Path, golds: Golds) -> PublicFile:
         if row.db not in dumped:
             raise DataError(f"{where}: the dump has no database {row.db[:60]!r}")
         try:
-            gold = _gold(row.gold, dumped[row.db].tables, golds)
+            tables = dumped[row.db].tables
+            gold = quoted_gold(row.gold, tables) if golds == "quoted" else row.gold
         except Unreadable as reason:
             broken.append(BrokenGold(where, row.gold, str(reason)))
         else:
             questions.append(PublicQuestion(where, row.db, row.query.strip(), gold))
     databases = {name: found.database for name, found in dumped.items()}
     return PublicFile(tuple(questions), databases, tuple(broken))
-
-
-def _gold(gold: str, tables: Mapping[str, DumpTable], golds: Golds) -> str:
-    return quoted_gold(gold, tables) if golds == "quoted" else gold
 
 
 def _dump_of(path: Path) -> Path:

@@ -322,7 +322,12 @@ def made_questions(
             for place in range(config.questions):
                 kind = config.kinds[place % len(config.kinds)]
                 asked = _answered(kind, _SKELETONS[kind](draw), about, connection)
-                if asked and _is_dealt(asked, splits, split):
+                if not asked:
+                    continue
+                # only this split has the query: by a row's name in it, or by its digest
+                words = asked.query.split("'")
+                is_named = any(name in words for name in asked.names)
+                if is_named or dealt_split(asked.query, splits) == split:
                     found.setdefault(asked.query, asked)
     by_kind: dict[str, list[MadeQuestion]] = {kind: [] for kind in config.kinds}
     questions = list(found.values())
@@ -331,12 +336,6 @@ def made_questions(
         by_kind[question.kind].append(question)
     turns = zip_longest(*by_kind.values())
     return [question for turn in turns for question in turn if question is not None]
-
-
-def _is_dealt(asked: MadeQuestion, splits: SplitsConfig, split: Split) -> bool:
-    """Return whether only this split has the query: by a row's name in it, or by its digest."""
-    words = asked.query.split("'")
-    return any(name in words for name in asked.names) or dealt_split(asked.query, splits) == split
 
 
 def _answered(

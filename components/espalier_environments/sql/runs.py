@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
 from espalier.config import MOST_PROGRAM_S
 from espalier.environments.contract import sandbox_losses
 from espalier.rewards.result_rows import Row
-from espalier.sandbox import ExecResult, Sandbox, SandboxError, SandboxLost
+from espalier.sandbox import Sandbox, SandboxError, SandboxLost
 from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.choice import PoolThread
 from espalier_environments.sql.config import SqlConfig
@@ -171,6 +171,10 @@ class QueryRuns:
             inside_program(), stdin=json.dumps(asked).encode(), timeout_s=MOST_PROGRAM_S
         )
         answers = await _read_answers(sandbox, len(taken)) if ended.succeeded else None
+        fault = "the query ended its process"
+        if ended.killed_by is not None:
+            limit = ended.killed_by.replace("_", " ")
+            fault = f"the query was killed by the limit of {limit}"
         for place, one in enumerate(taken):
             if answers is None and len(taken) > 1:
                 self._again_alone(one)
@@ -178,7 +182,7 @@ class QueryRuns:
                 self._waiting.append(one)
             elif not one.answer.done():
                 found = answers[place] if answers else None
-                one.answer.set_result(found or QueryResult(error=_ended_by(ended)))
+                one.answer.set_result(found or QueryResult(error=fault))
 
 
 async def _read_answers(sandbox: Sandbox, count: int) -> list[QueryResult | None] | None:
@@ -188,12 +192,6 @@ async def _read_answers(sandbox: Sandbox, count: int) -> list[QueryResult | None
     except ValidationError:
         return None
     return found if len(found) == count else None
-
-
-def _ended_by(ended: ExecResult) -> str:
-    if ended.killed_by is not None:
-        return f"the query was killed by the limit of {ended.killed_by.replace('_', ' ')}"
-    return "the query ended its process"
 
 
 @cache

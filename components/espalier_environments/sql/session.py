@@ -59,12 +59,11 @@ class Session:
     def _shown(self, result: QueryResult) -> ToolOutput:
         if result.error:
             return ToolOutput(f"error: {result.error}", succeeded=False)
-        lines = [" | ".join(map(_cell, row)).strip(" |") for row in result.rows]
+        lines: list[str] = []
+        for row in result.rows:
+            cells = ["null" if value is None else str(value) for value in row]
+            lines.append(" | ".join(cells).strip(" |"))
         return ToolOutput(shortened("\n".join(lines) or NO_ROWS, self._max_characters))
-
-
-def _cell(value: object) -> str:
-    return "null" if value is None else str(value)
 
 
 def declared_tools() -> tuple[Tool, ...]:

@@ -61,23 +61,19 @@ def _conditions(text: str, columns: Mapping[str, Column]) -> str:
             parts[-1] = (column, operator, f"{value} AND {words}")
         else:
             raise Unreadable(f"{words[:60]!r} is not a condition on a column")
-    return " AND ".join(
-        f"{quoted(column.name)} {operator} {_literal(column, value.strip())}"
-        for column, operator, value in parts
-    )
 
-
-def _literal(column: Column, value: str) -> str:
-    """Return a literal of the column's type, converted like InterCode's values of the table.
-
-    InterCode's dump keeps only the digits of numbers, and only the ASCII characters of texts.
-    """
-    if column.kind != "TEXT":
-        kept = re.sub(r"[^0-9.]" if column.kind == "REAL" else r"[^0-9]", "", value)
-        if _NUMBER.fullmatch(kept):
-            return kept
-    text = value.encode("ascii", "ignore").decode()
-    return "'" + text.replace("'", "''") + "'"
+    # values are converted like the table's: InterCode's dump keeps only the digits of numbers, and
+    # only the ASCII characters of texts
+    conditions: list[str] = []
+    for column, operator, value in parts:
+        digits = re.sub(r"[^0-9.]" if column.kind == "REAL" else r"[^0-9]", "", value.strip())
+        if column.kind != "TEXT" and _NUMBER.fullmatch(digits):
+            literal = digits
+        else:
+            text = value.strip().encode("ascii", "ignore").decode()
+            literal = "'" + text.replace("'", "''") + "'"
+        conditions.append(f"{quoted(column.name)} {operator} {literal}")
+    return " AND ".join(conditions)
 
 
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
