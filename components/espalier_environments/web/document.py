@@ -119,16 +119,13 @@ def first_match(root: Element, selector: str) -> Element | None:
     steps = [_compound(step) for step in selector.split()]
     if not steps:
         raise SelectorError("an empty selector")
-    return next(_matches(root, steps), None)
 
-
-def _matches(root: Element, steps: list[list[re.Match[str]]]) -> Iterator[Element]:
-    """Yield elements that match the last step, inside elements that match the steps before."""
+    # for each step the elements that match it, inside those of the step before
     found = [root]
     for step in steps:
         below = {id(one): one for outer in found for one in outer.walk() if one is not outer}
         found = [one for one in below.values() if all(_fits(one, part) for part in step)]
-    yield from found
+    return found[0] if found else None
 
 
 def _compound(step: str) -> list[re.Match[str]]:

@@ -163,8 +163,14 @@ class Web(SimpleFamily[WebConfig], HasBenchmarks, ProposesTasks, RelabelsFailure
         said = checks.get("reference_answers", {}).get("exact_match")
         if not said:
             return [*walk, FinalAnswer(DONE)]
-        stated = _stated(str(said), str(task.extra["kind"]), page=str(walk[-1]))
-        return [*walk, FinalAnswer(str(said), self._thought(stated))]
+
+        # the fact after its label, as on a line of the page
+        fact, kind = str(said), str(task.extra["kind"])
+        stated = [line for line in str(walk[-1]).splitlines() if line.endswith(f" {fact}")]
+        lines = [line.split(maxsplit=1)[-1] for line in stated]
+        asked = [line for line in lines if line.startswith(f"{kind} ")]
+        thought = self._thought((asked or lines or [fact])[-1])
+        return [*walk, FinalAnswer(fact, thought)]
 
     def _thought(self, words: str) -> str | None:
         """Return a thought about what is used next, for pages in the form "words", else None.
@@ -214,10 +220,3 @@ class Web(SimpleFamily[WebConfig], HasBenchmarks, ProposesTasks, RelabelsFailure
             path = url.split(" |OR| ")[0].removeprefix(HOST) or "/"
             yield ToolCalls((ToolCall(name="goto", arguments={"path": path}),))
         yield FinalAnswer(task.verifier.gold[0])
-
-
-def _stated(fact: str, kind: str, *, page: str) -> str:
-    """Return the fact after its label, as on a line of the page."""
-    lines = [line.split(maxsplit=1)[-1] for line in page.splitlines() if line.endswith(f" {fact}")]
-    asked = [line for line in lines if line.startswith(f"{kind} ")]
-    return (asked or lines or [fact])[-1]

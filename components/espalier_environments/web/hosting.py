@@ -77,7 +77,12 @@ class SandboxSite:
     async def reply(self, request: Request) -> Reply:
         """Return the page for a request, and keep the site's new state in `state`."""
         code = _ASKED.format(json.dumps(json.dumps(request)))
-        written = await self._held.use(lambda sandbox: self._answered(sandbox, code))
+
+        async def answered(sandbox: Sandbox) -> bytes:
+            printed = await self._run(sandbox, code)
+            return await sandbox.get(_LONG_PAGE) if printed == _IN_A_FILE else printed
+
+        written = await self._held.use(answered)
         (url, status, html), self.state = json.loads(written)
         return Reply(url, status, html)
 
@@ -89,10 +94,6 @@ class SandboxSite:
         await sandbox.put("website.py", _SOURCE.read_bytes())
         await sandbox.put("records.json", self.state.encode())
         await self._run(sandbox, _OPENING)
-
-    async def _answered(self, sandbox: Sandbox, code: str) -> bytes:
-        printed = await self._run(sandbox, code)
-        return await sandbox.get(_LONG_PAGE) if printed == _IN_A_FILE else printed
 
     async def _run(self, sandbox: Sandbox, code: str) -> bytes:
         result = await sandbox.python(code, timeout_s=self._timeout_s)

@@ -24,6 +24,7 @@ from espalier_environments.web.document import Element
 
 _ROLES = {"a": "link", "button": "button", "select": "combobox", "textarea": "textbox"}
 _INLINE = frozenset(("b", "i", "em", "strong", "span", "small", "code", "label"))
+_CONTROLS = frozenset(("button", "select", "textarea", "input"))
 _UNSEEN = frozenset(("script", "style", "template", "head"))
 _BUTTONS = ("submit", "button", "image", "reset")
 
@@ -96,7 +97,7 @@ def _pieces(element: Element, form: Element | None) -> Iterator[_Piece]:
             yield child
         elif child.tag in _UNSEEN or child.attributes.get("type", "").lower() == "hidden":
             continue
-        elif _is_control(child):
+        elif child.tag in _CONTROLS or (child.tag == "a" and "href" in child.attributes):
             yield child, form
         elif child.tag in _INLINE:
             yield from _pieces(child, form)
@@ -104,12 +105,6 @@ def _pieces(element: Element, form: Element | None) -> Iterator[_Piece]:
             yield None
             yield from _pieces(child, child if child.tag == "form" else form)
             yield None
-
-
-def _is_control(element: Element) -> bool:
-    return element.tag in ("button", "select", "textarea", "input") or (
-        element.tag == "a" and "href" in element.attributes
-    )
 
 
 def _control(number: int, element: Element, form: Element | None) -> Control:

@@ -37,7 +37,9 @@ class BrowsingLogs:
         """Return one log; depends on the state of `rng` only."""
         task = rng.choice(self._tasks)
         words, _, page = task.question.partition("\n")
-        named = self._named(task)
+        # the names that a plan finds, and the values that it fills in
+        steps = cast("list[list[str]]", task.extra["steps"])
+        named = [step[-1] for step in steps if step[0] != "click"]
         rest = [
             word
             for word in words.split()
@@ -59,11 +61,6 @@ class BrowsingLogs:
                         yield text
                     case ToolCalls(calls):
                         yield from (" ".join(map(str, call.arguments.values())) for call in calls)
-
-    def _named(self, task: Task) -> list[str]:
-        """Return the names that a plan finds, and the values that it fills in."""
-        steps = cast("list[list[str]]", task.extra["steps"])
-        return [step[-1] for step in steps if step[0] != "click"]
 
 
 _READ_TASKS = 400

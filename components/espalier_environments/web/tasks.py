@@ -215,7 +215,7 @@ def planned_calls(
     for verb, name, *value in steps:
         match verb:
             case "find":
-                while not _has(browser, name):
+                while ("link", name) not in {(one.role, one.name) for one in browser.controls}:
                     yield clicked("link", "next")
                 yield clicked("link", name)
             case "click":
@@ -228,10 +228,6 @@ def planned_calls(
                 number = _number_of(browser, "textbox", name)
                 shown = browser.type(number, value[0])
                 yield Planned("type", {"id": number, "text": value[0]}, name, shown)
-
-
-def _has(browser: Browser, name: str) -> bool:
-    return any((one.role, one.name) == ("link", name) for one in browser.controls)
 
 
 def _number_of(browser: Browser, role: str, name: str) -> str:
