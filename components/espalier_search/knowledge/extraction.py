@@ -73,18 +73,16 @@ def select_mentions(
     }
     once = list(by_place.values())
     count("repeated", len(mentions) - len(once))
-    frequent = once if config.relations else _frequent(once, _LEAST_MENTIONS)
+    frequent = once
+    if not config.relations:
+        counts = Counter(mention.relation for mention in once)
+        frequent = [one for one in once if counts[one.relation] >= _LEAST_MENTIONS]
     count("rare_relation", len(once) - len(frequent))
     functional = {relation.name for relation in config.relations if relation.functional}
     kept = _without_contradictions(frequent, functional)
     count("contradicted", len(frequent) - len(kept))
     count(KEPT, len(kept))
     return kept
-
-
-def _frequent(mentions: Sequence[Mention], least: int) -> list[Mention]:
-    counts = Counter(mention.relation for mention in mentions)
-    return [mention for mention in mentions if counts[mention.relation] >= least]
 
 
 def _without_contradictions(mentions: Iterable[Mention], functional: set[str]) -> list[Mention]:

@@ -101,18 +101,16 @@ def files_left_out(folder: Path, aside: Iterable[Path | None]) -> Counter[str]:
 
 def _files(folder: Path, aside: Iterable[Path | None]) -> list[Path]:
     others = {path.resolve() for path in aside if path}
-    found = sorted(folder.rglob("*"))
-    return [
-        path
-        for path in found
-        if path.is_file() and path.resolve() not in others and not _is_hidden(path, folder)
-    ]
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    """Whether it is a hidden file or in a hidden folder, or what an office program leaves open."""
-    parts = path.relative_to(folder).parts
-    return path.name.startswith("~$") or any(part.startswith(".") for part in parts)
+    found: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.resolve() in others:
+            continue
+        # hidden, in a hidden folder, or what an office program leaves open
+        parts = path.relative_to(folder).parts
+        if path.name.startswith("~$") or any(part.startswith(".") for part in parts):
+            continue
+        found.append(path)
+    return found
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
@@ -126,8 +124,14 @@ def _file_documents(path: Path, name: str, converter: Converter) -> list[SourceD
         UnreadableError: it cannot be converted, or a table or converted file holds no text.
     """
     ending = path.suffix.lower()
+    documents: list[SourceDocument] = []
     if ending == ".jsonl":
-        return list(_line_documents(path, name))
+        for line in read_json_lines(path):
+            given = line.row.get("id")
+            document_id = f"{name}:{line.number}" if given in (None, "") else str(given)
+            lines = tuple(lines_of(line.contents()))
+            documents.append(SourceDocument(f"document:{document_id}", line.text("title"), lines))
+        return documents
     if ending in _TEXTS:
         return _text_document(name, path.stem, read_text(path), is_marked_up=ending == ".md")
     if ending in _TABLES:
@@ -144,14 +148,6 @@ def _file_documents(path: Path, name: str, converter: Converter) -> list[SourceD
             else "no text in it; a scan needs text recognition first"
         )
     return documents
-
-
-def _line_documents(path: Path, name: str) -> Iterator[SourceDocument]:
-    for line in read_json_lines(path):
-        given = line.row.get("id")
-        document_id = f"{name}:{line.number}" if given in (None, "") else str(given)
-        lines = tuple(lines_of(line.contents()))
-        yield SourceDocument(f"document:{document_id}", line.text("title"), lines)
 
 
 def _text_document(name: str, title: str, text: str, *, is_marked_up: bool) -> list[SourceDocument]:
@@ -214,7 +210,15 @@ def _heading_and_text(text: str) -> tuple[str, str]:
     text = text.replace("\r\n", "\n")
     matter = _FRONT_MATTER.match(text)
     named = _TITLE_LINE.search(matter[1] or "") if matter else None
-    text = "".join(_without_comments(text[matter.end() :] if matter else text))
+    text = text[matter.end() :] if matter else text
+
+    kept: list[str] = []  # what stands between the comments
+    place = 0
+    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start)) >= 0:
+        kept.append(text[place:start])
+        place = end + len("-->")
+    text = "".join([*kept, text[place:]])
+
     if named is not None:
         return named[2], text
     lines = text.split("\n")
@@ -225,11 +229,3 @@ def _heading_and_text(text: str) -> tuple[str, str]:
         elif not fence and (heading := _HEADING_LINE.fullmatch(line)):
             return heading[1], "\n".join([*lines[:number], *lines[number + 1 :]])
     return "", text
-
-
-def _without_comments(text: str) -> Iterator[str]:
-    place = 0
-    while (start := text.find("<!--", place)) >= 0 and (end := text.find("-->", start)) >= 0:
-        yield text[place:start]
-        place = end + len("-->")
-    yield text[place:]

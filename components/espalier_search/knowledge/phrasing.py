@@ -57,20 +57,18 @@ def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tupl
 def _with_preposition(label: str, thing: str, object_kind: str) -> tuple[str, ...]:
     """Phrase a label with a preposition: "born in" gives "the town in which {x} was born"."""
     *said, preposition = label.split()
-    clause = _clause(said, past=object_kind in TIMES)
+
+    # the words before it as a predicate: "born" gives "was born", "lives" stays
+    first, clause = said[0], " ".join(said)
+    is_active = first in _ACTIVE or (first.endswith("s") and first not in _NO_VERBS)
+    if not is_active and first not in ("had", "are", "were"):  # "is", "was", "has" end in "s"
+        is_past = object_kind in TIMES or first in _COMPLETED
+        clause = f"was {clause}" if is_past else f"is {clause}"
+
     ended = f"the {thing} that {{x}} {clause} {preposition}"
     if object_kind in PEOPLE:
         return (f"the {thing} {preposition} whom {{x}} {clause}", ended)
     return (f"the {thing} {preposition} which {{x}} {clause}", ended)
-
-
-def _clause(said: list[str], *, past: bool) -> str:
-    """Return the words of a label as a predicate: "born" gives "was born", "lives" stays."""
-    first, rest = said[0], " ".join(said)
-    is_active = first in _ACTIVE or (first.endswith("s") and first not in _NO_VERBS)
-    if is_active or first in ("had", "are", "were"):  # "is", "was" and "has" end in "s"
-        return rest
-    return f"was {rest}" if past or first in _COMPLETED else f"is {rest}"
 
 
 def _is_verb(label: str, object_kind: str, *, functional: bool) -> bool:

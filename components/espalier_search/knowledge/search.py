@@ -85,17 +85,17 @@ class SearchTool:
 
     def _hit(self, document: Document, query: str, score: float) -> Hit:
         wanted = set(content_words(query, search_words)) - set(search_words(document.title))
-        lines = self._best_lines(document.lines, wanted)
-        return Hit(document.document_id, document.title, " | ".join(lines), score)
 
-    def _best_lines(self, lines: Sequence[str], wanted: set[str]) -> list[str]:
-        """Return lines that share the rarest words with the query; else the first lines."""
-        scores = [
-            sum(self._index.idf(word) for word in wanted & set(search_words(x))) for x in lines
-        ]
+        # lines that share the rarest words with the query; else the first lines
+        lines = document.lines
+        scores: list[float] = []
+        for line in lines:
+            shared = wanted & set(search_words(line))
+            scores.append(sum(self._index.idf(word) for word in shared))
         order = sorted(range(len(lines)), key=lambda place: -scores[place])
         best = [lines[place] for place in order if scores[place] > 0]
-        return (best or list(lines))[: self._config.snippet_lines]
+        shown = (best or lines)[: self._config.snippet_lines]
+        return Hit(document.document_id, document.title, " | ".join(shown), score)
 
 
 def documents_path(knowledge_dir: Path, view: View) -> Path:

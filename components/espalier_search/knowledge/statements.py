@@ -264,8 +264,11 @@ class Checker:
         if object_ is None:
             return "object_not_in_evidence"
         names = [" ".join(span.of(evidence).split()) for span in (subject, object_)]
-        if not all(_is_name(name) for name in names):
-            return "no_name"
+        for name in names:
+            folded = phrases(name)
+            fits = 0 < len(folded) <= _MAX_NAME_WORDS and len(name) <= _MAX_NAME_CHARACTERS
+            if not fits or _NAMELESS.issuperset(folded):
+                return "no_name"
         if folded_name(names[0]) == folded_name(names[1]):
             return "subject_is_object"
         relation = self._relation(statement.relation)
@@ -286,12 +289,3 @@ class Checker:
             and folded.count("_") < _MAX_RELATION_WORDS
         )
         return folded if is_name else ""
-
-
-def _is_name(text: str) -> bool:
-    folded = phrases(text)
-    return (
-        0 < len(folded) <= _MAX_NAME_WORDS
-        and len(text) <= _MAX_NAME_CHARACTERS
-        and not _NAMELESS.issuperset(folded)
-    )

@@ -37,6 +37,10 @@ def forbidden_names(
     return frozenset(names - common_names - {""})
 
 
+_SECRECY: tuple[EntitySplit, ...] = ("heldout", "dev", "train", "hub")
+"""The most restricted split first: a document has the first one that an owner of it has."""
+
+
 def view_documents(
     source: KnowledgeSource,
     graph: KnowledgeGraph,
@@ -65,7 +69,9 @@ def view_documents(
     documents = []
     for document_id in dict.fromkeys((*texts, *owners)):
         owned_by = owners.get(document_id, [])
-        split = _split(owned_by, document_splits.get(document_id, "hub"))
+        splits: set[EntitySplit] = {entity.split for entity in owned_by}
+        drawn = document_splits.get(document_id, "hub")
+        split = next((one for one in _SECRECY if one in splits), drawn)
         text = texts.get(document_id)
         title = text.title if text else owned_by[0].name
         lines = list(text.lines) if text else []
@@ -122,16 +128,6 @@ def _relation_lines(graph: KnowledgeGraph, hidden: frozenset[EntitySplit]) -> di
         subject: [f"{label}: {'; '.join(objects)}" for label, objects in by_label.items()]
         for subject, by_label in names.items()
     }
-
-
-def _split(owned_by: list[Entity], otherwise: EntitySplit) -> EntitySplit:
-    """Return the most restricted split among the entities: heldout, dev, train, then hub."""
-    secrecy: tuple[EntitySplit, ...] = ("heldout", "dev", "train", "hub")
-    splits: set[EntitySplit] = {entity.split for entity in owned_by}
-    for split in secrecy:
-        if split in splits:
-            return split
-    return otherwise
 
 
 def _names_any(index: NameIndex, text: str) -> bool:
