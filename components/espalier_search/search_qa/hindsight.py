@@ -98,11 +98,9 @@ class SearchHindsight:
                 if reached is None or said.isdisjoint(asked):
                     continue
                 listed = statements.shown(made.result.content, title, relation.label) or ()
-                if [folded_name(one) for one in listed] == [self._folded(reached)]:
+                wanted = folded_name(self._graph.entities[reached].name)
+                if [folded_name(one) for one in listed] == [wanted]:
                     yield _Step(place, query, subject, name, reached)
-
-    def _folded(self, entity_id: str) -> str:
-        return folded_name(self._graph.entities[entity_id].name)
 
     def _actions(self, path: Sequence[_Step], answer: str) -> Iterator[ToolCalls | FinalAnswer]:
         labels = [self._graph.relations[step.relation].label for step in path]

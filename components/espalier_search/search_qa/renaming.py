@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from espalier.records import Message, Task
+from espalier.records import Message, Task, ToolCall
 from espalier.records.folding import SpelledNames, folded_name, words
-from espalier.records.message import JsonObject
 from espalier.records.trajectory import Trajectory
 from espalier_search.knowledge.search import NO_RESULTS
 from espalier_search.search_qa.invented_names import InventedNames
@@ -104,20 +103,16 @@ def _exchange(others: Mapping[str, str]) -> Callable[[Message], Message]:
         return found.replaced(text, lambda name: others[name])
 
     def in_message(message: Message) -> Message:
-        calls = tuple(
-            call.model_copy(update={"arguments": _mapped(call.arguments, in_text)})
-            for call in message.tool_calls
-        )
-        changed = {"content": in_text(message.content), "tool_calls": calls}
+        calls: list[ToolCall] = []
+        for call in message.tool_calls:
+            arguments = {
+                name: in_text(value) if isinstance(value, str) else value
+                for name, value in call.arguments.items()
+            }
+            calls.append(call.model_copy(update={"arguments": arguments}))
+        changed = {"content": in_text(message.content), "tool_calls": tuple(calls)}
         if message.thought is not None:
             changed["thought"] = in_text(message.thought)
         return message.model_copy(update=changed)
 
     return in_message
-
-
-def _mapped(arguments: JsonObject, change: Callable[[str], str]) -> JsonObject:
-    return {
-        name: change(value) if isinstance(value, str) else value
-        for name, value in arguments.items()
-    }
