@@ -69,9 +69,16 @@ def recover_part(rows: Path, journal: Path) -> KeptRows:
         path.touch()
     num_events = journal.stat().st_size // _EVENT.size
     accepted = sum(event.accepted for event in read_events(journal, num_events))
-    kept_rows = min(_count_lines(rows), accepted)
+    with rows.open("rb") as stream:
+        blocks = iter(lambda: stream.read(_CHUNK_BYTES), b"")
+        num_lines = sum(block.count(b"\n") for block in blocks)
+    kept_rows = min(num_lines, accepted)
     kept_events = _events_of_rows(journal, num_events, kept_rows)
-    row_bytes = _bytes_of_lines(rows, kept_rows)
+
+    row_bytes = 0
+    with rows.open("rb") as stream:
+        for _ in range(kept_rows):
+            row_bytes += len(stream.readline())
     with rows.open("r+b") as stream:
         stream.truncate(row_bytes)
     with journal.open("r+b") as stream:
@@ -88,20 +95,6 @@ def _events_of_rows(journal: Path, num_events: int, rows: int) -> int:
         if event.accepted:
             seen, kept = seen + 1, number
     return kept
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as stream:
-        return sum(block.count(b"\n") for block in iter(lambda: stream.read(_CHUNK_BYTES), b""))
-
-
-def _bytes_of_lines(path: Path, number: int) -> int:
-    """Size of the first `number` lines."""
-    size = 0
-    with path.open("rb") as stream:
-        for _ in range(number):
-            size += len(stream.readline())
-    return size
 
 
 class _SignatureQueries:

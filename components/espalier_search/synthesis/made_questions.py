@@ -54,8 +54,10 @@ def made_questions(
     asked = set(taken)
     found: list[OwnQuestion] = []
     for document in documents:
-        # with two documents of one title, a question would have two answers
-        if not _is_readable(document.title) or bearers[folded_name(document.title)] > 1:
+        folded = folded_name(document.title)
+        if not folded or {_NAME, _ANSWER} & set(document.title):
+            continue
+        if bearers[folded] > 1:  # a question would have two answers
             continue
         sentences = _sentences(document)
         for said, questions in shapes:
@@ -126,10 +128,6 @@ def _slotted(text: str, name: str, slot: str) -> str | None:
 
 def _count(name: str, text: str) -> int:
     return sum(1 for _ in SpelledNames([name], ignores_case=True).found_in(text))
-
-
-def _is_readable(title: str) -> bool:
-    return bool(folded_name(title)) and not {_NAME, _ANSWER} & set(title)
 
 
 def _only_answer(said: Sequence[str], sentences: Sequence[str], title: str) -> Iterator[str]:

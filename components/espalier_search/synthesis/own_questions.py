@@ -85,8 +85,10 @@ class WordTeacher:
             if attempt:
                 episode.detour = BAD_QUERY
             observation = episode.search(LOOK_UP, query)
-            answer = _shown_answer(observation, task.verifier.gold)
-            if answer is not None and exact_match(answer, task.verifier.gold):
+            # its words stand in the observation, adjacent and in order
+            gold = task.verifier.gold
+            answer = next((one for one in gold if is_named_in(one, observation)), None)
+            if answer is not None and exact_match(answer, gold):
                 return episode.answered(answer)
         return Rejected("answer_not_shown")
 
@@ -99,8 +101,3 @@ class WordTeacher:
         first = " ".join(content[:_MAX_QUERY_WORDS])
         second = " ".join(word for word in content if word in rare)
         return [first] if second == first else [first, second]
-
-
-def _shown_answer(observation: str, gold: Iterable[str]) -> str | None:
-    """The first accepted answer whose words the observation contains, adjacent and in order."""
-    return next((answer for answer in gold if is_named_in(answer, observation)), None)

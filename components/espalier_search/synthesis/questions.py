@@ -121,7 +121,15 @@ def make_questions(
         found = own[split]
         if len(found) < asked:
             found = found + formal.draw(split, asked - len(found))
-        questions[split] = _without_repeats(found, split, funnel)
+
+        # the first question of each wording
+        kept: dict[str, RoutedTask] = {}
+        for question in found:
+            kept.setdefault(question.task.question, question)
+        if len(kept) < len(found):
+            funnel.count(f"{split}.wording", "asked_before", len(found) - len(kept))
+
+        questions[split] = list(kept.values())
         random.Random(f"{profile.seed}/{split}/mixed").shuffle(questions[split])
     if empty := [split for split, found in questions.items() if not found]:
         num_own = sum(len(found) for found in own.values())
@@ -351,13 +359,3 @@ def _remark_on_few(questions: Mapping[Split, Sequence[RoutedTask]], funnel: Funn
 def _asked(profile: Profile) -> Mapping[Split, int]:
     config = profile.synthesis
     return {"train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks}
-
-
-def _without_repeats(questions: list[RoutedTask], split: Split, funnel: Funnel) -> list[RoutedTask]:
-    """Keep the first question of each wording; repeats are counted."""
-    kept: dict[str, RoutedTask] = {}
-    for question in questions:
-        kept.setdefault(question.task.question, question)
-    if len(kept) < len(questions):
-        funnel.count(f"{split}.wording", "asked_before", len(questions) - len(kept))
-    return list(kept.values())

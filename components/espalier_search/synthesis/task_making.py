@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from espalier.environments.contract import View
 from espalier.records import Message, Split, Task, TaskMetadata, Verifier, task_id_of
 from espalier.records.folding import folded_name
-from espalier.records.knowledge import KnowledgeGraph, Relation
+from espalier.records.knowledge import KnowledgeGraph
 from espalier_search.knowledge.phrasing import AMOUNTS, PEOPLE, TIMES, UNTYPED
 from espalier_search.synthesis.inverted.teaching import ClueRoute
 from espalier_search.synthesis.own_questions import OwnQuestion
@@ -68,14 +68,14 @@ def _sentence(query: Query, answer_kind: str, graph: KnowledgeGraph, choose: Cho
     phrase = _noun_phrase(query, graph, choose)
     if frame == "What is {np}?" and answer_kind in PEOPLE:
         frame = "Who is {np}?"
-    elif frame == "Which {kind} is {np}?" and _is_said_twice(query, answer_kind):
+    elif (
+        frame == "Which {kind} is {np}?"
+        and isinstance(query, Projection)
+        # "which year" would be followed by "the year in which"
+        and answer_kind in (UNTYPED, *AMOUNTS, *TIMES)
+    ):
         frame = "What is {np}?"
     return frame.format(kind=answer_kind, np=phrase)
-
-
-def _is_said_twice(query: Query, answer_kind: str) -> bool:
-    """Whether "which year" would be followed by "the year in which"."""
-    return isinstance(query, Projection) and answer_kind in (UNTYPED, *AMOUNTS, *TIMES)
 
 
 def _noun_phrase(query: Query, graph: KnowledgeGraph, choose: Choice) -> str:
@@ -88,7 +88,11 @@ def _noun_phrase(query: Query, graph: KnowledgeGraph, choose: Choice) -> str:
             phrase = _noun_phrase(inner, graph, choose)
             if isinstance(inner, Intersection | Union):
                 phrase = f"the {_kind(inner, graph)} that is {phrase}"
-            return choose(_phrasings(graph.relations[relation], inner)).replace("{x}", phrase)
+            phrasings: Sequence[str] = graph.relations[relation].phrasings
+            if not isinstance(inner, Constant | ConstantSet):
+                # around another phrase, those that end with it read better
+                phrasings = [text for text in phrasings if text.endswith("{x}")] or phrasings
+            return choose(phrasings).replace("{x}", phrase)
         case Intersection(parts):
             phrases = [_noun_phrase(part, graph, choose) for part in parts]
             if len(phrases) != 2:
@@ -96,13 +100,6 @@ def _noun_phrase(query: Query, graph: KnowledgeGraph, choose: Choice) -> str:
             return choose(CONJUNCTIONS).format(a=phrases[0], b=phrases[1])
         case Union(parts):
             return " or ".join(_noun_phrase(part, graph, choose) for part in parts)
-
-
-def _phrasings(relation: Relation, inner: Query) -> Sequence[str]:
-    """Phrasings for `inner`; around another phrase, those that end with it, which read better."""
-    if isinstance(inner, Constant | ConstantSet):
-        return relation.phrasings
-    return [text for text in relation.phrasings if text.endswith("{x}")] or relation.phrasings
 
 
 def _kind(query: Query, graph: KnowledgeGraph) -> str:

@@ -145,21 +145,20 @@ def route_of(query: Query, graph: KnowledgeGraph) -> Route:
         labels.insert(0, graph.relations[query.relation].label)
         query = query.inner
     if isinstance(query, Intersection):
-        return Route(tuple(_arm(part, graph) for part in query.parts), tuple(labels))
+        arms: list[Arm] = []
+        for part in query.parts:
+            route = route_of(part, graph)
+            if route.tail:
+                arm = Arm((), route.tail, Route(route.arms, ()))  # begins at an intersection
+            else:
+                (arm,) = route.arms
+            arms.append(arm)
+        return Route(tuple(arms), tuple(labels))
     if isinstance(query, Constant | ConstantSet):
         ids = (query.entity_id,) if isinstance(query, Constant) else query.entity_ids
         names = tuple(graph.entities[entity_id].name for entity_id in ids)
         return Route((Arm(names, tuple(labels)),), ())
     raise TypeError(f"no route for {type(query).__name__}: no teacher walks a union of projections")
-
-
-def _arm(query: Query, graph: KnowledgeGraph) -> Arm:
-    """The arm for a part of an intersection; a nested intersection becomes its start."""
-    route = route_of(query, graph)
-    if not route.tail:
-        (arm,) = route.arms
-        return arm
-    return Arm((), route.tail, Route(route.arms, ()))
 
 
 ReadValues = Callable[[str, str, str], Sequence[str] | None]
@@ -342,20 +341,22 @@ class _Walk:
         if self._jointly and len(route.arms) > 1:
             value = self._found_jointly(route)
         else:
-            reached = [self._end_of(arm) for arm in route.arms]
+            reached: list[list[str]] = []
+            for arm in route.arms:
+                listed: list[str] = []
+                for name in self._names_of(arm):
+                    listed.extend(self._read(self._host_of(name, arm), arm.labels[-1]))
+                reached.append(listed)
+            others = [set(map(folded_name, names)) for names in reached[1:]]
             shared = [
-                value for value in reached[0] if all(_lists(other, value) for other in reached[1:])
+                value
+                for value in reached[0]
+                if all(folded_name(value) in other for other in others)
             ]
             value = _only(shared)
         for label in route.tail:
             value = _only(self._read(value, label))
         return value
-
-    def _end_of(self, arm: Arm) -> list[str]:
-        listed: list[str] = []
-        for name in self._names_of(arm):
-            listed.extend(self._read(self._host_of(name, arm), arm.labels[-1]))
-        return listed
 
     def _found_jointly(self, route: Route) -> str:
         """The value that the lists of all arms share, found by one search for their entities."""
@@ -425,7 +426,3 @@ def _only(listed: list[str]) -> str:
     if len(listed) != 1:
         raise _WalkEnded("several_values" if listed else "lists_share_nothing")
     return listed[0]
-
-
-def _lists(listed: list[str], value: str) -> bool:
-    return folded_name(value) in map(folded_name, listed)

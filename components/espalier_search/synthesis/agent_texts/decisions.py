@@ -102,11 +102,6 @@ class Decider:
             sources=evidence_of(task),
         )
 
-    def _action_text(self, candidate: Candidate) -> str:
-        if candidate.action == "search":
-            return self._write(search_call(candidate.thought, candidate.text))
-        return self._write(FinalAnswer(candidate.text, candidate.thought))
-
     async def _choice(
         self, task: Task, seen: tuple[str, ...], action: Message, rng: random.Random
     ) -> str | None:
@@ -118,17 +113,26 @@ class Decider:
         told = StepInput(question=task.question, seen=seen, taken=taken, count=self._alternatives)
         answer = await self._model.answer(alternatives_request(told))
         others = () if isinstance(answer, ModelRefusal) else answer.candidates[: self._alternatives]
-        others = tuple(other for other in dict.fromkeys(others) if _differs(other, taken))
+        # apart from their thoughts, the actions differ
+        done = (taken.action, taken.text.casefold())
+        others = tuple(
+            other
+            for other in dict.fromkeys(others)
+            if (other.action, other.text.casefold()) != done
+        )
         if not others:
             self._funnel.count(HEADING, "no_alternative")
             return None
         options = [taken, *others]
         rng.shuffle(options)
-        listed = " ".join(
-            f"Option {number}: {self._action_text(option)}"
-            for number, option in enumerate(options, start=1)
-        )
-        return f"{listed} I will choose option {options.index(taken) + 1}."
+        said: list[str] = []
+        for number, option in enumerate(options, start=1):
+            if option.action == "search":
+                written = self._write(search_call(option.thought, option.text))
+            else:
+                written = self._write(FinalAnswer(option.text, option.thought))
+            said.append(f"Option {number}: {written}")
+        return f"{' '.join(said)} I will choose option {options.index(taken) + 1}."
 
 
 def _candidate(action: Message) -> Candidate | None:
@@ -140,8 +144,3 @@ def _candidate(action: Message) -> Candidate | None:
     else:
         text, kind = plain_text(action.content), "answer"
     return Candidate(thought=thought, action=kind, text=text) if thought and text else None
-
-
-def _differs(one: Candidate, other: Candidate) -> bool:
-    """Whether the actions differ, apart from their thoughts."""
-    return (one.action, one.text.casefold()) != (other.action, other.text.casefold())

@@ -42,7 +42,6 @@ from espalier_search.synthesis.agent_texts.schema import (
     Facts,
     PlanJudge,
     QuestionReader,
-    QuestionReading,
     Schema,
 )
 from espalier_search.synthesis.search_wording import (
@@ -277,14 +276,14 @@ class EmbeddedTeacher:
         reading = self._reader.read(told.question)
         if reading is None or not reading.labels:
             return Guess(parts=(LOOK_UP,), answer=rng.choice(self._schema.names))
-        return Guess(parts=reading.labels, answer=self._guessed(reading, rng))
 
-    def _guessed(self, reading: QuestionReading, rng: random.Random) -> str:
-        """A random name of a kind that the last line can lead to."""
+        # a random name of a kind that the last line can lead to
+        answer = _UNKNOWN
         for name in rng.choices(self._schema.names, k=50):
             if self._schema.kinds(name) & reading.kinds and (text := plain_text(name)):
-                return text
-        return _UNKNOWN
+                answer = text
+                break
+        return Guess(parts=reading.labels, answer=answer)
 
     def _refined(self, told: KnowledgeInput, rng: random.Random) -> Refined:
         del rng

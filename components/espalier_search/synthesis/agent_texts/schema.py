@@ -127,8 +127,11 @@ class QuestionReader:
 
     def read(self, question: str) -> QuestionReading | None:
         """The first reading that fits names and kinds; None if there is none."""
-        for phrase in _phrases_in(question):
-            reading = self._read(phrase, 0)
+        for frame in _FRAME_PATTERNS:
+            found = frame.fullmatch(question.strip())
+            if found is None:
+                continue
+            reading = self._read(found["np"], 0)
             if reading is not None:
                 return reading
         return None
@@ -152,29 +155,20 @@ class QuestionReader:
             if inner := self._inside(phrase, f"the {label} of ", "", depth):
                 yield QuestionReading(inner.name, (*inner.labels, label), frozenset())
         if phrase.startswith(_BOTH):
-            yield from self._joined(phrase.removeprefix(_BOTH), depth)
+            # the labels of A, then those of B
+            joined = phrase.removeprefix(_BOTH)
+            for place in re.finditer(_AND, joined):
+                first = self._read(joined[: place.start()], depth + 1)
+                second = self._read(joined[place.end() :], depth + 1)
+                if first and second and first.labels and second.labels:
+                    labels = first.labels + second.labels
+                    yield QuestionReading(first.name, labels, first.kinds & second.kinds)
 
     def _inside(self, phrase: str, before: str, after: str, depth: int) -> QuestionReading | None:
         if not (phrase.startswith(before) and phrase.endswith(after)):
             return None
         inner = phrase[len(before) : len(phrase) - len(after)]
         return self._read(inner, depth + 1) if inner.strip() else None
-
-    def _joined(self, phrase: str, depth: int) -> Iterator[QuestionReading]:
-        """Read "both A and B": the labels of A, then those of B."""
-        for place in re.finditer(_AND, phrase):
-            first = self._read(phrase[: place.start()], depth + 1)
-            second = self._read(phrase[place.end() :], depth + 1)
-            if first and second and first.labels and second.labels:
-                labels = first.labels + second.labels
-                yield QuestionReading(first.name, labels, first.kinds & second.kinds)
-
-
-def _phrases_in(question: str) -> Iterator[str]:
-    """The noun phrases that remain when a frame of the question is removed."""
-    for frame in _FRAME_PATTERNS:
-        if found := frame.fullmatch(question.strip()):
-            yield found["np"]
 
 
 def _pattern(frame: str) -> re.Pattern[str]:

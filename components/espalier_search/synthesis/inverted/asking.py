@@ -42,48 +42,38 @@ def inverted_question(
             "evidence": list(dict.fromkeys(documents)),
         },
     )
-    prompt = _worded(question, graph, rng)
-    route = ClueRoute(tuple(_route_clue(witness, graph) for witness in question.witnesses))
-    return RoutedTask(search_task(prompt, (target.name,), text, metadata), route)
 
-
-def _worded(question: InvertedQuestion, graph: KnowledgeGraph, rng: random.Random) -> str:
-    kind = graph.entities[question.target].kind
-    thing = "thing" if kind == _UNTYPED else kind
+    thing = "thing" if target.kind == _UNTYPED else target.kind
     *most, last = [_clause(question.target, witness, graph, rng) for witness in question.witnesses]
-    return f"Which {thing} has these facts: {'; '.join(most)}; and {last}?"
+    prompt = f"Which {thing} has these facts: {'; '.join(most)}; and {last}?"
+
+    clues: list[RouteClue] = []
+    for witness in question.witnesses:
+        value = witness.clue.value
+        named = value if isinstance(value, Span) else graph.entities[value].name
+        clues.append(RouteClue(witness.clue.labels, named))
+    task = search_task(prompt, (target.name,), text, metadata)
+    return RoutedTask(task, ClueRoute(tuple(clues)))
 
 
 def _clause(target: str, witness: Witness, graph: KnowledgeGraph, rng: random.Random) -> str:
     """One clue as a sentence about "it"."""
     phrase = "it"
     for subject, label in zip((target, *witness.reached), witness.clue.labels, strict=False):
-        phrase = _around(phrase, graph.entities[subject].kind, label, graph, rng)
+        # a phrasing of the relation around it, preferably one that ends with it
+        named = (graph.entities[subject].kind, label)
+        relations = graph.relations.values()
+        relation = next(one for one in relations if (one.subject_kind, one.label) == named)
+        nesting = [said for said in relation.phrasings if said.endswith("{x}")]
+        phrase = rng.choice(nesting or relation.phrasings).replace("{x}", phrase)
+
     value = witness.clue.value
     if isinstance(value, str):
         return f"{phrase} is {graph.entities[value].name}"
-    return f"{phrase} {_lies(value)}"
-
-
-def _around(inner: str, kind: str, label: str, graph: KnowledgeGraph, rng: random.Random) -> str:
-    """A phrasing of the relation around `inner`, preferably one that ends with it."""
-    relations = graph.relations.values()
-    relation = next(r for r in relations if (r.subject_kind, r.label) == (kind, label))
-    nesting = [said for said in relation.phrasings if said.endswith("{x}")]
-    return rng.choice(nesting or relation.phrasings).replace("{x}", inner)
-
-
-def _lies(span: Span) -> str:
-    if span.is_decade:
-        return f"lies in the {span.low:.0f}s"
-    return f"is {_number(span.low)} or more and less than {_number(span.high)}"
+    if value.is_decade:
+        return f"{phrase} lies in the {value.low:.0f}s"
+    return f"{phrase} is {_number(value.low)} or more and less than {_number(value.high)}"
 
 
 def _number(number: float) -> str:
     return f"{number:,.0f}" if number == int(number) else f"{number:.10g}"
-
-
-def _route_clue(witness: Witness, graph: KnowledgeGraph) -> RouteClue:
-    value = witness.clue.value
-    named = value if isinstance(value, Span) else graph.entities[value].name
-    return RouteClue(witness.clue.labels, named)

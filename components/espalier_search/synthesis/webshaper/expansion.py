@@ -139,7 +139,11 @@ class ExpanderTools:
             beside = self._steps.hosts(relation).get(entity_id, [])
             for subjects in (alone, beside):
                 shown = rng.sample(subjects, min(len(subjects), _MAX_FACTS_PER_RELATION))
-                facts += [self._fact(subject, relation) for subject in shown]
+                for subject in shown:
+                    objects = self._world.graph.objects(relation, subject)
+                    names = tuple(self.names[entity_id] for entity_id in objects)
+                    fact = Fact(subject=self.names[subject], relation=relation, objects=names)
+                    facts.append(fact)
         return FoundFacts(facts=tuple(facts))
 
     def summarize(self, relation: str, names: Sequence[str]) -> UnionMembers:
@@ -179,14 +183,6 @@ class ExpanderTools:
         if leaf in constants(sub_question):
             return "names_the_leaf"
         return None if evaluate(sub_question, graph) == {leaf} else "other_answers"
-
-    def _fact(self, subject: str, relation: str) -> Fact:
-        objects = self._world.graph.objects(relation, subject)
-        return Fact(
-            subject=self.names[subject],
-            relation=relation,
-            objects=tuple(self.names[entity_id] for entity_id in objects),
-        )
 
     def _kind(self, entity_id: str) -> str:
         return self._world.graph.entities[entity_id].kind

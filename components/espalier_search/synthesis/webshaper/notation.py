@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias, cast
@@ -340,20 +340,16 @@ def _entry(row: object, number: int) -> tuple[Entry | None, list[Fault]]:
             faults.append(Fault(FaultKind.ITEM_NOT_TEXT, number, _shown(item)))
         elif position == 1:
             relation = item
-            faults += (Fault(kind, number, _shown(item)) for kind in _relation_kinds(item))
+            if not relation.strip():
+                faults.append(Fault(FaultKind.BLANK_RELATION, number, _shown(item)))
+            if mentions_entity(relation) or is_target(relation):
+                faults.append(Fault(FaultKind.ENTITY_IN_RELATION, number, _shown(item)))
         else:
             try:
                 terms.append(parse_term(item))
             except TermError as error:
                 faults += (Fault(kind, number, _shown(item)) for kind in error.kinds)
     return (None, faults) if faults else (Entry(terms[0], relation, terms[1]), [])
-
-
-def _relation_kinds(relation: str) -> Iterator[FaultKind]:
-    if not relation.strip():
-        yield FaultKind.BLANK_RELATION
-    if mentions_entity(relation) or is_target(relation):
-        yield FaultKind.ENTITY_IN_RELATION
 
 
 def _shown(found: object) -> str:

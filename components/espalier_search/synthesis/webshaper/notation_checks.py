@@ -20,7 +20,6 @@ from espalier_search.synthesis.webshaper.notation import (
     FormalismError,
     Named,
     Target,
-    Term,
     Variable,
     print_term,
     read_entries,
@@ -162,13 +161,10 @@ def _whole_faults(entries: tuple[Entry, ...]) -> Iterator[Fault]:
         if not any(isinstance(node, Target) for node in part):
             yield Fault(FaultKind.DISCONNECTED, found=print_term(min(part, key=print_term)))
     for cycle in graph.cycles():
-        yield Fault(FaultKind.CYCLE, found=_printed_cycle(cycle))
+        printed = " - ".join(print_term(node) for node in (*cycle, cycle[0]))
+        yield Fault(FaultKind.CYCLE, found=printed)
     for node in graph.leaves():
         yield Fault(FaultKind.LEAF_VARIABLE, found=print_term(node))
-
-
-def _printed_cycle(cycle: list[Node]) -> str:
-    return " - ".join(print_term(node) for node in (*cycle, cycle[0]))
 
 
 def tree_of(entries: tuple[Entry, ...]) -> EntryGraph:
@@ -245,10 +241,13 @@ def _labelled_graph(entries: Sequence[Entry]) -> nx.Graph[Hashable]:
         ends = [(entry, "subject"), (entry, "object")]
         graph.add_edge(*ends)
         for end, term in zip(ends, (entry.subject, entry.object), strict=True):
-            # a constant has one node per entry, because it does not connect its entries
-            node = (end, term) if isinstance(term, Named) else term
+            node: Hashable = term
+            label: Hashable = type(term).__name__
+            if isinstance(term, Named):
+                # one node per entry, because a constant does not connect its entries
+                node, label = (end, term), ("constant", *term.names)
             graph.add_node(end, label=(end[1], entry.relation))
-            graph.add_node(node, label=_label(term))
+            graph.add_node(node, label=label)
             graph.add_edge(end, node)
     return graph
 
@@ -269,10 +268,6 @@ def _numbered(keys: Mapping[int, Hashable]) -> dict[int, int]:
     """Number the keys; equal keys get equal numbers."""
     numbers: dict[Hashable, int] = {}
     return {node: numbers.setdefault(key, len(numbers)) for node, key in keys.items()}
-
-
-def _label(term: Term) -> Hashable:
-    return ("constant", *term.names) if isinstance(term, Named) else type(term).__name__
 
 
 def _in_order(entry: Entry) -> Entry:

@@ -134,19 +134,15 @@ def _joined(separator: str, query: Intersection | Union) -> str:
     texts: set[str] = set()
     pending = list(query.parts)
     while pending:
-        part = _unwrapped(pending.pop())
+        part = pending.pop()
+        # a node whose parts are all the same question is that question
+        while isinstance(part, Intersection | Union) and len(set(map(canonical, part.parts))) == 1:
+            part = part.parts[0]
         if isinstance(part, Intersection | Union) and type(part) is type(query):
             pending.extend(part.parts)
         else:
             texts.add(canonical(part))
     return texts.pop() if len(texts) == 1 else f"({separator.join(sorted(texts))})"
-
-
-def _unwrapped(query: Query) -> Query:
-    """Strip intersections and unions whose parts are all the same question."""
-    while isinstance(query, Intersection | Union) and len(set(map(canonical, query.parts))) == 1:
-        query = query.parts[0]
-    return query
 
 
 def _quoted(name: str) -> str:

@@ -74,11 +74,16 @@ def answer_twice_in_last_document(candidate: CandidateQuestion) -> bool:
 def shorter_chain(candidate: CandidateQuestion) -> bool:
     """The chain yields the same answer with one or more relations left out."""
     labels, start = _chain(candidate)
-    return any(
-        _follow(candidate.world, start, kept) == candidate.trace.answers
-        for length in range(1, len(labels))
-        for kept in combinations(labels, length)
-    )
+    world = candidate.world
+    for length in range(1, len(labels)):
+        for kept in combinations(labels, length):
+            reached = frozenset((start,))
+            for label in kept:
+                found = (world.labelled(label, entity) for entity in reached)
+                reached = frozenset[str]().union(*found)
+            if reached == candidate.trace.answers:
+                return True
+    return False
 
 
 def skippable_step(candidate: CandidateQuestion) -> bool:
@@ -144,13 +149,6 @@ def _reached(query: Query, world: World, left_out: frozenset[int]) -> frozenset[
             return frozenset.intersection(*(_reached(p, world, left_out) for p in parts))
         case Union(parts):
             return frozenset[str]().union(*(_reached(p, world, left_out) for p in parts))
-
-
-def _follow(world: World, start: str, labels: tuple[str, ...]) -> frozenset[str]:
-    reached = frozenset((start,))
-    for label in labels:
-        reached = frozenset(found for entity in reached for found in world.labelled(label, entity))
-    return reached
 
 
 Rule = Callable[[CandidateQuestion], bool]

@@ -192,15 +192,12 @@ class Join:
             entity = rng.choice(meeting)
             first = _constant(self.arms[0], rng.choice(first_hosts[entity]), steps, rng)
             second = _constant(self.arms[1], rng.choice(second_hosts[entity]), steps, rng)
-            start = self._first_operand(first, steps, rng)
+            start: Query = Constant(first)
+            if self.with_union:
+                others = list(steps.listed[self.arms[0][0]])
+                start = ConstantSet((first, rng.choice(others)))
             arms = (project(self.arms[0], start), project(self.arms[1], Constant(second)))
             yield project(self.tail, Intersection(arms))
-
-    def _first_operand(self, first: str, steps: Steps, rng: random.Random) -> Query:
-        if not self.with_union:
-            return Constant(first)
-        others = list(steps.listed[self.arms[0][0]])
-        return ConstantSet((first, rng.choice(others)))
 
 
 def chains(graph: KnowledgeGraph, length: int) -> list[Chain]:
