@@ -382,8 +382,16 @@ def run_fields(api: KubeflowApi, compile_to: Compile) -> dict[str, Any]:
         parameters = compile_to(package)
         pipeline_id = _pipeline(api)
         version_id = _version(api, pipeline_id, package)
+    if not experiment_id:
+        name = api.config.experiment
+        experiment = kfp_server_api.V2beta1Experiment(
+            display_name=name, namespace=api.config.namespace
+        )
+        creating = api.experiments.experiment_service_create_experiment
+        created = api.write(f"create the experiment {name}", creating, experiment)
+        experiment_id = _id(created, "experiment_id")
     return {
-        "experiment_id": experiment_id or _new_experiment(api),
+        "experiment_id": experiment_id,
         "pipeline_version_reference": kfp_server_api.V2beta1PipelineVersionReference(
             pipeline_id=pipeline_id, pipeline_version_id=version_id
         ),
@@ -436,13 +444,6 @@ def _experiment(api: KubeflowApi) -> str | None:
                 )
             return _id(found, "experiment_id")
     return None
-
-
-def _new_experiment(api: KubeflowApi) -> str:
-    name = api.config.experiment
-    experiment = kfp_server_api.V2beta1Experiment(display_name=name, namespace=api.config.namespace)
-    creating = api.experiments.experiment_service_create_experiment
-    return _id(api.write(f"create the experiment {name}", creating, experiment), "experiment_id")
 
 
 def _id(found: dict[str, Any], key: str) -> str:
@@ -501,15 +502,11 @@ def _fault(error: Exception) -> str:
         except ValueError:
             body = None
         said = body.get("message") or body.get("error") if isinstance(body, dict) else error.body
-        return f"HTTP {error.status}: {_excerpt(str(said or ''))}"
+        lines = str(said or "").splitlines()
+        text = " ".join(line for line in lines if line and not _STACK_FRAME.match(line))
+        if len(text) > _EXCERPT_START + _EXCERPT_END:
+            text = f"{text[:_EXCERPT_START]} ... {text[-_EXCERPT_END:]}"
+        return f"HTTP {error.status}: {text}"
     if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None:
         error = error.reason
     return f"{type(error).__name__}: {error}"
-
-
-def _excerpt(message: str) -> str:
-    lines = [line for line in message.splitlines() if line and not _STACK_FRAME.match(line)]
-    said = " ".join(lines)
-    if len(said) <= _EXCERPT_START + _EXCERPT_END:
-        return said
-    return f"{said[:_EXCERPT_START]} ... {said[-_EXCERPT_END:]}"

@@ -89,7 +89,13 @@ def collect(namespace: str, *, kubeconfig: Path | None = None) -> list[tuple[str
     deleted = []
     for kind in LAUNCHED_KINDS:
         folder = object_path(kind.api_version, kind.plural, namespace)
-        for launched in _launched(api, folder, kind):
+        try:
+            listed = api.send(read(folder, labelSelector=f"{NAME_LABEL}={kind.label}"))["items"]
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            continue  # the kind's operator is not installed
+        for launched in listed:
             reference = _owner_reference(launched)
             if reference is None:
                 continue
@@ -103,16 +109,6 @@ def collect(namespace: str, *, kubeconfig: Path | None = None) -> list[tuple[str
             ):
                 deleted.append((kind.kind, metadata["name"]))
     return deleted
-
-
-def _launched(api: KubernetesApi, folder: str, kind: LaunchedKind) -> list[K8sObject]:
-    """Objects of the kind that espalier launched; none where its operator is not installed."""
-    try:
-        return api.send(read(folder, labelSelector=f"{NAME_LABEL}={kind.label}"))["items"]
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
-        return []
 
 
 def _owner_reference(launched: K8sObject) -> K8sObject | None:

@@ -141,19 +141,15 @@ class AnswerCache:
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.partial")
-        partial.write_text(CachedReply(key=key, body=_text(body)).model_dump_json(), "utf-8")
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            text = ""  # which is refused as an answer
+        partial.write_text(CachedReply(key=key, body=text).model_dump_json(), "utf-8")
         partial.replace(path)
 
     def _path(self, key: str) -> Path:
         return self._directory / key[:2] / f"{key}.json"
-
-
-def _text(body: bytes) -> str:
-    """Decode a body; return "" if it is not UTF-8, which is then refused as an answer."""
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return ""
 
 
 ModelConfig = EndpointConfig | VllmBatchConfig

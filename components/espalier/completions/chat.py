@@ -112,7 +112,17 @@ def read_reply(body: bytes, names: ToolNames) -> ChatReply | None:
     said = choice.message
     message: JsonObject = {"role": "assistant", "content": said.content or ""}
     if isinstance(action, ToolCalls):
-        message["tool_calls"] = [_sent_call(call, names) for call in action.calls]
+        message["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {
+                    "name": names.sent(call.name),
+                    "arguments": json.dumps(call.arguments),
+                },
+            }
+            for call in action.calls
+        ]
     return ChatReply(action=action, fault=fault, message=message)
 
 
@@ -170,14 +180,6 @@ def _call(given: object, spare_id: str, names: ToolNames, taken: set[str]) -> To
     )
 
 
-def _sent_call(call: ToolCall, names: ToolNames) -> JsonObject:
-    return {
-        "id": call.call_id,
-        "type": "function",
-        "function": {"name": names.sent(call.name), "arguments": json.dumps(call.arguments)},
-    }
-
-
 def sent_message(message: Message) -> JsonObject:
     """Return a message of the environment in the form a server accepts."""
     sent: JsonObject = {"role": message.role, "content": message.content}
@@ -225,7 +227,17 @@ class ChatEndpoint(MeteredServer):
             "seed": seed,
         }
         if tools:
-            fields["tools"] = [_offered(tool, names) for tool in tools]
+            fields["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": names.sent(tool.name),
+                        "description": tool.description,
+                        "parameters": tool.parameters or {"type": "object", "properties": {}},
+                    },
+                }
+                for tool in tools
+            ]
         estimate = estimated_tokens(
             json.dumps([fields["messages"], fields.get("tools")], ensure_ascii=False)
         )
@@ -243,12 +255,3 @@ class ChatEndpoint(MeteredServer):
             "completions; is the address that of an OpenAI-compatible server, as https://host/v1?",
             "no_completion",
         )
-
-
-def _offered(tool: ToolSpec, names: ToolNames) -> JsonObject:
-    function: JsonObject = {
-        "name": names.sent(tool.name),
-        "description": tool.description,
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}

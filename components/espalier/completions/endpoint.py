@@ -49,15 +49,15 @@ class RateLimit:
     async def acquire(self, tokens: int) -> None:
         """Wait until a request of `tokens` tokens is allowed; first come, first served."""
         async with self._turn:
-            while wait_s := self._wait_s(tokens):
+            asked = list(zip(self._buckets, (1, tokens), strict=True))
+            while True:
+                now = self._clock()
+                wait_s = max(bucket.wait_s(amount, now) for bucket, amount in asked)
+                if not wait_s:
+                    break
                 await self._sleep(wait_s)
-            for bucket, amount in zip(self._buckets, (1, tokens), strict=True):
+            for bucket, amount in asked:
                 bucket.take(amount)
-
-    def _wait_s(self, tokens: int) -> float:
-        now = self._clock()
-        waits = [b.wait_s(a, now) for b, a in zip(self._buckets, (1, tokens), strict=True)]
-        return max(waits)
 
 
 class _Bucket:

@@ -198,7 +198,10 @@ class ChatServers:
             fault = await self._health_fault(server)
             # meanwhile another request may have noticed, or the other servers may be lost
             if fault is not None and not server.lost_by and len(self.usable) > 1:
-                self._leave_out(server, fault)
+                server.lost_by = fault
+                self.lost += 1
+                remain = len(self.usable)
+                _log.warning("%s is left out (%d servers remain): %s", server.url, remain, fault)
         return bool(server.lost_by)
 
     async def _body(self, server: _ChatServer, fields: dict[str, Any]) -> bytes:
@@ -251,11 +254,6 @@ class ChatServers:
             return str(error)
         return None
 
-    def _leave_out(self, server: _ChatServer, fault: str) -> None:
-        server.lost_by = fault
-        self.lost += 1
-        _log.warning("%s is left out (%d servers remain): %s", server.url, len(self.usable), fault)
-
     def _wait_s(self, state: tenacity.RetryCallState) -> float:
         """Return jittered exponential backoff or Retry-After, the longer; at most `max_wait_s`."""
         limit = self._config.max_wait_s
@@ -264,6 +262,8 @@ class ChatServers:
         return min(limit, max(backoff, _requested_wait_s(error)))
 
     def _fault(self, error: Exception, server: _ChatServer) -> EngineError:
+        import openai
+
         status = getattr(error, "status_code", None)
         said = self._explained(error, server)
         if not (_is_transient(error) or status in _REFUSED_REQUESTS):
@@ -272,7 +272,8 @@ class ChatServers:
             return RefusedRequestError(said, f"http_{status}")
         if status:
             return EndpointFault(said, f"http_{status}")
-        return EndpointFault(said, "timeout" if _is_timeout(error) else "connection")
+        timeouts = openai.APITimeoutError | httpx2.TimeoutException | TimeoutError
+        return EndpointFault(said, "timeout" if isinstance(error, timeouts) else "connection")
 
     def _explained(self, error: Exception, server: _ChatServer) -> str:
         config = self._config
@@ -334,12 +335,6 @@ def _is_transient(error: BaseException) -> bool:
         return error.status_code in _RETRIED or error.status_code >= 500
     # a connection that breaks inside a body raises the transport's own error
     return isinstance(error, openai.APIConnectionError | httpx2.TransportError | TimeoutError)
-
-
-def _is_timeout(error: BaseException) -> bool:
-    import openai
-
-    return isinstance(error, openai.APITimeoutError | httpx2.TimeoutException | TimeoutError)
 
 
 def _requested_wait_s(error: BaseException | None) -> float:

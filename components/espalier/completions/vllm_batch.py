@@ -193,12 +193,20 @@ class VllmModel:
                 await self._serve()
         if isinstance(waiting.outcome, EngineError):
             raise waiting.outcome
-        self._charge(request.call, waiting.outcome)
+        self.ledger.of(request.call).requests += 1
+        if counted := usage_of(waiting.outcome):
+            self.ledger.settle(request.call, 0.0, counted.prompt_tokens, counted.completion_tokens)
         return waiting.outcome
 
     async def _serve(self) -> None:
         """Answer one batch of the requests that have waited longest."""
-        await self._gather()
+        # wait until no new request joins: callers just answered are about to send the next
+        calm = 0
+        while calm < _CALM_TURNS and len(self._waiting) < self._config.batch_size:
+            before = len(self._waiting)
+            await asyncio.sleep(0)
+            calm = calm + 1 if len(self._waiting) == before else 0
+
         count = min(self._config.batch_size, len(self._waiting))
         batch = [self._waiting.popleft() for _ in range(count)]
         chats = [waiting.chat for waiting in batch]
@@ -213,20 +221,7 @@ class VllmModel:
         for waiting, outcome in zip(batch, outcomes, strict=True):
             waiting.outcome = outcome
 
-    async def _gather(self) -> None:
-        """Wait until no new request joins: callers just answered are about to send the next."""
-        calm = 0
-        while calm < _CALM_TURNS and len(self._waiting) < self._config.batch_size:
-            before = len(self._waiting)
-            await asyncio.sleep(0)
-            calm = calm + 1 if len(self._waiting) == before else 0
-
     def _completed(self, chats: Sequence[Chat]) -> list[bytes]:
         if self._engine is None:
             self._engine = VllmBatchEngine(self._config)
         return self._engine.complete(chats)
-
-    def _charge(self, call: str, body: bytes) -> None:
-        self.ledger.of(call).requests += 1
-        if counted := usage_of(body):
-            self.ledger.settle(call, 0.0, counted.prompt_tokens, counted.completion_tokens)

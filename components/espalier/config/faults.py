@@ -57,7 +57,11 @@ def fault_lines(
             case "union_tag_invalid":
                 tag, tags = str(context["tag"]), str(context["expected_tags"])
                 kind = str(context["discriminator"]).strip("'").replace("name", "rule")
-                message = f"no {kind} is named {tag!r}{_nearest_rule(tag, tags)}"
+                names = [name.strip(" '") for name in tags.split(",")]
+                close = difflib.get_close_matches(tag, names, n=1)
+                there = f"there are {', '.join(sorted(names))}"
+                hint = f"did you mean {close[0]}?" if close else there
+                message = f"no {kind} is named {tag!r}; {hint}"
             case "union_tag_not_found":
                 message = "a rule is chosen by its name, which is missing here"
             case "value_error" | "missing":
@@ -115,12 +119,6 @@ def _nearest_key(place: Sequence[str], owner: type[BaseModel] | None) -> str:
     if close:
         return f"; did you mean {'.'.join((*place[:-1], close[0]))}?"
     return f"; valid keys here: {', '.join(sorted(owner.model_fields))}"
-
-
-def _nearest_rule(tag: str, expected_tags: str) -> str:
-    names = [name.strip(" '") for name in expected_tags.split(",")]
-    close = difflib.get_close_matches(tag, names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(names))}"
 
 
 def _resolved(

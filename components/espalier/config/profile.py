@@ -478,19 +478,15 @@ def parsed_override(text: str) -> tuple[str, object]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise ProfileError(f"--set {text[:_SHOWN]}: write it as section.key=value")
+    parsed: object = value.strip()
     try:
-        return key.strip(), _parsed_value(value.strip())
+        parsed = tomllib.loads(f"value = {parsed}")["value"]
     except RecursionError as error:
         raise ProfileError(f"--set {text[:_SHOWN]}: its value is nested too deeply") from error
+    except ValueError:  # not TOML, or an integer of thousands of digits
+        pass
+    return key.strip(), parsed
 
 
 _SHOWN = 100
 """Characters of an override that a message repeats."""
-
-
-def _parsed_value(text: str) -> object:
-    """Value of `text` as TOML, or `text` itself if it is not TOML."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:  # not TOML, or an integer of thousands of digits
-        return text

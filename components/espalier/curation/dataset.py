@@ -62,15 +62,13 @@ def dataset_card(report: Mapping[str, Mapping[str, object]], attribution: str) -
     for heading, figures in report.items():
         rows = [(name, value) for name, value in figures.items() if not isinstance(value, list)]
         if rows:
-            parts.append(f"\n## {heading.replace('_', ' ').capitalize()}\n\n{_table(rows)}")
+            lines = ["| | |", "| --- | ---: |"]
+            for name, value in rows:
+                lines.append(f"| {_cell(name.replace('_', ' '))} | {_cell(str(value))} |")
+            table = "\n".join(lines)
+            parts.append(f"\n## {heading.replace('_', ' ').capitalize()}\n\n{table}\n")
     parts.append(f"\n## Sources\n\n{_cell(attribution) or _OWN}\n")
     return "".join(parts)
-
-
-def _table(rows: Sequence[tuple[str, object]]) -> str:
-    lines = ["| | |", "| --- | ---: |"]
-    lines += [f"| {_cell(name.replace('_', ' '))} | {_cell(str(value))} |" for name, value in rows]
-    return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:

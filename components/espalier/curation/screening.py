@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from espalier.config import CurationConfig
 from espalier.records import DataError
@@ -160,8 +159,6 @@ _BANDS, _ROWS = 32, 4
 """A pair of overlap s becomes a candidate with 1 - (1 - s^4)^32: 0.99999994 at 0.8, 0.87 at 0.5."""
 _SEED = 20260101
 
-Signature = NDArray[np.uint64]
-
 
 def near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, int]:
     """Return, for each row that repeats an earlier, kept row, the index of that row.
@@ -170,13 +167,22 @@ def near_duplicates(texts: Sequence[str], threshold: float) -> dict[int, int]:
         texts: texts in the order in which they are kept.
         threshold: least Jaccard overlap of 3-word runs that makes a repetition.
     """
-    multipliers, offsets = _hash_family()
+    # multiply-shift functions: odd multipliers and offsets of 64 bits
+    rng = np.random.default_rng(_SEED)
+    drawn = rng.integers(0, 2**64, size=(2, _BANDS * _ROWS), dtype=np.uint64)
+    multipliers, offsets = drawn[0] | np.uint64(1), drawn[1]
+
     kept: dict[int, frozenset[int]] = {}
     buckets: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     found: dict[int, int] = {}
     for row, text in enumerate(texts):
         runs = word_runs(text)
-        keys = _band_keys(_signature(runs, multipliers, offsets))
+        hashes = np.fromiter(runs, dtype=np.uint64, count=len(runs))
+        # the overflow is intended
+        signature = (hashes[:, None] * multipliers + offsets).min(axis=0)
+        bands = signature.reshape(_BANDS, _ROWS)
+        keys = [(number, band.tobytes()) for number, band in enumerate(bands)]
+
         candidates = sorted({other for key in keys for other in buckets[key]})
         original = next((c for c in candidates if overlap(runs, kept[c]) >= threshold), None)
         if original is not None:
@@ -192,33 +198,17 @@ def word_runs(text: str) -> frozenset[int]:
     """Return hashes of all runs of three folded words, or of the whole text if it is shorter."""
     found = words(text)
     count = max(1, len(found) - RUN_WORDS + 1)
-    return frozenset(_hash(" ".join(found[i : i + RUN_WORDS])) for i in range(count))
+    hashes: set[int] = set()
+    for start in range(count):
+        run = " ".join(found[start : start + RUN_WORDS])
+        digest = hashlib.blake2b(run.encode(), digest_size=8).digest()
+        hashes.add(int.from_bytes(digest, "little"))
+    return frozenset(hashes)
 
 
 def overlap(one: frozenset[int], other: frozenset[int]) -> float:
     """Return the Jaccard overlap of two sets, 0-1."""
     return len(one & other) / len(one | other)
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def _hash_family() -> tuple[Signature, Signature]:
-    """Return multiply-shift functions: odd multipliers and offsets of 64 bits."""
-    rng = np.random.default_rng(_SEED)
-    drawn = rng.integers(0, 2**64, size=(2, _BANDS * _ROWS), dtype=np.uint64)
-    return drawn[0] | np.uint64(1), drawn[1]
-
-
-def _signature(runs: frozenset[int], multipliers: Signature, offsets: Signature) -> Signature:
-    hashes = np.fromiter(runs, dtype=np.uint64, count=len(runs))
-    return (hashes[:, None] * multipliers + offsets).min(axis=0)  # the overflow is intended
-
-
-def _band_keys(signature: Signature) -> list[tuple[int, bytes]]:
-    bands = signature.reshape(_BANDS, _ROWS)
-    return [(number, band.tobytes()) for number, band in enumerate(bands)]
 
 
 class TextRow(NamedTuple):

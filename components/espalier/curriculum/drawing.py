@@ -65,7 +65,10 @@ def from_band(band: Band, explore_share: float, weights: Mapping[str, float]) ->
         is_open = any(task_id not in used for task_id in source)
         candidates = source if is_open else band.all_tasks
         if weights and candidates is band.kept:
-            return _preferred(candidates, weights, used, rng)
+            # an unused one by weight; uniformly if all weights are 0
+            free = [task_id for task_id in candidates if task_id not in used]
+            total = sum(weights[task_id] for task_id in free)
+            return rng.choices(free, [weights[t] for t in free] if total > 0 else None)[0]
         return candidates[rng.randrange(len(candidates))]
 
     return choose
@@ -122,12 +125,3 @@ def _weighted(task_ids: Sequence[str], weights_N: FloatArray, explore_share: flo
         return task_ids[min(place, len(task_ids) - 1)]
 
     return choose
-
-
-def _preferred(
-    candidates: Sequence[str], weights: Mapping[str, float], used: Set[str], rng: random.Random
-) -> str:
-    """Draw an unused candidate by weight; uniformly if all weights are 0."""
-    free = [task_id for task_id in candidates if task_id not in used]
-    total = sum(weights[task_id] for task_id in free)
-    return rng.choices(free, [weights[t] for t in free] if total > 0 else None)[0]

@@ -196,17 +196,14 @@ class PassRatePredictor:
     def logits(self, weights_D: FloatArray) -> FloatArray:
         """Return [N]: the regression's logit for each task under `weights_D`."""
         if len(self._values_NF) < len(self._rows):
-            self._pad_rows()
+            # the value after a task's last feature is 0
+            most = max((len(columns) for columns, _ in self._rows), default=0)
+            self._columns_NF = np.zeros((len(self._rows), most), dtype=np.int64)
+            self._values_NF = np.zeros((len(self._rows), most))
+            for place, (columns, values) in enumerate(self._rows):
+                self._columns_NF[place, : len(columns)] = columns
+                self._values_NF[place, : len(values)] = values
         return (weights_D[self._columns_NF] * self._values_NF).sum(axis=1)
-
-    def _pad_rows(self) -> None:
-        """Build [N, F] of columns and values; the value after a task's last feature is 0."""
-        most = max((len(columns) for columns, _ in self._rows), default=0)
-        self._columns_NF = np.zeros((len(self._rows), most), dtype=np.int64)
-        self._values_NF = np.zeros((len(self._rows), most))
-        for place, (columns, values) in enumerate(self._rows):
-            self._columns_NF[place, : len(columns)] = columns
-            self._values_NF[place, : len(values)] = values
 
     @property
     def task_ids(self) -> list[str]:

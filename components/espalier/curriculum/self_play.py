@@ -201,7 +201,9 @@ class SelfPlay:
         for trial, verdict in zip(counted, judge_trials(counted, self._config), strict=True):
             if verdict.reward is not None:
                 rewards.append(verdict.reward)
-                self._add_reward(trial.task.metadata.pattern, verdict.reward)
+                kind = trial.task.metadata.pattern
+                tried, total = self._earned.get(kind, (0, 0.0))
+                self._earned[kind] = (tried + 1, total + verdict.reward)
             if verdict.fault:
                 refused[verdict.fault] += 1
                 continue
@@ -211,10 +213,6 @@ class SelfPlay:
                 trial.task.task_id, attempts=trial.attempts, successes=trial.successes
             )
         return kept
-
-    def _add_reward(self, kind: str, reward: float) -> None:
-        tried, total = self._earned.get(kind, (0, 0.0))
-        self._earned[kind] = (tried + 1, total + reward)
 
     def kept_ids(self) -> list[str]:
         """Return the ids of the tasks inside the band."""

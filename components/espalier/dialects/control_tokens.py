@@ -48,7 +48,14 @@ class ControlTokens:
         self._tokenizer = tokenizer
         self._pattern = _one_of(texts)
         self._normalise, self._normalised_pattern = _normaliser(tokenizer, self._pattern)
-        self._anchor = self._found_anchor()
+
+        self._anchor = ""
+        """A control token that is one id and strips no blanks; "" without one."""
+        for token_id, token in tokenizer.added_tokens_decoder.items():
+            is_plain = token.special and not (token.rstrip or token.lstrip or token.single_word)
+            if is_plain and self._encoded(f"{token.content}|")[:1] == [token_id]:
+                self._anchor = token.content
+                break
 
     def as_text(self, content: str, *, but: frozenset[str] = frozenset()) -> str:
         """Return the content, cut wherever it spells a control token, except those of `but`."""
@@ -77,14 +84,6 @@ class ControlTokens:
 
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
-
-    def _found_anchor(self) -> str:
-        """Return a control token that is one id and strips no blanks; "" without one."""
-        for token_id, token in self._tokenizer.added_tokens_decoder.items():
-            is_plain = token.special and not (token.rstrip or token.lstrip or token.single_word)
-            if is_plain and self._encoded(f"{token.content}|")[:1] == [token_id]:
-                return token.content
-        return ""
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase, marks: Iterable[str] = ()) -> ControlTokens:

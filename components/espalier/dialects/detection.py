@@ -186,16 +186,13 @@ def chosen_dialect(setting: str, model: Path | None) -> str:
     """
     if setting != "auto":
         return setting
-    return "tags" if model is None else detected_dialect(_chat_template(model))
-
-
-def _chat_template(directory: Path) -> str:
-    """Return a model directory's template; empty without one, which loading the model reports."""
+    if model is None:
+        return "tags"
     for name, read in (("chat_template.jinja", str), ("tokenizer_config.json", _named_template)):
-        path = directory / name
+        path = model / name
         if path.is_file():
-            return read(path.read_text(encoding="utf-8", errors="replace"))
-    return ""
+            return detected_dialect(read(path.read_text(encoding="utf-8", errors="replace")))
+    return detected_dialect("")  # loading the model reports that it has no template
 
 
 def _named_template(config: str) -> str:

@@ -193,8 +193,11 @@ class Dialect:
     def _message_ids(self, text: str) -> tuple[int, ...]:
         if self.syntax.inline_results:
             return tuple(self._encode(text))
-        if self._opened_thought:
-            text = _behind_opened_thought(text, self._opened_thought)
+        opened = self._opened_thought
+        if opened and text.startswith(THINK[0]):
+            text = text.removeprefix(opened if text.startswith(opened) else THINK[0])
+        elif opened:  # a message without a thought closes it at once
+            text = f"\n{THINK[1]}\n\n{text}"
         return (*self._encode(text), self._end_id)
 
     def bare_prompt_ids(self, prompt: Sequence[Message]) -> tuple[int, ...]:
@@ -542,13 +545,6 @@ class Dialect:
 
     def _encode(self, text: str) -> list[int]:
         return self._controls.encode(text)
-
-
-def _behind_opened_thought(text: str, opened: str) -> str:
-    """Return a message whose thought was already begun; without a thought, close it at once."""
-    if text.startswith(THINK[0]):
-        return text.removeprefix(opened if text.startswith(opened) else THINK[0])
-    return f"\n{THINK[1]}\n\n{text}"
 
 
 def _without_sentinel(content: str) -> str:

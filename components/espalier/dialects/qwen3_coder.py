@@ -51,7 +51,15 @@ class Qwen3Coder(TaggedCalls):
 
     def _spelled(self, calls: Sequence[ToolCall]) -> str:
         opening, closing = self.call_markers
-        return "\n".join(f"{opening}\n{_element(call)}\n{closing}" for call in calls)
+        written = []
+        for call in calls:
+            parameters = "".join(
+                f"<parameter={name}>\n{value if isinstance(value, str) else compact_json(value)}\n"
+                "</parameter>\n"
+                for name, value in call.arguments.items()
+            )
+            written.append(f"{opening}\n<function={call.name}>\n{parameters}</function>\n{closing}")
+        return "\n".join(written)
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Return the texts around the arguments of a call, as `write` spells them."""
@@ -80,12 +88,3 @@ def _function_call(name: str, body: str, tools: Sequence[ToolSpec]) -> ToolCall 
             return Malformed(f"a parameter of {name} without a name")
         arguments[named[1]] = cast("JsonValue", typed_argument(named[2], named[1], tool))
     return ToolCall(name=name, arguments=arguments)
-
-
-def _element(call: ToolCall) -> str:
-    parameters = "".join(
-        f"<parameter={name}>\n{value if isinstance(value, str) else compact_json(value)}\n"
-        "</parameter>\n"
-        for name, value in call.arguments.items()
-    )
-    return f"<function={call.name}>\n{parameters}</function>"

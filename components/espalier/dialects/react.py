@@ -73,7 +73,13 @@ class ReAct(Syntax):
         else:
             call = action.calls[0]
             tool = required_tool(call.name, tools)
-            said = f"{_label(tool)} {_body(tool, call.arguments)}"
+            text = call.arguments.get(tool.text_argument or "")
+            if isinstance(text, str):
+                is_plain = text == text.strip() != "" and _END not in text and text[0] != '"'
+                body = text if is_plain else compact_json(text)
+            else:
+                body = compact_json(call.arguments)
+            said = f"{_label(tool)} {body}"
         if action.thought is None:
             return f"{said}{_END}"
         # the first label after a semicolon ends the thought
@@ -129,14 +135,6 @@ def _label(tool: ToolSpec) -> str:
 def _alternatives(tools: Sequence[ToolSpec]) -> str:
     """Return a regular expression of all labels that open a call or an answer."""
     return "|".join(map(re.escape, (*map(_label, tools), _ANSWER)))
-
-
-def _body(tool: ToolSpec, arguments: JsonObject) -> str:
-    text = arguments.get(tool.text_argument or "")
-    if not isinstance(text, str):
-        return compact_json(arguments)
-    is_plain = text == text.strip() != "" and _END not in text and text[0] != '"'
-    return text if is_plain else compact_json(text)
 
 
 def _text(body: str) -> str:

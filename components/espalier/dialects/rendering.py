@@ -55,14 +55,11 @@ def rendering(template: str) -> Generator[None]:
             sys.settrace(before)
     except Exception as error:  # a template may fail with any class of error
         if not isinstance(error, TemplateError):
-            raise TemplateRuntimeError(_why(error)) from error
+            why = f"it fails with {type(error).__name__}: {error}"
+            if _NO_LOADER in str(error):
+                why = "it includes or imports another template, and a chat template stands alone"
+            raise TemplateRuntimeError(why) from error
         raise
-
-
-def _why(error: Exception) -> str:
-    if _NO_LOADER in str(error):
-        return "it includes or imports another template, and a chat template stands alone"
-    return f"it fails with {type(error).__name__}: {error}"
 
 
 @lru_cache(maxsize=32)

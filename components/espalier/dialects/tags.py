@@ -57,8 +57,11 @@ class Tags(Syntax):
         else:
             call = action.calls[0]
             tool = required_tool(call.name, tools)
-            argument = call.arguments.get(tool.text_argument or "")
-            body = argument if isinstance(argument, str) else _without_angles(call.arguments)
+            body = call.arguments.get(tool.text_argument or "")
+            if not isinstance(body, str):
+                # no text in the JSON can be read as a tag
+                body = compact_json(call.arguments)
+                body = body.replace("<", "\\u003c").replace(">", "\\u003e")
             block = f"<{tool.tag}> {body} </{tool.tag}>"
         return (
             block if action.thought is None else f"{THINK[0]} {action.thought} {THINK[1]} {block}"
@@ -139,7 +142,13 @@ def _parsed_freely(text: str, tools: Sequence[ToolSpec]) -> Action:
         answer = " ".join(body.split())
         return FinalAnswer(answer, thought) if answer else Malformed("empty answer block", text)
     tool = openings[opening]
-    content = _without_fence(body) if tool.takes_code else body
+    content = body
+    if tool.takes_code:
+        # without a Markdown fence around it, and without common indentation
+        fenced = body.strip()
+        if fenced.startswith(_FENCE) and fenced.endswith(_FENCE) and "\n" in fenced:
+            content = fenced.partition("\n")[2].removesuffix(_FENCE)
+        content = textwrap.dedent(content.strip("\n")).strip()
     if not content.strip():
         return Malformed(f"empty {tool.tag} block", text)
     return _called(tool, content, thought, text)
@@ -151,16 +160,3 @@ def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCa
     written = body if tool.takes_code else " ".join(body.split())
     arguments: JsonObject = {tool.text_argument: written}
     return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
-
-
-def _without_angles(arguments: JsonObject) -> str:
-    """Return JSON in which no text can be read as a tag."""
-    return compact_json(arguments).replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _without_fence(body: str) -> str:
-    """Return the program without a Markdown fence around it, and without common indentation."""
-    text = body.strip()
-    if text.startswith(_FENCE) and text.endswith(_FENCE) and "\n" in text:
-        body = text.partition("\n")[2].removesuffix(_FENCE)
-    return textwrap.dedent(body.strip("\n")).strip()

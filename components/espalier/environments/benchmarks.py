@@ -21,8 +21,9 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -225,7 +226,9 @@ def check_golds(
             faults.append(GoldFault(task.task_id, f"its own gold answer: {lacking}"))
         else:
             accepted += 1
-        other = _other(tasks, keys, place)
+        # the next task that another answer solves, wrapping around at the end
+        ahead = chain(range(place + 1, len(tasks)), range(place))
+        other = next((tasks[one] for one in ahead if keys[one] != keys[place]), None)
         if other is None:
             untried += 1
         elif _lacking(family, task, other, environments):
@@ -233,12 +236,6 @@ def check_golds(
         else:
             faults.append(GoldFault(task.task_id, f"the gold answer of {other.task_id}: right"))
     return GoldCheck(accepted, refused, untried, tuple(faults))
-
-
-def _other(tasks: Sequence[Task], keys: Sequence[Hashable], place: int) -> Task | None:
-    """Return the next task that another answer solves, wrapping around at the end."""
-    ahead = ((place + step) % len(tasks) for step in range(1, len(tasks)))
-    return next((tasks[other] for other in ahead if keys[other] != keys[place]), None)
 
 
 def _lacking(family: Family[Any], task: Task, scripted: Task, environments: Environments) -> str:

@@ -77,7 +77,7 @@ def check_family(
         golds = check_golds(family, tasks, environments)
         unlike = [task for task in tasks[:_REPEATED] if not _repeats(family, task, environments)]
         faults = [f"{fault.task_id}: {fault.fault}" for fault in golds.faults]
-        if not golds.accepted and _answers_with_gold(family):
+        if not golds.accepted and type(family).gold_script is Family[Any].gold_script:
             faults.append(
                 f"no gold answer is accepted: {family.name} has no `gold_script` of its own, and "
                 "the default gives the gold as one message. Where tools have to be called, or the "
@@ -103,10 +103,6 @@ def check_family(
         demonstrated=demonstrated,
         faults=tuple(faults),
     )
-
-
-def _answers_with_gold(family: Family[Any]) -> bool:
-    return type(family).gold_script is Family[Any].gold_script
 
 
 def _untried(tasks: Sequence[Task]) -> str:

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from espalier.environments.funnel import Funnel, apportion
 from espalier.records import Progress, Task
 from espalier.records.folding import folded_name, is_named_in
-from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
+from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rewards.answers import exact_match
 
 WRONG = "wrong_answer"
@@ -43,26 +43,21 @@ def reason_against(trajectory: Trajectory, task: Task) -> str | None:
         return UNANSWERED
     if not exact_match(trajectory.answer, task.verifier.gold):
         return WRONG
-    if _repeats(trajectory.tool_results):
-        return REPEATED
-    return None if _was_read(trajectory.answer, trajectory) else NEVER_READ
 
-
-def _repeats(results: tuple[ToolResult, ...]) -> bool:
     made = [
         (one.call.name, *(folded_name(str(value)) for value in one.call.arguments.values()))
-        for one in results
+        for one in trajectory.tool_results
     ]
-    return any(made.count(call) > _MAX_SAME_CALLS for call in made)
+    if any(made.count(call) > _MAX_SAME_CALLS for call in made):
+        return REPEATED
 
-
-def _was_read(answer: str, trajectory: Trajectory) -> bool:
-    """Whether an observation shows the answer and all tool messages are recorded results."""
+    # all tool messages must be recorded results, and one of them must show the answer
     results = [result.content for result in trajectory.tool_results]
     observed = [message.content for message in trajectory.messages if message.role == "tool"]
     if any(text not in results for text in observed):
-        return False
-    return any(is_named_in(answer, text) for text in observed)
+        return NEVER_READ
+    was_read = any(is_named_in(trajectory.answer, text) for text in observed)
+    return None if was_read else NEVER_READ
 
 
 class HasTask(Protocol):

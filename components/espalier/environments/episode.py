@@ -150,12 +150,16 @@ class _Episode:
                     try:
                         results.append(await waited(self._call(place, call)))
                     except ProgramBrokeSandboxError as error:
-                        return self._broke(call, results, error)
+                        self._called([*results, refused(call, str(error))])
+                        return self._finish(FinishReason.PROGRAM_BROKE_SANDBOX)
                     if self._ends(results[-1]):
                         break
                 return self._called(results)
             case FinalAnswer(text) if self._rules.reply is not None and text.strip():
-                return self._replied(text, await waited(self._rules.reply(text)))
+                said = await waited(self._rules.reply(text))
+                if said is None:  # the user has left
+                    return self._answered(text)
+                return self._going_on([Message(role="user", content=said)])
             case FinalAnswer(text):
                 return self._answered(text)
             case Malformed():
@@ -199,24 +203,11 @@ class _Episode:
         self.answer = written_calls(calls)
         return self._finish(FinishReason.ANSWERED)
 
-    def _replied(self, text: str, said: str | None) -> Step:
-        """Continue with the user's reply to `text`, or end if the user has left."""
-        if said is None:
-            return self._answered(text)
-        return self._going_on([Message(role="user", content=said)])
-
     def _going_on(self, messages: Iterable[Message]) -> Step:
         self._answered_messages += 1
         if self._answered_messages >= self._rules.max_turns:
             return self._finish(FinishReason.MAX_TURNS)
         return Step(tuple(messages))
-
-    def _broke(
-        self, call: ToolCall, results: Sequence[ToolResult], error: ProgramBrokeSandboxError
-    ) -> Step:
-        """End the episode at a call that ended its sandbox, and give that call an error result."""
-        self._called([*results, refused(call, str(error))])
-        return self._finish(FinishReason.PROGRAM_BROKE_SANDBOX)
 
     def _finish(self, reason: FinishReason) -> Step:
         if self.finish_reason is None:

@@ -170,22 +170,17 @@ def _training_task(tasks: Mapping[str, Task], task_id: str) -> Task:
 
 def _solved(task: Task, demonstration: Trajectory, family: Family[Any]) -> _Solved:
     question = _asked(task)
-    steps = [
-        step
-        for message in demonstration.messages[len(task.prompt) :]
-        if message.role == "assistant"
-        for step in _steps(message)
-    ]
+    steps: list[str] = []  # each call, or the message's text, in a few words
+    for message in demonstration.messages[len(task.prompt) :]:
+        if message.role != "assistant":
+            continue
+        for call in message.tool_calls:
+            values = [_line(str(value)) for value in call.arguments.values()]
+            steps.append(" ".join((call.name, *values)))
+        if not message.tool_calls:
+            steps.append(_line(message.content))
     text = f"solved : {question} {' ; '.join(steps)}"
     return _Solved(task.task_id, task.environment, question, family.question_key(task), text)
-
-
-def _steps(message: Message) -> Iterable[str]:
-    """Yield each call, or the message's text, in a few words."""
-    for call in message.tool_calls:
-        yield " ".join((call.name, *(_line(str(value)) for value in call.arguments.values())))
-    if not message.tool_calls:
-        yield _line(message.content)
 
 
 def _asked(task: Task) -> str:

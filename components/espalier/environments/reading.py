@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from espalier.records import FinalAnswer, Message, Task, ToolCalls, action_of
+from espalier.records import FinalAnswer, Task, ToolCalls, action_of
 from espalier.records.trajectory import Trajectory
 
 
@@ -45,7 +45,11 @@ class DemonstrationReading:
         words = task.question.split()
         rng.shuffle(words)
         after = trajectory.messages[len(task.prompt) :]
-        return Log(" ".join(words), tuple(_piece(message) for message in after))
+        pieces = [
+            action_of(message) if message.role == "assistant" else message.content
+            for message in after
+        ]
+        return Log(" ".join(words), tuple(pieces))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """Yield the thoughts, messages and calls of all demonstrations."""
@@ -55,7 +59,3 @@ class DemonstrationReading:
                 yield from filter(None, (message.thought, message.content))
                 for call in message.tool_calls:
                     yield " ".join((call.name, *map(str, call.arguments.values())))
-
-
-def _piece(message: Message) -> ToolCalls | FinalAnswer | str:
-    return action_of(message) if message.role == "assistant" else message.content

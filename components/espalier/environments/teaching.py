@@ -10,7 +10,6 @@ from typing import TypeVar
 from espalier.environments.contract import (
     Environment,
     Environments,
-    Step,
     waited,
 )
 from espalier.environments.demonstrations import Rejected
@@ -131,14 +130,11 @@ async def _play(environment: Environment, script: Script, messages: list[Message
             messages.extend(step.messages)
             if step.done:
                 return
-            action = script.send(_observed(step, environment))
+
+            observed = Observed("\n".join(message.content for message in step.messages))
+            results = sum(message.role == "tool" for message in step.messages)
+            of_step = environment.tool_results[len(environment.tool_results) - results :]
+            observed.succeeded = all(result.succeeded for result in of_step)
+            action = script.send(observed)
     except StopIteration:
         raise GaveUp("unanswered") from None
-
-
-def _observed(step: Step, environment: Environment) -> Observed:
-    observed = Observed("\n".join(message.content for message in step.messages))
-    results = sum(message.role == "tool" for message in step.messages)
-    of_step = environment.tool_results[len(environment.tool_results) - results :]
-    observed.succeeded = all(result.succeeded for result in of_step)
-    return observed

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from espalier.completions import EndpointModel, ModelRefusal, RefusedTextError, Request
 from espalier.completions.answering import estimated_tokens
-from espalier.config import Criterion, EndpointConfig, GradingConfig
+from espalier.config import Criterion, GradingConfig
 from espalier.judging.agreement import cohen_kappa, fleiss_kappa
 from espalier.judging.rubric import INSTRUCTIONS, Judgement, Transcript, judgement_type, refusing
 from espalier.records import EngineError, EspalierError
@@ -69,7 +69,11 @@ class JudgeEnsemble:
     def __init__(self, config: GradingConfig) -> None:
         self._config = config
         self._answer = judgement_type(config.rubric)
-        self._models = [EndpointModel(_cached(one, config)) for one in config.endpoints]
+        self._models: list[EndpointModel] = []
+        for endpoint in config.endpoints:
+            if endpoint.cache is None and config.cache is not None:
+                endpoint = endpoint.model_copy(update={"cache": config.cache})
+            self._models.append(EndpointModel(endpoint))
         self._agreement = Agreement()
         self._reserved = 0.0
         self._starting = threading.Lock()
@@ -202,7 +206,11 @@ class JudgeEnsemble:
         """
         limit = self._config.max_cost
         tokens = sum(estimated_tokens(one["content"]) for one in request.messages())
-        price = sum(_price(one, tokens) for one in self._config.endpoints)
+        prices: list[float] = []
+        for one in self._config.endpoints:
+            dearest = tokens * one.prompt_price + one.max_tokens * one.completion_price
+            prices.append(one.asks * dearest / _TOKENS_PER_PRICE)
+        price = sum(prices)
         if limit and self.cost + self._reserved + price > limit:
             raise EngineError(
                 f"judges: the next question could cost {price:.4f}, {self.cost:.4f} of "
@@ -236,8 +244,9 @@ class JudgeEnsemble:
             for name, pair in votes.items():
                 self._agreement.votes.setdefault(name, []).append(pair)
         holds = {name: yes > no for name, (no, yes) in votes.items()}
+        earned = sum(one.weight for one in self.rubric if holds[one.name])
         return Verdict(
-            score=_score(self.rubric, holds),
+            score=earned / sum(one.weight for one in self.rubric),
             holds=holds,
             votes=votes,
             reasons=tuple(one.reasoning for one in read),
@@ -248,19 +257,3 @@ class JudgeEnsemble:
 def _has_majority(answers: Sequence[Judgement | ModelRefusal]) -> bool:
     """Return whether more than half of the answers can be read."""
     return 2 * sum(not isinstance(one, ModelRefusal) for one in answers) > len(answers)
-
-
-def _score(rubric: Sequence[Criterion], holds: dict[str, bool]) -> float:
-    earned = sum(one.weight for one in rubric if holds[one.name])
-    return earned / sum(one.weight for one in rubric)
-
-
-def _price(config: EndpointConfig, prompt_tokens: int) -> float:
-    dearest = prompt_tokens * config.prompt_price + config.max_tokens * config.completion_price
-    return config.asks * dearest / _TOKENS_PER_PRICE
-
-
-def _cached(endpoint: EndpointConfig, config: GradingConfig) -> EndpointConfig:
-    if endpoint.cache is not None or config.cache is None:
-        return endpoint
-    return endpoint.model_copy(update={"cache": config.cache})

@@ -176,8 +176,11 @@ def _machine(runs_dir: Path) -> Iterator[Finding]:
     yield Finding("machine", "ok", f"{cores} cores, {platform.platform()}, as {user}")
     free_gb = shutil.disk_usage(_existing(runs_dir)).free / 2**30
     yield _enough("free disk", free_gb, _MIN_FREE_GB, "free space, or give --runs another disk")
-    memory_gb = _available_memory_gb()
-    if memory_gb is not None:
+    meminfo = Path("/proc/meminfo")
+    told = meminfo.read_text() if meminfo.exists() else ""
+    available = re.search(r"MemAvailable:\s+(\d+) kB", told)
+    if available:
+        memory_gb = int(available.group(1)) / 2**20
         yield _enough("free memory", memory_gb, _MIN_MEMORY_GB, "close other programs")
     if not os.access(_existing(runs_dir), os.W_OK):
         yield Finding("runs", "broken", f"{runs_dir}: not writable", "give another --runs")
@@ -307,11 +310,3 @@ def _existing(path: Path) -> Path:
     """`path`, or its nearest parent that exists."""
     path = path.resolve()
     return path if path.exists() else _existing(path.parent)
-
-
-def _available_memory_gb() -> float | None:
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return None
-    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
-    return int(found.group(1)) / 2**20 if found else None

@@ -17,7 +17,7 @@ from espalier.evaluation.lineage import policy_files_digest
 from espalier.orchestration.lineage import training_of_directory, training_of_version
 from espalier.orchestration.promotion import open_registry, run_behind
 from espalier.records import EngineError, PolicyError, RegistryError, json_digest
-from espalier.registry.model import CHALLENGER, RegisteredModel, fetch_policy, parsed_reference
+from espalier.registry.model import CHALLENGER, fetch_policy, parsed_reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,22 +132,19 @@ def _directory(name: str, path: Path, run: Path | None, runs: Path) -> JudgedMod
             f"{name}: not a model directory (no config.json). Give one like "
             f"RUN/trained_policy/policy; for a registered model write {name}@challenger"
         )
+    digest = policy_files_digest(path)
+    try:
+        registry = open_registry(run, None, runs).model
+    except RegistryError:
+        registry = None  # nobody but the folder itself may know the model's training
     return JudgedModel(
         name=name,
-        digest=policy_files_digest(path),
-        training=training_of_directory(path, _registry(run, runs)),
+        digest=digest,
+        training=training_of_directory(path, registry),
         facts={"kind": "policy", "directory": str(path)},
         recovery="",
         policy_dir=path,
     )
-
-
-def _registry(run: Path | None, runs: Path) -> RegisteredModel | None:
-    """The registry of the runs, which may know the model's training; None where there is none."""
-    try:
-        return open_registry(run, None, runs).model
-    except RegistryError:
-        return None
 
 
 def _registered(name: str, scratch: Path, run: Path | None, runs: Path) -> JudgedModel:

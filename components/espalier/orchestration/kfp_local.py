@@ -11,7 +11,7 @@ from collections.abc import Collection
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from espalier.chain import CHAIN, Stage
+from espalier.chain import CHAIN
 from espalier.config import Profile
 from espalier.orchestration.pipelines import load_pipeline
 from espalier.orchestration.run_directory import Timings
@@ -105,25 +105,19 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
 def _collect(root: Path, run_dir: Path) -> None:
     timings = Timings(run_dir)
     for stage in CHAIN:
-        task_dir = _task_dir(root, stage)
+        # a stage's folder is below <pipeline root>/<pipeline>-<time>/, named with dashes
+        found = sorted(root.glob(f"*/{stage.name.replace('_', '-')}"))
+        if len(found) != 1:
+            raise EspalierError(
+                f"{root}: kfp.local left {len(found)} folders for {stage.name}, not one"
+            )
+        task_dir = found[0]
         open_artifact(task_dir / stage.output)
         replace_directory(task_dir / stage.output, run_dir / stage.output)
-        timings.record(stage.name, _usage(task_dir, stage.output))
+
+        # the step's usage is metadata of its output
+        noted = json.loads((task_dir / "executor_output.json").read_bytes())
+        figures = noted["artifacts"][stage.output]["artifacts"][0]["metadata"]
+        usage = Usage(seconds=figures["seconds"], peak_rss_mb=figures["peak_rss_mb"])
+        timings.record(stage.name, usage)
     shutil.rmtree(root, ignore_errors=True)
-
-
-def _task_dir(root: Path, stage: Stage) -> Path:
-    """A stage's folder below <pipeline root>/<pipeline>-<time>/, named with dashes."""
-    found = sorted(root.glob(f"*/{stage.name.replace('_', '-')}"))
-    if len(found) != 1:
-        raise EspalierError(
-            f"{root}: kfp.local left {len(found)} folders for {stage.name}, not one"
-        )
-    return found[0]
-
-
-def _usage(task_dir: Path, output: str) -> Usage:
-    """The step's usage, which is metadata of its output."""
-    noted = json.loads((task_dir / "executor_output.json").read_bytes())
-    figures = noted["artifacts"][output]["artifacts"][0]["metadata"]
-    return Usage(seconds=figures["seconds"], peak_rss_mb=figures["peak_rss_mb"])

@@ -74,7 +74,11 @@ def compile_pipeline(
     from kfp.compiler import Compiler
 
     if image is not None:
-        settings = settings.model_copy(update={"images": _images(image)})
+        try:
+            images = ImagesConfig(cpu=image, train=image)
+        except ValidationError as error:
+            raise ProfileError(f"--image: {error.errors()[0]['msg']}") from error
+        settings = settings.model_copy(update={"images": images})
     pipeline = load_pipeline(settings)
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder) / out.name
@@ -91,13 +95,6 @@ def _with_whole_numbers(compiled: str) -> str:
             parameter["defaultValue"] = int(parameter["defaultValue"])
     comments = re.sub(r"(: int \[Default: -?\d+)\.0\]", r"\1]", comments)
     return comments + yaml.safe_dump_all(documents, sort_keys=True)
-
-
-def _images(image: str) -> ImagesConfig:
-    try:
-        return ImagesConfig(cpu=image, train=image)
-    except ValidationError as error:
-        raise ProfileError(f"--image: {error.errors()[0]['msg']}") from error
 
 
 def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int]:

@@ -33,10 +33,10 @@ def aligned(rows: Sequence[Mapping[str, str]]) -> str:
     titles = list(rows[0])
     widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in titles}
     header = dict(zip(titles, titles, strict=True))
-    return "\n".join(_line(row, widths) for row in [header, *rows])
-
-
-def _line(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
-    first, *figures = widths
-    cells = [row[first].ljust(widths[first]), *(row[name].rjust(widths[name]) for name in figures)]
-    return "  ".join(cells).rstrip()
+    first, *figures = titles
+    lines = []
+    for row in [header, *rows]:
+        cells = [row[first].ljust(widths[first])]
+        cells += [row[name].rjust(widths[name]) for name in figures]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

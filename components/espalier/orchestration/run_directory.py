@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,7 +114,10 @@ class Timings:
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / TIMINGS_NAME
-        self._usage_by_stage = _read(self._path)
+        self._usage_by_stage: dict[str, Usage] = {}
+        with suppress(FileNotFoundError, ValueError, TypeError, AttributeError):
+            table = json.loads(self._path.read_bytes())
+            self._usage_by_stage = {stage: Usage(**figures) for stage, figures in table.items()}
 
     def forget(self, stage: str) -> None:
         """Drop the figures of a stage's earlier attempts."""
@@ -153,11 +156,3 @@ def _added(before: Usage, now: Usage) -> Usage:
         seconds=round(before.seconds + now.seconds, 3),
         peak_rss_mb=round(max(before.peak_rss_mb, now.peak_rss_mb), 1),
     )
-
-
-def _read(path: Path) -> dict[str, Usage]:
-    try:
-        table = json.loads(path.read_bytes())
-        return {stage: Usage(**figures) for stage, figures in table.items()}
-    except (FileNotFoundError, ValueError, TypeError, AttributeError):
-        return {}

@@ -210,15 +210,10 @@ def _finished(profile: Profile, run_dir: Path, parent: ParentRun) -> dict[str, A
 
     summary = write_summary(run_dir, None)
     report = write_report(run_dir)
-    parent.tracker.metrics(dict(_headline_figures(summary)))
+    # MLflow compares runs by these: EM of each policy, and the gain
+    judged = {name: figures for name, figures in summary["eval"].items() if figures is not None}
+    parent.tracker.metrics({f"eval.{name}.em": figures["em"] for name, figures in judged.items()})
     parent.tracker.describe(run_description(profile, run_dir, summary))
     parent.tracker.artifact(run_dir / "summary.json")
     parent.tracker.artifact(report)
     return summary
-
-
-def _headline_figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Metrics by which MLflow compares runs: EM of each policy, and the gain."""
-    for name, figures in summary["eval"].items():
-        if figures is not None:
-            yield f"eval.{name}.em", figures["em"]

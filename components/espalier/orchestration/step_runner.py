@@ -59,7 +59,12 @@ def step_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]
         run_uri: s3://bucket/prefix of the run, or its folder; every artifact is a folder below it
             with the output's name, and KFP's records of a step are in steps/<stage>.
     """
-    compiled = _compiled(stage)
+    from google.protobuf.json_format import MessageToDict
+
+    from espalier.steps.components import stage_component
+
+    # the stage's component as a pipeline in KFP's intermediate representation
+    compiled = MessageToDict(stage_component(stage).pipeline_spec)
     (executor,) = compiled["deploymentSpec"]["executors"].values()
     (component,) = compiled["components"].values()
     filled = json.dumps(_executor_input(component, stage, profile_json, run_uri))
@@ -72,15 +77,6 @@ def local_path(uri: str) -> PurePosixPath:
     if not uri.startswith(_S3_SCHEME):
         return PurePosixPath(uri)
     return PurePosixPath(S3_MOUNT) / uri.removeprefix(_S3_SCHEME)
-
-
-def _compiled(stage: str) -> dict[str, Any]:
-    """The component of `stage` as a pipeline in KFP's intermediate representation."""
-    from google.protobuf.json_format import MessageToDict
-
-    from espalier.steps.components import stage_component
-
-    return MessageToDict(stage_component(stage).pipeline_spec)
 
 
 def _executor_input(
@@ -169,7 +165,9 @@ class StepOrder:
 
     def command(self) -> tuple[str, ...]:
         """The container's command for this order."""
-        inputs = [word for name in sorted(self.inputs) for word in ("--input", self._given(name))]
+        inputs: list[str] = []
+        for name in sorted(self.inputs):
+            inputs += ["--input", f"{name}={self.inputs[name]}"]
         output = [] if self.output is None else ["--output", self.output]
         profile_json = self.profile.model_dump_json()
         return (*container_command(self.stage, profile_json, self.run_uri), *inputs, *output)
@@ -185,9 +183,6 @@ class StepOrder:
     def processes(self) -> int:
         """Number of processes of the step; only training has several."""
         return self.profile.training.processes if self.stage == "train" else 1
-
-    def _given(self, name: str) -> str:
-        return f"{name}={self.inputs[name]}"
 
     @property
     def folder(self) -> Path:
@@ -238,9 +233,11 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
             return published
         others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         say(f"{order.stage}: {target.uri} has lost {lost[0]}{others}")
-        if _holds(order.folder / link.output, published):
-            say(f"{order.stage}: publishes them again from {order.folder / link.output}")
-            return target.publish(order.folder / link.output)
+        # the workspace may still have the artifact; publishing checks its files
+        kept = order.folder / link.output
+        if (kept / MANIFEST_NAME).is_file() and read_manifest(kept) == published:
+            say(f"{order.stage}: publishes them again from {kept}")
+            return target.publish(kept)
     kind = launched_kind(order.stage, order.profile.kubernetes)
     if kind is not None and not os.environ.get(TRAINER_VARIABLE):
         _launch(kind, order, say)
@@ -303,11 +300,6 @@ def _require_one_node(order: StepOrder) -> None:
             "would train and publish alone; set numNodes to 1, or train on several nodes with "
             'kubernetes.trainer = "rayjob"'
         )
-
-
-def _holds(folder: Path, published: Manifest) -> bool:
-    """Whether the workspace still has the published artifact; publishing checks its files."""
-    return (folder / MANIFEST_NAME).is_file() and read_manifest(folder) == published
 
 
 def _made(target: ArtifactLocation, kind: LaunchedKind) -> Manifest:

@@ -90,7 +90,11 @@ def train_tokenizer(
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
-    tokenizer.pre_tokenizer = _word_split(splits_digits=splits_digits)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.pre_tokenizer = words
+    if splits_digits:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, digits])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -122,13 +126,6 @@ def train_tokenizer(
     )
     wrapped.chat_template = chat_template(syntax, tools)
     return wrapped
-
-
-def _word_split(*, splits_digits: bool) -> pre_tokenizers.PreTokenizer:
-    words = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    if not splits_digits:
-        return words
-    return pre_tokenizers.Sequence([words, pre_tokenizers.Digits(individual_digits=True)])
 
 
 _LAYER_TYPES = {"conv": "conv", "attention": "full_attention"}

@@ -26,11 +26,17 @@ class Hardware(NamedTuple):
     @classmethod
     def from_config(cls, config: HardwareConfig) -> Hardware:
         """Return the profile's device; `auto` is an accelerator, with bfloat16, if there is one."""
-        device = torch.device(config.device) if config.device != "auto" else _best_device()
-        autocast = None
-        if config.precision == "bfloat16" or (config.precision == "auto" and _has_bf16(device)):
-            autocast = torch.bfloat16
-        return cls(device, autocast, config.activation_checkpointing)
+        if config.device == "auto":
+            accelerator = torch.accelerator.current_accelerator(check_available=True)
+            device = accelerator or torch.device("cpu")
+        else:
+            device = torch.device(config.device)
+
+        is_half = config.precision == "bfloat16"
+        if config.precision == "auto" and device.type == "cuda":
+            # some CPUs have bfloat16 too, but runs there are short, and float32 is bit-reproducible
+            is_half = torch.cuda.is_bf16_supported(including_emulation=False)
+        return cls(device, torch.bfloat16 if is_half else None, config.activation_checkpointing)
 
     @classmethod
     def for_sampling(cls, config: HardwareConfig) -> Hardware:
@@ -58,7 +64,9 @@ class Hardware(NamedTuple):
         """Return the model itself if it is on this device, else a copy on it."""
         if self.checkpoints_activations:
             model.activation_checkpointing_enable({"use_reentrant": False})
-        if self._has(model):
+        # "cuda" is the process's own GPU, and a model that was moved there is on "cuda:0"
+        own, present = self.device, model.device
+        if own.type == present.type and own.index in (None, present.index):
             return model
         placed = copy.deepcopy(model)
         self.move(placed)
@@ -68,12 +76,6 @@ class Hardware(NamedTuple):
         """Move the weights of `model` to this device, in place."""
         nn.Module.to(model, self.device)  # PreTrainedModel.to has no usable type
 
-    def _has(self, model: PreTrainedModel) -> bool:
-        # "cuda" is the process's own GPU, and a model that was moved there is on "cuda:0"
-        return model.device.type == self.device.type and (
-            self.device.index in (None, model.device.index)
-        )
-
 
 @torch.no_grad()
 def copy_weights(trained: nn.Module, sampling: nn.Module) -> None:
@@ -82,12 +84,3 @@ def copy_weights(trained: nn.Module, sampling: nn.Module) -> None:
         return
     for target, source in zip(sampling.parameters(), trained.parameters(), strict=True):
         target.copy_(source.full_tensor() if isinstance(source, DTensor) else source)
-
-
-def _best_device() -> torch.device:
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-
-
-def _has_bf16(device: torch.device) -> bool:
-    # some CPUs have bfloat16 too, but runs there are short, and float32 is bit-reproducible
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -126,18 +126,18 @@ def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> 
         "of another shape": misshapen,
         "unknown to the model": sorted(loading_info["unexpected_keys"]),
     }
-    named = "; ".join(f"{kind}: {_named(names)}" for kind, names in faults.items() if names)
-    if named:
+    told = []
+    for kind, names in faults.items():
+        more = len(names) - _NAMED_TENSORS
+        others = f" and {more} more" if more > 0 else ""
+        if names:
+            told.append(f"{kind}: {', '.join(names[:_NAMED_TENSORS])}{others}")
+    if told:
         raise PolicyError(
-            f"{directory}: its tensors are not those of its config.json ({named}). Copy the model "
-            "again if a file was cut short, merge an adapter into its base model first, and save "
-            "with save_pretrained of the class that was trained."
+            f"{directory}: its tensors are not those of its config.json ({'; '.join(told)}). Copy "
+            "the model again if a file was cut short, merge an adapter into its base model first, "
+            "and save with save_pretrained of the class that was trained."
         )
-
-
-def _named(names: list[str]) -> str:
-    more = len(names) - _NAMED_TENSORS
-    return ", ".join(names[:_NAMED_TENSORS]) + (f" and {more} more" if more > 0 else "")
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:

@@ -52,7 +52,8 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig, *, seed: int) -> Non
     try:
         peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
     except ValueError as error:
-        names = {name.rpartition(".")[2] for name, part in model.named_modules() if _is_plain(part)}
+        plain = [name for name, part in model.named_modules() if type(part) is nn.Linear]
+        names = {name.rpartition(".")[2] for name in plain}
         raise PolicyError(
             f"policy.lora.target = {list(config.target)}: {type(model).__name__} has no such "
             f"linear layers; it has {', '.join(sorted(names))}"
@@ -164,10 +165,6 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
     for name, part in model.named_modules():
         if isinstance(part, LoraLinear):
             yield name, part
-
-
-def _is_plain(part: nn.Module) -> bool:
-    return type(part) is nn.Linear
 
 
 def _peft_config(config: LoraConfig) -> peft.LoraConfig:

@@ -36,17 +36,14 @@ def reading(directory: Path, what: str) -> Generator[None]:
         yield
     except Exception as error:
         if not isinstance(error, PolicyError | MemoryError):
-            raise PolicyError(f"{directory}: cannot be loaded as {what}: {_why(error)}") from error
+            why = str(error) or type(error).__name__
+            if "trust_remote_code" in str(error):
+                why = (
+                    "its class is Python code in the directory (auto_map), which is never run "
+                    "here; take a model whose class transformers has"
+                )
+            raise PolicyError(f"{directory}: cannot be loaded as {what}: {why}") from error
         raise
-
-
-def _why(error: Exception) -> str:
-    if "trust_remote_code" in str(error):
-        return (
-            "its class is Python code in the directory (auto_map), which is never run here; take "
-            "a model whose class transformers has"
-        )
-    return str(error) or type(error).__name__
 
 
 def require_config(directory: Path) -> None:

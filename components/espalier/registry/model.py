@@ -103,18 +103,20 @@ class RegisteredModel:
             found = self.client.search_model_versions(
                 f"name = '{self.name}'", max_results=_MAX_VERSIONS
             )
-        versions = [
-            ModelVersion(
+        versions = []
+        for entry in found:
+            number = str(entry.version)
+            created = datetime.fromtimestamp(entry.creation_timestamp / 1000, UTC)
+            version = ModelVersion(
                 model=self.name,
-                version=str(entry.version),
+                version=number,
                 run_id=str(entry.run_id or ""),
                 tags=dict(entry.tags),
-                aliases=tuple(sorted(a for a, v in aliases.items() if v == str(entry.version))),
-                created=_utc(entry.creation_timestamp),
+                aliases=tuple(sorted(alias for alias, held in aliases.items() if held == number)),
+                created=created.isoformat(timespec="seconds"),
                 location=str(entry.source or ""),
             )
-            for entry in found
-        ]
+            versions.append(version)
         return sorted(versions, key=lambda version: -int(version.version))
 
     def expect_versions(self) -> list[ModelVersion]:
@@ -237,10 +239,6 @@ def versions(tracking_uri: str, model_name: str) -> list[ModelVersion]:
         RegistryError: the registry cannot be reached.
     """
     return RegisteredModel.open(tracking_uri, model_name).versions()
-
-
-def _utc(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 POLICY_FOLDER = "policy"

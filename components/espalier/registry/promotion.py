@@ -119,7 +119,11 @@ class GateComparison(NamedTuple):
 
     def __str__(self) -> str:
         """One line with every figure, in percent."""
-        parts = [self._main()]
+        parts = [
+            f"EM {self.challenger_em:.1%} against {self.baseline_em:.1%} of {self.baseline} on "
+            f"{self.questions} questions (suite {self.suite_digest[:12]}), difference "
+            f"{100 * self.gain:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        ]
         if self.excluded:
             parts.append(f"left out {self.excluded} questions that either was trained on")
         if self.unknown:
@@ -127,13 +131,6 @@ class GateComparison(NamedTuple):
         if self.fallen:
             parts.append(f"warning: fell in {', '.join(map(str, self.fallen))}")
         return "; ".join([*parts, *map(str, self.suites)])
-
-    def _main(self) -> str:
-        return (
-            f"EM {self.challenger_em:.1%} against {self.baseline_em:.1%} of {self.baseline} on "
-            f"{self.questions} questions (suite {self.suite_digest[:12]}), difference "
-            f"{100 * self.gain:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
-        )
 
 
 class Objection(NamedTuple):
@@ -459,7 +456,14 @@ def promote(
         if objection:
             _refuse(model, challenger, comparison, objection)
         record = {GATE: PASSED, GATE_REASON: str(comparison), **_figures(comparison)}
-    _move_champion(model, challenger, champion, record)
+
+    # the gate's verdict is recorded before the alias moves: no champion ever lacks a recorded pass
+    before = {PREVIOUS_CHAMPION: champion.version} if champion else {}
+    model.tag(challenger, {**record, **before})
+    if champion:
+        model.point(PREVIOUS, champion)
+    model.point(CHAMPION, challenger)
+    model.tag(challenger, {CHAMPION_SINCE: _now()})
     previous = champion.version if champion else None
     return Promotion(model.name, challenger.version, previous, record[GATE], comparison)
 
@@ -511,21 +515,6 @@ def _current_champion(
         and CHAMPION_SINCE in version.tags
     ]
     return max(led, key=lambda version: version.tags[CHAMPION_SINCE], default=None)
-
-
-def _move_champion(
-    model: RegisteredModel,
-    challenger: ModelVersion,
-    champion: ModelVersion | None,
-    record: Mapping[str, str],
-) -> None:
-    """Record the gate's verdict, then move the alias: no champion ever lacks a recorded pass."""
-    before = {PREVIOUS_CHAMPION: champion.version} if champion else {}
-    model.tag(challenger, {**record, **before})
-    if champion:
-        model.point(PREVIOUS, champion)
-    model.point(CHAMPION, challenger)
-    model.tag(challenger, {CHAMPION_SINCE: _now()})
 
 
 def _refuse(

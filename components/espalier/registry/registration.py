@@ -149,7 +149,7 @@ def _tags(target: RunHandle, identity: Identity, payload: Payload) -> dict[str, 
         "espalier.gain_em": result.figure("gain", "em"),
         "espalier.gain_ci95": result.figure("gain", "ci95"),
     }
-    return {
+    tags = {
         POLICY_DIGEST: identity.policy_digest,
         SUITE_DIGEST: identity.suite_digest,
         "espalier.data_digest": identity.data_digest,
@@ -157,23 +157,18 @@ def _tags(target: RunHandle, identity: Identity, payload: Payload) -> dict[str, 
         PARENT_RUN: _parent(target),
         GATE: PENDING,
         **{key: json.dumps(value) for key, value in figures.items() if value is not None},
-        **_adapter_tags(payload.policy),
-        **_origin_tags(payload.origin),
-        **({NAMED_AFTER: payload.named_after} if payload.named_after else {}),
     }
-
-
-def _adapter_tags(policy: Path) -> dict[str, str]:
-    """Tags that name the base of the adapter beside the merged weights; {} without an adapter."""
-    base = read_base(policy)
-    if base is None:
-        return {}
-    return {"espalier.adapter_base": base.name, "espalier.adapter_base_digest": base.digest}
-
-
-def _origin_tags(origin: Mapping[str, str]) -> dict[str, str]:
+    base = read_base(payload.policy)
+    if base is not None:  # there is an adapter beside the merged weights
+        tags["espalier.adapter_base"] = base.name
+        tags["espalier.adapter_base_digest"] = base.digest
     keys = {"model": "base_model", "from": "base_origin", "licence": "base_licence"}
-    return {f"espalier.{keys[key]}": value for key, value in origin.items() if key in keys}
+    for key, value in payload.origin.items():
+        if key in keys:
+            tags[f"espalier.{keys[key]}"] = value
+    if payload.named_after:
+        tags[NAMED_AFTER] = payload.named_after
+    return tags
 
 
 def _description(payload: Payload) -> str:

@@ -129,15 +129,17 @@ def _messages(value: object) -> list[dict[str, Any]]:
     """Chat messages (dicts or `Message` objects) as plain dicts."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return []
-    return [_message(item) for item in value]
-
-
-def _message(item: object) -> dict[str, Any]:
-    if not isinstance(item, Mapping):
-        item = {field: getattr(item, field, None) for field in _FIELDS}
-    present = {field: item[field] for field in _FIELDS if item.get(field)}
-    calls = [_call(dict(call)) for call in item.get("tool_calls") or ()]
-    return {"role": "", "content": "", **present, **({"tool_calls": calls} if calls else {})}
+    messages = []
+    for item in value:
+        if not isinstance(item, Mapping):
+            item = {field: getattr(item, field, None) for field in _FIELDS}
+        present = {field: item[field] for field in _FIELDS if item.get(field)}
+        message = {"role": "", "content": "", **present}
+        calls = [_call(dict(call)) for call in item.get("tool_calls") or ()]
+        if calls:
+            message["tool_calls"] = calls
+        messages.append(message)
+    return messages
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,6 +314,8 @@ class MlflowTracker:
         patiently(lambda: self._record_params(params))
 
     def _record_params(self, params: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
         with reaching(self.run.uri, "record parameters"):
             known = self.run.client.get_run(self.run.run_id).data.params
             changed = {key for key, value in params.items() if known.get(key, value) != value}
@@ -320,7 +324,10 @@ class MlflowTracker:
                 known, changed = {}, set()
             for key in sorted(changed):
                 self.run.client.set_tag(self.run.run_id, f"espalier.param.{key}", params[key])
-            self._log_params([(key, params[key]) for key in params.keys() - known.keys()])
+            new = [Param(key, params[key]) for key in params.keys() - known.keys()]
+            for start in range(0, len(new), _MAX_PARAMS):
+                batch = new[start : start + _MAX_PARAMS]
+                self.run.client.log_batch(self.run.run_id, params=batch)
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
         """Record figures; they are sent every few seconds."""
@@ -437,13 +444,6 @@ class MlflowTracker:
             self._keep()
             _log.warning("%s (kept, next attempt in %.0f s)", error, wait_s)
         self._next_flush = self._clock() + wait_s
-
-    def _log_params(self, params: list[tuple[str, str]]) -> None:
-        from mlflow.entities import Param
-
-        for start in range(0, len(params), _MAX_PARAMS):
-            batch = [Param(key, value) for key, value in params[start : start + _MAX_PARAMS]]
-            self.run.client.log_batch(self.run.run_id, params=batch)
 
     def _supersede(self) -> None:
         former = self.run.client.get_run(self.run.run_id)

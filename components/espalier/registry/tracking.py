@@ -305,18 +305,13 @@ def ending(finish: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        status = "KILLED" if _is_interruption(error) else "FAILED"
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        status = "FAILED" if cause is None else "KILLED"
         raise
     finally:
         finish(status)
-
-
-def _is_interruption(error: BaseException) -> bool:
-    """Whether the error is a KeyboardInterrupt, or was raised because of one."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
 
 
 def mark_killed(tracker: Tracker) -> None:
@@ -393,17 +388,14 @@ def _stage_handle(parent: RunHandle, stage: str, earlier: Sequence[str] = ()) ->
                 parent.client.set_tag(run.info.run_id, PARENT_TAG, parent.run_id)
             parent.client.update_run(run.info.run_id, "RUNNING")
     own = _handle(parent.client, parent.uri, run)
-    return replace(own, parent_run_id=parent.run_id, pipeline_run_id=_highest_above(parent))
 
-
-def _highest_above(run: RunHandle) -> str:
-    """Id of the run at the top of the tree that `run` is in."""
-    top, above = run.run_id, run.parent_run_id
-    with reaching(run.uri, "look up the run of the pipeline"):
+    # the pipeline's run is at the top of the tree
+    top, above = parent.run_id, parent.parent_run_id
+    with reaching(parent.uri, "look up the run of the pipeline"):
         while above is not None:
             top = above
-            above = run.client.get_run(top).data.tags.get(PARENT_TAG)
-    return top
+            above = parent.client.get_run(top).data.tags.get(PARENT_TAG)
+    return replace(own, parent_run_id=parent.run_id, pipeline_run_id=top)
 
 
 def _current_run(parent: RunHandle, stage: str, earlier: Sequence[str]) -> Run | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 PYTHON_TYPES: Mapping[str, type] = {
@@ -104,7 +105,8 @@ def _is_accepted(value: Any, accepted: Sequence[Any], described: Mapping[str, An
         items = cast("Mapping[str, Any]", described.get("items") or {})
         inner = PYTHON_TYPES.get(str(items.get("type")))
     if kind == "float" and type(value) is int:
-        value = _as_float(value)
+        with suppress(OverflowError):  # an integer of hundreds of digits is too large for a float
+            value = float(value)
     typed = _typed(value, accepted, expected, inner)
     if not typed.fits:
         return False
@@ -119,13 +121,6 @@ def _is_accepted(value: Any, accepted: Sequence[Any], described: Mapping[str, An
     if expected is list:
         return _standard(value) in [_standard(one) for one in accepted]
     return value in accepted
-
-
-def _as_float(value: int) -> float | int:
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits, which is too large for a float
-        return value
 
 
 def _typed(value: object, accepted: Sequence[Any], expected: type, inner: type | None) -> _Typed:

@@ -39,10 +39,16 @@ def serve(compare: Compare, requests: IO[str], results: IO[str], within_s: int) 
         results: receives the line "ready", then the results as JSON.
         within_s: processor seconds for each comparison.
     """
-    _limit_this_process()
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("ready", file=results, flush=True)
     for line in requests:
-        _limit_processor_time(within_s)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        soft = int(used.ru_utime + used.ru_stime) + 1 + within_s
+        if hard == resource.RLIM_INFINITY or soft < hard:
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
         try:
             found = compare(*json.loads(line))
         except _FAULTS:
@@ -126,20 +132,6 @@ def _parts(expression: Any) -> list[Any]:  # noqa: ANN401 (an expression of symp
 def _are_two_numbers(gold: Any, answer: Any, apart: float) -> bool:  # noqa: ANN401 (as above)
     wanted, said = (one.doit().evalf(30) for one in (gold, answer))  # floats of any size
     return bool(abs(wanted - said) > apart * max(abs(wanted), abs(said)))
-
-
-def _limit_this_process() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _limit_processor_time(within_s: int) -> None:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    soft = int(used.ru_utime + used.ru_stime) + 1 + within_s
-    if hard == resource.RLIM_INFINITY or soft < hard:
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def _main(kind: ComparedKind, within_s: int) -> None:

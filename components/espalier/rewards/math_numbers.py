@@ -91,9 +91,15 @@ def read_number(text: str) -> Number | None:
             if unit is not None:
                 money = "dollar" if plain.startswith("\\$") else ""
                 return Number(sign * value, places, unit or money)
-    if based := _IN_BASE.fullmatch(unsigned):
-        return _in_base(based, sign)
-    return None
+
+    based = _IN_BASE.fullmatch(unsigned)
+    if based is None:
+        return None
+    try:
+        whole = int(based[1], int(based[2]))
+    except ValueError:  # no such base, or other digits than it has
+        return None
+    return Number(sign * Fraction(whole), None, "")
 
 
 def with_letter_unit(text: str) -> str:
@@ -183,10 +189,3 @@ def _unit(behind: str) -> str | None:
     single = named.removesuffix("s") if len(named) > len("ms") else named
     unit = _ALIKE.get(named, _ALIKE.get(single, single))
     return f"{unit}^{power}" if power else unit
-
-
-def _in_base(found: re.Match[str], sign: int) -> Number | None:
-    try:
-        return Number(sign * Fraction(int(found[1], int(found[2]))), None, "")
-    except ValueError:  # no such base, or other digits than it has
-        return None

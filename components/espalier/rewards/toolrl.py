@@ -105,7 +105,11 @@ def calls_correctness(
         for number, call in enumerate(left):
             if call["name"] != wanted["name"]:
                 continue
-            likeness = _likeness(_parameters(call), parameters)
+            given = _parameters(call)
+            values = sum(
+                name in given and given[name] == value for name, value in parameters.items()
+            )
+            likeness = _overlap(list(parameters), list(given)) + values
             if likeness > best:
                 best, place = likeness, number
         if place is not None:
@@ -119,11 +123,6 @@ def _parameters(call: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(parameters, dict):
         raise ValueError(f"a call without an object of parameters: {str(call)[:80]}")
     return cast("dict[str, Any]", parameters)
-
-
-def _likeness(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
-    values = sum(name in given and given[name] == value for name, value in wanted.items())
-    return _overlap(list(wanted), list(given)) + values
 
 
 def _overlap(one: Sequence[str], other: Sequence[str]) -> float:

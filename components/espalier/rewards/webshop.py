@@ -118,17 +118,15 @@ def matched_attributes(product: ShopProduct, wanted: Sequence[str]) -> int:
 def matched_options(chosen: Iterable[str], wanted: Iterable[str | tuple[str, str]]) -> int:
     """Return how many options of a goal were chosen (`get_option_reward`)."""
     folded = [first_color(value) for value in chosen]
-    return sum(
-        any(token_set_ratio(value, _option_text(option)) > _LEAST_RATIO for value in folded)
-        for option in wanted
-    )
-
-
-def _option_text(option: str | tuple[str, str]) -> str:
-    if isinstance(option, str):
-        return first_color(option)
-    # upstream looks for a color in the parts of a pair, and otherwise compares its Python text
-    return next((color for color in _COLORS if color in option), str(option))
+    matched = 0
+    for option in wanted:
+        if isinstance(option, str):
+            text = first_color(option)
+        else:
+            # upstream looks for a color in the parts of a pair, else compares its Python text
+            text = next((color for color in _COLORS if color in option), str(option))
+        matched += any(token_set_ratio(value, text) > _LEAST_RATIO for value in folded)
+    return matched
 
 
 def first_color(value: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,7 +121,11 @@ def state_of_pod(pod: K8sObject) -> ClusterState:
     status: dict[str, Any] = pod.get("status", {})
     phase = status.get("phase", "Pending")
     if phase in {"Failed", "Succeeded"}:
-        return ClusterState(ended=_end_reason(status), by_program=_ended_by_program(pod))
+        # the pod's reason (Evicted, DeadlineExceeded), else how its container ended
+        said = _reason(status) or _disruption(status)
+        for ended in _terminated(status):
+            said = said or f"{_reason(ended)} (exit status {ended.get('exitCode')})"
+        return ClusterState(ended=said or phase, by_program=_ended_by_program(pod))
     if "deletionTimestamp" in pod["metadata"]:
         return ClusterState(ended=_disruption(status) or GONE.ended)
     if phase == "Running" and status.get("podIP"):
@@ -132,9 +136,11 @@ def state_of_pod(pod: K8sObject) -> ClusterState:
             runtime_class=pod.get("spec", {}).get("runtimeClassName", ""),
         )
     scheduled = _condition(status, "PodScheduled")
-    waits_for = scheduled.get("message", "") or "; ".join(_waiting(status)) or phase
+    containers = [one.get("state", {}) for one in status.get("containerStatuses", [])]
+    reasons = [_reason(state["waiting"]) for state in containers if state.get("waiting")]
     return ClusterState(
-        waits_for=waits_for, is_unschedulable=scheduled.get("reason") == "Unschedulable"
+        waits_for=scheduled.get("message", "") or "; ".join(reasons) or phase,
+        is_unschedulable=scheduled.get("reason") == "Unschedulable",
     )
 
 
@@ -154,14 +160,6 @@ def state_of_claim(claim: K8sObject) -> ClusterState:
     if addresses := status.get("sandbox", {}).get("podIPs"):
         return ClusterState(address=addresses[0])
     return ClusterState(waits_for=_reason(ready) or "its claim")
-
-
-def _end_reason(status: dict[str, Any]) -> str:
-    """Return the pod's reason (Evicted, DeadlineExceeded), else how its container ended."""
-    said = _reason(status) or _disruption(status)
-    for ended in _terminated(status):
-        said = said or f"{_reason(ended)} (exit status {ended.get('exitCode')})"
-    return said or status["phase"]
 
 
 _OUT_OF_MEMORY = "OOMKilled"
@@ -199,12 +197,6 @@ def _terminated(status: dict[str, Any]) -> list[dict[str, Any]]:
 def _disruption(status: dict[str, Any]) -> str:
     """Return why the cluster removes a pod: preemption, drain, node lost or under pressure."""
     return _reason(_condition(status, "DisruptionTarget"))
-
-
-def _waiting(status: dict[str, Any]) -> Iterable[str]:
-    for container in status.get("containerStatuses", []):
-        if waiting := container.get("state", {}).get("waiting"):
-            yield _reason(waiting)
 
 
 def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -299,9 +291,7 @@ class ClusterWatch:
             stop()
 
     def _on_change(self, name: str, found: K8sObject | None) -> None:
-        self._set_state(name, GONE if found is None else self._state_of(found))
-
-    def _set_state(self, name: str, state: ClusterState) -> None:
+        state = GONE if found is None else self._state_of(found)
         self._states[name] = state
         for listener in tuple(self._listeners.get(name, ())):
             listener(state)

@@ -135,6 +135,9 @@ def command(
     writable, each a tmpfs of limited size. `links` names folders of the workspace that get a link
     in the root folder.
     """
+    python = ["--perms", "0755", "--dir", str(ENVIRONMENT / "bin")]
+    for name in ("python", "python3"):
+        python += ["--symlink", str(interpreter()), str(ENVIRONMENT / "bin" / name)]
     return [
         "bwrap",
         *_namespaces(descriptors),
@@ -144,7 +147,7 @@ def command(
         *(word for path in _ETC_PATHS for word in ("--ro-bind-try", path, path)),
         *("--proc", "/proc", "--dev", "/dev"),
         *_read_only(mounts),
-        *_python_links(),
+        *python,
         *(word for name in links for word in ("--symlink", f"{WORKSPACE}/{name}", f"/{name}")),
         *_writable(WORKSPACE, limits.disk_bytes),
         *_writable("/tmp", limits.disk_bytes),
@@ -158,20 +161,18 @@ def command(
 
 
 def _namespaces(descriptors: PassedDescriptors) -> list[str]:
+    if descriptors.user_map is None:
+        users = ["--uid", str(USER_ID), "--gid", str(USER_ID)]
+    else:
+        capabilities = [w for name in _SETPRIV_CAPABILITIES for w in ("--cap-add", name)]
+        users = ["--userns-block-fd", str(descriptors.user_map), "--cap-drop", "ALL", *capabilities]
     return [
         *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *("--unshare-cgroup-try", "--hostname", "sandbox"),
         *("--as-pid-1", "--die-with-parent", "--new-session"),
         *("--info-fd", str(descriptors.information)),
-        *_users(descriptors.user_map),
+        *users,
     ]
-
-
-def _users(user_map: int | None) -> tuple[str, ...]:
-    if user_map is None:
-        return ("--uid", str(USER_ID), "--gid", str(USER_ID))
-    capabilities = [w for name in _SETPRIV_CAPABILITIES for w in ("--cap-add", name)]
-    return ("--userns-block-fd", str(user_map), "--cap-drop", "ALL", *capabilities)
 
 
 def _merged_folders() -> list[str]:
@@ -197,12 +198,6 @@ def _read_only(mounts: Iterable[Mount]) -> list[str]:
                 words += ["--perms", "0755", "--dir", str(folder)]
         words += ["--ro-bind", str(mount.source), str(mount.target)]
     return words
-
-
-def _python_links() -> list[str]:
-    links = [str(ENVIRONMENT / "bin" / name) for name in ("python", "python3")]
-    folder = ["--perms", "0755", "--dir", str(ENVIRONMENT / "bin")]
-    return folder + [w for link in links for w in ("--symlink", str(interpreter()), link)]
 
 
 def _writable(path: str, size_bytes: int) -> tuple[str, ...]:

@@ -92,13 +92,18 @@ class CallTime:
     def waiting(self) -> Generator[None]:
         """Pause the limit within the block, in which the call waits for a sandbox."""
         with self._lock:
-            self._stop_counting()
+            self._apart += 1
+            if self._counted_since_s is not None:
+                self._own_left_s -= time.monotonic() - self._counted_since_s
+                self._counted_since_s = None
         self._notify()
         try:
             yield
         finally:
             with self._lock:
-                self._count_again()
+                self._apart -= 1
+                if not self._apart:
+                    self._counted_since_s = time.monotonic()
             self._notify()
 
     @contextlib.contextmanager
@@ -111,17 +116,6 @@ class CallTime:
             finally:
                 with self._lock:
                     self._programs_left_s -= time.monotonic() - began_s
-
-    def _stop_counting(self) -> None:
-        self._apart += 1
-        if self._counted_since_s is not None:
-            self._own_left_s -= time.monotonic() - self._counted_since_s
-            self._counted_since_s = None
-
-    def _count_again(self) -> None:
-        self._apart -= 1
-        if not self._apart:
-            self._counted_since_s = time.monotonic()
 
     def _notify(self) -> None:
         """Reschedule the timeout on the call's event loop, from any thread."""

@@ -68,8 +68,11 @@ def _version_2(memory_bytes: int, processes: int) -> Mapping[Path, Mapping[str, 
         return {}
     parent = _ROOT / own
     for candidate in (parent, parent.parent):  # the parent, if our own group holds processes
-        enabled = _words(candidate / "cgroup.subtree_control")
-        if enabled >= _NEEDED and os.access(candidate, os.W_OK):
+        try:
+            enabled = (candidate / "cgroup.subtree_control").read_text(encoding="ascii").split()
+        except OSError:
+            continue
+        if _NEEDED.issubset(enabled) and os.access(candidate, os.W_OK):
             settings = {"memory.max": str(memory_bytes), "pids.max": str(processes)}
             return {candidate / _name(): settings}
     return {}
@@ -100,13 +103,6 @@ def _own_groups() -> Mapping[str, str]:
             for controller in controllers.split(","):
                 found[controller] = path.lstrip("/")
     return found
-
-
-def _words(path: Path) -> frozenset[str]:
-    try:
-        return frozenset(path.read_text(encoding="ascii").split())
-    except OSError:
-        return frozenset()
 
 
 def _name() -> str:

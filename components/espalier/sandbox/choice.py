@@ -126,17 +126,14 @@ class PoolThread:
         for pool in (self.pool, self._judging):
             await pool.__aexit__(None, None, None)
         await self._backend.close()
-        await _end_others()
 
-
-async def _end_others() -> None:
-    """Wait for borrowers, whose sandboxes are closed by now, and cancel the late ones."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        _, late = await asyncio.wait(others, timeout=_END_WITHIN_S)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        # wait for borrowers, whose sandboxes are closed by now, and cancel the late ones
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            _, late = await asyncio.wait(others, timeout=_END_WITHIN_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
 
 _END_WITHIN_S = 3.0

@@ -199,7 +199,11 @@ async def ensure(server: ApiServer, owned: Sequence[Owned], owner: Owner) -> Non
         SandboxError: the API server refuses or is unreachable, or an old object is not deleted.
     """
     for folder, manifest in owned:
-        wanted = _with_digest(manifest(owner))
+        wanted = manifest(owner)
+        # a digest of the spec that we write, because the API server adds defaults to it
+        spec = json.dumps(wanted["spec"], sort_keys=True)
+        digest = {_DIGEST_ANNOTATION: hashlib.sha256(spec.encode()).hexdigest()}
+        wanted = {**wanted, "metadata": {**wanted["metadata"], "annotations": digest}}
         path = f"{folder}/{wanted['metadata']['name']}"
         present = await _find(server, path)
         if present is not None and _is_as(present, wanted):
@@ -207,14 +211,6 @@ async def ensure(server: ApiServer, owned: Sequence[Owned], owner: Owner) -> Non
         if present is not None:
             await _delete(server, path, uid=present["metadata"]["uid"])
         await server.send(create(folder, wanted))
-
-
-def _with_digest(manifest: K8sObject) -> K8sObject:
-    """Return the manifest with a digest of its spec, to which the API server adds defaults."""
-    text = json.dumps(manifest["spec"], sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    metadata = {**manifest["metadata"], "annotations": {_DIGEST_ANNOTATION: digest}}
-    return {**manifest, "metadata": metadata}
 
 
 def _is_as(present: K8sObject, wanted: K8sObject) -> bool:

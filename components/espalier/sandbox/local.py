@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -295,17 +295,16 @@ class LocalBackend:
         settings = server_settings(token, self.limits, self.preimport) | {
             "SANDBOXD_LISTEN": f"fd:{descriptors.listener}"
         }
-        mounts = [*python_mounts(self.packages), *written, *_masks(folder)]
+        # an empty file and an empty folder over what this kernel has of /proc
+        file, directory = folder / "masked-file", folder / "masked-folder"
+        file.touch()
+        directory.mkdir()
+        masks = []
+        for source, masked in ((file, MASKED_FILES), (directory, MASKED_FOLDERS)):
+            present = [path for path in masked if os.path.exists(path)]
+            masks += [Mount(source, PurePosixPath(path)) for path in present]
+        mounts = [*python_mounts(self.packages), *written, *masks]
         return command(self.limits, mounts, settings, descriptors, self.links)
-
-
-def _masks(folder: Path) -> Iterator[Mount]:
-    """Yield mounts of an empty file and an empty folder over what this kernel has of /proc."""
-    file, directory = folder / "masked-file", folder / "masked-folder"
-    file.touch()
-    directory.mkdir()
-    for source, masked in ((file, MASKED_FILES), (directory, MASKED_FOLDERS)):
-        yield from (Mount(source, PurePosixPath(path)) for path in masked if os.path.exists(path))
 
 
 def refuse_unsafe() -> None:

@@ -293,7 +293,11 @@ class SandboxPool:
         except TimeoutError as error:
             self._give_back(waiter)
             self.metrics.failures["claim_timeout"] += 1
-            raise SandboxTimeout(self._timeout_message()) from error
+            raise SandboxTimeout(
+                f"no sandbox became free within {self._settings.claim_timeout_s:g} s: "
+                f"{len(self._existing)} of {self._settings.size} exist, "
+                f"{self._starter.in_flight} are starting; last failure: {self._starter.failure}"
+            ) from error
         except asyncio.CancelledError:
             self._give_back(waiter)
             raise
@@ -304,14 +308,6 @@ class SandboxPool:
             self._waiting.remove(waiter)
         elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._offer(waiter.result())
-
-    def _timeout_message(self) -> str:
-        settings = self._settings
-        return (
-            f"no sandbox became free within {settings.claim_timeout_s:g} s: "
-            f"{len(self._existing)} of {settings.size} exist, {self._starter.in_flight} are "
-            f"starting; last failure: {self._starter.failure}"
-        )
 
     def _offer(self, warm: WarmSandbox) -> None:
         """Give a clean sandbox to the longest waiter, or keep it ready, or close it."""

@@ -282,21 +282,18 @@ class Starter:
         except SandboxError as error:
             ended = self.failure = error
             self._failures_in_row += 1
-            self._begin_pause()
+            if self._pause is None:
+                # it doubles with each failure, times a jitter of 50 to 100 %
+                longest = self._settings.backoff_s * 2.0 ** (self._failures_in_row - 1)
+                longest_s = min(longest, self._settings.longest_backoff_s)
+                pause_s = longest_s * (1 + self._jitter()) / 2
+                self._pause = asyncio.get_running_loop().call_later(pause_s, self._end_pause)
         else:
             self.failure, self._failures_in_row = None, 0
             self._has_made_one = True
         finally:
             self._tasks.remove(current)
         self._on_end(ended)
-
-    def _begin_pause(self) -> None:
-        """Begin a pause that doubles with each failure, times a jitter of 50 to 100 %."""
-        if self._pause is not None:
-            return
-        longest = self._settings.backoff_s * 2.0 ** (self._failures_in_row - 1)
-        pause_s = min(longest, self._settings.longest_backoff_s) * (1 + self._jitter()) / 2
-        self._pause = asyncio.get_running_loop().call_later(pause_s, self._end_pause)
 
     def _end_pause(self) -> None:
         self._pause = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -101,7 +101,11 @@ class Answering:
         try:
             async with aclosing(write_all(self.plan.orders, self.engine, self.tokenizer)) as events:
                 deadline_s = asyncio.get_running_loop().time() + left_s
-                while (event := await _before(deadline_s, anext(events, None))) is not None:
+                while True:
+                    async with asyncio.timeout_at(deadline_s):
+                        event = await anext(events, None)
+                    if event is None:
+                        break
                     if not sampled:
                         self.metrics.observe_first_token(time.perf_counter() - self.began_s)
                     sampled += len(event.piece.token_ids)
@@ -181,7 +185,7 @@ class StreamedAnswer(Response):
                 async with self._limit:
                     end_s = self._answering.timeout_s + _ERROR_EVENT_S
                     self._limit.reschedule(asyncio.get_running_loop().time() + end_s)
-                    await while_connected(receive, self._send_all(self._timed(send)))
+                    await while_connected(receive, self._send_all(send))
         except Refusal as refusal:  # the client disconnected: nobody would receive an error
             status = refusal.status
         except TimeoutError:
@@ -193,26 +197,17 @@ class StreamedAnswer(Response):
         metrics.count_request(self._route, status)
 
     async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with aclosing(self._answering.streamed()) as events:
-            async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _timed(self, send: Send) -> Send:
-        """Wrap `send` to record since when it waits for the client to read."""
-
         async def timed(message: Message) -> None:
+            """Send a message, and record since when it waits for the client to read."""
             self._sending_since_s = asyncio.get_running_loop().time()
             await send(message)
             self._sending_since_s = None
 
-        return timed
-
-
-async def _before(deadline_s: float, event: Awaitable[Event | None]) -> Event | None:
-    async with asyncio.timeout_at(deadline_s):
-        return await event
+        await timed({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with aclosing(self._answering.streamed()) as events:
+            async for event in events:
+                await timed({"type": "http.response.body", "body": event, "more_body": True})
+        await timed({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def sent_event(content: Json) -> bytes:

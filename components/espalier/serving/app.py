@@ -241,7 +241,14 @@ class Endpoint:
 
     async def refuse(self, request: Request, error: Exception) -> Response:
         """Answer with an error in OpenAI's format."""
-        refusal = error if isinstance(error, Refusal) else _as_refusal(error)
+        if isinstance(error, Refusal):
+            refusal = error
+        elif isinstance(error, HTTPException):
+            refusal = Refusal(error.status_code, error.detail, headers=error.headers)
+        elif isinstance(error, EngineError):
+            refusal = Refusal(500, str(error))
+        else:
+            refusal = Refusal(500, "internal error; see the log")
         self._metrics.count_request(_route(request), refusal.status)
         return JSONResponse(refusal.body(), refusal.status, refusal.headers)
 
@@ -331,13 +338,6 @@ def _listed(policy: ServedPolicy | ServedAgent, name: str) -> dict[str, object]:
         "max_model_len": policy.context,
         **source.described,
     }
-
-
-def _as_refusal(error: Exception) -> Refusal:
-    if isinstance(error, HTTPException):
-        return Refusal(error.status_code, error.detail, headers=error.headers)
-    message = str(error) if isinstance(error, EngineError) else "internal error; see the log"
-    return Refusal(500, message)
 
 
 def _route(request: Request) -> str:

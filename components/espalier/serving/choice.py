@@ -151,7 +151,11 @@ class StopTexts:
             passed = self._held[: begin + len(stop) * (stop in self._kept)]
             self._held = ""
             return passed
-        keep = self._unsure()
+        # the longest suffix that begins a stop text
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        keep = min(longest, len(self._held))
+        while keep and not any(stop.startswith(self._held[-keep:]) for stop in self._stops):
+            keep -= 1
         passed, self._held = self._held[: len(self._held) - keep], self._held[-keep:] * bool(keep)
         return passed
 
@@ -159,11 +163,3 @@ class StopTexts:
         """The text that is still held back; call it at the end of the answer."""
         rest, self._held = self._held, ""
         return rest
-
-    def _unsure(self) -> int:
-        """Length of the longest suffix of the held text that begins a stop text."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-length:]) for stop in self._stops):
-                return length
-        return 0

@@ -122,17 +122,14 @@ def service_progress(service: K8sObject, workload: K8sObject | None) -> RolloutR
     status = service.get("status") or {}
     if status.get("observedGeneration", 0) < service["metadata"].get("generation", 0):
         return RolloutReading(RolloutProgress.ROLLING)
-    if workload is None or _pod_version(workload) != _annotations(service).get(
-        MODEL_VERSION_ANNOTATION
-    ):
+    if workload is None:
+        return RolloutReading(RolloutProgress.ROLLING)
+    of_pods = workload["spec"]["template"]["metadata"].get("annotations") or {}
+    wanted = _annotations(service).get(MODEL_VERSION_ANNOTATION)
+    if of_pods.get(MODEL_VERSION_ANNOTATION) != wanted:
         return RolloutReading(RolloutProgress.ROLLING)
     reading = rollout_progress(workload)
     conditions = {one["type"]: one.get("status") for one in status.get("conditions") or []}
     if reading.progress is RolloutProgress.READY and conditions.get("Ready") != "True":
         return RolloutReading(RolloutProgress.ROLLING)  # its route does not exist yet
     return reading
-
-
-def _pod_version(workload: K8sObject) -> str | None:
-    annotations = workload["spec"]["template"]["metadata"].get("annotations") or {}
-    return annotations.get(MODEL_VERSION_ANNOTATION)

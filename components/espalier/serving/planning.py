@@ -18,7 +18,6 @@ from espalier.serving.choice import SamplingOrder
 from espalier.wire.requests import ChatRequest, CompletionRequest, Prompt, Refusal
 
 if TYPE_CHECKING:  # they import torch, and probes must be answered before that is loaded
-    from espalier.dialects.control_tokens import ControlTokens
     from espalier.dialects.dialect import Dialect
     from espalier.serving.served_policy import ServedPolicy
 
@@ -65,7 +64,9 @@ def plan(
     elif isinstance(request, ChatRequest):
         prompts = (_chat_ids(request, policy),)
     else:
-        prompts = _completion_ids(request, policy, config)
+        if len(request.prompt) > config.max_choices:
+            raise Refusal(400, f"at most {config.max_choices} prompts per request", param="prompt")
+        prompts = tuple(_prompt_ids(prompt, policy) for prompt in request.prompt)
     if len(prompts) * request.n > config.max_choices:
         raise Refusal(400, f"at most {config.max_choices} answers per request", param="n")
     seed = new_seed() if request.seed is None else request.seed
@@ -128,11 +129,16 @@ def _conversation_ids(request: ChatRequest, dialect: Dialect) -> tuple[int, ...]
 
 def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
     """Token ids of the conversation in the chat template, up to the policy's turn."""
-    controls = _controls(policy)
-    messages = [
-        {key: _as_text(controls, key, text, told["role"]) for key, text in told.items()}
-        for told in (message.for_template() for message in request.messages)
-    ]
+    from espalier.dialects.control_tokens import control_tokens  # imported here, as in `_dialect`
+
+    controls = control_tokens(policy.tokenizer, THINK)
+    messages = []
+    for message in request.messages:
+        told = message.for_template()
+        # the policy's own messages may contain thoughts, whose markers templates look for
+        kept = frozenset(THINK if told["role"] == "assistant" else ())
+        escaped = {key: controls.as_text(text, but=kept) for key, text in told.items()}
+        messages.append({**escaped, "role": told["role"]})  # templates compare the role
     try:
         with rendering(str(policy.tokenizer.chat_template)):
             text = policy.tokenizer.apply_chat_template(
@@ -143,30 +149,6 @@ def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
             400, f"the policy's chat template refuses these messages: {error}", param="messages"
         ) from error
     return _expect_tokens(controls.encode(str(text)), "messages")
-
-
-def _controls(policy: ServedPolicy) -> ControlTokens:
-    from espalier.dialects.control_tokens import control_tokens  # imported here, as in `_dialect`
-
-    return control_tokens(policy.tokenizer, THINK)
-
-
-def _as_text(controls: ControlTokens, key: str, text: str, role: str) -> str:
-    """A message's field with control tokens escaped; the role stays, because templates compare it.
-
-    The policy's own messages may contain thoughts, whose markers templates look for.
-    """
-    if key == "role":
-        return text
-    return controls.as_text(text, but=frozenset(THINK if role == "assistant" else ()))
-
-
-def _completion_ids(
-    request: CompletionRequest, policy: ServedPolicy, config: ServingConfig
-) -> tuple[tuple[int, ...], ...]:
-    if len(request.prompt) > config.max_choices:
-        raise Refusal(400, f"at most {config.max_choices} prompts per request", param="prompt")
-    return tuple(_prompt_ids(prompt, policy) for prompt in request.prompt)
 
 
 def _prompt_ids(prompt: Prompt, policy: ServedPolicy) -> tuple[int, ...]:

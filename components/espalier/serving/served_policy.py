@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from espalier.config import HardwareConfig, ServingConfig
 from espalier.policy.loading import load_policy_for_sampling
@@ -63,7 +63,13 @@ def open_policy(
         )
     text_config = policy.model.config.get_text_config()
     built_for = getattr(text_config, "max_position_embeddings", None)
-    stops = PolicyStops(_stop_ids(policy.model, policy.tokenizer))
+
+    # the stop tokens of `generate` in transformers, and the tokenizer's own
+    generation = getattr(policy.model, "generation_config", None)
+    named = getattr(generation, "eos_token_id", None)
+    ids = named if isinstance(named, list) else [named]
+    stop_ids = (*ids, policy.tokenizer.eos_token_id)
+    stops = PolicyStops(frozenset(i for i in stop_ids if isinstance(i, int)))
     return ServedPolicy(
         source=source,
         tokenizer=policy.tokenizer,
@@ -72,11 +78,3 @@ def open_policy(
         context=min(built_for or config.max_context, config.max_context),
         dialect=dialect,
     )
-
-
-def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The stop tokens of `generate` in transformers, and the tokenizer's own."""
-    generation = getattr(model, "generation_config", None)
-    named = getattr(generation, "eos_token_id", None)
-    ids = named if isinstance(named, list) else [named]
-    return frozenset(i for i in (*ids, tokenizer.eos_token_id) if isinstance(i, int))

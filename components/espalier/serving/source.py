@@ -118,7 +118,7 @@ def version_source(version: ModelVersion) -> Source:
     """The source of a registered version."""
     return Source(
         names=(version.model, version_reference(version.model, version.version)),
-        created=_seconds(version.created),
+        created=int(datetime.fromisoformat(version.created).timestamp()),
         described={
             "version": version.version,
             "policy_digest": version.policy_digest,
@@ -143,7 +143,3 @@ def directory_source(directory: Path) -> Source:
     return Source(
         names=(name,), created=int(whole.stat().st_mtime), described={"directory": str(whole)}
     )
-
-
-def _seconds(moment: str) -> int:
-    return int(datetime.fromisoformat(moment).timestamp())

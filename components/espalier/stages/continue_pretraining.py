@@ -23,7 +23,6 @@ from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train, save_policy
 from espalier.records import (
     DataError,
-    Draft,
     Manifest,
     Tracker,
     json_digest,
@@ -56,7 +55,12 @@ def run(
     origin = provenance("continue_pretraining", profile, manifests, external_digests)
     if not profile.continued_pretraining.enabled:
         with publishing(output_dir, origin) as draft:
-            _copy_base_policy(inputs["base_policy"], manifests["base_policy"], draft)
+            for name in manifests["base_policy"].files:
+                if name == _MEASURED:  # measurements would change the digest
+                    continue
+                (draft.path / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(inputs["base_policy"] / name, draft.path / name)
+            draft.rows["texts"] = 0
         return draft.published
     policy = load_policy_to_train(
         inputs["base_policy"] / "policy", profile, digest=policy_digest(manifests["base_policy"])
@@ -71,15 +75,6 @@ def run(
         (draft.path / _MEASURED).write_text(json.dumps(measured))
         draft.rows["texts"] = len(sequences)
     return draft.published
-
-
-def _copy_base_policy(base_dir: Path, base: Manifest, draft: Draft) -> None:
-    """Copy the base policy's files without its measurements, which would change the digest."""
-    for name in base.files:
-        if name != _MEASURED:
-            (draft.path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(base_dir / name, draft.path / name)
-    draft.rows["texts"] = 0
 
 
 def _sequences(

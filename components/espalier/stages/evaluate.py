@@ -82,7 +82,9 @@ def run(
     digests = {name: policy_digest(manifests[folder]) for name, folder in _ARTIFACTS.items()}
     with publishing(output_dir, origin) as draft:
         finished = FinishedEvaluations(work_dir(output_dir))
-        keys = _keys(profile, suite, digests)
+        # keys of the evaluations by policy, equal for equal weights
+        settings = [suite.digest, STAGES["evaluate"].digest(profile)]
+        keys = {name: json_digest([digest, *settings]) for name, digest in digests.items()}
         judged = _judge_all(profile, inputs, suite, keys, finished, tracker)
         results = results_of(profile, suite, digests, judged)
         for name, rows in _judged_as_written(profile, inputs, suite, digests, finished).items():
@@ -166,12 +168,6 @@ def results_of(
         "taught_to_read": profile.policy.directory is None,
         "eval": {**figures, "gain": {**difference, "baseline": BASELINE}},
     }
-
-
-def _keys(profile: Profile, suite: Suite, digests: Mapping[str, str]) -> dict[str, str]:
-    """Name of a policy -> key of its evaluation, equal for equal weights."""
-    settings = [suite.digest, STAGES["evaluate"].digest(profile)]
-    return {name: json_digest([digest, *settings]) for name, digest in digests.items()}
 
 
 def _judge_all(

@@ -57,7 +57,10 @@ def run(
     family = remembering(profile, inputs["accepted"])
     if profile.asks_own_knowledge:
         tasks = _undemonstrated(tasks, inputs["accepted"], family, tracker)
-    candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
+    count = config.candidates if config.enabled else 0
+    order = list(range(len(tasks)))
+    random.Random(f"candidates:{profile.seed}").shuffle(order)
+    candidates = [tasks[index] for index in sorted(order[:count])]
     with family.environments(inputs["knowledge"]) as environments_over:
         policy_dir = inputs["warm_policy"] / "policy"
         roller = Roller.open(policy_dir, environments_over("train"), profile)
@@ -102,12 +105,6 @@ def _undemonstrated(
         f"training draws from the other {len(left)}"
     )
     return left
-
-
-def _candidates(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
-    order = list(range(len(tasks)))
-    random.Random(f"candidates:{seed}").shuffle(order)
-    return [tasks[index] for index in sorted(order[:count])]
 
 
 @dataclass(slots=True)

@@ -188,17 +188,15 @@ def _tokenizer_texts(
         yield task.question
     if not syntax.inline_results:
         # quotes, braces and names that frame every call in the dialect
+        known = (*syntax.markers(family.specs), *syntax.frames(family.specs))
         for _ in range(_DIALECT_LOGS):
             for piece in reading.write(rng).pieces:
-                if not isinstance(piece, str):
-                    known = (*syntax.markers(family.specs), *syntax.frames(family.specs))
-                    yield _without(known, syntax.write(piece, family.specs))
-
-
-def _without(markers: Sequence[str], text: str) -> str:
-    for marker in markers:
-        text = text.replace(marker, "")
-    return text
+                if isinstance(piece, str):
+                    continue
+                text = syntax.write(piece, family.specs)
+                for marker in known:
+                    text = text.replace(marker, "")
+                yield text
 
 
 def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy) -> SupervisedPlan:
@@ -214,7 +212,10 @@ def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy
         sequences: list[TrainingSequence] = []
         tokens, too_long = 0, 0
         while tokens < config.tokens_per_step:
-            sequence = _encoded_log(reading, dialect, rng)
+            # the tools' results in a log are made up, so that no fact can be memorized from them
+            log = reading.write(rng)
+            asked = (Message(role="user", content=log.prompt),)
+            sequence = encode_pieces(asked, log.pieces, dialect)
             if len(sequence.token_ids) <= profile.episode.max_tokens:
                 sequences.append(sequence)
                 tokens += len(sequence.token_ids)
@@ -249,11 +250,3 @@ def fitted_prestage(config: PrestageConfig, num_words: int) -> PrestageConfig:
     tokens = max(smallest, min(config.tokens_per_step, budget // config.steps))
     steps = max(1, min(config.steps, budget // tokens))
     return config.model_copy(update={"tokens_per_step": tokens, "steps": steps})
-
-
-def _encoded_log(
-    reading: ReadingMaterial, dialect: Dialect, rng: random.Random
-) -> TrainingSequence:
-    # the tools' results in a log are made up, so that no fact can be memorized from them
-    log = reading.write(rng)
-    return encode_pieces((Message(role="user", content=log.prompt),), log.pieces, dialect)

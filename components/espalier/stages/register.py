@@ -19,7 +19,7 @@ from pathlib import Path
 import espalier
 from espalier.chain import opened, provenance
 from espalier.config import Profile, weights_origin
-from espalier.evaluation.lineage import LINEAGE_NAME, Lineage, lineage_of
+from espalier.evaluation.lineage import LINEAGE_NAME, lineage_of
 from espalier.named_classes import OWN_PACKAGES
 from espalier.records import (
     ArtifactError,
@@ -139,26 +139,22 @@ def _payload(
             f"{inputs['trained_policy']}: no files below {prefix}, so there is no policy to "
             "register. Delete the directory and run the same command again."
         )
+    result = read_result(inputs["evaluation"])
+    # not `policy.model`: a local run has replaced it by the champion's directory, a pod has not
+    is_champions = profile.policy.start == "champion"
+    base = Path("champion") if is_champions else profile.policy.model
+    data = manifests["accepted"].content
+    lineage = lineage_of(profile, inputs["accepted"], inputs["trained_policy"], data, base)
     return Payload(
         policy=inputs["trained_policy"] / POLICY_FOLDER,
         files=files,
         evaluation=inputs["evaluation"],
-        result=read_result(inputs["evaluation"]),
+        result=result,
         profile_json=profile.model_dump_json(indent=2),
-        records={LINEAGE_NAME: _lineage(profile, inputs, manifests).packed()},
+        records={LINEAGE_NAME: lineage.packed()},
         origin=weights_origin(inputs["trained_policy"] / POLICY_FOLDER),
         named_after=profile.named_after,
     )
-
-
-def _lineage(
-    profile: Profile, inputs: Mapping[str, Path], manifests: Mapping[str, Manifest]
-) -> Lineage:
-    policy = profile.policy
-    # not `policy.model`: a local run has replaced it by the champion's directory, a pod has not
-    base = Path("champion") if policy.start == "champion" else policy.model
-    data = manifests["accepted"].content
-    return lineage_of(profile, inputs["accepted"], inputs["trained_policy"], data, base)
 
 
 @contextmanager

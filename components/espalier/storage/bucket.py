@@ -179,7 +179,13 @@ class S3Location:
             lost.append(name)
             return
         for other in others:
-            _copy(draft / name, draft / other, digest)
+            target = draft / other
+            if target.exists() and file_digest(target) == digest:
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            written = target.with_name(target.name + PARTIAL_SUFFIX)
+            shutil.copyfile(draft / name, written)
+            written.replace(target)
 
     def _parsed(self, stored: StoredManifest) -> Manifest:
         return parsed_manifest(stored.content, f"{self.uri}/{MANIFEST_NAME}")
@@ -214,15 +220,6 @@ def _expect_room(draft: Path, manifest: Manifest) -> None:
             f"{draft.parent}: the artifact needs {need / 1e9:.1f} GB more, and {free / 1e9:.1f} GB "
             "are free. Free space, or choose another folder"
         )
-
-
-def _copy(source: Path, target: Path, digest: str) -> None:
-    if target.exists() and file_digest(target) == digest:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + PARTIAL_SUFFIX)
-    shutil.copyfile(source, partial)
-    partial.replace(target)
 
 
 def _drop_others(folder: Path, names: set[str]) -> None:

@@ -64,9 +64,13 @@ class ExpiringLocation(S3Location):
             ArtifactError: `directory` is not a complete artifact, or changes.
             StorageError: as for `publish`.
         """
-        former = self._named()
+        try:
+            former = self.manifest()
+        except ArtifactError:
+            former = None  # one that does not parse names no contents
         manifest = self.keep(directory)
-        for digest in former - set(manifest.files.values()):
+        named = set() if former is None else set(former.files.values())
+        for digest in named - set(manifest.files.values()):
             self._objects.delete(object_name(digest))
         return manifest
 
@@ -81,14 +85,6 @@ class ExpiringLocation(S3Location):
         requests, bucket = self._objects.requests, self._objects.bucket
         for upload in requests.uploads_below(bucket, self._objects.key("")):
             requests.forget_upload(bucket, upload.key, upload.upload_id)
-
-    def _named(self) -> set[str]:
-        """Digests of the contents that the manifest names; none if it does not parse."""
-        try:
-            manifest = self.manifest()
-        except ArtifactError:
-            return set()
-        return set() if manifest is None else set(manifest.files.values())
 
 
 def in_order_of_deletion(names: Mapping[str, object]) -> list[str]:

@@ -166,7 +166,12 @@ class Collector:
             )
         before = self._clock.now() - age
         listed = listed_below(self._requests, self._bucket, self._below)
-        uploads = self._old_uploads(before)
+        # incomplete uploads of contents
+        uploads = [
+            upload
+            for upload in self._requests.uploads_below(self._bucket, self._below)
+            if digest_of_key(upload.key) and upload.begun < before
+        ]
         prefixes = _artifact_prefixes([*listed, *(upload.key for upload in uploads)])
         own: dict[str, dict[str, StoredObject]] = {prefix: {} for prefix in sorted(prefixes)}
         for key, stored in listed.items():
@@ -302,14 +307,6 @@ class Collector:
 
         self._requests.send_or_none(f"delete s3://{self._bucket}/{key}", request)
         return not is_late
-
-    def _old_uploads(self, before: datetime) -> list[Upload]:
-        """Incomplete uploads of contents that began before this time."""
-        return [
-            upload
-            for upload in self._requests.uploads_below(self._bucket, self._below)
-            if digest_of_key(upload.key) and upload.begun < before
-        ]
 
 
 def described(objects: Mapping[str, StoredObject], uploads: list[Upload]) -> str:

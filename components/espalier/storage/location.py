@@ -190,7 +190,7 @@ WRITER_WAIT_S = 3600.0
 def _copied(source: Path, destination: Path) -> Manifest:
     """Copy the files that the manifest names, reading each once, and rename the copy."""
     read_manifest(source)  # its error tells the user what to do if there is no manifest
-    if _is_same(source, destination):
+    if source.exists() and destination.exists() and source.samefile(destination):
         return open_artifact(source)
     content = (source / MANIFEST_NAME).read_bytes()
     manifest = parsed_manifest(content, str(source / MANIFEST_NAME))
@@ -229,10 +229,6 @@ def _copy(path: Path, target: Path, folder: Path) -> str:
                 digest.update(chunk)
                 copy.write(chunk)
     return digest.hexdigest()
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and one.samefile(other)
 
 
 def _state(folder: Path) -> tuple[int, int] | None:

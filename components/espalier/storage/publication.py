@@ -67,7 +67,8 @@ class Publication:
         """
         replaced = self._objects.read_manifest()
         for _ in range(_ROUNDS):
-            self._put_contents(self._named_by(replaced))
+            known = self._parsed(replaced) if replaced else None
+            self._put_contents(frozenset(known.files.values()) if known else frozenset())
             if self._write(replaced):
                 return self._manifest
             found = self._objects.read_manifest()
@@ -90,8 +91,11 @@ class Publication:
         """The manifest that another writer published meanwhile, if it is of the same work."""
         if found.content == self._content:
             return self._manifest
-        other = self._parsed(found)
-        if other is not None and _are_same_work(other, self._manifest):
+        own, other = self._manifest, self._parsed(found)
+        if other is not None and (
+            (own.producer, own.config_digest, own.inputs, own.content)
+            == (other.producer, other.config_digest, other.inputs, other.content)
+        ):
             return other
         made = f"stage {other.producer}, {other.created}" if other else "no manifest"
         raise StorageError(
@@ -149,10 +153,6 @@ class Publication:
             before = mark
             self._clock.sleep(_POLL_S)
 
-    def _named_by(self, manifest: StoredManifest | None) -> Collection[str]:
-        known = self._parsed(manifest) if manifest else None
-        return frozenset(known.files.values()) if known else frozenset()
-
     def _parsed(self, stored: StoredManifest) -> Manifest | None:
         """The manifest; None for an invalid one, which is replaced like any other."""
         try:
@@ -164,10 +164,3 @@ class Publication:
         sums = FileSums.of(path)
         self._files.setdefault(sums.sha256, (path, sums))
         return sums.sha256
-
-
-def _are_same_work(one: Manifest, other: Manifest) -> bool:
-    """Whether both have the same stage, settings, inputs and content."""
-    return (one.producer, one.config_digest, one.inputs, one.content) == (
-        other.producer, other.config_digest, other.inputs, other.content,
-    )  # fmt: skip

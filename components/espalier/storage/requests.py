@@ -104,7 +104,13 @@ class S3Requests:
             retries=False,  # `send` retries, also when a connection breaks inside a body
             ca_certs=settings.ca_bundle or os.environ.get("SSL_CERT_FILE"),
         )
-        self._pool, self._credentials = pool, _credentials(settings, pool)
+        self._pool = pool
+        if settings.role is not None:
+            self._credentials: Provider = RoleProvider(settings.role, pool)
+        else:
+            self._credentials = StaticProvider(
+                settings.access_key, settings.secret_key, settings.session_token
+            )
         self._addresses = BaseURL(settings.endpoint, settings.region)
         self.client = Minio(
             settings.host,
@@ -301,12 +307,6 @@ class S3Requests:
         return StorageError(
             f"{self._settings.endpoint}: could not {what} ({_named(error)}). {remedy}"
         )
-
-
-def _credentials(settings: S3Settings, pool: urllib3.PoolManager) -> Provider:
-    if settings.role is not None:
-        return RoleProvider(settings.role, pool)
-    return StaticProvider(settings.access_key, settings.secret_key, settings.session_token)
 
 
 def _none_where(

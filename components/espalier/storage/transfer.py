@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree.ElementTree import fromstring
@@ -44,10 +44,12 @@ class FileSums(NamedTuple):
         size = part_size(path.stat().st_size)
         whole, parts, num_bytes = hashlib.sha256(), list[bytes](), 0
         with path.open("rb") as stream:
-            for part in _parts(lambda: stream.read(size)):
+            part = stream.read(size)
+            while part or not parts:  # an empty file is one empty part
                 whole.update(part)
                 parts.append(_md5(part))
                 num_bytes += len(part)
+                part = stream.read(size)
         return cls(whole.hexdigest(), num_bytes, size, tuple(parts))
 
     @property
@@ -190,14 +192,6 @@ class MultipartUpload:
     def _begun(self) -> str:
         response = self._requests.ask("POST", self._bucket, self._key, query={"uploads": ""})
         return fromstring(response.data).findtext("{*}UploadId", "")
-
-
-def _parts(read: Callable[[], bytes]) -> Iterator[bytes]:
-    """The parts that `read` returns until it returns none; one empty part for an empty file."""
-    part = read()
-    yield part
-    while part := read():
-        yield part
 
 
 def _md5(content: bytes) -> bytes:

@@ -36,7 +36,12 @@ def task_columns(
         entities: entities whose names must not be shared between splits.
         family: tells which tasks have the same query, and which names they are about.
     """
-    questions = [_compared(task, family) for _, task in tasks]
+    questions = []
+    for _, task in tasks:
+        if family.of(task).reads_symbols:
+            questions.append(" ".join(task.question.split()))
+        else:
+            questions.append(folded_name(task.question))
     queries = [family.question_key(task) for _, task in tasks]
     splits = [task.metadata.split for _, task in tasks]
     query_splits = _splits_by_key(zip(queries, splits, strict=True))
@@ -59,15 +64,6 @@ def task_columns(
             "entity_split_conflicts": _entity_split_conflicts(tasks, entities, family),
         }
     )
-
-
-def _compared(task: Task, family: Family[Any]) -> str:
-    read = _as_it_stands if family.of(task).reads_symbols else folded_name
-    return read(task.question)
-
-
-def _as_it_stands(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _blank_answers(task: Task) -> int:

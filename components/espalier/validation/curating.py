@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from espalier.config import CurationConfig
 from espalier.curation import (
     Contamination,
     Dropped,
@@ -91,10 +90,16 @@ def curate(material: ValidationRows, family: Family[Any]) -> Curated:
     unfit_texts = screened([TextRow(t.text_id, t.words) for t in tied], config, contamination)
     gone_texts = {dropped.row_id for dropped in unfit_texts}
     fit = [text for text in tied if text.text_id not in gone_texts]
+
+    by_kind: dict[str, list[AgentText]] = defaultdict(list)
+    for text in fit:
+        by_kind[text.kind].append(text)
+    kept = mixed(by_kind, config.weights, seed)
+    kept_ids = {text.text_id for rows in kept.values() for text in rows}
     left = ValidationRows(
         tasks=[t for t in material.tasks if t.file_split != "train" or t.task.task_id not in gone],
         trajectories=[t for t in material.trajectories if t.task_id not in gone],
-        texts=_mixed(fit, config, seed),
+        texts=[text for text in fit if text.text_id in kept_ids],
     )
     report = _report(left, (training, unfit), (material.texts, unfit_texts), family)
     report["benchmarks"] = {name: len(texts) for name, texts in benchmarks.items()}
@@ -107,21 +112,17 @@ def write_curation(
     """Write curation.json, lineage.jsonl and the dataset card (CARD.md)."""
     text = json.dumps(curated.report, indent=1, ensure_ascii=False)
     (directory / "curation.json").write_text(text + "\n", encoding="utf-8")
+
+    # each row's id, and the ids of the documents that it was made from
+    made_from = [(task.task_id, family.documents_of(task)) for _, task in curated.material.tasks]
+    made_from += [(text.text_id, text.sources) for text in curated.material.texts]
     with (directory / "lineage.jsonl").open("w", encoding="utf-8") as stream:
-        for row_id, sources in _lineage(curated.material, family):
+        for row_id, sources in made_from:
             stream.write(json.dumps({"row": row_id, "documents": list(sources)}) + "\n")
+
     path = knowledge_dir / _ATTRIBUTION
     attribution = path.read_text(encoding="utf-8") if path.is_file() else ""
     (directory / "CARD.md").write_text(dataset_card(curated.report, attribution), "utf-8")
-
-
-def _mixed(texts: Sequence[AgentText], config: CurationConfig, seed: int) -> list[AgentText]:
-    by_kind: dict[str, list[AgentText]] = defaultdict(list)
-    for text in texts:
-        by_kind[text.kind].append(text)
-    kept = mixed(by_kind, config.weights, seed)
-    ids = {text.text_id for rows in kept.values() for text in rows}
-    return [text for text in texts if text.text_id in ids]
 
 
 def _report(
@@ -153,13 +154,3 @@ def _filtered(before: int, after: int, dropped: Sequence[Dropped]) -> dict[str, 
         **dict(sorted(reasons.items())),
         "dropped_rows": [row._asdict() for row in dropped],
     }
-
-
-def _lineage(
-    material: ValidationRows, family: Family[Any]
-) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Pairs of row id and ids of the documents that the row was made from."""
-    for _, task in material.tasks:
-        yield task.task_id, family.documents_of(task)
-    for text in material.texts:
-        yield text.text_id, text.sources

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +82,10 @@ def _great_expectations() -> Any:  # noqa: ANN401 (a module)
 
     # It logs every temporary folder. Some of its modules set a level of their own, which overrides
     # the level of the package.
-    for name in [name for name in logging.root.manager.loggerDict if _is_its_own(name)]:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] == "great_expectations":
+            logging.getLogger(name).setLevel(logging.WARNING)
     return great_expectations
-
-
-def _is_its_own(logger: str) -> bool:
-    return logger.split(".")[0] == "great_expectations"
 
 
 def _translated(expectation: Expectation) -> Any:  # noqa: ANN401 (a class of the library, by name)
@@ -117,18 +114,15 @@ def _finding(expectation: Expectation, result: Any) -> ExpectationResult:  # noq
     values = {int(entry[ROW_COLUMN]): entry.get(expectation.rule.column) for entry in found}
     rows = tuple(sorted(values))
     problem = "" if rows else _problem(result.exception_info, details)
+    observed = [values[row] for row in rows[:SHOWN_ROWS] if values[row] is not None]
+    shown = dict.fromkeys(_cut(str(value)) for value in observed)
     return ExpectationResult(
         expectation,
         success=False,
         rows=rows,
         problem=problem,
-        observed=_distinct(values[row] for row in rows[:SHOWN_ROWS]),
+        observed=tuple(shown)[:_SHOWN_VALUES],
     )
-
-
-def _distinct(values: Iterable[object]) -> tuple[str, ...]:
-    shown = (_cut(str(value)) for value in values if value is not None)
-    return tuple(dict.fromkeys(shown))[:_SHOWN_VALUES]
 
 
 def _cut(text: str) -> str:
@@ -179,7 +173,9 @@ class SuiteVerdict:
 
     def faults(self, max_dropped_share: float) -> list[str]:
         """One sentence per reason to stop the run; none if it may continue."""
-        stopping = [f for f in self.findings if not f.success and _stops(f)]
+        # one that is critical, or that names no rows which could be dropped, stops the run
+        failed = [finding for finding in self.findings if not finding.success]
+        stopping = [found for found in failed if found.expectation.critical or not found.rows]
         faults = [self._described(finding) for finding in stopping]
         dropped = self.dropped
         share = len(dropped) / max(1, len(self.row_ids))
@@ -215,11 +211,6 @@ def _with_values(finding: ExpectationResult) -> str:
         return expectation.name
     found = ", ".join(finding.observed)
     return f"{expectation.name} (column {expectation.rule.column}: found {found})"
-
-
-def _stops(finding: ExpectationResult) -> bool:
-    """Whether a failure stops the run: it is critical, or names no rows that could be dropped."""
-    return finding.expectation.critical or not finding.rows
 
 
 def _listed(ids: Sequence[str], total: int) -> str:

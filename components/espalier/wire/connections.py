@@ -30,7 +30,7 @@ import h11
 from starlette.types import Scope
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 from uvicorn.server import ServerState
 
 from espalier.config import ServingConfig
@@ -150,7 +150,9 @@ class Connection(StrictProtocol):
         """Take a place and start the deadline, then start HTTP or the TLS handshake."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        _bound_unsent(transport)
+        connected: socket.socket = transport.get_extra_info("socket")
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         self._stand(Standing.OPENING, self._config.head_timeout_s)
         self._places.enter(self)
         if transport.is_closing():
@@ -214,7 +216,12 @@ class Connection(StrictProtocol):
             return
         if self.cycle is None or self.cycle.response_complete:
             return  # the head is incomplete
-        self._prepare_answer(self.cycle)
+        if not isinstance(self.cycle.transport, _Outgoing):
+            outgoing: Any = _Outgoing(self)  # has every method that a cycle calls
+            self.cycle.transport = outgoing
+        # an answer that starts before the body is complete closes the connection
+        closes = [CLOSE_HEADER] if self.cycle.more_body else []
+        self.cycle.default_headers = [*self.server_state.default_headers, *closes]
         if not self.cycle.more_body:
             self._stand(Standing.BUSY, None)
         elif self._standing is not Standing.SENDING:
@@ -228,14 +235,6 @@ class Connection(StrictProtocol):
     def end_socket(self) -> None:
         """Give the place back: the WebSocket that took over this connection has ended."""
         self._forget()
-
-    def _prepare_answer(self, cycle: RequestResponseCycle) -> None:
-        """Add `Connection: close` to an answer that starts before the body is complete."""
-        if not isinstance(cycle.transport, _Outgoing):
-            outgoing: Any = _Outgoing(self)  # has every method that a cycle calls
-            cycle.transport = outgoing
-        closes = [CLOSE_HEADER] if cycle.more_body else []
-        cycle.default_headers = [*self.server_state.default_headers, *closes]
 
     def finish(self) -> None:
         """Close after a complete answer; linger if the client is still sending."""
@@ -409,12 +408,6 @@ class _Outgoing:
     def close(self) -> None:
         """Close through `Connection.finish`."""
         self._connection.finish()
-
-
-def _bound_unsent(transport: asyncio.Transport) -> None:
-    connected: socket.socket = transport.get_extra_info("socket")
-    if connected.family in (socket.AF_INET, socket.AF_INET6):
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
 def is_crowded(scope: Scope) -> bool:

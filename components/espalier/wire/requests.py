@@ -166,13 +166,11 @@ class RequestPart(BaseModel):
     def _drop_idle_fields(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
-        return {name: value for name, value in given.items() if not cls._is_idle(name, value)}
-
-    @classmethod
-    def _is_idle(cls, name: str, value: object) -> bool:
-        if name in cls.model_fields:
-            return value is None
-        return value is None or name in cls.ignored or value in cls.neutral.get(name, ())
+        kept = {name: value for name, value in given.items() if value is not None}
+        for name in kept.keys() - cls.model_fields.keys():
+            if name in cls.ignored or kept[name] in cls.neutral.get(name, ()):
+                del kept[name]
+        return kept
 
 
 class StreamOptions(RequestPart):
@@ -449,13 +447,10 @@ def _explained(error: ValidationError) -> Refusal:
     faults: dict[str, str] = {}
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(str(part) for part in fault["loc"])[:100] or "request"
-        unknown = fault["type"] == "extra_forbidden"
-        told = "is not supported here; leave it out" if unknown else _in_plain_words(fault["msg"])
-        faults.setdefault(where, told)
+        what = "is not supported here; leave it out"
+        if fault["type"] != "extra_forbidden":  # without pydantic's own phrases
+            what = fault["msg"].removeprefix("Value error, ")
+            what = what.replace("Input should be", "must be", 1)
+        faults.setdefault(where, what)
     told = [f"{where}: {what}" for where, what in list(faults.items())[:_FAULTS]]
     return Refusal(400, "; ".join(told), param=next(iter(faults)))
-
-
-def _in_plain_words(message: str) -> str:
-    """Return a pydantic message without pydantic's own phrases."""
-    return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)

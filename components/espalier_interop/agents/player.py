@@ -159,7 +159,9 @@ class AgentPlayer:
                 environment = await run(self.environments, task)
                 await run(environment.reset, task)
                 with policy_losses(environment):
-                    await _answer(environment, _last_answer(attempt), run)
+                    # the newest answer that calls no tool
+                    final = (c for c in attempt.graph.calls[::-1] if not c.said.tool_calls)
+                    await _answer(environment, next(final, None), run)
                 reward = await score(environment, run)
                 reason = environment.finish_reason
                 assert reason is not None, "an episode that is scored has ended"
@@ -168,11 +170,6 @@ class AgentPlayer:
             return None
         finally:
             release(environment)
-
-
-def _last_answer(attempt: Attempt) -> RecordedCall | None:
-    """Return the newest answer that calls no tool."""
-    return next((c for c in attempt.graph.calls[::-1] if not c.said.tool_calls), None)
 
 
 async def _answer(

@@ -142,7 +142,8 @@ class AgentPrograms:
         try:
             async with asyncio.timeout(self._config.deadline_s):
                 if keeps:
-                    _tell(program.process, variables)
+                    assert program.process.stdin is not None, "its input is a pipe"
+                    program.process.stdin.write(json.dumps(dict(variables)).encode() + b"\n")
                 status = await program.until_over()
         except TimeoutError:
             status = None  # the exit status reports this
@@ -195,11 +196,6 @@ async def agent_programs(config: AgentConfig) -> AsyncGenerator[AgentPrograms]:
         yield programs
     finally:
         await programs.close()
-
-
-def _tell(process: asyncio.subprocess.Process, variables: Mapping[str, str]) -> None:
-    assert process.stdin is not None, "its input is a pipe"
-    process.stdin.write(json.dumps(dict(variables)).encode() + b"\n")
 
 
 def _environment(config: AgentConfig, attempt: Mapping[str, str]) -> dict[str, str]:

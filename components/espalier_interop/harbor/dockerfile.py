@@ -60,7 +60,10 @@ def read_dockerfile(text: str) -> Recipe:
         names = {**arguments, **recipe.variables}
         match word:
             case "FROM":
-                _begin_stage(recipe, rest, names)
+                if recipe.base:
+                    recipe.runs.append(f"FROM {rest[:80]} (a further stage)")
+                parts = [part for part in rest.split() if not part.startswith("--")]
+                recipe.base = _filled(parts[0], names) if parts else ""
             case "WORKDIR":
                 recipe.workdir = _absolute(recipe.workdir, _filled(rest, names))
                 recipe.folders.append(recipe.workdir)
@@ -76,13 +79,6 @@ def read_dockerfile(text: str) -> Recipe:
             case _:
                 pass
     return recipe
-
-
-def _begin_stage(recipe: Recipe, rest: str, names: Mapping[str, str]) -> None:
-    if recipe.base:
-        recipe.runs.append(f"FROM {rest[:80]} (a further stage)")
-    parts = [part for part in rest.split() if not part.startswith("--")]
-    recipe.base = _filled(parts[0], names) if parts else ""
 
 
 def _do(recipe: Recipe, word: str, rest: str, names: Mapping[str, str]) -> None:

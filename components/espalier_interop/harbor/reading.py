@@ -157,7 +157,14 @@ class TaskFolder:
     @cached_property
     def needs(self) -> tuple[Need, ...]:
         """Requirements that must be met before the task can be played."""
-        return tuple(_needs(self))
+        found: list[Need] = []
+        if steps := self.config.steps:
+            found.append(Need("steps", f"{len(steps)} steps, each with a verifier of its own"))
+        found += _needs_of_image(self)
+        found += _needs_of_environment(self)
+        found += _needs_of_paths(self)
+        found += _needs_of_verifier(self)
+        return tuple(found)
 
 
 def read_folders(path: Path) -> list[TaskFolder]:
@@ -200,15 +207,6 @@ def read_folder(folder: Path) -> TaskFolder:
     return TaskFolder(folder, config, instruction, recipe)
 
 
-def _needs(folder: TaskFolder) -> Iterator[Need]:
-    if steps := folder.config.steps:
-        yield Need("steps", f"{len(steps)} steps, each with a verifier of its own")
-    yield from _needs_of_image(folder)
-    yield from _needs_of_environment(folder)
-    yield from _needs_of_paths(folder)
-    yield from _needs_of_verifier(folder)
-
-
 def _needs_of_image(folder: TaskFolder) -> Iterator[Need]:
     recipe, image = folder.recipe, folder.config.environment.docker_image
     if image:
@@ -246,7 +244,10 @@ def _needs_of_verifier(folder: TaskFolder) -> Iterator[Need]:
     script = folder.path / "tests" / "test.sh"
     if not script.is_file():
         yield Need("tests", "a verifier other than tests/test.sh")
-    elif fetched := _FETCHES.search(_uncommented(_text(script))):
+        return
+    lines = _text(script).splitlines()
+    code = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    if fetched := _FETCHES.search(code):
         yield Need("network", f"tests/test.sh fetches, by {fetched[1]}")
 
 
@@ -258,10 +259,6 @@ def _needs_of_paths(folder: TaskFolder) -> Iterator[Need]:
         if len(parts) < 2 or parts[1] in SYSTEM:
             yield Need("paths", f"files in {target}")
             return
-
-
-def _uncommented(script: str) -> str:
-    return "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("#"))
 
 
 def _text(path: Path) -> str:

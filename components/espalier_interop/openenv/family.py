@@ -188,6 +188,9 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         """Return the prompt of each seed, read over several concurrent sessions."""
         found: dict[int, tuple[Message, ...]] = {}
         waiting = iter(seeds)
+        num_readers = min(self.settings.sessions, len(seeds))
+        if self.settings.server is not None:  # there are not more sandboxes
+            num_readers = min(num_readers, self.settings.sandbox.size)
 
         async def read() -> None:
             async with self._session(lines) as session:
@@ -198,17 +201,11 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
 
         try:
             async with asyncio.TaskGroup() as readers:
-                for _ in range(min(self._readers, len(seeds))):
+                for _ in range(num_readers):
                     readers.create_task(read())
         except ExceptionGroup as faults:  # one of the errors says enough
             raise faults.exceptions[0] from faults
         return [found[seed] for seed in seeds]
-
-    @property
-    def _readers(self) -> int:
-        """Number of sessions open while tasks are read; not more than there are sandboxes."""
-        most = self.settings.sessions
-        return most if self.settings.server is None else min(most, self.settings.sandbox.size)
 
     def _task(self, split: Split, seed: int, prompt: tuple[Message, ...]) -> Task:
         said = json.dumps([message.content for message in prompt])

@@ -204,7 +204,8 @@ class RemoteSession:
             if not self._is_open:
                 await self.open()
             told = await self._exchange({"type": "reset", "data": dict(data)})
-            if not _is_full(told):
+            code = told.data.get("code") if told.type == "error" else None
+            if code != ErrorCode.CAPACITY_REACHED:
                 break
             self.abort()
             if time.monotonic() + pause_s > end:
@@ -278,7 +279,3 @@ class RemoteSession:
 def session_on(server: Server) -> RemoteSession:
     """Return an unopened session on a running server."""
     return RemoteSession(server.url, SocketLine(server), server.timeout_s)
-
-
-def _is_full(told: Answered) -> bool:
-    return told.type == "error" and told.data.get("code") == ErrorCode.CAPACITY_REACHED

@@ -111,7 +111,13 @@ class RecordingEndpoint:
             try:
                 response = await self._answered(request, route)
             except (Refusal, HTTPException) as error:
-                response = _refused(error, route)
+                refusal = error
+                if isinstance(refusal, HTTPException):
+                    refusal = Refusal(refusal.status_code, refusal.detail)
+                # in the shape of the request's format; OpenAI's for other requests
+                spoken = None if route is None else route.format
+                body = refusal.body() if spoken is None else spoken.refused(refusal)
+                response = JSONResponse(body, refusal.status, refusal.headers)
             self._recorder.counts.count_request("", response.status_code)
             await response(scope, receive, send)
 
@@ -192,16 +198,6 @@ def _status(attempt: Attempt) -> dict[str, Any]:
         "calls": len(attempt.graph),
         "reward": attempt.reward,
     }
-
-
-def _refused(error: Refusal | HTTPException, route: _Route | None) -> Response:
-    """Return an error in the shape of the request's format; OpenAI's for other requests."""
-    refusal = error
-    if isinstance(refusal, HTTPException):
-        refusal = Refusal(refusal.status_code, refusal.detail)
-    spoken = None if route is None else route.format
-    body = refusal.body() if spoken is None else spoken.refused(refusal)
-    return JSONResponse(body, refusal.status, refusal.headers)
 
 
 @asynccontextmanager

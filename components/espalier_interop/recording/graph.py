@@ -159,10 +159,11 @@ class PrefixGraph:
         Where none has this prompt, one with another prompt is returned, unless the message is
         empty.
         """
+        thought = message.thought
         same = [
             node
             for node in reversed(self._said.get(fingerprint(message), ()))
-            if _is_thought_kept(message, node.call.said)
+            if thought is None or thought.strip() == (node.call.said.thought or "").strip()
         ]
         here = (node.call for node in same if node.prompt == prompt)
         elsewhere = (node.call for node in same if node.call.said_something)
@@ -244,10 +245,6 @@ def trajectory_of(
     )
 
 
-def _is_thought_kept(message: Message, said: Message) -> bool:
-    return message.thought is None or message.thought.strip() == (said.thought or "").strip()
-
-
 class _Windows:
     """Tokens, mask and turns of the windows written so far."""
 
@@ -283,7 +280,14 @@ class _Windows:
             self._observes = False
             self._read(call.answer_ids)
             return
-        self._tell(call, above)
+
+        # assistant messages in a later request are no turns: those that the policy wrote were
+        # added before, and examples may only stand before the first turn
+        new = call.asked[0 if above is None else len(above.asked) + 1 :]
+        self.messages += [m for m in new if m.role != "assistant" or not self.said]
+        self.messages.append(call.said)
+        self.said.append(call.said)
+
         self._trained.add(number)
         start, end = len(self.token_ids), len(self.token_ids) + len(call.answer_ids)
         self.token_ids += call.answer_ids
@@ -291,17 +295,6 @@ class _Windows:
         self.logprobs += call.logprobs
         self.turns.append(Turn(action_start=start, action_end=end, observation_end=end))
         self._observes = True
-
-    def _tell(self, call: RecordedCall, above: RecordedCall | None) -> None:
-        """Add the messages of a turn: the new ones of its request, and its answer.
-
-        Assistant messages in a later request are no turns: those that the policy wrote were added
-        before, and examples may only stand before the first turn.
-        """
-        new = call.asked[0 if above is None else len(above.asked) + 1 :]
-        self.messages += [m for m in new if m.role != "assistant" or not self.said]
-        self.messages.append(call.said)
-        self.said.append(call.said)
 
     def _read(self, token_ids: Sequence[int]) -> None:
         self.token_ids += token_ids

@@ -143,7 +143,14 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
         try:
             value = from_json(line, allow_inf_nan=False)
             data = _Data.model_validate(value)
-            prompt = tuple(Message.model_validate(one) for one in _messages(data))
+            told: list[dict[str, str]]
+            if isinstance(data.prompt, str):
+                told = [{"role": "user", "content": data.prompt}]
+            else:
+                told = [one.model_dump() for one in data.prompt]
+            if data.system_prompt:
+                told.insert(0, {"role": "system", "content": data.system_prompt})
+            prompt = tuple(Message.model_validate(one) for one in told)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             key = ".".join(str(part) for part in first["loc"])
@@ -163,10 +170,3 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
             arguments={"task_data": value},
             metadata={"extra": {"query": asked}},
         )
-
-
-def _messages(data: _Data) -> list[dict[str, str]]:
-    system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-    if isinstance(data.prompt, str):
-        return [*system, {"role": "user", "content": data.prompt}]
-    return [*system, *(one.model_dump() for one in data.prompt)]

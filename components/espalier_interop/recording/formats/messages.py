@@ -253,7 +253,7 @@ def _block_events(block: Json) -> Iterator[Json]:
     match block["type"]:
         case "tool_use":
             empty, delta = {"input": {}}, {"type": "input_json_delta"}
-            told = {"partial_json": _json(block["input"])}
+            told = {"partial_json": json.dumps(block["input"], ensure_ascii=False)}
         case "thinking":
             empty, delta = {"thinking": ""}, {"type": "thinking_delta"}
             told = {"thinking": block["thinking"]}
@@ -263,10 +263,6 @@ def _block_events(block: Json) -> Iterator[Json]:
     yield {"type": "content_block_start", "content_block": {**block, **empty}}
     yield {"type": "content_block_delta", "delta": {**delta, **told}}
     yield {"type": "content_block_stop"}
-
-
-def _json(value: JsonObject) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _stop_reason(answer: Answer) -> Literal["tool_use", "end_turn", "max_tokens"]:
