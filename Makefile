@@ -128,10 +128,14 @@ test-dist: dist      ## install the wheels alone into a bare environment, and ru
 	  'espalier-agents[train]' $(notdir $(PACKAGES:components/espalier_%=espalier-agents-%))
 	cd $(DIST_VENV) && bin/espalier run --profile smoke --out run
 
+# All but vllm, which has an environment of its own: its pins of protobuf and transformers are not
+# those of the rest, and constraints.txt has what `make install` and the images install.
+EXTRAS := train cluster ray dev documents
 pins: install dist   ## renew constraints.txt from pyproject.toml
+	head -1 constraints.txt > constraints.new
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
-	  --all-extras --find-links dist pyproject.toml $(PACKAGES:%=%/pyproject.toml) \
-	  --no-emit-package espalier-agents | cat <(head -1 constraints.txt) - > constraints.new
+	  $(EXTRAS:%=--extra %) --find-links dist pyproject.toml $(PACKAGES:%=%/pyproject.toml) \
+	  --no-emit-package espalier-agents >> constraints.new
 	mv constraints.new constraints.txt
 
 clean:               ## remove what builds and tests leave behind (not .venv, not runs)

@@ -58,7 +58,7 @@ class CannotRunError(Exception):
 
 
 def start_job(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
-    """Start a job in its own session and return its pid.
+    """Start a job in its own session and return its pid, once it shows its memory.
 
     Args:
         orders: argv or code, env, limits, workspace, writable folders, the pids to protect, ids and
@@ -75,9 +75,13 @@ def start_job(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
     if orders["argv"]:
         _restrict(orders, [*orders["protect"], os.getpid()])
         return _spawn(orders["argv"], orders["env"], descriptors)
+    shown, show = os.pipe()
     first = os.fork()
     if first == 0:
-        _become_python(orders, descriptors)
+        _become_python(orders, descriptors, show)
+    os.close(show)
+    os.read(shown, 1)  # nothing, if the fork ended before
+    os.close(shown)
     return first
 
 
@@ -111,12 +115,20 @@ def _cannot_run(program: str, error: OSError) -> CannotRunError:
     return CannotRunError(f"sandboxd: cannot run {program!r}: {error.strerror}\n", status)
 
 
-def _become_python(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> NoReturn:
-    """Turn the fork into the job; never return to the runner's code."""
+def _become_python(
+    orders: Mapping[str, Any], descriptors: Mapping[str, int], show: int
+) -> NoReturn:
+    """Turn the fork into the job; never return to the runner's code.
+
+    `show` gets a byte once the job shows its memory. A process that hides its memory counts with
+    its whole address space, which is here the warm interpreter's and not what the job holds.
+    """
     try:
         os.setsid()
-        has_control = _take(descriptors)
+        has_control = _take(descriptors, show)
         kernel.show_memory()
+        os.write(show, b"\0")
+        os.close(show)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _restrict(orders, [*orders["protect"], os.getppid()])
@@ -130,14 +142,18 @@ def _become_python(orders: Mapping[str, Any], descriptors: Mapping[str, int]) ->
         os._exit(_CANNOT_RUN)
 
 
-def _take(descriptors: Mapping[str, int]) -> bool:
-    """Move the streams to 0, 1, 2 and a control channel to 3; close all other descriptors."""
+def _take(descriptors: Mapping[str, int], kept: int) -> bool:
+    """Move the streams to 0, 1, 2 and a control channel to 3; close all others but `kept`.
+
+    `kept` is the second end of a pipe, so its number is above 3.
+    """
     for place, name in enumerate(_STREAMS):
         os.dup2(descriptors[name], place)
     has_control = "control" in descriptors
     if has_control:
         os.dup2(descriptors["control"], _CONTROL, inheritable=False)
-    os.closerange(_CONTROL + has_control, _ALL_DESCRIPTORS)
+    os.closerange(_CONTROL + has_control, kept)
+    os.closerange(kept + 1, _ALL_DESCRIPTORS)
     return has_control
 
 

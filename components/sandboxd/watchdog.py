@@ -146,8 +146,12 @@ async def _pause(runs: Runs) -> None:
 def offences(
     runs: Iterable[Run], processes: Mapping[int, Process], limits: Limits
 ) -> list[tuple[Run, Killer]]:
-    """Runs over their own limits, and the largest run if all together are over the sandbox's."""
-    below = {run: descendants(run.runner_pid, processes) for run in runs if run.runner_pid}
+    """Runs over their own limits, and the largest run if all together are over the sandbox's.
+
+    A run counts from its job's start: before, its processes are copies of the runner, which hides
+    its memory.
+    """
+    below = {run: descendants(run.runner_pid, processes) for run in runs if run.job_pid}
     found: list[tuple[Run, Killer]] = []
     threads = {run: sum(p.threads for p in members) for run, members in below.items()}
     if threads and sum(threads.values()) > limits.processes + _SPARE_PROCESSES:

@@ -57,15 +57,21 @@ def completion(content, *, finish_reason="stop", refusal=None, usage=(10, 5)):
 
 
 class Scripted:
-    """One response: status, headers, body, and what goes wrong on the way."""
+    """One response: status, headers, body, and what goes wrong on the way.
 
-    def __init__(self, body, status=200, *, headers=(), delay_s=0.0, drip_s=0.0, cut=False):
+    `hangs`: nothing is sent, and the client has to hang up. `drip_s`: the body comes byte by byte.
+    """
+
+    def __init__(
+        self, body, status=200, *, headers=(), delay_s=0.0, drip_s=0.0, cut=False, hangs=False
+    ):
         self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.status = status
         self.headers = dict(headers)
         self.delay_s = delay_s
         self.drip_s = drip_s
         self.cut = cut
+        self.hangs = hangs
 
 
 def of_small_context(answer, *, most=4000, status=400):
@@ -128,10 +134,12 @@ class _Handler(Handler):
                 response = response if isinstance(response, Scripted) else Scripted(response)
         try:
             time.sleep(response.delay_s)
+            if response.hangs:
+                self.rfile.read(1)  # returns once the client is gone
         finally:
             with double.lock:
                 double.under_way -= 1
-        if double.is_dead:
+        if double.is_dead or response.hangs:
             self.close_connection = True
         else:
             self._respond(response)

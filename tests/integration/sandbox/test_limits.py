@@ -79,6 +79,13 @@ def test_a_run_can_have_less_memory_than_its_sandbox(run, sandbox):
     assert run(sandbox.run_python(code, limits=less)).exit_status == 1
 
 
+def test_short_python_runs_within_less_memory_are_never_killed(run, sandbox):
+    """A fork of the interpreter is looked at from its beginning, also on a busy machine."""
+    less = replace(LIMITS, memory_bytes=64 * 2**20)
+    ends = [run(sandbox.run_python("pass", limits=less)) for _ in range(60)]
+    assert {end.killed_by for end in ends} == {None}
+
+
 def test_processor_time_is_limited_apart_from_wall_time(run, sandbox):
     limits = replace(LIMITS, cpu_s=1.0)
     result = run(sandbox.exec(["python", "-c", "while True: pass"], limits=limits))

@@ -101,19 +101,19 @@ def test_names_of_tools_stay_distinct_where_servers_allow_fewer_signs():
 
 
 @pytest.mark.parametrize(
-    ("scripted", "kind"),
+    ("scripted", "fields", "kind"),
     [
-        (Scripted({"error": {"message": "busy"}}, 503), "http_503"),
-        (Scripted({"error": {"message": "too long"}}, 400), "http_400"),
-        (Scripted({"choices": []}), "no_completion"),
-        (Scripted(completion("2"), delay_s=0.5), "timeout"),
-        (Scripted(completion("2"), cut=True), "connection"),
+        (Scripted({"error": {"message": "busy"}}, 503), {}, "http_503"),
+        (Scripted({"error": {"message": "too long"}}, 400), {}, "http_400"),
+        (Scripted({"choices": []}), {}, "no_completion"),
+        (Scripted({}, hangs=True), {"timeout_s": 0.2}, "timeout"),
+        (Scripted(completion("2"), cut=True), {}, "connection"),
     ],
 )
-def test_a_request_without_an_answer_says_its_kind(double, scripted, kind):
+def test_a_request_without_an_answer_says_its_kind(double, scripted, fields, kind):
     double.usual = scripted
     with pytest.raises(EndpointFault) as fault:
-        asked(config(double, attempts=2, asks=2, timeout_s=0.2))
+        asked(config(double, attempts=2, asks=2, **fields))
     assert fault.value.kind == kind
 
 

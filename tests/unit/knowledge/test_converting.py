@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -177,6 +178,7 @@ def test_a_file_without_text_is_refused(tmp_path, name, content):
 
 HOSTILE = {
     "loop": ("while True: pass", "takes more than 1 s of processor time"),
+    "hang": ("import time; time.sleep(3600)", "not read within 0.5 s"),
     "fill": ("x = bytearray(2**40)", "takes more than 2 GiB of memory"),
     "fetch": (
         "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9/')",
@@ -199,10 +201,19 @@ def test_what_a_parser_must_not_do_ends_it(tmp_path, monkeypatch, deed):
     (tmp_path / "worker.py").write_text(code)
     monkeypatch.setattr(converting_worker, "__file__", str(tmp_path / "worker.py"))
     monkeypatch.setattr(converting, "PROCESSOR_S", 1)
+    if deed == "hang":
+        monkeypatch.setattr(converting, "_REPLY_WITHIN_S", 0.5)
     with converting.Converter() as converter:
         for _ in range(2):  # the second is read by another process
             with pytest.raises(converting.UnreadableError, match=message):
                 converter.convert(tmp_path / "file.pdf")
+            assert all(b"worker.py" not in line for line in command_lines_of_children())
+
+
+def command_lines_of_children():
+    """Command lines of the processes that this one started and that are left."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
 
 
 def test_files_are_named_with_the_command_that_reads_them(tmp_path, monkeypatch):

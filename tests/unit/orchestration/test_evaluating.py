@@ -172,16 +172,16 @@ def test_the_key_goes_to_its_server_and_nowhere_else(at, double, caplog, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "fields", "said"),
     [
-        (Scripted({"error": {"message": "down"}}, 500), "HTTP 500"),
-        (Scripted(b"<html>"), "completions"),
-        (Scripted(completion("1"), delay_s=0.6), "timeout_s=0.2"),
+        (Scripted({"error": {"message": "down"}}, 500), {}, "HTTP 500"),
+        (Scripted(b"<html>"), {}, "completions"),
+        (Scripted({}, hangs=True), {"timeout_s": 0.2}, "timeout_s=0.2"),
     ],
 )
-def test_an_endpoint_that_is_down_gives_no_figures(at, double, broken, said):
+def test_an_endpoint_that_is_down_gives_no_figures(at, double, broken, fields, said):
     double.respond, double.usual = None, broken
-    down = {"attempts": 2, "max_wait_s": 0.01, "timeout_s": 0.2}
+    down = BRIEFLY | fields
     with pytest.raises(EnvironmentLostError, match=f"lost_call.*{said}"):
         evaluated(at(endpoint=down))
     assert not (at().out / "results.json").exists()

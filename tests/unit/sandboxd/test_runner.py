@@ -9,7 +9,7 @@ import pytest
 from sandboxd import kernel, runner
 
 GIB = 2**30
-RESTRICTED = """
+START = """
 import json, os, resource, sys
 from sandboxd import kernel, runner
 from sandboxd.kernel import own_bytes
@@ -39,22 +39,29 @@ orders = {
     "limits": {"memory_bytes": 2**30, "disk_bytes": 2**20, "cpu_s": 2.5, "processes": 8},
 }
 print(json.dumps(held), flush=True)
-os.waitpid(runner.start_job(orders, {"stdin": 0, "stdout": 1, "stderr": 2}), 0)
+job = runner.start_job(orders, {"stdin": 0, "stdout": 1, "stderr": 2})
 """
 
 
 def limits_of_a_job(folder, *, is_program, keeps_data):
     """Bytes that the job's starter held, and the limits that the job reads of itself."""
+    source = f"{START}\nos.waitpid(job, 0)"
+    lines = started(folder, source, is_program=is_program, keeps_data=keeps_data).splitlines()
+    held, limits = map(json.loads, lines)
+    return held, {name: soft for name, (soft, _) in limits.items()}
+
+
+def started(folder, source, *, is_program, keeps_data):
+    """What a process that starts a job, and the job, print."""
     done = subprocess.run(
-        [sys.executable, "-c", RESTRICTED, json.dumps([is_program, keeps_data])],
+        [sys.executable, "-c", source, json.dumps([is_program, keeps_data])],
         cwd=folder,
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    held, limits = map(json.loads, done.stdout.splitlines())
-    return held, {name: soft for name, (soft, _) in limits.items()}
+    return done.stdout
 
 
 def about(size):
@@ -85,6 +92,26 @@ def test_addresses_are_limited_where_the_kernel_does_not_limit_data(tmp_path, is
     held, limits = limits_of_a_job(tmp_path, is_program=is_program, keeps_data=False)
     besides = runner.FILES_BYTES if is_program else held["VmSize"]
     assert limits["RLIMIT_AS"] == about(GIB + besides)
+
+
+SHOWN_LATE = """
+import os, time
+from pathlib import Path
+from sandboxd import kernel
+
+def show_late():
+    time.sleep(0.3)
+    Path("shown").touch()
+
+kernel.show_memory = show_late
+"""
+
+
+def test_python_code_is_a_job_once_it_shows_its_memory(tmp_path):
+    """Before, it counts with the whole address space of the interpreter that it is a fork of."""
+    source = f"{SHOWN_LATE}\n{START}\nprint(Path('shown').exists(), os.waitpid(job, 0)[1])"
+    said = started(tmp_path, source, is_program=False, keeps_data=True)
+    assert said.splitlines()[-1] == "True 0"
 
 
 @pytest.mark.parametrize(("size", "can"), [(2**20, True), (2**50, False), (2**70, False)])

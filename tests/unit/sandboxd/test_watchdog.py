@@ -21,7 +21,7 @@ class _Run:
         self.limits = Limits(memory_bytes=memory_bytes)
         self.readers = 1
         self.elapsed_s = 0.0
-        self.job_pid = 0
+        self.job_pid = runner_pid and runner_pid + 1
         self.cpu_before_s = 0.0
 
 
@@ -77,6 +77,15 @@ def test_threads_count_as_processes():
     run = _Run(RUNNER)
     family = _processes((RUNNER + 1, RUNNER, 30, 1))
     assert offences([run], family, LIMITS) == [(run, "processes")]
+
+
+def test_a_fork_that_is_no_job_yet_is_not_measured():
+    run = _Run(RUNNER)
+    family = _processes((RUNNER + 1, RUNNER, 1, 200))
+    run.job_pid = 0
+    assert offences([run], family, LIMITS) == []
+    run.job_pid = RUNNER + 1
+    assert offences([run], family, LIMITS) == [(run, "memory")]
 
 
 def test_a_run_without_runner_is_not_over_its_limit():
