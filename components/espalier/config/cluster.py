@@ -391,6 +391,9 @@ class KubernetesConfig(Section):
     a role to the pods' service accounts (k8s/platforms/eks), whose keys are renewed every hour."""
     endpoints: DnsLabel = "espalier-endpoints"
     """ConfigMap with the addresses of S3 and MLflow; its keys become environment variables."""
+    mounted_secrets: tuple[DnsLabel, ...] = Field(default=(), exclude_if=lambda it: not it)
+    """Secrets whose entries every stage's pod has as files, /secrets/NAME/ENTRY: keys that a
+    profile names by file, such as rollout.vllm.key_file."""
     retries: int = Field(default=3, ge=0)
     """Restarts of a stage whose pod died; a stage that refused its input is not restarted.
     Under Kubeflow this needs the settings of k8s/kubeflow/controller."""

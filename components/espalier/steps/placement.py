@@ -34,6 +34,7 @@ from espalier.cluster.objects.pods import (
     KUBEFLOW_ENDPOINTS,
     S3_KEYS,
     SCRATCH_MOUNT,
+    SECRETS_MOUNT,
     USER,
 )
 from espalier.config import KubernetesConfig, Toleration
@@ -157,6 +158,8 @@ def _mount(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     if settings.cache_claim is not None:
         kubernetes.mount_pvc(task, settings.cache_claim, CACHE_MOUNT)
         task.set_env_variable("XDG_CACHE_HOME", CACHE_MOUNT)
+    for secret in settings.mounted_secrets:
+        kubernetes.use_secret_as_volume(task, secret, f"{SECRETS_MOUNT}/{secret}")
     if stage_gpus(stage, settings):
         kubernetes.empty_dir_mount(
             task, "shm", _SHARED_MEMORY, medium="Memory", size_limit=settings.gpus.shared_memory

@@ -11,7 +11,8 @@ import yaml
 
 K8S = Path(__file__).parents[3] / "k8s"
 CLOUDS = ("overlays/gke", "overlays/eks", "overlays/aks")
-LOCAL = ("overlays/local", "overlays/kind")
+LOCAL_ROLLOUT = "overlays/local-rollout"
+LOCAL = ("overlays/local", "overlays/kind", LOCAL_ROLLOUT)
 GPU = ("overlays/gpu", "overlays/kueue", *CLOUDS)
 FOLDERS = ("base", "overlays/kubeflow", "overlays/trainer", *LOCAL, *GPU)
 

@@ -292,11 +292,12 @@ def test_a_train_jobs_pod_reaches_its_operator_besides(runtime, alike):
 
 
 @needs_kubectl
-def test_with_gpus_only_the_agent_reaches_the_inference_server():
+@pytest.mark.parametrize("folder", ["overlays/gpu", "overlays/local-rollout"])
+def test_only_the_agent_reaches_the_inference_server(folder):
     expected = dict.fromkeys(("trainer", "trainer-of-kubeflow", "ray-head", "ray-worker"), "8000")
-    assert _reaching("overlays/gpu", "rollout") == expected
-    assert _admitted("overlays/gpu", "rollout") == expected
-    assert _paths("overlays/gpu", "rollout") == NAMES
+    assert _reaching(folder, "rollout") == expected
+    assert _admitted(folder, "rollout") == expected
+    assert _paths(folder, "rollout") == NAMES
 
 
 @needs_kubectl

@@ -10,6 +10,7 @@ from tests.unit.k8s.rendering import (
     GPU,
     K8S,
     LOCAL,
+    LOCAL_ROLLOUT,
     every_overlay,
     named,
     needs_kubectl,
@@ -20,6 +21,7 @@ from tests.unit.k8s.rendering import (
 
 OWN_ACCOUNTS = {folder: {"espalier-minio", "espalier-backup"} for folder in LOCAL}
 OWN_ACCOUNTS |= {folder: {"espalier-rollout"} for folder in GPU}
+OWN_ACCOUNTS[LOCAL_ROLLOUT].add("espalier-rollout")
 SINGLE_USER = "overlays/kubeflow-single-user"
 KUBEFLOW = "kubeflow"
 

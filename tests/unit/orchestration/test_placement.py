@@ -92,6 +92,10 @@ def test_a_step_has_the_nodes_and_network_of_its_job(stage, placed_as):
     assert {name for name in labels if "may-reach" in name} == reach.keys()
     mounts = [(mount["constant"], mount["mountPath"]) for mount in placed.get("pvcMount", ())]
     assert mounts == ([("espalier-cache", "/cache")] if settings.cache_claim else [])
+    secrets = {v["secret"]["secretName"] for v in template["spec"]["volumes"] if "secret" in v}
+    files = {(one["secretName"], one["mountPath"]) for one in placed.get("secretAsVolume", ())}
+    assert files == {(name, f"/secrets/{name}") for name in secrets}
+    assert secrets == set(settings.mounted_secrets)
     cached = {"name": "XDG_CACHE_HOME", "value": "/cache"} in container.get("env", ())
     assert cached is bool(settings.cache_claim)
 

@@ -13,6 +13,8 @@ S3_MOUNT = "/s3"
 """Path below which KFP's executor maps s3://bucket/key to bucket/key."""
 CACHE_MOUNT = "/cache"
 SCRATCH_MOUNT = "/tmp"
+SECRETS_MOUNT = "/secrets"
+"""Folder with a folder for each secret of `kubernetes.mounted_secrets`."""
 
 
 class Volumes:
@@ -34,6 +36,10 @@ class Volumes:
         """Add a persistent volume claim."""
         return self._add({"name": name, "persistentVolumeClaim": {"claimName": claim}}, path)
 
+    def secret(self, name: str, path: str, *, secret: str) -> Volumes:
+        """Add a secret's entries as read-only files."""
+        return self._add({"name": name, "secret": {"secretName": secret}}, path)
+
     def _add(self, volume: K8sObject, path: str) -> Volumes:
         self.volumes.append(volume)
         self.mounts.append({"name": volume["name"], "mountPath": path})
@@ -41,7 +47,7 @@ class Volumes:
 
 
 def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: int) -> Volumes:
-    """Volumes for /tmp, artifacts and cache, and with GPUs a /dev/shm large enough for NCCL."""
+    """Volumes for /tmp, artifacts, cache and keys; with GPUs a /dev/shm large enough for NCCL."""
     volumes = Volumes().scratch("tmp", SCRATCH_MOUNT, size=resources.disk_limit)
     if settings.workspace_claim is None:
         volumes.scratch("workspace", S3_MOUNT, size=resources.disk_limit)
@@ -49,6 +55,8 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
         volumes.claim("workspace", S3_MOUNT, claim=settings.workspace_claim)
     if settings.cache_claim is not None:
         volumes.claim("cache", CACHE_MOUNT, claim=settings.cache_claim)
+    for number, secret in enumerate(settings.mounted_secrets):  # its name may fill that of a volume
+        volumes.secret(f"secret-{number}", f"{SECRETS_MOUNT}/{secret}", secret=secret)
     if gpus:
         volumes.memory("shm", "/dev/shm", size=settings.gpus.shared_memory)
     return volumes

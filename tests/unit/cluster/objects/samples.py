@@ -34,6 +34,7 @@ CLUSTER = KubernetesConfig.model_validate(
         "node_selector": {"pool": "batch"},
         "workspace_claim": "espalier-workspace",
         "cache_claim": "espalier-cache",
+        "mounted_secrets": ["espalier-rollout"],
         "gpus": {"count": 8, "node_selector": {"pool": "h200"}},
     }
 )
