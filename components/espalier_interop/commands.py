@@ -23,6 +23,9 @@ from espalier.cli.app import (
     epilog=examples(
         "espalier data export runs/demo/accepted --format trl --out accepted.jsonl",
         "espalier data export runs/demo/evaluation --format verifiers --out traces.jsonl",
+        "espalier data export runs/demo/evaluation/streams/trained --format inspect "
+        "--out trained.eval",
+        "espalier data export runs/demo/trained_policy/streams --format otlp --out spans.jsonl",
         "espalier data export recorded --format atif --out atif.jsonl --right",
     )
 )
@@ -32,14 +35,18 @@ def export(
         Path,
         typer.Argument(
             metavar="SOURCE",
-            help="A run's artifact with trajectories, or a folder of `espalier record`.",
+            help="A run's artifact with trajectories, a folder with its streams of attempts, or "
+            "one of `espalier record`.",
         ),
     ],
     form: Annotated[
-        Literal["verifiers", "trl", "trl-tokens", "atif"],
+        Literal["verifiers", "trl", "trl-tokens", "atif", "otlp", "inspect"],
         typer.Option("--format", help="Whose format; trl-tokens is for the policy itself."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="File of JSON lines to write.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="File to write: JSON lines, or NAME.eval for `inspect view`."),
+    ],
     right: Annotated[
         bool, typer.Option("--right", help="Leave out attempts that were not right.")
     ] = False,
@@ -48,7 +55,7 @@ def export(
         typer.Option("--without-tools", help="Do not write which tools were offered."),
     ] = False,
 ) -> None:
-    """Write trajectories in the format of verifiers, TRL or Harbor (ATIF).
+    """Write trajectories in the format of verifiers, TRL, Harbor, OpenTelemetry or Inspect.
 
     The file is there with every row, or not touched. Gold answers are not written.
     """

@@ -14,27 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.records.notices import NOTICES
-from espalier.records.step_figures import STEP_FIGURES, StepFigure, step_figure
+from espalier.records.step_figures import OVERVIEW, STEP_FIGURES, StepFigure, step_figure
 from espalier.records.streams import read_index, read_line, read_stream, segments
 from espalier_ui.sources import training_streams
 
-OVERVIEW = (
-    "reward",
-    "pass_rate",
-    "dev_em",
-    "entropy",
-    "zero_variance_share",
-    "grad_norm",
-    "mismatch_kl",
-    "clipped_share",
-    "loss",
-    "action_tokens",
-    "tool_calls",
-    "kl",
-    "staleness_mean",
-    "step_s",
-)
-"""The curves of the overview, in its order; a run has about twelve of them."""
 _MOST_SPANS = 5000
 _MOST_NOTICES = 20_000
 _NEWEST_ROWS = 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from espalier.chain import CHAIN
-from espalier.records import MANIFEST_NAME, ArtifactError, EspalierError, work_dir
+from espalier.records import MANIFEST_NAME, ArtifactError, EspalierError, run_label, work_dir
 from espalier.wire.requests import Refusal
 from espalier_ui.curves import Curves
 from espalier_ui.run_index import RunIndex
@@ -224,7 +223,7 @@ def _runs_below(root: Path) -> list[Path]:
 
 
 def _free_id(path: Path, taken: set[str]) -> str:
-    name = re.sub(r"[^a-z0-9._-]+", "-", path.name.lower()).strip("-.") or "run"
+    name = run_label(path)
     numbered = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
     return next(one for one in numbered if one not in taken)
 

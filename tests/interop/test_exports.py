@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from espalier.records.episodes import read_episodes
 from espalier.records.trajectory import read_trajectories, write_trajectories
 from espalier_interop.exports import export
 from tests.factories.attempts import made_attempt
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.sample_run import make_run
+from tests.factories.viewed_run import write_run
 from tests.interop.venvs import python_of
 
 READERS = Path(__file__).parent / "exports"
@@ -78,6 +80,38 @@ def test_harbor_reads_documents_and_writes_them_again(sources, tmp_path):
                 for token, mask in zip(attempt.token_ids, attempt.action_mask, strict=True)
                 if mask
             ]
+
+
+def test_inspect_reads_every_attempt_of_a_log(tmp_path):
+    run = tmp_path / "demo"
+    write_run(run)
+    (run / "profile.json").write_text('{"name": "laptop", "seed": 7}')
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    made = [made_attempt(seed, f"t{seed}") for seed in range(COUNT)]
+    write_trajectories(recorded / "trajectories-00000000.parquet", made)
+    policy = run / "evaluation" / "streams" / "trained"
+    heldout = [episode.trajectory for episode in read_episodes(policy)]
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for source, name, attempts in ((policy, "a", heldout), (recorded, "b", made)):
+        export(source, logs / f"{name}.eval", "inspect")
+        (found,) = read("read_inspect.py", "inspect", logs / f"{name}.eval")
+        assert found["listed"]
+        assert found["summaries"] == len(attempts)
+        for sample, attempt in zip(found["samples"], attempts, strict=True):
+            assert sample["id"] == attempt.task_id
+            assert sample["right"] == (None if attempt.is_lost else "CI"[not attempt.is_right])
+            assert sample["reward"] == (None if attempt.is_lost else attempt.total_reward)
+            assert len(sample["roles"]) == len(attempt.messages)
+            assert sample["calls"] == [
+                [call.name, call.arguments] for one in attempt.messages for call in one.tool_calls
+            ]
+            assert sample["texts"] == [one.content for one in attempt.messages]
+            assert sample["finish"] == attempt.finish_reason.value
+            assert sample["tokens"] == sum(attempt.action_mask)
+            assert (sample["error"] is not None) is attempt.is_lost
+    assert found["accuracy"] == pytest.approx(sum(one.is_right for one in made) / COUNT)
 
 
 def without_none(value):

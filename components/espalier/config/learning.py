@@ -372,6 +372,11 @@ class RegistryConfig(Section):
     problem file that the agent is about, and espalier-search-agent for GeoNames."""
     experiment: str = Field(default="espalier", min_length=1)
     """MLflow experiment of the tracked run."""
+    viewer: str | None = Field(
+        default=None, pattern=r"^https?://[^\s?#]+$", exclude_if=lambda it: it is None
+    )
+    """Address at which `espalier ui` shows the folder of runs. Runs and traces in MLflow then link
+    to their pages there."""
     min_gain: float = Field(default=0.0, ge=-1, le=1)
     """Least lower end of the paired interval (challenger - champion, EM 0-1), exclusive."""
     min_questions: int = Field(default=50, ge=1)

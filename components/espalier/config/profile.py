@@ -354,7 +354,7 @@ class Profile(Section):
     def digest(self, sections: Sequence[str]) -> str:
         """Digest of seed, threads, and these sections or keys of sections (`policy.dialect`)."""
         tables = self.model_dump(mode="json")
-        content: dict[str, object] = {}
+        content: dict[str, Any] = {}
         for name in sections:
             section, _, key = name.partition(".")
             if isinstance(getattr(self, section), NoSelfPlayConfig):
@@ -364,6 +364,7 @@ class Profile(Section):
             content[name] = tables[section][key] if key else tables[section]
             if name == "registry":
                 content[name] = tables[name] | {"model_name": self.model_name}
+                content[name].pop("viewer", None)  # a link changes no version
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
             if name == "warm_start" and self.warm_start.hindsight is not None:

@@ -21,7 +21,7 @@ from espalier.orchestration.run_directory import (
 from espalier.records import CompositeTracker, KnowledgeError, Tracker, json_digest, write_whole
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.model import RegisteredModel
-from espalier.registry.tracking import ParentRun, ending, mlflow_run, open_parent_run
+from espalier.registry.tracking import ParentRun, ending, mlflow_run, open_parent_run, viewer_tags
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.given_model import check_given_model, with_starting_policy
 from espalier.steps.profiles import changed_settings, stage_settings
@@ -44,7 +44,9 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
     """
     database = run_dir.resolve().parent / DATABASE_NAME
     target = tracking_target(database, profile.registry.experiment)
-    tags = {"espalier.profile": profile.name, RUN_DIR_TAG: str(run_dir.resolve())}
+    whole = run_dir.resolve()
+    tags = {"espalier.profile": profile.name, RUN_DIR_TAG: str(whole)}
+    tags |= viewer_tags(profile, whole)
     parent = open_parent_run(
         target, run_dir.name, tags, state.tracking_run_id, unsent=run_dir / _UNSENT_NAME
     )
@@ -77,6 +79,8 @@ def run_description(
         f"Profile `{profile.name}`, seed {profile.seed}: {played}, into `{run_dir}`. All settings "
         "are in the artifact profile.json."
     ]
+    for link in viewer_tags(profile, run_dir.resolve()).values():
+        lines.append(f"[Look into it]({link}) with `espalier ui`.")
     figures = summary["eval"] if summary else {}
     if figures.get("trained") and figures.get("warm_start") and figures.get("gain"):
         before, after, gain = (figures[name] for name in ("warm_start", "trained", "gain"))

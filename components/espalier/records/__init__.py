@@ -19,6 +19,7 @@ from espalier.records.artifact import (
     publishing,
     read_manifest,
     replace_directory,
+    run_label,
     tree_digest,
     work_dir,
 )
@@ -137,6 +138,7 @@ __all__ = [
     "read_tasks",
     "replace_directory",
     "report_groups",
+    "run_label",
     "shown_group",
     "task_id_of",
     "tree_digest",

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -187,6 +188,11 @@ class Draft:
 def work_dir(output_dir: Path) -> Path:
     """Return where a stage keeps checkpoints until `output_dir` is published; it survives kills."""
     return output_dir.with_name(f".{output_dir.name}.work")
+
+
+def run_label(run_dir: Path) -> str:
+    """Return a run's name in addresses: that of its folder in a-z, 0-9, `.`, `_` and `-`."""
+    return re.sub(r"[^a-z0-9._-]+", "-", run_dir.name.lower()).strip("-.") or "run"
 
 
 @contextmanager

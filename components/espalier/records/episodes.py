@@ -20,14 +20,17 @@ import json
 import math
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from espalier.records.streams import StreamRecord
-from espalier.records.trajectory import FinishReason, Trajectory, call_entry
+from espalier.records.errors import ArtifactError
+from espalier.records.message import Message
+from espalier.records.streams import StreamRecord, read_stream
+from espalier.records.trajectory import FinishReason, Trajectory, Turn, call_entry, tool_result
 
 EPISODES = "episodes"
 """Name of the stream."""
@@ -102,6 +105,78 @@ def episode_record(
         if update.trainer_logprobs is not None:
             content["trainer_logprobs"] = packed(np.asarray(update.trainer_logprobs)[mask], "<f4")
     return StreamRecord(place.step, content, episode_summary(content))
+
+
+class MeasuredSpan(NamedTuple):
+    """A part of an attempt's time."""
+
+    kind: str
+    """sampling (a message of the policy), tools (a call), waiting, or something else."""
+    start: float
+    """Seconds since the attempt began."""
+    end: float
+    turn: int | None
+    """Number of the policy's message that it belongs to, from 0; None before the first."""
+
+
+class Episode(NamedTuple):
+    """An attempt, read from a stream."""
+
+    place: EpisodePlace
+    trajectory: Trajectory
+    spans: tuple[MeasuredSpan, ...] = ()
+    """Empty where the record has none."""
+
+
+def read_episodes(folder: Path) -> Iterator[Episode]:
+    """Yield the attempts of the stream in a folder, in order.
+
+    Raises:
+        ArtifactError: a record is no attempt.
+    """
+    for number, record in enumerate(read_stream(folder, EPISODES)):
+        try:
+            yield _episode(record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(
+                f"{folder}, record {number} of the attempts: damaged ({error!r}). Run the stage "
+                "that wrote it again"
+            ) from error
+
+
+def _episode(record: Mapping[str, Any]) -> Episode:
+    mask = mask_of(record["mask_runs"])
+    ids, sampled = unpacked(record["token_ids"], "<i4"), mask == 1
+    logprobs = np.zeros(len(mask), dtype="<f4")
+    logprobs[sampled] = unpacked(record["behavior_logprobs"], "<f4")
+    if len(ids) != len(mask):
+        raise ValueError(f"{len(ids)} tokens and a mask of {len(mask)}")
+    trajectory = Trajectory(
+        task_id=record["task_id"],
+        group_id=record["group_id"],
+        messages=tuple(Message(**message) for message in record["messages"]),
+        tool_results=tuple(tool_result(entry) for entry in record["tool_calls"]),
+        reward=dict(record["reward"]),
+        answer=record["answer"],
+        finish_reason=FinishReason(record["finish_reason"]),
+        policy_version=record["policy_version"],
+        token_ids=tuple(ids.tolist()),
+        action_mask=tuple(mask.tolist()),
+        behavior_logprobs=tuple(logprobs.tolist()),
+        turns=tuple(
+            Turn(action_start=start, action_end=end, observation_end=seen, reward=reward)
+            for start, end, seen, reward in record["turns"]
+        ),
+        window_starts=tuple(record["window_starts"]),
+        attempts=record["attempts"],
+        detour=record.get("detour", ""),
+    )
+    spans = tuple(
+        MeasuredSpan(str(kind), float(start), float(end), turn)
+        for kind, start, end, turn in record.get("spans", ())
+    )
+    place = EpisodePlace(record["step"], record["sample"], record["time"])
+    return Episode(place, trajectory, spans)
 
 
 def packed(values: Sequence[float] | np.ndarray, kind: str) -> str:

@@ -103,6 +103,24 @@ class StepFigure(NamedTuple):
         return self.unit if self.per in (Per.STEP, Per.RUN) else f"{self.unit} per {self.per.unit}"
 
 
+OVERVIEW = (
+    "reward",
+    "pass_rate",
+    "dev_em",
+    "entropy",
+    "zero_variance_share",
+    "grad_norm",
+    "mismatch_kl",
+    "clipped_share",
+    "loss",
+    "action_tokens",
+    "tool_calls",
+    "kl",
+    "staleness_mean",
+    "step_s",
+)
+"""The curves of a run's overview, in its order; a run has about twelve of them."""
+
 STEP_FIGURES = {
     "step": StepFigure("optimizer steps done, this one included", "steps", Per.RUN),
     "reward": StepFigure("mean of the whole rewards, all terms added", "reward", Per.TRAJECTORY),

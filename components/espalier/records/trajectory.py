@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -286,7 +286,7 @@ def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
     fields["window_starts"] = tuple(row["window_starts"])  # pyright: ignore[reportArgumentType]
     fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
     fields["tool_results"] = tuple(
-        _tool_result(entry) for entry in json.loads(str(fields.pop("tool_calls")))
+        tool_result(entry) for entry in json.loads(str(fields.pop("tool_calls")))
     )
     fields["reward"] = json.loads(str(row["reward"]))
     fields["finish_reason"] = FinishReason(str(row["finish_reason"]))
@@ -301,8 +301,8 @@ def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
     return Trajectory(**fields)  # pyright: ignore[reportArgumentType]
 
 
-def _tool_result(entry: dict[str, Any]) -> ToolResult:
-    """One entry of the column `tool_calls`."""
+def tool_result(entry: Mapping[str, Any]) -> ToolResult:
+    """Return the call and result that `call_entry` wrote."""
     call = ToolCall(
         name=entry["name"], arguments=entry["arguments"], call_id=entry.get("call_id", "")
     )

@@ -21,10 +21,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlencode
 
 from pydantic import BaseModel
 
 from espalier.records import NullTracker, Progress, RegistryError, patiently, write_whole
+from espalier.records.step_figures import OVERVIEW
 from espalier.registry.connection import reaching, send_traces_to
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def _log_trace(run: RunHandle, episode: Mapping[str, object]) -> str:
         span_type="AGENT",
         inputs={"messages": messages[:1]},
         attributes={"finish_reason": finish_reason},
-        tags={"espalier.task_id": task_id},
+        tags={"espalier.task_id": task_id} | _viewer_tag(run, view="lineage", task=task_id),
         experiment_id=run.experiment_id,
         run_id=run.run_id,
     )
@@ -79,6 +81,15 @@ def _log_trace(run: RunHandle, episode: Mapping[str, object]) -> str:
         status="OK" if finish_reason == _OK_REASON else "ERROR",
     )
     return root.trace_id
+
+
+def _viewer_tag(run: RunHandle, **state: str) -> dict[str, str]:
+    """Return the tag with a page of the run in the viewer; {} where no viewer is known."""
+    if run.viewer is None:
+        return {}
+    # an address without a run is that of the viewer's list of runs, which has no such page
+    page = f"&{urlencode(state)}" if "?run=" in run.viewer else ""
+    return {VIEWER_TAG: run.viewer + page}
 
 
 def _log_spans(
@@ -155,6 +166,8 @@ STAGE_TAG = "espalier.stage"
 PARENT_TAG = "mlflow.parentRunId"
 SUPERSEDED_TAG = "espalier.superseded_by"
 NOTE_TAG = "mlflow.note.content"
+VIEWER_TAG = "espalier.viewer"
+"""Address of the run, or of a trace's task, in `espalier ui`."""
 
 _BATCH = 200
 """Figures per request; MLflow accepts at most 1000."""
@@ -209,11 +222,22 @@ class RunHandle:
     stage is killed, for the plugin's run of a task, which the plugin then leaves as RUNNING."""
     unsent: Path | None = None
     """Folder that keeps figures while the server is away, for `send_unsent`; None keeps none."""
+    stage: str = ""
+    """Name of the stage; empty for the run of a pipeline."""
+    viewer: str | None = None
+    """Address of the run in the viewer, or of the viewer's list of runs."""
 
     @property
     def unsent_file(self) -> Path | None:
         """The run's own file in `unsent`."""
         return None if self.unsent is None else self.unsent / f"{self.run_id}.json"
+
+    @property
+    def unsent_curves(self) -> Path | None:
+        """The file in `unsent` for curves that the run sends to the pipeline's run."""
+        if self.unsent is None or self.pipeline_run_id is None:
+            return None
+        return self.unsent / f"{self.pipeline_run_id}.{self.stage}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +273,10 @@ def send_unsent(run: RunHandle) -> None:
         kept = _Unsent.model_validate_json(path.read_bytes())
         figures = [Metric(name, float(value), ms, step) for name, value, ms, step in kept.figures]
         with reaching(run.uri, f"send {len(figures)} figures of before"):
-            _send(run.client, path.stem, figures)
+            run_id = path.name.partition(".")[0]
+            _send(run.client, run_id, figures)
             if kept.status:
-                run.client.set_terminated(path.stem, kept.status)
+                run.client.set_terminated(run_id, kept.status)
         path.unlink()
 
 
@@ -298,6 +323,8 @@ class MlflowTracker:
         self.run = run
         self._clock = clock
         self._pending: list[Metric] = []
+        self._curves: list[Metric] = []
+        """Pending figures of the overview, which the pipeline's run shows too."""
         self._description = ""
         self._notes: list[str] = []
         self._next_flush = clock()  # the first figure is sent at once
@@ -330,7 +357,11 @@ class MlflowTracker:
                 self.run.client.log_batch(self.run.run_id, params=batch)
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """Record figures; they are sent every few seconds."""
+        """Record figures; they are sent every few seconds.
+
+        Those of the overview that have a step are recorded in the pipeline's run too, as
+        STAGE/NAME.
+        """
         from mlflow.entities import Metric
 
         now_ms = time.time_ns() // 1_000_000
@@ -338,6 +369,12 @@ class MlflowTracker:
             Metric(_metric_key(key), float(value), now_ms, step or 0)
             for key, value in values.items()
         ]
+        if step is not None and self.run.pipeline_run_id is not None:
+            self._curves += [
+                Metric(f"{self.run.stage}/{key}", float(values[key]), now_ms, step)
+                for key in OVERVIEW
+                if key in values
+            ]
         if self._clock() >= self._next_flush:
             self._flush_or_wait()
 
@@ -397,8 +434,11 @@ class MlflowTracker:
         """
         with reaching(self.run.uri, f"record {len(self._pending)} figures"):
             _send(self.run.client, self.run.run_id, self._pending)
-        if (path := self.run.unsent_file) is not None:
-            path.unlink(missing_ok=True)
+            if self.run.pipeline_run_id is not None:
+                _send(self.run.client, self.run.pipeline_run_id, self._curves)
+        for path in (self.run.unsent_file, self.run.unsent_curves):
+            if path is not None:
+                path.unlink(missing_ok=True)
 
     def finish(self, status: str = "FINISHED") -> None:
         """Send pending figures and end the run.
@@ -419,11 +459,17 @@ class MlflowTracker:
             _log.warning("%s", error)
 
     def _keep(self, status: str | None = None) -> None:
-        """Write what is unsent to the run's file, where it has one."""
-        if (path := self.run.unsent_file) is None:
-            return
-        figures = [(one.key, str(one.value), one.timestamp, one.step) for one in self._pending]
-        write_whole(path, _Unsent(status=status, figures=figures).model_dump_json())
+        """Write what is unsent to the run's files, where it has them."""
+        for path, unsent, ends in (
+            (self.run.unsent_file, self._pending, status),
+            (self.run.unsent_curves, self._curves, None),
+        ):
+            if path is None:
+                continue
+            path.unlink(missing_ok=True)
+            if unsent or ends:
+                figures = [(one.key, str(one.value), one.timestamp, one.step) for one in unsent]
+                write_whole(path, _Unsent(status=ends, figures=figures).model_dump_json())
 
     def _end(self, status: str) -> None:
         self.flush()
@@ -447,7 +493,7 @@ class MlflowTracker:
 
     def _supersede(self) -> None:
         former = self.run.client.get_run(self.run.run_id)
-        kept = (STAGE_TAG, PARENT_TAG)
+        kept = (STAGE_TAG, PARENT_TAG, VIEWER_TAG)
         tags = {key: former.data.tags[key] for key in kept if key in former.data.tags}
         successor = self.run.client.create_run(
             self.run.experiment_id, tags=tags, run_name=former.info.run_name

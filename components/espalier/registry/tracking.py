@@ -29,13 +29,21 @@ from typing import TYPE_CHECKING
 import espalier
 from espalier.chain import CHAIN
 from espalier.config import Profile
-from espalier.records import CompositeTracker, NullTracker, RegistryError, Tracker, patiently
+from espalier.records import (
+    CompositeTracker,
+    NullTracker,
+    RegistryError,
+    Tracker,
+    patiently,
+    run_label,
+)
 from espalier.registry.connection import TrackingTarget, connect, experiment_id, reaching, shown
 from espalier.registry.tracker import (
     NOTE_TAG,
     PARENT_TAG,
     STAGE_TAG,
     SUPERSEDED_TAG,
+    VIEWER_TAG,
     MlflowTracker,
     RunHandle,
     send_unsent,
@@ -148,6 +156,19 @@ def open_parent_run(
     return ParentRun(handle)
 
 
+def viewer_tags(profile: Profile, run_dir: Path | None = None) -> dict[str, str]:
+    """Return the tag that links a run in MLflow to the viewer; {} without `registry.viewer`.
+
+    Args:
+        profile: the run's profile.
+        run_dir: the run's folder; without one the link is to the viewer's list of runs.
+    """
+    if profile.registry.viewer is None:
+        return {}
+    address = f"{profile.registry.viewer.rstrip('/')}/"
+    return {VIEWER_TAG: address if run_dir is None else f"{address}?run={run_label(run_dir)}"}
+
+
 def tracker_from_environment(stage: str, profile: Profile) -> MlflowTracker | NullTracker:
     """Tracker of a stage that runs in its own process.
 
@@ -178,7 +199,9 @@ def _opened_stage(uri: str, stage: str, profile: Profile) -> RunHandle:
             )
         with reaching(uri, f"look up earlier attempts at {stage}"):
             earlier = _earlier_attempts(client, parent)
-        handle = _stage_handle(_handle(client, uri, parent), stage, earlier)
+        above = _handle(client, uri, parent)
+        viewer = above.viewer or viewer_tags(profile).get(VIEWER_TAG)
+        handle = _stage_handle(replace(above, viewer=viewer), stage, earlier)
         is_plugins = parent_id != os.environ.get(PARENT_VARIABLE)
         return replace(handle, ends_parent="killed" if is_plugins else "never")
     experiment = _experiment(client, uri, profile)
@@ -187,7 +210,7 @@ def _opened_stage(uri: str, stage: str, profile: Profile) -> RunHandle:
         handle = _stage_handle(_handle(client, uri, parent), stage)
         return replace(handle, ends_parent="always")
     with reaching(uri, f"open a run for {stage}"):
-        tags = {**source_tags(), STAGE_TAG: stage}
+        tags = {**source_tags(), STAGE_TAG: stage, **viewer_tags(profile)}
         return _handle(client, uri, client.create_run(experiment, tags=tags, run_name=stage))
 
 
@@ -247,6 +270,7 @@ def _run_of_kubeflow(
                     **source_tags(),
                     "espalier.profile": profile.name,
                     KUBEFLOW_RUN_TAG: kubeflow_run,
+                    **viewer_tags(profile),
                     NOTE_TAG: f"Profile `{profile.name}`, Kubeflow run `{kubeflow_run}`.",
                 },
                 run_name=profile.name,
@@ -387,7 +411,9 @@ def _stage_handle(parent: RunHandle, stage: str, earlier: Sequence[str] = ()) ->
             if run.data.tags[PARENT_TAG] != parent.run_id:
                 parent.client.set_tag(run.info.run_id, PARENT_TAG, parent.run_id)
             parent.client.update_run(run.info.run_id, "RUNNING")
-    own = _handle(parent.client, parent.uri, run)
+        if parent.viewer is not None and run.data.tags.get(VIEWER_TAG) != parent.viewer:
+            parent.client.set_tag(run.info.run_id, VIEWER_TAG, parent.viewer)
+    own = replace(_handle(parent.client, parent.uri, run), stage=stage, viewer=parent.viewer)
 
     # the pipeline's run is at the top of the tree
     top, above = parent.run_id, parent.parent_run_id
@@ -419,6 +445,8 @@ def _handle(client: MlflowClient, uri: str, run: Run) -> RunHandle:
         experiment_id=run.info.experiment_id,
         parent_run_id=run.data.tags.get(PARENT_TAG),
         pipeline_run_id=run.data.tags.get(PARENT_TAG),
+        stage=run.data.tags.get(STAGE_TAG, ""),
+        viewer=run.data.tags.get(VIEWER_TAG),
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from espalier.records import ArtifactError, JsonObject, Message, Task, ToolCall, ToolSpec
-from espalier.records.trajectory import Trajectory
+from espalier.records.episodes import EpisodePlace, MeasuredSpan
+from espalier.records.streams import STREAMS_FOLDER
+from espalier.records.trajectory import ToolResult, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,12 @@ class ExportedTrajectory(NamedTuple):
     """None if the artifact has no tasks beside it."""
     tools: tuple[ToolSpec, ...] | None
     """None if it is unknown which tools were offered."""
+    place: EpisodePlace | None = None
+    """Its step, number and time; None if the source does not tell them."""
+    origin: str = ""
+    """Where the artifact lies, from its run on."""
+    spans: tuple[MeasuredSpan, ...] = ()
+    """What its time went into; empty where nothing was measured."""
 
     @property
     def export_id(self) -> str:
@@ -181,6 +190,37 @@ def names_of_calls(turns: Sequence[ExportedTurn]) -> dict[str, str]:
     }
 
 
+def model_name(origin: str) -> str:
+    """Return a name for the policy that an artifact's attempts are of: demo-evaluation-trained."""
+    parts = [part for part in origin.split("/") if part and part != STREAMS_FOLDER]
+    return "-".join(parts) or "policy"
+
+
+def results_of_calls(exported: ExportedTrajectory) -> dict[str, ToolResult]:
+    """Return the result of each call, by call id; {} if not every call has one."""
+    calls = [
+        call.call_id for turn in exported.turns if turn.wrote for call in turn.wrote.tool_calls
+    ]
+    results = exported.trajectory.tool_results
+    return dict(zip(calls, results, strict=True)) if len(calls) == len(results) else {}
+
+
+def as_json(exported: ExportedTrajectory, value: object) -> str:
+    """Return a part of an exported file as JSON.
+
+    Raises:
+        ArtifactError: a number in it is not finite, which JSON cannot hold.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise ArtifactError(
+            f"{exported.origin}, row {exported.row}: the trajectory of task "
+            f"{exported.trajectory.task_id} has a log-prob or reward that is not finite, which "
+            "JSON cannot hold. Drop the row"
+        ) from error
+
+
 def task_facts(exported: ExportedTrajectory) -> JsonObject:
     """Return the facts about a task beside its prompt, without its gold answer."""
     if exported.task is None:
@@ -200,6 +240,7 @@ def attempt_facts(exported: ExportedTrajectory) -> JsonObject:
     facts: JsonObject = {
         "task_id": trajectory.task_id,
         "group_id": trajectory.group_id,
+        **place_facts(exported.place),
         "policy_version": trajectory.policy_version,
         "finish_reason": trajectory.finish_reason.value,
         "answer": trajectory.answer,
@@ -214,6 +255,14 @@ def attempt_facts(exported: ExportedTrajectory) -> JsonObject:
         "reward": trajectory.total_reward,
         "reward_terms": terms,
     }
+
+
+def place_facts(place: EpisodePlace | None) -> JsonObject:
+    """Return step and number of an attempt, as far as they are known."""
+    if place is None:
+        return {}
+    sample: JsonObject = {"sample": place.sample}
+    return sample | ({"step": place.step} if place.step else {})
 
 
 def shortest(logprobs: Sequence[float]) -> list[float]:

@@ -1,9 +1,12 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from espalier.records import ArtifactError
 from espalier.records.episodes import (
+    EPISODES,
     EpisodePlace,
     UpdateView,
     episode_record,
@@ -11,8 +14,10 @@ from espalier.records.episodes import (
     is_lost,
     mask_of,
     mask_runs,
+    read_episodes,
     unpacked,
 )
+from espalier.records.streams import StreamRecord, StreamWriter
 from espalier.records.trajectory import FinishReason
 from tests.factories.attempts import made_attempt
 
@@ -30,6 +35,42 @@ def test_tokens_and_masks_come_back_as_they_were(seed):
         v for v, on in zip(attempt.behavior_logprobs, attempt.action_mask, strict=True) if on
     ]
     assert unpacked(content["behavior_logprobs"], "<f4").tolist() == np.float32(sampled).tolist()
+
+
+def written(folder, records):
+    writer = StreamWriter(folder, EPISODES)
+    writer.keep_until(0)
+    writer.append(records)
+    return folder
+
+
+def test_attempts_are_read_as_they_were_written(tmp_path):
+    attempts = [made_attempt(seed, f"t{seed}") for seed in range(20)]
+    written(tmp_path, [episode_record(one, PLACE) for one in attempts])
+    for episode, attempt in zip(read_episodes(tmp_path), attempts, strict=True):
+        assert episode.place == PLACE
+        logprobs = np.float32(attempt.behavior_logprobs).tolist()
+        assert episode.trajectory == replace(attempt, behavior_logprobs=tuple(logprobs))
+
+
+def test_measured_times_are_read_where_there_are_any(tmp_path):
+    bare = episode_record(made_attempt(1), PLACE)
+    timed = StreamRecord(3, {**bare.content, "spans": [["tools", 0.5, 1.25, 0]]})
+    written(tmp_path, [bare, timed])
+    assert [episode.spans for episode in read_episodes(tmp_path)] == [
+        (), (("tools", 0.5, 1.25, 0),),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change", [{"mask_runs": [1]}, {"token_ids": "?"}, {"turns": [[1]]}, {"finish_reason": "no"}]
+)
+def test_a_damaged_attempt_is_named(tmp_path, change):
+    good = episode_record(made_attempt(1), PLACE)
+    bad = StreamRecord(3, {**good.content, **change})
+    written(tmp_path, [good, bad])
+    with pytest.raises(ArtifactError, match="record 1 of the attempts: damaged"):
+        list(read_episodes(tmp_path))
 
 
 def test_summary_counts_calls_and_sampled_tokens():

@@ -18,6 +18,7 @@ class Server:
         self.away_for_s = None
         self.batches, self.stored, self.ended = [], [], []
         self.tags, self.params = {}, {}
+        self.of_run = {}
         self.now_s = 0.0
 
     def _answer(self):
@@ -30,7 +31,9 @@ class Server:
 
     def log_batch(self, run_id, metrics=(), params=()):
         self._answer()
-        self.batches.append([(m.key, m.value, m.step) for m in metrics] or len(params))
+        figures = [(m.key, m.value, m.step) for m in metrics]
+        self.batches.append(figures or len(params))
+        self.of_run.setdefault(run_id, []).extend(figures)
         self.params |= {param.key: param.value for param in params}
 
     def set_tag(self, run_id, key, value):
@@ -150,6 +153,37 @@ def test_a_run_with_a_folder_keeps_what_is_unsent(server, tmp_path):
     server.away_for_s, server.now_s = None, 2000.0
     tracker.flush()
     assert not (tmp_path / "u" / "r.json").exists()
+
+
+def stage_tracker(server, unsent=None):
+    run = RunHandle(
+        client=server, uri="http://mlflow", run_id="s", experiment_id="e",
+        pipeline_run_id="p", stage="train", unsent=unsent,
+    )  # fmt: skip
+    return MlflowTracker(run, clock=lambda: server.now_s)
+
+
+def test_curves_of_the_overview_are_on_the_pipelines_run_too(server):
+    tracker = stage_tracker(server)
+    tracker.metrics({"reward": 0.5, "turns_mean": 2.0, "entropy": 1.0}, step=3)
+    tracker.metrics({"reward": 0.7})
+    tracker.flush()
+    assert server.of_run["s"] == [
+        ("reward", 0.5, 3), ("turns_mean", 2.0, 3), ("entropy", 1.0, 3), ("reward", 0.7, 0),
+    ]  # fmt: skip
+    assert server.of_run["p"] == [("train/reward", 0.5, 3), ("train/entropy", 1.0, 3)]
+
+
+def test_unsent_curves_reach_the_pipelines_run_later(server, tmp_path):
+    tracker = stage_tracker(server, tmp_path / "u")
+    server.away_for_s = 0.0
+    tracker.metrics({"reward": 0.5}, step=3)
+    tracker.finish()
+    server.away_for_s = None
+    send_unsent(tracker.run)
+    assert server.of_run == {"s": [("reward", 0.5, 3)], "p": [("train/reward", 0.5, 3)]}
+    assert server.ended == ["FINISHED"]
+    assert list((tmp_path / "u").iterdir()) == []
 
 
 def test_notes_stand_below_the_description(tracker, server):

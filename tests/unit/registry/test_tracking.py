@@ -17,7 +17,7 @@ from espalier.records import NullTracker, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracker_from_environment
 from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
 from espalier.registry.tracker import DatasetUse, MlflowTracker, log_datasets
-from espalier.registry.tracking import commit_of, operator
+from espalier.registry.tracking import commit_of, operator, viewer_tags
 from tests.factories.mlflow_database import empty_database
 
 EPISODE = {
@@ -108,6 +108,38 @@ def test_run_says_what_it_is_and_which_code_made_it(parent):
     assert re.fullmatch(r"[0-9a-f]{40}", tags["mlflow.source.git.commit"])
     assert tags["mlflow.source.git.dirty"] in ("True", "False")
     assert tags["mlflow.user"] == operator() != ""
+
+
+def test_runs_and_traces_link_to_the_viewer(target, monkeypatch, tmp_path):
+    profile = Profile(registry={"viewer": "https://viewer.example/espalier/"})
+    tags = viewer_tags(profile, tmp_path / "My Run")
+    link = "https://viewer.example/espalier/?run=my-run"
+    assert tags == {"espalier.viewer": link}
+    parent = open_parent_run(target, "linked", tags)
+    with parent.stage("evaluate") as tracker:
+        tracker.episodes([{**EPISODE, "task_id": "a&b"}])
+    client = tracker.run.client
+    assert client.get_run(tracker.run.run_id).data.tags["espalier.viewer"] == link
+    (trace,) = client.search_traces(
+        locations=[tracker.run.experiment_id], run_id=tracker.run.run_id
+    )
+    assert trace.info.tags["espalier.viewer"] == f"{link}&view=lineage&task=a%26b"
+
+
+def test_a_run_without_a_folder_links_to_the_list_of_runs(target, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
+    profile = Profile(registry={"viewer": "http://127.0.0.1:8123", "experiment": "alone"})
+    with stage_tracking("evaluate", profile) as tracker:
+        tracker.episodes([EPISODE])
+    tags = tracker.run.client.get_run(tracker.run.run_id).data.tags
+    assert tags["espalier.viewer"] == "http://127.0.0.1:8123/"
+
+
+def test_an_address_of_the_viewer_changes_no_digest():
+    linked = Profile(registry={"viewer": "http://127.0.0.1:8123"})
+    assert linked.digest(["registry"]) == Profile().digest(["registry"])
+    with pytest.raises(ValueError, match=r"registry\.viewer|viewer"):
+        Profile(registry={"viewer": "viewer.example"})
 
 
 def test_code_outside_a_checkout_has_no_commit(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from espalier.records import ArtifactError, Message, ToolCall, ToolSpec
 from espalier.records.trajectory import FinishReason
 from espalier_interop.exports.atif import atif_rows
+from espalier_interop.exports.otlp import otlp_rows
 from espalier_interop.exports.trl import trl_rows, trl_token_rows
 from espalier_interop.exports.turns import ExportedTrajectory, exported_turns
 from espalier_interop.exports.verifiers import verifiers_rows
@@ -124,7 +125,7 @@ def test_a_demonstration_has_its_messages_and_no_tokens():
 def test_no_format_holds_the_gold_answer():
     task = make_task(gold=("secret gold",))
     attempt = made_attempt(3)
-    for rows in (verifiers_rows, trl_rows, trl_token_rows, atif_rows):
+    for rows in (verifiers_rows, trl_rows, trl_token_rows, atif_rows, otlp_rows):
         assert "secret gold" not in json.dumps(rows(exported(attempt, task)))
 
 

@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 from espalier.cli import command_line
 from espalier.records import ArtifactError
 from espalier.records.trajectory import write_trajectories
-from espalier_interop.exports import FORMATS, export
+from espalier_interop.exports import export
+from espalier_interop.exports.writing import ROWS
 from tests.factories.attempts import made_attempt
 from tests.factories.sample_run import make_run
+from tests.factories.viewed_run import write_run
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +25,49 @@ def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("parent") / "run", last_stage="evaluate")
 
 
-@pytest.mark.parametrize("chosen", FORMATS)
+@pytest.mark.parametrize("chosen", ROWS)
 def test_an_artifact_becomes_json_lines(run, tmp_path, chosen):
     out = tmp_path / "out.jsonl"
     done = export(run / "evaluation", out, chosen)
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == done.rows == done.trajectories + done.skipped
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+@pytest.fixture(scope="module")
+def viewed(tmp_path_factory):
+    """A run with streams: 24 attempts of training and three at held-out questions."""
+    folder = tmp_path_factory.mktemp("viewed") / "demo"
+    write_run(folder)
+    (folder / "profile.json").write_text('{"name": "laptop", "seed": 7}')
+    return folder
+
+
+def test_a_stream_has_all_attempts_of_a_policy(viewed, tmp_path):
+    done = export(viewed / "evaluation/streams/trained", tmp_path / "out", "atif")
+    assert (done.rows, done.skipped) == (3, 0)
+    rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert [row["extra"]["task_id"] for row in rows] == ["h0", "h1", "h2"]
+    assert {row["extra"]["split"] for row in rows} == {"heldout"}
+    assert rows[0]["agent"]["tool_definitions"][0]["function"]["name"] == "search"
+
+
+def test_a_stream_of_training_knows_steps_and_numbers(viewed, tmp_path):
+    export(viewed / "trained_policy/streams", tmp_path / "out", "atif")
+    facts = [json.loads(line)["extra"] for line in (tmp_path / "out").read_text().splitlines()]
+    assert [(one["step"], one["sample"]) for one in facts[:8]] == [
+        (1, sample) for _ in range(2) for sample in range(4)
+    ]
+
+
+def test_a_run_names_the_streams_in_it(viewed, tmp_path):
+    with pytest.raises(ArtifactError, match="evaluation/streams/trained, evaluation/streams/warm"):
+        export(viewed, tmp_path / "out", "atif")
+
+
+def test_a_log_without_the_ending_of_inspect_is_refused(viewed, tmp_path):
+    with pytest.raises(ArtifactError, match=r"name it NAME\.eval"):
+        export(viewed / "evaluation/streams/trained", tmp_path / "log.json", "inspect")
 
 
 def test_a_run_knows_its_tools(run, tmp_path):
