@@ -11,6 +11,7 @@ import httpx2
 from espalier.config import ServingConfig
 from espalier.records import Message, ToolCall, work_dir, write_tasks
 from espalier.records.episodes import EPISODES, EpisodePlace, UpdateView, episode_record
+from espalier.records.spans import Span
 from espalier.records.streams import STREAMS_FOLDER, StreamRecord, StreamWriter
 from espalier.records.trajectory import FinishReason, ToolResult, Turn
 from espalier_ui.app import ViewerApp
@@ -48,7 +49,13 @@ def attempt(task, number, *, right=True, text="country: france", **fields):
             Turn(action_start=3, action_end=6, observation_end=9),
             Turn(action_start=9, action_end=11, observation_end=12),
         ),
-    }
+        "spans": (
+            Span("other", 0.0, 0.25, None), Span("waiting", 0.25, 0.5, None),
+            Span("sampling", 0.5, 2.0, 0), Span("waiting", 2.0, 2.25, 0),
+            Span("tools", 2.25, 3.0, 0), Span("sampling", 3.0, 4.0, 1),
+            Span("scoring", 4.0, 4.125, 1),
+        ),
+    }  # fmt: skip
     return replace(make_trajectory(task, outcome=float(right)), **{**defaults, **fields})
 
 
@@ -58,7 +65,7 @@ def training_records(step, tasks=("t0", "t1"), group=4):
     for task in tasks:
         for number in range(group):
             one = replace(attempt(task, number, right=number % 2 == 0), policy_version=step - 1)
-            update = UpdateView([0.5] * 12, one.action_mask, [-0.5] * 12)
+            update = UpdateView([0.5] * 12, one.action_mask, [-0.5] * 12, [0.75] * 12)
             is_trained = task == tasks[0]
             place = EpisodePlace(step, number, NOW + step)
             found.append(

@@ -48,8 +48,9 @@ def looks(viewer, pages=PAGES):
         {"reward": {"outcome": 10**400}},
         {"reward": {"outcome": float("inf")}},
         {"mask_runs": [0, (1 << 31) - 1]},
+        {"spans": [["sampling", float("nan"), 10**400, 0], [[], 0, 1, 0], ["x", 0, 1, True], 7]},
     ],
-    ids=["role", "message", "huge", "infinite", "mask"],
+    ids=["role", "message", "huge", "infinite", "mask", "spans"],
 )
 def test_a_hostile_record_spoils_no_page(tmp_path, changed):
     viewer = viewer_of(tmp_path, summary={}, **changed)
