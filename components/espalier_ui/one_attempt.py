@@ -105,6 +105,19 @@ def attempt(
     }
 
 
+def episode(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is shown of an attempt that no stream holds, uncut."""
+    whole, reward = 1 << 62, record.get("reward")
+    return {
+        "messages": _messages(record, whole),
+        "results": _results(record, whole),
+        "spans": [one._asdict() for one in _spans(record)],
+        "answer": record.get("answer"),
+        "finish": record.get("finish_reason"),
+        "terms": reward if isinstance(reward, dict) else {},
+    }
+
+
 def message(index: RunIndex, place: AttemptPlace, kind: str, number: int) -> dict[str, Any]:
     """Return one message or result, uncut.
 

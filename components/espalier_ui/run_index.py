@@ -71,6 +71,13 @@ class IndexState(NamedTuple):
     """Share of the attempts whose words are indexed, 0-1."""
 
 
+class _Look(NamedTuple):
+    """How far a segment was read, and the size that it had."""
+
+    end: int
+    size: int
+
+
 class RunIndex:
     """The index of one run; reading is safe from every thread."""
 
@@ -90,6 +97,8 @@ class RunIndex:
         self._sources: list[Source] = []
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._looked_at: dict[int, _Look] = {}
+        """By the segment's row."""
 
     @property
     def sources(self) -> list[Source]:
@@ -224,7 +233,7 @@ class RunIndex:
                 found = segments(source.folder, EPISODES) if source else []
                 _forget_others(connection, place, found)
                 for segment in found:
-                    _take_in_segment(connection, place, segment)
+                    _take_in_segment(connection, place, segment, self._looked_at)
 
     def _take_in_words(self) -> bool:
         """Index the words of some attempts; return whether any are left."""
@@ -326,7 +335,9 @@ def _forget_others(connection: sqlite3.Connection, source: int, found: Sequence[
             connection.execute("DELETE FROM segments WHERE id = ?", (row["id"],))
 
 
-def _take_in_segment(connection: sqlite3.Connection, source: int, segment: Segment) -> None:
+def _take_in_segment(
+    connection: sqlite3.Connection, source: int, segment: Segment, looked_at: dict[int, _Look]
+) -> None:
     try:
         identity = _identity(segment)
     except FileNotFoundError:
@@ -341,25 +352,31 @@ def _take_in_segment(connection: sqlite3.Connection, source: int, segment: Segme
                 "VALUES (?, ?, ?, ?, 0, 0)",
                 (source, segment.number, identity, str(segment.path)),
             ).lastrowid
+        assert key is not None, "the row was inserted"
         start = 0
     else:
         key, start = row["id"], row["bytes"]
-        if segment.path.stat().st_size == start:
-            return
+    size = segment.path.stat().st_size
+    # a line that a killed writer has torn may be large, and would be read at each look
+    if size == start or looked_at.get(key) == _Look(start, size):
+        return
     entries: list[IndexEntry] = []
+    end = start
     for entry in read_index(segment, start):
         entries.append(entry)
+        end = entry.offset + entry.num_bytes
         if len(entries) == _ROWS_AT_ONCE:
             _add(connection, source, segment, key, entries)
             entries = []
     _add(connection, source, segment, key, entries)
+    looked_at[key] = _Look(end, size)
 
 
 def _add(
     connection: sqlite3.Connection,
     source: int,
     segment: Segment,
-    key: int | None,
+    key: int,
     entries: Sequence[IndexEntry],
 ) -> None:
     if not entries:

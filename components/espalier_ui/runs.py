@@ -18,7 +18,7 @@ from espalier.records import MANIFEST_NAME, ArtifactError, EspalierError, work_d
 from espalier.wire.requests import Refusal
 from espalier_ui.curves import Curves
 from espalier_ui.run_index import RunIndex
-from espalier_ui.sources import POLICIES, training_streams
+from espalier_ui.sources import POLICIES, evaluation_streams, is_within, training_streams
 
 _FRESH_S = 120.0
 """A run on another machine counts as running while one of its files is younger."""
@@ -45,7 +45,7 @@ class Run:
         """Return a JSON object of the run; {} if it is missing or damaged."""
         path = self.path / name
         try:
-            if path.stat().st_size > _LARGEST_JSON:
+            if path.stat().st_size > _LARGEST_JSON or not is_within(self.path, path):
                 return {}
             found = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):
@@ -57,8 +57,9 @@ class Run:
         """Time of the newest change, in seconds since 1970."""
         paths = [self.path / name for name in (_PROFILE, _STATE, _TIMINGS)]
         streams = training_streams(self.path)
-        if streams is not None:
-            paths += streams.iterdir()
+        for folder in (streams, *evaluation_streams(self.path).values()):
+            if folder is not None and folder.is_dir():
+                paths += folder.iterdir()
         return max(map(_modified, paths), default=0.0)
 
     def stages(self) -> list[dict[str, Any]]:

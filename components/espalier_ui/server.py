@@ -58,6 +58,7 @@ def view(viewing: Viewing, say: Callable[[str], None]) -> None:
         try:
             asyncio.run(viewer_server(app, bounds).serve(sockets=[listener]))
         finally:
+            app.talks.end()
             catalog.close()
 
 

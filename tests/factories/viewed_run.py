@@ -128,7 +128,8 @@ class Viewer:
     def __init__(self, roots, folder, token=None):
         self.catalog = RunCatalog(roots, folder / "cache")
         self.labels = LabelFile(folder / "labels.jsonl", clock=lambda: NOW)
-        self._app = ViewerApp(self.catalog, self.labels, ServingConfig(), token).app()
+        self.app = ViewerApp(self.catalog, self.labels, ServingConfig(), token)
+        self._app = self.app.app()
 
     def ask(self, path, method="GET", **given):
         async def ask():
@@ -151,7 +152,7 @@ class Viewer:
     def get(self, path, **params):
         """The JSON of an answer that has to be one, once everything is indexed."""
         self.settle(path)
-        answer = self.ask(f"/api/{path}", params=params)
+        answer = self.ask(f"/api/{path}", params=params or None)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

@@ -78,7 +78,7 @@ function OneMessage({ message: given, path, index, results, marked, chosen, shar
   </section>`;
 }
 
-/** @param {{run: string, attempt: Attempt, marked?: string, chosen?: number | null,
+/** @param {{run: string, attempt: Pick<Attempt, "id" | "messages" | "results">, marked?: string, chosen?: number | null,
  *   time?: number | null, schedule: Shown[]}} given  `time` of the replay; null shows all */
 export function Transcript({ run, attempt, marked = "", chosen = null, time = null, schedule }) {
   const path = `${runPath(run)}/attempts/${encodeURIComponent(attempt.id)}/messages`;
