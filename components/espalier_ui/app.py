@@ -318,6 +318,7 @@ class ViewerApp:
         text = asked.text("q") or ""
         role = asked.choice("role", ROLES)
         source = asked.source() if asked.text("source") else None
+        self._of(request).index.want_words()
         wanted, page, run = asked_filter(asked, source), asked.page(), self._indexed(request)
         labels = self._labels.of_run(run.path)
         return search.search_page(run.index, text, role, wanted, page, labels)

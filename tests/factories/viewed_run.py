@@ -145,7 +145,7 @@ class Viewer:
         run = next((one for one in self.catalog.all() if one.id == name), None)
         for _ in range(600 if run else 0):
             run.index.follow(60.0)
-            if run.index.state().worded == 1.0:
+            if run.index.state().worded == 1.0 or not run.index.is_searched:
                 return
             time.sleep(0.05)
 
