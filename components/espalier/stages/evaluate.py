@@ -83,6 +83,7 @@ def run(
     with publishing(output_dir, origin) as draft:
         finished = FinishedEvaluations(work_dir(output_dir))
         keys = _keys(profile, suite, digests)
+        finished.name_attempts(keys)
         judged = _judge_all(profile, inputs, suite, keys, finished, tracker)
         results = results_of(profile, suite, digests, judged)
         for name, rows in _judged_as_written(profile, inputs, suite, digests, finished).items():
