@@ -36,6 +36,7 @@ from espalier_ui.lineage import Documents, Tasks, task_history, tasks_of_documen
 from espalier_ui.parameters import Parameters, attempt_place
 from espalier_ui.run_index import ROLES
 from espalier_ui.runs import Run, RunCatalog
+from espalier_ui.talk import QuestionAsked, Talks, checkpoints
 from espalier_ui.token_text import token_texts
 
 STATIC = Path(__file__).parent / "static"
@@ -79,6 +80,8 @@ class ViewerApp:
         """
         self._catalog, self._labels, self._bounds, self._token = catalog, labels, bounds, token
         self._tasks: dict[str, Tasks] = {}
+        self.talks = Talks()
+        """What is said to a checkpoint."""
 
     @property
     def has_token(self) -> bool:
@@ -93,6 +96,7 @@ class ViewerApp:
             "/steps": self._steps,
             "/notices": self._notices,
             "/timeline": self._timeline,
+            "/checkpoints": self._checkpoints,
             "/attempts": self._attempts,
             "/histogram": self._histogram,
             "/groups": self._groups,
@@ -118,6 +122,9 @@ class ViewerApp:
             for path, answer in of_run.items()
         ]
         routes += [
+            Route("/api/chat", self._answered(self._said)),
+            Route("/api/chat", self._ask, methods=["POST"]),
+            Route("/api/chat", self._end_talk, methods=["DELETE"]),
             Route("/api/labels/export", self._exported),
             Route("/api/labels/{run}/{attempt}", self._put_label, methods=["PUT"]),
             Route("/api/labels/{run}/{attempt}", self._delete_label, methods=["DELETE"]),
@@ -160,7 +167,7 @@ class ViewerApp:
         return {
             "version": __version__,
             "api": 1,
-            "features": ["labels", "search"],
+            "features": ["labels", "search", "chat"],
             "runs": len(self._catalog.all()),
             "labels_file": str(self._labels.path),
         }
@@ -311,6 +318,7 @@ class ViewerApp:
         text = asked.text("q") or ""
         role = asked.choice("role", ROLES)
         source = asked.source() if asked.text("source") else None
+        self._of(request).index.want_words()
         wanted, page, run = asked_filter(asked, source), asked.page(), self._indexed(request)
         labels = self._labels.of_run(run.path)
         return search.search_page(run.index, text, role, wanted, page, labels)
@@ -394,6 +402,23 @@ class ViewerApp:
             media_type="application/jsonl",
             headers={"content-disposition": f'attachment; filename="{form}.jsonl"'},
         )
+
+    # --------------------------------------------------------------------------------- talk
+
+    def _checkpoints(self, request: Request, _asked: Parameters) -> Any:  # noqa: ANN401
+        return {"checkpoints": checkpoints(self._of(request))}
+
+    def _said(self, _request: Request, _asked: Parameters) -> Any:  # noqa: ANN401
+        return self.talks.state()
+
+    async def _ask(self, request: Request) -> Response:
+        asked = parse(await read_body(request, self._bounds), QuestionAsked)
+        run = await run_in_threadpool(self._catalog.get, asked.run)
+        return _json(await run_in_threadpool(self.talks.ask, run, asked))
+
+    async def _end_talk(self, _request: Request) -> Response:
+        await run_in_threadpool(self.talks.end)
+        return _json(self.talks.state())
 
     # -------------------------------------------------------------------------------- files
 

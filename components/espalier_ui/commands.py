@@ -17,15 +17,17 @@ from espalier.cli.app import app, examples
         "espalier ui runs --port 0",
         "espalier ui runs/a runs/b --host 0.0.0.0",
         "espalier ui runs/demo --export demo.html",
+        "espalier ui s3://espalier/runs/r17",
     ),
 )
 def ui(
     *,
     runs: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Folders that `espalier run --out` fills, or folders of them; default: runs.",
+            help="Folders that `espalier run --out` fills, folders of them, or s3://BUCKET/PREFIX "
+            "of a run; default: runs.",
         ),
     ] = None,
     host: Annotated[
@@ -56,7 +58,7 @@ def ui(
     from espalier_ui.server import Viewing, default_cache, default_labels, export_run, view
 
     viewing = Viewing(
-        roots=runs or [Path("runs")],
+        roots=runs or ["runs"],
         host=host,
         port=port,
         labels=labels or default_labels(),

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from espalier.records.notices import NOTICES
 from espalier.records.step_figures import OVERVIEW, STEP_FIGURES, StepFigure, step_figure
 from espalier.records.streams import read_index, read_line, read_stream, segments
-from espalier_ui.sources import training_streams
+from espalier_ui.sources import is_within, training_streams
 
 _MOST_SPANS = 5000
 _MOST_NOTICES = 20_000
@@ -46,7 +46,8 @@ class Curves:
                     known = self._rows if _continues(self._seen.get("steps"), seen) else []
                     self._rows = [*known, *self._read(streams, known)]
                 else:
-                    self._rows = _history_rows(history)
+                    is_own = is_within(self._run_dir, history)
+                    self._rows = _history_rows(history) if is_own else []
                 self._seen["steps"] = seen
             return self._rows
 

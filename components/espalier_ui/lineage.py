@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from espalier.records import SPLITS
 from espalier_ui.run_index import RunIndex
-from espalier_ui.sources import DEMONSTRATIONS, SOURCES, TRAIN
+from espalier_ui.sources import DEMONSTRATIONS, SOURCES, TRAIN, is_within
 
 _FOLDERS = ("accepted", "synthetic")
 _FURTHER = ("posed", "hindsight")
@@ -61,7 +61,7 @@ class Tasks:
         )
         files = [] if folder is None else [folder / f"{split}.jsonl" for split in SPLITS]
         files += [self._run_dir / "trained_policy" / name / "tasks.jsonl" for name in _FURTHER]
-        return [path for path in files if path.is_file()]
+        return [path for path in files if path.is_file() and is_within(self._run_dir, path)]
 
     def _follow(self) -> None:
         files = self._files()
@@ -119,11 +119,12 @@ class Documents:
     """The documents of a run's knowledge."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / "knowledge" / "documents.parquet"
+        path = run_dir / "knowledge" / "documents.parquet"
+        self._path = path if is_within(run_dir, path) else None
 
     def get(self, ids: list[str]) -> list[dict[str, Any]]:
         """Return `id`, `title`, `text` and `cut` of the documents that the run has."""
-        if not ids or not self._path.is_file():
+        if not ids or self._path is None:
             return []
         try:
             rows = pq.read_table(self._path, filters=[("document_id", "in", ids)]).to_pylist()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from espalier.records.episodes import mask_of, unpacked
+from espalier.records.spans import Span
 from espalier.wire.requests import Refusal
 from espalier_ui.attempts import shown
 from espalier_ui.lineage import Tasks
@@ -74,7 +77,7 @@ def attempt(
         "results": _results(record),
         "gold": gold,
         "evidence": _evidence(record, known),
-        "spans": [],
+        "spans": [one._asdict() for one in _spans(record)],
         "turns": [
             {"action": turn[:2], "observation": turn[1:3], "reward": turn[3]}
             for turn in _turns(record)
@@ -99,6 +102,19 @@ def attempt(
             else [],
             "policy_version": record.get("policy_version"),
         },
+    }
+
+
+def episode(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is shown of an attempt that no stream holds, uncut."""
+    whole, reward = 1 << 62, record.get("reward")
+    return {
+        "messages": _messages(record, whole),
+        "results": _results(record, whole),
+        "spans": [one._asdict() for one in _spans(record)],
+        "answer": record.get("answer"),
+        "finish": record.get("finish_reason"),
+        "terms": reward if isinstance(reward, dict) else {},
     }
 
 
@@ -260,6 +276,51 @@ def _turns(record: Mapping[str, Any]) -> Iterable[list[Any]]:
             yield turn
 
 
+_MOST_SPANS = 5000
+
+
+def _spans(record: Mapping[str, Any]) -> list[Span]:
+    """Return what was measured, as far as it can be read."""
+    found: list[Span] = []
+    for one in _list(record, "spans")[:_MOST_SPANS]:
+        if not isinstance(one, list) or len(one) != 4:
+            continue
+        kind, start, end, turn = one
+        are_times = all(type(it) in (int, float) and abs(it) < _LONGEST_S for it in (start, end))
+        if isinstance(kind, str) and are_times and (turn is None or type(turn) is int):
+            found.append(Span(kind, start, end, turn))  # pyright: ignore[reportArgumentType]
+    return found
+
+
+_LONGEST_S = 1e9
+
+
+def _message_times(
+    spans: Iterable[Span], places: Sequence[tuple[object, int | None]]
+) -> list[Span | None]:
+    """Return when each message was written or read; None where it was not measured.
+
+    Args:
+        spans: of the attempt.
+        places: role and turn of each message.
+    """
+    by_turn: dict[tuple[str, int | None], list[Span]] = {}
+    for span in spans:
+        by_turn.setdefault((span.kind, span.turn), []).append(span)
+    results = Counter(turn for role, turn in places if role == "tool")
+    found: list[Span | None] = []
+    for role, turn in places:
+        kind = {"assistant": "sampling", "tool": "tools"}.get(str(role), "")
+        known = by_turn.get((kind, turn), []) if turn is not None else []
+        if not known:
+            found.append(None)
+        elif kind == "tools" and len(known) == results[turn] > 1:
+            found.append(known[sum(r == "tool" and t == turn for r, t in places[: len(found)])])
+        else:  # a call that waited for a sandbox has several spans
+            found.append(known[0]._replace(end=known[-1].end))
+    return found
+
+
 def _list(record: Mapping[str, Any], name: str) -> list[Any]:
     found = record.get(name)
     return found if isinstance(found, list) else []
@@ -268,20 +329,25 @@ def _list(record: Mapping[str, Any], name: str) -> list[Any]:
 def _messages(record: Mapping[str, Any], longest: int = LONGEST) -> list[dict[str, Any]]:
     found = [one for one in _list(record, "messages") if isinstance(one, dict)]
     turns, said = list(_turns(record)), sum(one.get("role") == "assistant" for one in found)
+    # attempts with reflections in between have more turns than messages
+    has_turns = len(turns) in (0, said)
+    numbers = accumulate(one.get("role") == "assistant" for one in found)
+    places = [
+        (one.get("role"), number - 1 if number and has_turns else None)
+        for one, number in zip(found, numbers, strict=True)
+    ]
+    times = _message_times(_spans(record), places)
     shown_messages: list[dict[str, Any]] = []
-    number = -1
-    for one in found:
-        number += one.get("role") == "assistant"
+    for one, (_, turn), time in zip(found, places, times, strict=True):
         whole = {
             "role": one.get("role"),
             "content": one.get("content") or "",
             "thought": one.get("thought"),
             "tool_calls": _list(one, "tool_calls"),
             "call_id": one.get("call_id") or "",
-            # attempts with reflections in between have more turns than messages
-            "turn": number if number >= 0 and len(turns) in (0, said) else None,
-            "start": None,
-            "seconds": None,
+            "turn": turn,
+            "start": time and time.start,
+            "seconds": time and round(time.end - time.start, 5),
         }
         shown_messages.append(_cut(whole, longest))
     return shown_messages

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from espalier.records import EspalierError
 from espalier.records.episodes import EPISODES, episode_summary, is_lost
 from espalier.records.streams import IndexEntry, Segment, read_index, read_line, segments
+from espalier_ui.remote import RemoteRun
 from espalier_ui.sources import SOURCES, Source, sources_of
 
 _VERSION = 1
@@ -71,17 +72,27 @@ class IndexState(NamedTuple):
     """Share of the attempts whose words are indexed, 0-1."""
 
 
+class _Look(NamedTuple):
+    """How far a segment was read, and the size that it had."""
+
+    end: int
+    size: int
+
+
 class RunIndex:
     """The index of one run; reading is safe from every thread."""
 
-    def __init__(self, run_dir: Path, cache: Path) -> None:
+    def __init__(self, run_dir: Path, cache: Path, remote: RemoteRun | None = None) -> None:
         """Open it.
 
         Args:
             run_dir: the run's folder.
             cache: the viewer's folder for this run.
+            remote: what fills the folder from S3; None where it is the run itself.
         """
-        self._run_dir, self._cache = run_dir, cache
+        self._run_dir, self._cache, self._remote = run_dir, cache, remote
+        self.is_searched = remote is None
+        """Whether words are indexed: of a run in S3 all attempts have to be brought for that."""
         self._path = cache / "index.sqlite"
         self._lock = threading.Lock()
         self._is_made = False
@@ -90,6 +101,8 @@ class RunIndex:
         self._sources: list[Source] = []
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._looked_at: dict[int, _Look] = {}
+        """By the segment's row."""
 
     @property
     def sources(self) -> list[Source]:
@@ -112,6 +125,10 @@ class RunIndex:
             if patience_s is None:
                 patience_s = _PATIENCE_S if self._done else _FIRST_PATIENCE_S
             self._wanted.wait_for(lambda: self._done >= number or self._is_closed, patience_s)
+
+    def want_words(self) -> None:
+        """Index the words of the messages from now on, where that waits for the first search."""
+        self.is_searched = True
 
     def close(self) -> None:
         """End the thread."""
@@ -156,6 +173,14 @@ class RunIndex:
             return None
         found = (one for one in segments(folder, EPISODES) if one.number == number)
         segment = next(found, None)
+        if segment is not None and self._remote is not None:
+            with self.reading() as connection:
+                (end,) = connection.execute(
+                    "SELECT min(offset) FROM attempts WHERE source = ? AND number = ? "
+                    "AND offset > ?",
+                    (SOURCES.index(source), number, offset),
+                ).fetchone()
+            self._remote.bring(segment.path, offset, end or segment.path.stat().st_size)
         return None if segment is None else read_line(segment, offset)
 
     # ------------------------------------------------------------------------------- writing
@@ -217,6 +242,8 @@ class RunIndex:
 
     def _take_in_summaries(self) -> None:
         self._make()
+        if self._remote is not None:
+            self._remote.refresh()
         self._sources = sources_of(self._run_dir, self._cache)
         with self._alone(), closing(_opened(self._path)) as connection:
             for place, name in enumerate(SOURCES):
@@ -224,10 +251,12 @@ class RunIndex:
                 found = segments(source.folder, EPISODES) if source else []
                 _forget_others(connection, place, found)
                 for segment in found:
-                    _take_in_segment(connection, place, segment)
+                    _take_in_segment(connection, place, segment, self._looked_at)
 
     def _take_in_words(self) -> bool:
         """Index the words of some attempts; return whether any are left."""
+        if not self.is_searched:
+            return False
         with self._alone(), closing(_opened(self._path)) as connection:
             row = connection.execute(
                 "SELECT id, source, number, path, worded FROM segments WHERE worded < bytes "
@@ -242,6 +271,9 @@ class RunIndex:
                 (row["id"], row["worded"], _WORDED_AT_ONCE + 1),
             ).fetchall()
             now = rows[:_WORDED_AT_ONCE]
+            if self._remote is not None and now:
+                end = rows[-1]["offset"] if len(rows) > len(now) else segment.path.stat().st_size
+                self._remote.bring(segment.path, now[0]["offset"], end)
             worded = [(one["id"], *_words(read_line(segment, one["offset"]))) for one in now]
             with connection:
                 connection.executemany(
@@ -326,7 +358,9 @@ def _forget_others(connection: sqlite3.Connection, source: int, found: Sequence[
             connection.execute("DELETE FROM segments WHERE id = ?", (row["id"],))
 
 
-def _take_in_segment(connection: sqlite3.Connection, source: int, segment: Segment) -> None:
+def _take_in_segment(
+    connection: sqlite3.Connection, source: int, segment: Segment, looked_at: dict[int, _Look]
+) -> None:
     try:
         identity = _identity(segment)
     except FileNotFoundError:
@@ -341,25 +375,31 @@ def _take_in_segment(connection: sqlite3.Connection, source: int, segment: Segme
                 "VALUES (?, ?, ?, ?, 0, 0)",
                 (source, segment.number, identity, str(segment.path)),
             ).lastrowid
+        assert key is not None, "the row was inserted"
         start = 0
     else:
         key, start = row["id"], row["bytes"]
-        if segment.path.stat().st_size == start:
-            return
+    size = segment.path.stat().st_size
+    # a line that a killed writer has torn may be large, and would be read at each look
+    if size == start or looked_at.get(key) == _Look(start, size):
+        return
     entries: list[IndexEntry] = []
+    end = start
     for entry in read_index(segment, start):
         entries.append(entry)
+        end = entry.offset + entry.num_bytes
         if len(entries) == _ROWS_AT_ONCE:
             _add(connection, source, segment, key, entries)
             entries = []
     _add(connection, source, segment, key, entries)
+    looked_at[key] = _Look(end, size)
 
 
 def _add(
     connection: sqlite3.Connection,
     source: int,
     segment: Segment,
-    key: int | None,
+    key: int,
     entries: Sequence[IndexEntry],
 ) -> None:
     if not entries:

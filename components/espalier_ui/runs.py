@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import threading
 import time
@@ -14,10 +15,12 @@ from typing import Any
 
 from espalier.chain import CHAIN
 from espalier.records import MANIFEST_NAME, ArtifactError, EspalierError, run_label, work_dir
+from espalier.storage.location import S3_SCHEME
 from espalier.wire.requests import Refusal
 from espalier_ui.curves import Curves
+from espalier_ui.remote import RemoteRun
 from espalier_ui.run_index import RunIndex
-from espalier_ui.sources import POLICIES, training_streams
+from espalier_ui.sources import POLICIES, evaluation_streams, is_within, training_streams
 
 _FRESH_S = 120.0
 """A run on another machine counts as running while one of its files is younger."""
@@ -28,23 +31,28 @@ _PROFILE, _STATE, _TIMINGS = "profile.json", "run.json", "timings.json"
 class Run:
     """One run: its folder, its index and its curves."""
 
-    def __init__(self, run_id: str, path: Path, cache: Path) -> None:
+    def __init__(
+        self, run_id: str, path: Path, cache: Path, remote: RemoteRun | None = None
+    ) -> None:
         """Open it; nothing is read yet.
 
         Args:
             run_id: its name in addresses.
             path: its folder.
             cache: folder for its index.
+            remote: what fills the folder from S3; None where it is the run itself.
         """
         self.id, self.path = run_id, path
-        self.index = RunIndex(path, cache)
+        self.place = str(path) if remote is None else remote.uri
+        """Where it is, as its user calls it."""
+        self.index = RunIndex(path, cache, remote)
         self.curves = Curves(path)
 
     def json(self, name: str) -> dict[str, Any]:
         """Return a JSON object of the run; {} if it is missing or damaged."""
         path = self.path / name
         try:
-            if path.stat().st_size > _LARGEST_JSON:
+            if path.stat().st_size > _LARGEST_JSON or not is_within(self.path, path):
                 return {}
             found = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):
@@ -56,8 +64,9 @@ class Run:
         """Time of the newest change, in seconds since 1970."""
         paths = [self.path / name for name in (_PROFILE, _STATE, _TIMINGS)]
         streams = training_streams(self.path)
-        if streams is not None:
-            paths += streams.iterdir()
+        for folder in (streams, *evaluation_streams(self.path).values()):
+            if folder is not None and folder.is_dir():
+                paths += folder.iterdir()
         return max(map(_modified, paths), default=0.0)
 
     def stages(self) -> list[dict[str, Any]]:
@@ -95,7 +104,7 @@ class Run:
         return {
             "id": self.id,
             "name": self.path.name,
-            "path": str(self.path),
+            "path": self.place,
             "family": _text(profile, "environment", "name"),
             "model": _model(profile),
             "state": state,
@@ -144,30 +153,50 @@ class NoRunError(EspalierError):
 class RunCatalog:
     """The runs below the given folders, by their ids."""
 
-    def __init__(self, roots: Sequence[Path], cache: Path) -> None:
+    def __init__(self, roots: Sequence[Path | str], cache: Path) -> None:
         """Look for runs.
 
         Args:
-            roots: folders of runs, or folders with such folders in them.
+            roots: folders of runs, or folders with such folders in them; s3://bucket/prefix of one
+                run.
             cache: the viewer's folder for indexes.
 
         Raises:
             NoRunError: one of them is no run, and has none in it.
+            StorageError: S3 refuses or is unreachable.
         """
-        self._roots, self._cache = list(roots), cache
+        self._cache = cache
         self._lock = threading.Lock()
         self._runs: dict[Path, Run] = {}
-        for root in roots:
+        self._remotes: dict[Path, RemoteRun] = {}
+        self._roots = [self._folder_of(str(root)) for root in roots]
+        for root in self._roots:
             if not root.is_dir():
                 raise NoRunError(
-                    f"{root}: no such folder. Give one that `espalier run --out` fills, or a "
-                    "folder of such folders; `espalier data fetch` brings artifacts from S3"
+                    f"{root}: no such folder. Give one that `espalier run --out` fills, a folder "
+                    "of such folders, or s3://BUCKET/PREFIX of a run"
+                )
+            remote = self._remotes.get(root.resolve())
+            if remote is not None and not is_run(root):
+                raise NoRunError(
+                    f"{remote.uri}: no run there (no {_PROFILE}, and no artifact of a stage below "
+                    "it). Give the prefix below which the artifacts of one run lie"
                 )
             if not is_run(root) and not _runs_below(root):
                 raise NoRunError(
                     f"{root}: no run there (no {_PROFILE} and no artifact, in it or one level "
                     "below). Give a folder that `espalier run --out` fills"
                 )
+
+    def _folder_of(self, root: str) -> Path:
+        """Return a folder; for a run in S3 that which is filled from there."""
+        if not root.startswith(S3_SCHEME):
+            return Path(root)
+        digest = hashlib.sha256(root.encode(errors="replace")).hexdigest()[:16]
+        remote = RemoteRun(root.rstrip("/"), self._cache / f"s3-{digest}", os.environ)
+        remote.refresh()
+        self._remotes[remote.folder.resolve()] = remote
+        return remote.folder
 
     def all(self) -> list[Run]:
         """Return all runs, also those that began since the last look; newest first."""
@@ -183,7 +212,8 @@ class RunCatalog:
                     run_id = _free_id(path, taken)
                     taken.add(run_id)
                     digest = hashlib.sha256(str(path).encode(errors="replace")).hexdigest()[:16]
-                    self._runs[path] = Run(run_id, path, self._cache / digest)
+                    cache, remote = self._cache / digest, self._remotes.get(path)
+                    self._runs[path] = Run(run_id, path, cache, remote)
             found = [self._runs[path] for path in dict.fromkeys(paths)]
         return sorted(found, key=lambda run: run.updated, reverse=True)
 

@@ -29,8 +29,8 @@ _EXPORT_PATIENCE_S = 3600.0
 class Viewing:
     """What to show, and at which address."""
 
-    roots: Sequence[Path]
-    """Folders of runs, or folders with such folders in them."""
+    roots: Sequence[Path | str]
+    """Folders of runs, folders with such folders in them, or s3://bucket/prefix of a run."""
     host: str = "127.0.0.1"
     port: int = 8123
     labels: Path
@@ -58,6 +58,7 @@ def view(viewing: Viewing, say: Callable[[str], None]) -> None:
         try:
             asyncio.run(viewer_server(app, bounds).serve(sockets=[listener]))
         finally:
+            app.talks.end()
             catalog.close()
 
 

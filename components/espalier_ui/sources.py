@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from espalier.records import ArtifactError, work_dir
 from espalier.records.episodes import EPISODES, EpisodePlace, episode_record
-from espalier.records.streams import STREAMS_FOLDER, StreamRecord, StreamWriter, segments
+from espalier.records.streams import (
+    STREAMS_FOLDER,
+    StreamRecord,
+    StreamWriter,
+    named_streams,
+    segments,
+)
 from espalier.records.trajectory import Trajectory, iterate_trajectories
 
 TRAIN = "train"
@@ -41,7 +47,7 @@ def training_streams(run_dir: Path) -> Path | None:
     trained = run_dir / "trained_policy"
     for folder in (work_dir(trained), trained):
         streams = folder / STREAMS_FOLDER
-        if streams.is_dir():
+        if streams.is_dir() and is_within(run_dir, streams):
             return streams
     return None
 
@@ -58,15 +64,40 @@ def sources_of(run_dir: Path, cache: Path) -> list[Source]:
 
 
 def _source(run_dir: Path, cache: Path, name: str) -> Source | None:
-    streams = training_streams(run_dir) if name == TRAIN else None
-    if name in POLICIES:
-        streams = run_dir / "evaluation" / STREAMS_FOLDER / name
-    if streams is not None and segments(streams, EPISODES):
-        return Source(name, streams, is_complete=True)
+    for streams in _folders(run_dir, name):
+        if segments(streams, EPISODES):
+            return Source(name, streams, is_complete=True)
     for path in _files(run_dir, name):
-        if path.is_file():
+        if path.is_file() and is_within(run_dir, path):
             return Source(name, _imported(path, cache / name), is_complete=name == DEMONSTRATIONS)
     return None
+
+
+def _folders(run_dir: Path, name: str) -> list[Path]:
+    """Return the folders that may have a source's streams, those that are being written first."""
+    if name == TRAIN:
+        streams = training_streams(run_dir)
+        return [] if streams is None else [streams]
+    if name not in POLICIES:
+        return []
+    evaluation = run_dir / "evaluation"
+    found = [evaluation / STREAMS_FOLDER / name]
+    if (written := evaluation_streams(run_dir).get(name)) is not None:
+        found.insert(0, written)
+    return [folder for folder in found if is_within(run_dir, folder)]
+
+
+def evaluation_streams(run_dir: Path) -> dict[str, Path]:
+    """Return the folders with the attempts of an evaluation that runs, by policy."""
+    return named_streams(work_dir(run_dir / "evaluation"))
+
+
+def is_within(folder: Path, path: Path) -> bool:
+    """Return whether a path lies in a folder after all links are followed."""
+    try:
+        return path.resolve(strict=True).is_relative_to(folder.resolve(strict=True))
+    except (OSError, RuntimeError):  # it is not there, or its links lead in a circle
+        return False
 
 
 def _files(run_dir: Path, name: str) -> list[Path]:

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from espalier_ui.sources import is_within
+
 _POLICIES = ("trained_policy", "warm_policy", "pretrained_policy", "base_policy")
 _LARGEST_FILE = 64 << 20
 
@@ -55,6 +57,8 @@ def token_texts(run_dir: Path) -> TokenTexts | None:
         try:
             status = path.stat()
         except OSError:
+            continue
+        if not is_within(run_dir, path):
             continue
         if status.st_size <= _LARGEST_FILE:
             return _opened(str(path), status.st_mtime_ns)

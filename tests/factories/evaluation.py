@@ -59,16 +59,27 @@ class ScriptedRoller:
         return [self._from_memory.get(question.task.task_id) for question in questions]
 
     def roll_out(
-        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int, on_lost
+        self,
+        tasks: Sequence[Task],
+        *,
+        samples: int,
+        temperature: float,
+        seed: int,
+        on_lost,
+        on_ended,
     ) -> list[Trajectory]:
         if temperature == 0.0:
             assert samples == 1
-            return [_scored(task, self._greedy[task.task_id]) for task in tasks]
-        return [
-            _scored(task, self._sampled[task.task_id][sample])
-            for task in tasks
-            for sample in range(samples)
-        ]
+            found = [_scored(task, self._greedy[task.task_id]) for task in tasks]
+        else:
+            found = [
+                _scored(task, self._sampled[task.task_id][sample])
+                for task in tasks
+                for sample in range(samples)
+            ]
+        for place, one in enumerate(found):
+            on_ended(place, one)
+        return found
 
 
 def _scored(task, answer):

@@ -11,6 +11,7 @@ import httpx2
 from espalier.config import ServingConfig
 from espalier.records import Message, ToolCall, work_dir, write_tasks
 from espalier.records.episodes import EPISODES, EpisodePlace, UpdateView, episode_record
+from espalier.records.spans import Span
 from espalier.records.streams import STREAMS_FOLDER, StreamRecord, StreamWriter
 from espalier.records.trajectory import FinishReason, ToolResult, Turn
 from espalier_ui.app import ViewerApp
@@ -48,7 +49,13 @@ def attempt(task, number, *, right=True, text="country: france", **fields):
             Turn(action_start=3, action_end=6, observation_end=9),
             Turn(action_start=9, action_end=11, observation_end=12),
         ),
-    }
+        "spans": (
+            Span("other", 0.0, 0.25, None), Span("waiting", 0.25, 0.5, None),
+            Span("sampling", 0.5, 2.0, 0), Span("waiting", 2.0, 2.25, 0),
+            Span("tools", 2.25, 3.0, 0), Span("sampling", 3.0, 4.0, 1),
+            Span("scoring", 4.0, 4.125, 1),
+        ),
+    }  # fmt: skip
     return replace(make_trajectory(task, outcome=float(right)), **{**defaults, **fields})
 
 
@@ -58,7 +65,7 @@ def training_records(step, tasks=("t0", "t1"), group=4):
     for task in tasks:
         for number in range(group):
             one = replace(attempt(task, number, right=number % 2 == 0), policy_version=step - 1)
-            update = UpdateView([0.5] * 12, one.action_mask, [-0.5] * 12)
+            update = UpdateView([0.5] * 12, one.action_mask, [-0.5] * 12, [0.75] * 12)
             is_trained = task == tasks[0]
             place = EpisodePlace(step, number, NOW + step)
             found.append(
@@ -121,7 +128,8 @@ class Viewer:
     def __init__(self, roots, folder, token=None):
         self.catalog = RunCatalog(roots, folder / "cache")
         self.labels = LabelFile(folder / "labels.jsonl", clock=lambda: NOW)
-        self._app = ViewerApp(self.catalog, self.labels, ServingConfig(), token).app()
+        self.app = ViewerApp(self.catalog, self.labels, ServingConfig(), token)
+        self._app = self.app.app()
 
     def ask(self, path, method="GET", **given):
         async def ask():
@@ -137,14 +145,14 @@ class Viewer:
         run = next((one for one in self.catalog.all() if one.id == name), None)
         for _ in range(600 if run else 0):
             run.index.follow(60.0)
-            if run.index.state().worded == 1.0:
+            if run.index.state().worded == 1.0 or not run.index.is_searched:
                 return
             time.sleep(0.05)
 
     def get(self, path, **params):
         """The JSON of an answer that has to be one, once everything is indexed."""
         self.settle(path)
-        answer = self.ask(f"/api/{path}", params=params)
+        answer = self.ask(f"/api/{path}", params=params or None)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

@@ -265,11 +265,13 @@ def _object(bucket, request, key, body, now):
     if request.command == "HEAD":
         return 200, headers | {"X-Length": len(content)}, b""
     if wanted := request.headers.get("Range"):
-        start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
+        start, last = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted).groups()
+        start, end = int(start), int(last or len(content)) + 1
         if start >= len(content):
             raise Refusal(416, "InvalidRange", "beyond the end")
-        headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        return 206, headers, content[start:]
+        part = content[start:end]
+        headers["Content-Range"] = f"bytes {start}-{start + len(part) - 1}/{len(content)}"
+        return 206, headers, part
     return 200, headers, content
 
 

@@ -21,7 +21,9 @@ from espalier.wire.listening import listening
 from espalier_ui.app import ViewerApp
 from espalier_ui.export import write_export
 from espalier_ui.server import viewer_server
+from espalier_ui.talk import QuestionAsked, Talks
 from tests.factories.viewed_run import Viewer, attempt, step_record, write_run, write_stream
+from tests.unit.ui.test_talk import TALKING, add_checkpoint
 
 PICTURES = "ESPALIER_TEST_PICTURES"
 """Variable with the folder for pictures of the pages."""
@@ -50,7 +52,7 @@ def write_hostile_run(folder):
     write_stream(streams, EPISODES, list(map(episode_record, hostile, places)))
     vocabulary = {f"word{number}{HOSTILE if number > 9 else ''}": number for number in range(40)}
     policy = folder / "trained_policy" / "policy"
-    policy.mkdir(parents=True)
+    add_checkpoint(folder)
     Tokenizer(models.WordLevel(vocabulary, unk_token="word0")).save(str(policy / "tokenizer.json"))
     return folder
 
@@ -65,6 +67,9 @@ def served(tmp_path_factory):
     viewer = Viewer([folder / "runs"], folder)
     bounds = ServingConfig()
     app = ViewerApp(viewer.catalog, viewer.labels, bounds, token=None)
+    app.talks = Talks(TALKING)
+    question = QuestionAsked(run="run", checkpoint="trained_policy", question="hostile")
+    app.talks.ask(viewer.catalog.get("run"), question)
     for run in viewer.catalog.all():
         run.index.follow(patience_s=60)
     server = viewer_server(app, bounds)
@@ -76,6 +81,7 @@ def served(tmp_path_factory):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", app.app(), viewer
         server.should_exit = True
         run_server.join(10)
+    app.talks.end()
     viewer.catalog.close()
 
 
@@ -145,7 +151,7 @@ def states(viewer):
         "search": {"view": "search", "q": "france"}, "timeline": {"view": "timeline"},
         "compare": {"view": "compare", "sides": "run:warm_start,run:trained,other:trained"},
         "lineage": {"view": "lineage", "task": "t0"}, "lineages": {"view": "lineage"},
-        "labels": {"view": "labels"},
+        "labels": {"view": "labels"}, "talk": {"view": "talk"},
     }  # fmt: skip
     return {"runs": {}} | {name: {"run": "run", **state} for name, state in of_run.items()}
 
@@ -168,7 +174,7 @@ def test_every_view_opens_and_fits_the_page(browser, served, viewport):
 
 def test_hostile_attempts_do_nothing(pages, served):
     opened = states(served[2])
-    for name in ("step", "group", "hostile", "tokens", "lineage", "search"):
+    for name in ("step", "group", "hostile", "tokens", "lineage", "search", "talk"):
         state = opened[name] | ({"q": "owned"} if name == "search" else {})
         pages.open(**state)
         assert not pages.page.title().startswith("owned")
@@ -285,6 +291,23 @@ def test_a_label_is_given_by_a_key_and_listed(pages, served):
     assert [label["attempt"] for label in aside(served[2].get, "labels")["labels"]] == [
         state["attempt"]
     ]
+
+
+def test_a_checkpoint_is_asked_and_shows_what_it_did(pages, served):
+    pages.open(**states(served[2])["transcript"])
+    pages.page.get_by_role("link", name="play it").click()
+    pages.heading("Talk")
+    assert pages.page.get_by_label("Task").input_value() == "t0"
+    pages.page.get_by_role("button", name="Play it").click()
+    played = pages.page.get_by_role("region", name=re.compile("Question")).first
+    played.get_by_text("Gold").wait_for()
+    assert "country: france" in played.inner_text()
+    pages.page.get_by_label("Question", exact=True).fill("hostile")
+    pages.page.get_by_role("button", name="Ask").click()
+    played.get_by_text("U+202E").first.wait_for()
+    pages.page.get_by_role("button", name="End the process").click()
+    pages.page.get_by_text("No process runs").wait_for()
+    assert pages.said == []
 
 
 def test_an_exported_run_opens_without_a_server(browser, served, tmp_path):

@@ -124,6 +124,7 @@ from espalier.config.training import (
     HardwareConfig,
     ReplayConfig,
     StragglersConfig,
+    StreamsConfig,
     TemperatureSchedule,
     TrainingConfig,
 )
@@ -201,6 +202,7 @@ __all__ = [
     "ServingConfig",
     "SplitsConfig",
     "StragglersConfig",
+    "StreamsConfig",
     "SuiteConfig",
     "SynthesisConfig",
     "TeacherConfig",

@@ -190,6 +190,21 @@ class HealthConfig(Section):
     """Names of detectors that stay silent, where a run is meant to do what they notice."""
 
 
+class StreamsConfig(Section):
+    """What training keeps of its attempts for the viewer.
+
+    Figures and notices are kept of every step. Whole groups are kept or left out, the same ones in
+    every run of a seed; what is left out is in no list, search or count of attempts.
+    """
+
+    attempts_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of each step's groups whose attempts are kept. An attempt takes about 20 bytes for each
+    token and twice its text: lower it where `trained_policy` grows too heavy."""
+    token_values_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the kept groups whose tokens have the values of their update: advantage, log-prob of
+    the trainer, entropy and loss mask; a third of an attempt's bytes."""
+
+
 class TrainingConfig(Section):
     """Reinforcement learning over multi-turn episodes."""
 
@@ -225,6 +240,9 @@ class TrainingConfig(Section):
     train_on_observations: bool = False
     """Ablation only: includes the tools' tokens in the loss."""
     health: HealthConfig = Field(default=HealthConfig(), exclude_if=lambda it: it == HealthConfig())
+    streams: StreamsConfig = Field(
+        default=StreamsConfig(), exclude_if=lambda it: it == StreamsConfig()
+    )
     max_mismatch_kl: float = Field(default=1e-3, gt=0)
     """KL between engine and trainer on equal weights, nats per token, above which a warning is
     logged. It is about 1e-9 in float32, a few 1e-4 in bfloat16."""

@@ -28,6 +28,7 @@ from espalier.records import (
     ToolCall,
     ToolCalls,
 )
+from espalier.records.spans import measured
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
 
 T = TypeVar("T")
@@ -148,7 +149,8 @@ class _Episode:
                 results: list[ToolResult] = []
                 for place, call in enumerate(calls):
                     try:
-                        results.append(await waited(self._call(place, call)))
+                        with measured("tools"):
+                            results.append(await waited(self._call(place, call)))
                     except ProgramBrokeSandboxError as error:
                         self._called([*results, refused(call, str(error))])
                         return self._finish(FinishReason.PROGRAM_BROKE_SANDBOX)

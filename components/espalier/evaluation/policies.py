@@ -6,9 +6,8 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -28,7 +27,7 @@ from espalier.evaluation.questions import (
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
 from espalier.records.episodes import EPISODES, EpisodePlace, episode_record
-from espalier.records.streams import STREAMS_FOLDER, StreamRecord, StreamWriter
+from espalier.records.streams import STREAMS_FOLDER, StreamWriter, name_streams
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.rollout.closed_book import ClosedBookQuestion
 from espalier.rollout.roller import DriftCount, Roller
@@ -91,6 +90,12 @@ class FinishedEvaluations:
         """Return the folder for the stream of an evaluation's attempts."""
         return self._directory / f"{key}.{STREAMS_FOLDER}"
 
+    def name_attempts(self, keys: Mapping[str, str]) -> None:
+        """Write which policy's attempts are in which folder, for those who follow them."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        folders = {policy: self.attempts_folder(key) for policy, key in keys.items()}
+        name_streams(self._directory, folders)
+
 
 def choose_examples(
     trajectories: Sequence[Trajectory], is_right: Sequence[bool], count: int
@@ -123,6 +128,7 @@ class CountingRoller(Protocol):
         temperature: float,
         seed: int,
         on_lost: Callable[[Trajectory], None],
+        on_ended: Callable[[int, Trajectory], None],
     ) -> list[Trajectory]:
         """Play an episode for each task, as `Roller.roll_out` does."""
         ...
@@ -231,8 +237,14 @@ def evaluate_on_suite(
     config = suite.config
     each = config.samples_per_task
     limit = LossLimit(len(suite.tasks) + each * len(suite.sampled_tasks), config.max_lost_share)
+    stream = None if attempts is None else AttemptStream(attempts)
     greedy = roller.roll_out(
-        suite.tasks, samples=1, temperature=0.0, seed=seed, on_lost=limit.count
+        suite.tasks,
+        samples=1,
+        temperature=0.0,
+        seed=seed,
+        on_lost=limit.count,
+        on_ended=lambda _, ended: stream.add(ended, 0) if stream else None,
     )
     sampled = roller.roll_out(
         suite.sampled_tasks,
@@ -240,6 +252,7 @@ def evaluate_on_suite(
         temperature=config.temperature,
         seed=seed,
         on_lost=limit.count,
+        on_ended=lambda place, ended: stream.add(ended, 1 + place % each) if stream else None,
     )
     from_memory = _from_memory(roller, suite)
     rows = [
@@ -267,27 +280,32 @@ def evaluate_on_suite(
         compared_turns=roller.drift.turns,
         replays=roller.replays,
     )
-    if attempts is not None:
-        stream = StreamWriter(attempts, EPISODES)
-        stream.keep_until(-1)  # those of an evaluation that was killed after it had written them
-        records = _records(greedy, sampled)
-        while batch := list(islice(records, _RECORDS_AT_ONCE)):
-            stream.append(batch)
-        stream.finish_segment()
+    if stream is not None:
+        stream.finish()
     return PolicyEvaluation(rows, kept, cost)
 
 
-_RECORDS_AT_ONCE = 256
+class AttemptStream:
+    """The stream of an evaluation's attempts, in the order in which they end."""
 
+    def __init__(self, folder: Path) -> None:
+        """Begin anew: an evaluation that was killed plays all of its questions again."""
+        self._writer = StreamWriter(folder, EPISODES)
+        self._writer.keep_until(-1)
 
-def _records(greedy: Sequence[Trajectory], sampled: Sequence[Trajectory]) -> Iterator[StreamRecord]:
-    """Yield records of all attempts: number 0 of a question is the greedy one."""
-    now, samples = time.time(), Counter[str]()
-    for trajectory in greedy:
-        yield episode_record(trajectory, EpisodePlace(0, 0, now))
-    for trajectory in sampled:
-        samples[trajectory.task_id] += 1
-        yield episode_record(trajectory, EpisodePlace(0, samples[trajectory.task_id], now))
+    def add(self, ended: Trajectory, sample: int) -> None:
+        """Write an attempt.
+
+        Args:
+            ended: the attempt.
+            sample: its number among those at its question; 0 is the greedy one.
+        """
+        place = EpisodePlace(0, sample, time.time())
+        self._writer.append([episode_record(ended, place)])
+
+    def finish(self) -> None:
+        """End the stream's last segment."""
+        self._writer.finish_segment()
 
 
 def _from_memory(roller: CountingRoller, suite: Suite) -> dict[str, FromMemory]:

@@ -5,13 +5,15 @@
      "reward": {"outcome": 1.0}, "messages": [...], "tool_calls": [...],
      "turns": [[16, 40, 97, 0.0]], "window_starts": [0], "attempts": 1, "token_ids": INT32,
      "mask_runs": [16, 24, 57], "behavior_logprobs": FLOAT32, "trained": true,
-     "advantages": FLOAT32, "trainer_logprobs": FLOAT32, "loss_runs": [16, 24, 57]}
+     "advantages": FLOAT32, "trainer_logprobs": FLOAT32, "entropies": FLOAT32,
+     "loss_runs": [16, 24, 57], "spans": [["sampling", 0.0, 1.25, 0]]}
 
 INT32 and FLOAT32 are base64 of little-endian values. `mask_runs` are lengths of runs of
 `action_mask`, the first of which is of zeros; `loss_runs` are the same of the loss mask.
-`behavior_logprobs`, `trainer_logprobs` and `advantages` have a value for each token that the policy
-sampled and for no other; one of a token that nobody scored is NaN. The last three fields are only
-there where a step has trained on the attempt.
+`behavior_logprobs`, `trainer_logprobs`, `entropies` and `advantages` have a value for each token
+that the policy sampled and for no other; one of a token that nobody scored is NaN. `advantages`
+and what follows them is only there where a step has trained on the attempt; `spans` where they were
+measured: kind, start and end in seconds since the attempt began, and the turn.
 """
 
 from __future__ import annotations
@@ -45,8 +47,10 @@ class UpdateView(NamedTuple):
 
     advantages: Sequence[float]
     loss_mask: Sequence[int]
-    trainer_logprobs: Sequence[float] | None
-    """NaN where they are not known; None if the algorithm did not score the attempt."""
+    trainer_logprobs: Sequence[float] | None = None
+    """Nats; NaN where they are not known; None if the algorithm did not score the attempt."""
+    entropies: Sequence[float] | None = None
+    """Of the distribution before each token, nats; None as above."""
 
 
 class EpisodePlace(NamedTuple):
@@ -102,8 +106,15 @@ def episode_record(
     if update is not None:
         content["advantages"] = packed(np.asarray(update.advantages)[mask], "<f4")
         content["loss_runs"] = mask_runs(update.loss_mask)
-        if update.trainer_logprobs is not None:
-            content["trainer_logprobs"] = packed(np.asarray(update.trainer_logprobs)[mask], "<f4")
+        for name in ("trainer_logprobs", "entropies"):
+            values = getattr(update, name)
+            if values is not None:
+                content[name] = packed(np.asarray(values)[mask], "<f4")
+    if trajectory.spans:
+        content["spans"] = [
+            [kind, round(start, 5), round(end, 5), turn]
+            for kind, start, end, turn in trajectory.spans
+        ]
     return StreamRecord(place.step, content, episode_summary(content))
 
 

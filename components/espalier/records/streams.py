@@ -28,6 +28,8 @@ STREAMS_FOLDER = "streams"
 """Folder of streams in a stage's work directory, and in the artifact that it publishes."""
 SEGMENT_BYTES = 64 << 20
 """Size from which a segment ends: what an upload to S3 sends again after a fault."""
+_NAMES = "streams.json"
+_FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NAME = re.compile(r"(\.?)([a-z_]+)-(\d{6})\.jsonl")
 _LARGEST_COUNT = 1 << 53
 """Bound of steps and places: what every reader of JSON has exactly."""
@@ -77,7 +79,8 @@ def segments(folder: Path, stream: str) -> list[Segment]:
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in folder.iterdir():
             match = _NAME.fullmatch(path.name)
-            if match is None or match[2] != stream:
+            # a writer makes no symbolic link: one may lead to any file of this machine
+            if match is None or match[2] != stream or path.is_symlink():
                 continue
             segment = Segment(path, stream, int(match[3]), is_finished=not match[1])
             # both are there for a moment while one is renamed, or for good after a copy
@@ -249,6 +252,31 @@ def link_streams(source: Path, target: Path) -> None:
             (target / path.name).write_bytes(path.read_bytes())
 
 
+def name_streams(work: Path, folders: Mapping[str, Path]) -> None:
+    """Write which of the folders in a work directory holds whose streams.
+
+    Raises:
+        ArtifactError: the directory cannot be written.
+    """
+    with whole_file(work / _NAMES) as draft:
+        draft.write_text(json.dumps({name: one.name for name, one in folders.items()}))
+
+
+def named_streams(work: Path) -> dict[str, Path]:
+    """Return the folders that `name_streams` has named; {} without any."""
+    try:
+        found = json.loads((work / _NAMES).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    named = found.items() if isinstance(found, dict) else ()
+    # the file of a run of somebody else's leads nowhere else
+    return {
+        name: work / folder
+        for name, folder in named
+        if isinstance(folder, str) and _FOLDER.fullmatch(folder)
+    }
+
+
 def _remove(segment: Segment) -> None:
     for path in (segment.path, segment.index_path):
         path.unlink(missing_ok=True)
@@ -291,6 +319,8 @@ def _is_count(value: object) -> bool:
 
 def _written_entries(path: Path) -> Iterator[IndexEntry]:
     """Yield the entries of an index up to its first line that is none."""
+    if path.is_symlink():
+        return
     try:
         with path.open("rb") as stream:
             while line := stream.readline(_LONGEST_LINE):

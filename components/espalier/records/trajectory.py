@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from espalier.records.errors import ArtifactError
 from espalier.records.message import Message, ToolCall
+from espalier.records.spans import Span
 
 
 class FinishReason(enum.StrEnum):
@@ -136,6 +137,9 @@ class Trajectory:
     token_versions: tuple[int, ...] = ()
     """Version of the policy that sampled each token, 0 where action_mask is 0; empty where
     `policy_version` sampled all of them."""
+    spans: tuple[Span, ...] = field(default=(), compare=False)
+    """What its time went into; empty where it was not measured. They differ from run to run, and
+    are in no parquet file."""
 
     @property
     def total_reward(self) -> float:

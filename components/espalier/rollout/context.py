@@ -13,6 +13,7 @@ from espalier.config import EpisodeConfig
 from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.environments import Environment
 from espalier.records import Action, Malformed, Message, Task
+from espalier.records.spans import measured, next_turn
 from espalier.records.trajectory import (
     TURNS_TERM,
     FinishReason,
@@ -253,6 +254,7 @@ class PolicyContext:
         assert self._session is not None, "a context begins with a prompt"
         parsed = self._dialect.parse(action.token_ids)
         self._session.observe(action.token_ids)
+        next_turn()
         self._transcript.act(action, parsed)
         return parsed
 
@@ -353,7 +355,9 @@ class PolicyContext:
         assert self._session is not None, "a context begins with a prompt"
         room = self._limits.max_tokens - self._transcript.context_length
         most = self._limits.max_turn_tokens if max_tokens is None else max_tokens
-        action = await self._session.sample(max_tokens=min(most, room))
+        next_turn()
+        with measured("sampling"):
+            action = await self._session.sample(max_tokens=min(most, room))
         self._is_cut_off = not action.stopped
         parsed = self._dialect.parse(action.token_ids)
         if (
@@ -373,5 +377,6 @@ class PolicyContext:
         # another seed per window: the same random numbers would tend to repeat the same text
         seed = self._sampling.seed + self._transcript.num_windows
         sampling = replace(self._sampling, seed=seed)
-        self._session = await self._engine.open(self._transcript.context_ids, sampling)
+        with measured("waiting"):
+            self._session = await self._engine.open(self._transcript.context_ids, sampling)
         self._transcript.policy_version = self._engine.policy_version

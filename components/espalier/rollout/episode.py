@@ -7,7 +7,7 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar, cast
 
 from espalier.config import EpisodeConfig
@@ -23,6 +23,7 @@ from espalier.environments.losses import (
 )
 from espalier.environments.memory import recalled_prompt
 from espalier.records import Message, Task, ToolCalls
+from espalier.records.spans import SpanKind, SpanLog, measured
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
@@ -62,8 +63,12 @@ class ToolRunner:
         plain = cast("Callable[P, T]", call)
         if not self._workers:
             return plain(*args, **kwargs)
-        async with self._free:
+        with measured("waiting"):
+            await self._free.acquire()
+        try:
             return await self._within_time(lambda: in_thread(lambda: plain(*args, **kwargs)))
+        finally:
+            self._free.release()
 
     async def _within_time(self, begin: Callable[[], Awaitable[T]]) -> T:
         limit = CallTime(self.timeout_s)
@@ -103,7 +108,7 @@ class _NamedCalls:
     ) -> T:
         """Return the result of `call`, or raise its exception, as `ToolRunner.run` does."""
         named, tools, waits = _named(call, args), self._context.tools, self._context.waits
-        with self.waiting(named.name):
+        with self.waiting(named.name), measured(_span_kind(named.kind, args)):
             try:
                 return await tools.run(call, *args, **kwargs)
             except CallTimeoutError:
@@ -116,6 +121,12 @@ class _NamedCalls:
     def waiting(self, what: str) -> AbstractContextManager[None]:
         """Within the block the episode waits for `what`."""
         return self._context.waits.wait(self._task_id, what)
+
+
+def _span_kind(method: str, args: Sequence[object]) -> SpanKind:
+    if method == "score":
+        return "scoring"
+    return "tools" if any(isinstance(one, ToolCalls) for one in args) else "other"
 
 
 def _named(call: Callable[..., object], args: Sequence[object]) -> NamedCall:
@@ -163,10 +174,12 @@ async def run_episode(
 
     def record(reason: FinishReason, reward: RewardBreakdown) -> FinishedEpisode:
         trajectory = transcript.trajectory(environment, reason, reward)
-        return FinishedEpisode(trajectory, prompt, transcript.pieces, dialect)
+        timed = replace(trajectory, spans=log.spans)
+        return FinishedEpisode(timed, prompt, transcript.pieces, dialect)
 
+    log = SpanLog()
     try:
-        with environment_losses() as lost:
+        with log.recording(), environment_losses() as lost:
             environment = await run(context.environments, task)
             prompt, tools = await run(environment.reset, task)
             dialect = dialect.with_tools(tools)

@@ -117,6 +117,10 @@ def _ignored(_lost: Trajectory) -> None:
     """Ignore a lost trajectory: the default of `on_lost`, as it is returned with the others."""
 
 
+def _not_followed(_place: int, _ended: Trajectory) -> None:
+    """Ignore a trajectory that has ended: the default of `on_ended`."""
+
+
 EpisodeStart = tuple[Task, Sequence[Completion]]
 """A task, and the policy's first messages; no messages for an episode from its beginning."""
 
@@ -321,6 +325,7 @@ class Roller:
         temperature: float,
         seed: int,
         on_lost: Callable[[Trajectory], None] = _ignored,
+        on_ended: Callable[[int, Trajectory], None] = _not_followed,
     ) -> list[Trajectory]:
         """Sample `samples` trajectories of every task.
 
@@ -333,6 +338,7 @@ class Roller:
                 before and `rollout.speculation` is not off, log-probs may differ by rounding.
             on_lost: called with each trajectory that stays lost, at once; if it raises, the rollout
                 ends with that error.
+            on_ended: called with each trajectory as it ends, and its place in what is returned.
 
         Returns:
             len(tasks) * samples trajectories, task by task. Those whose environment failed in every
@@ -342,7 +348,12 @@ class Roller:
         with self._timed():
             return self._run(
                 self._roll_out(
-                    starts, temperature=temperature, seed=seed, on_lost=on_lost, group_size=samples
+                    starts,
+                    temperature=temperature,
+                    seed=seed,
+                    on_lost=on_lost,
+                    on_ended=on_ended,
+                    group_size=samples,
                 )
             )
 
@@ -395,15 +406,20 @@ class Roller:
         seed: int,
         on_lost: Callable[[Trajectory], None],
         group_size: int,
+        on_ended: Callable[[int, Trajectory], None] = _not_followed,
     ) -> list[Trajectory]:
         async with self.serving() as context:
-            episodes = [
-                asyncio.create_task(
-                    self.roll_out_one(
-                        start, context, temperature=temperature, name=f"{seed}:{i}", on_lost=on_lost
-                    )
+
+            async def followed(place: int, start: EpisodeStart) -> Trajectory:
+                name = f"{seed}:{place}"
+                ended = await self.roll_out_one(
+                    start, context, temperature=temperature, name=name, on_lost=on_lost
                 )
-                for i, start in enumerate(starts)
+                on_ended(place, ended)
+                return ended
+
+            episodes = [
+                asyncio.create_task(followed(place, start)) for place, start in enumerate(starts)
             ]
             ended = all_ended(episodes, group_size=group_size, stragglers=self.stragglers)
             return await self.waits.by_the_deadline(asyncio.create_task(ended))

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from espalier.cluster.objects.names import labels_of_this_pod
 from espalier.config import MOST_PROGRAM_S, KubernetesConfig, OwnSandboxConfig, SandboxConfig
+from espalier.records.spans import measured
 from espalier.sandbox.call_time import call_waits
 from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.lent import LentSandbox
@@ -101,7 +102,7 @@ class PoolThread:
             await self._judging.__aenter__()
         pool = self._judging if judging else self.pool
         async with AsyncExitStack() as loan:
-            with call_waits():
+            with call_waits(), measured("waiting"):
                 sandbox = await loan.enter_async_context(pool.claim())
             yield LentSandbox(sandbox)
 

@@ -85,6 +85,7 @@ def run(
         # keys of the evaluations by policy, equal for equal weights
         settings = [suite.digest, STAGES["evaluate"].digest(profile)]
         keys = {name: json_digest([digest, *settings]) for name, digest in digests.items()}
+        finished.name_attempts(keys)
         judged = _judge_all(profile, inputs, suite, keys, finished, tracker)
         results = results_of(profile, suite, digests, judged)
         for name, rows in _judged_as_written(profile, inputs, suite, digests, finished).items():

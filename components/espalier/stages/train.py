@@ -91,7 +91,9 @@ def run(
         ) as environments_over,
     ):
         run_ = build_run(profile, inputs, store, processes, environments_over)
-        run_.loop.parts.streams = StepStreams(store.directory / STREAMS_FOLDER)
+        run_.loop.parts.streams = StepStreams(
+            store.directory / STREAMS_FOLDER, profile.training.streams
+        )
         if line := few_questions_line(run_.dev_questions, "training.dev_questions"):
             tracker.note(line)
         run_.loop.run(tracker)

@@ -142,6 +142,52 @@ class S3Location:
         objects = self._objects
         objects.requests.put(objects.bucket, objects.key(name), content)
 
+    def read(self, name: str, *, most: int) -> bytes | None:
+        """Return a small object below the prefix that belongs to no artifact; None without one.
+
+        Args:
+            name: its name below the prefix.
+            most: bytes of the longest that is read; a longer one counts as none.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        stored = self._objects.read_small(name, most)
+        return None if stored is None or len(stored.content) > most else stored.content
+
+    def fetch_file(self, manifest: Manifest, name: str, path: Path) -> None:
+        """Download one file of the artifact; a complete one is kept.
+
+        Raises:
+            ArtifactError: the file is lost or damaged.
+            StorageError: the server refuses or is unreachable.
+        """
+        digest, size = manifest.files[name], manifest.sizes.get(name)
+        if not any(
+            self._objects.fetch(stored, path, digest, num_bytes=size)
+            for stored in (object_name(digest), name)
+        ):
+            raise self._lost(name)
+
+    def read_range(self, manifest: Manifest, name: str, start: int, end: int) -> bytes:
+        """Return bytes `start` to `end` of one file of the artifact, unchecked.
+
+        Raises:
+            ArtifactError: the file is lost.
+            StorageError: the server refuses or is unreachable.
+        """
+        for stored in (object_name(manifest.files[name]), name):
+            found = self._objects.read_range(stored, start, end)
+            if found is not None:
+                return found
+        raise self._lost(name)
+
+    def _lost(self, name: str) -> ArtifactError:
+        return ArtifactError(
+            f"{self.uri}/{name}: in the manifest, but not in S3 (any more). Publish the artifact "
+            "again, or run the stage that makes it"
+        )
+
     def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> str | None:
         """Fill a draft beside `destination`, which survives a kill, and rename it.
 

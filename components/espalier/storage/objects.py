@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from urllib3.exceptions import ProtocolError
+
 from espalier.records import MANIFEST_NAME
 from espalier.storage.layout import MAX_MANIFEST_BYTES
 from espalier.storage.requests import TRANSFERS, S3Requests, etag_of, while_etag
-from espalier.storage.transfer import FileSums, download, upload
+from espalier.storage.transfer import PARTIAL_CONTENT, FileSums, download, upload
 
 
 def _utc_now() -> datetime:
@@ -30,7 +32,7 @@ class Clock:
 
 
 class StoredManifest(NamedTuple):
-    """A manifest's bytes, and the ETag that a conditional write compares."""
+    """A small object's bytes, and the ETag that a conditional write compares."""
 
     content: bytes
     etag: str
@@ -69,12 +71,16 @@ class ArtifactObjects:
 
         An object that is too long for a manifest is cut one byte after `MAX_MANIFEST_BYTES`.
         """
-        key = self.key(MANIFEST_NAME)
+        return self.read_small(MANIFEST_NAME, MAX_MANIFEST_BYTES)
+
+    def read_small(self, name: str, most: int) -> StoredManifest | None:
+        """An object's bytes, cut one byte after `most`; None if there is none."""
+        key = self.key(name)
 
         def received() -> StoredManifest:
             response = self.requests.client.get_object(self.bucket, key)
             try:
-                return StoredManifest(response.read(MAX_MANIFEST_BYTES + 1), etag_of(response))
+                return StoredManifest(response.read(most + 1), etag_of(response))
             finally:
                 response.close()
                 response.release_conn()
@@ -98,6 +104,27 @@ class ArtifactObjects:
         """
         key = self.key(name)
         return download(self.requests, self.bucket, key, path, digest, num_bytes=num_bytes)
+
+    def read_range(self, name: str, start: int, end: int) -> bytes | None:
+        """Bytes `start` to `end` of an object, at least one; None if there is no such object."""
+        key = self.key(name)
+
+        def received() -> bytes:
+            response = self.requests.client.get_object(
+                self.bucket, key, offset=start, length=end - start
+            )
+            try:
+                # a server that ignores ranges sends the whole object
+                skipped = 0 if response.status == PARTIAL_CONTENT else start
+                content = response.read(skipped + end - start)[skipped:]
+            finally:
+                response.close()
+                response.release_conn()
+            if len(content) != end - start:
+                raise ProtocolError(f"{len(content)} of {end - start} bytes came")
+            return content
+
+        return self.requests.send_or_none(f"read s3://{self.bucket}/{key}", received)
 
     def put(self, name: str, path: Path, sums: FileSums) -> str | None:
         """Upload a file, replacing a present object; returns the ETag of `transfer.upload`."""

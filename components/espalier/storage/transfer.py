@@ -199,7 +199,8 @@ def _md5(content: bytes) -> bytes:
 
 
 _CHUNK_BYTES = 1 << 20
-_PARTIAL_CONTENT = 206
+PARTIAL_CONTENT = 206
+"""Status of an answer with a part of an object."""
 
 
 def download(
@@ -296,7 +297,7 @@ class _Receiver:
                     return True
                 raise
             try:
-                if offset and response.status != _PARTIAL_CONTENT:
+                if offset and response.status != PARTIAL_CONTENT:
                     stream.truncate(0)  # the server ignores ranges and sends the whole object
                     self._sum = hashlib.sha256()
                 for chunk in response.stream(_CHUNK_BYTES):

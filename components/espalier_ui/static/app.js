@@ -18,6 +18,7 @@ import { OverviewView } from "./views/overview.js";
 import { RunsView } from "./views/runs.js";
 import { SearchView } from "./views/search.js";
 import { StepView } from "./views/step.js";
+import { TalkView } from "./views/talk.js";
 import { TimelineView } from "./views/timeline.js";
 
 /** @typedef {import("./address.js").State} State
@@ -37,11 +38,12 @@ const VIEWS = {
   compare: ["Compare", CompareView],
   lineage: ["Lineage", LineageView],
   labels: ["Labels", LabelsView],
+  talk: ["Talk", TalkView],
   group: ["Group", GroupView],
   attempt: ["Attempt", AttemptView],
 };
-const IN_BAR = Object.keys(VIEWS).slice(0, 9);
-const NEED_SERVER = ["search", "labels"];
+const IN_BAR = Object.keys(VIEWS).slice(0, 10);
+const NEED_SERVER = ["search", "labels", "talk"];
 
 /** The way from all runs to what is shown: each a name and its address.
  * @param {State} at @param {string} view @param {RunDetail | null} run @returns {[string,

@@ -8,7 +8,7 @@ export const KEYS = /** @type {[string, string][]} */ ([
   ["Backspace", "up: from an attempt to its group, its step, the run, all runs"],
   ["[ / ]", "previous / next attempt, step or page of this list"],
   ["/", "search in the messages of all attempts; on the list of runs, search in it"],
-  ["1 \u2026 9", "views of the run, in the order of the bar"],
+  ["1 \u2026 9, 0", "views of the run, in the order of the bar"],
   ["c", "next colouring of the tokens"],
   ["space", "play or pause the replay"],
   ["g / b", "label the attempt good / bad"],
@@ -67,7 +67,7 @@ export function pressed(event, does) {
   else if (key === "/") search();
   else if (key === "t") does.theme();
   else if (key === "?") does.help();
-  else if (/^[1-9]$/.test(key)) done = press(`nav.views li:nth-child(${key}) a`);
+  else if (/^[0-9]$/.test(key)) done = press(`nav.views li:nth-child(${Number(key) || 10}) a`);
   else done = false;
   if (done) event.preventDefault();
 }

@@ -12,7 +12,10 @@ const LANE_PX = 26;
 const NAME_PX = 92;
 const AXIS_PX = 20;
 const TICKS_PX = 14;
-const KINDS = ["sampling", "tools", "update", "waiting", "evaluation", "checkpoint", "other"];
+const KINDS = [
+  ...["sampling", "tools", "update", "waiting"],
+  ...["evaluation", "scoring", "checkpoint", "other"],
+];
 
 /** @param {string} kind @returns {string} its class in the style sheet */
 export const classOf = (kind) => `kind-${KINDS.includes(kind) ? kind : "other"}`;

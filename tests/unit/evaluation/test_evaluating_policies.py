@@ -152,6 +152,21 @@ def test_every_attempt_is_in_the_stream_also_after_a_kill(tmp_path):
     ]  # fmt: skip
 
 
+def test_attempts_are_in_the_stream_while_others_play(tmp_path):
+    seen = []
+
+    class Watched(ScriptedRoller):
+        def roll_out(self, tasks, **how):
+            found = super().roll_out(tasks, **how)
+            seen.append(len(list(read_stream(tmp_path, EPISODES))))
+            return found
+
+    config = EvaluationConfig(samples_per_task=2, sampled_questions=2, kept_trajectories=1)
+    suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
+    evaluate_on_suite(Watched(GREEDY, SAMPLED), suite, seed=0, attempts=tmp_path)
+    assert seen == [3, 7]
+
+
 def test_a_finished_policy_is_not_rolled_out_again(judged, tmp_path):
     first = FinishedEvaluations(tmp_path / "work").get("key", lambda: judged)
     assert first == judged

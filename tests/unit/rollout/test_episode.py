@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import math
 import threading
 import time
@@ -87,6 +88,19 @@ def test_a_right_answer_is_rewarded_with_outcome_and_format():
     assert not session.is_open
     answer_tag = tiny_tokenizer().convert_tokens_to_ids("<answer>")
     assert trajectory.token_ids.count(answer_tag) == 1, "the document's tag is no control token"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_episodes_time_is_measured_by_turn(workers):
+    trajectory = _play(_engine(), workers=workers)
+    told = [(span.kind, span.turn) for span in trajectory.spans
+            if span.kind in ("sampling", "tools", "scoring")]  # fmt: skip
+    assert told == [
+        ("sampling", 0), ("tools", 0), ("sampling", 1), ("tools", 1), ("sampling", 2),
+        ("scoring", 2),
+    ]  # fmt: skip
+    pairs = itertools.pairwise(trajectory.spans)
+    assert all(one.end <= other.start for one, other in pairs)
 
 
 @pytest.mark.parametrize("overflow", ["stop", "truncate", "summarise"])

@@ -16,7 +16,7 @@ SHORT = changed(steps=4, evaluate_every=2)
 
 def run(warm, directory, tracker=None, profile=SHORT):
     loop, model = loop_of(warm, directory, profile=profile)
-    loop.parts.streams = StepStreams(directory / "streams")
+    loop.parts.streams = StepStreams(directory / "streams", profile.training.streams)
     loop.run(tracker or NullTracker())
     return loop, model
 
@@ -26,7 +26,7 @@ def rows(directory, stream):
 
 
 def without_times(records):
-    return [{name: it for name, it in one.items() if name not in ("time", "timings")}
+    return [{name: it for name, it in one.items() if name not in ("time", "timings", "spans")}
             for one in records]  # fmt: skip
 
 
@@ -65,6 +65,44 @@ def test_a_trained_attempt_has_advantages_and_the_trainers_logprobs(whole):
         gaps += abs(engine - trainer).tolist()
     assert gaps
     assert max(gaps) < 1e-3
+
+
+def test_entropies_agree_with_the_steps_mean(whole):
+    """The first minibatch's mean is not the step's, which is of weights that move: within 10 %."""
+    directory, loop, _ = whole
+    records = rows(directory, "episodes")
+    for row in loop.progress.history:
+        own = [one for one in records if one["step"] == row["step"] and "entropies" in one]
+        values = [value for one in own for value in unpacked(one["entropies"], "<f4").tolist()]
+        assert min(values) >= 0
+        assert sum(values) / len(values) == pytest.approx(row["entropy"], rel=0.1)
+        assert all("trainer_logprobs" in one for one in own)
+
+
+def test_every_attempt_has_measured_spans(whole):
+    directory, _, _ = whole
+    for one in rows(directory, "episodes"):
+        kinds = [kind for kind, *_ in one["spans"]]
+        assert kinds.count("sampling") == len(one["turns"])
+        assert kinds.count("tools") == len(one["tool_calls"])
+        ends = [start <= end for _, start, end, _ in one["spans"]]
+        assert all(ends)
+
+
+def test_kept_groups_are_whole_and_the_same_in_every_run(whole, warm, tmp_path):
+    directory, loop, model = whole
+    streams = {"attempts_share": 0.5, "token_values_share": 0.0}
+    some, same = run(warm, tmp_path, profile=changed(steps=4, evaluate_every=2, streams=streams))
+    assert same_weights(same, model)
+    assert some.progress.history == loop.progress.history
+    kept = without_times(rows(tmp_path, "episodes"))
+    groups = {(one["step"], one["task_id"]) for one in kept}
+    of_groups = [one for one in without_times(rows(directory, "episodes"))
+                 if (one["step"], one["task_id"]) in groups]  # fmt: skip
+    assert 0 < len(kept) < loop.progress.rollouts
+    assert [one["token_ids"] for one in kept] == [one["token_ids"] for one in of_groups]
+    assert any(one["trained"] for one in kept)
+    assert not any(one.keys() & {"advantages", "entropies", "loss_runs"} for one in kept)
 
 
 def test_streams_do_not_change_the_run(whole, warm, tmp_path):

@@ -1,5 +1,6 @@
 """A run that grows, is resumed, published or damaged while somebody looks into it."""
 
+import json
 import math
 import shutil
 import threading
@@ -8,7 +9,14 @@ import time
 import pytest
 
 from espalier.records.episodes import EPISODES
-from espalier.records.streams import StreamRecord, StreamWriter, link_streams, segments
+from espalier.records.streams import (
+    StreamRecord,
+    StreamWriter,
+    link_streams,
+    name_streams,
+    named_streams,
+    segments,
+)
 from espalier_ui import run_index
 from espalier_ui.run_index import RunIndex
 from espalier_ui.runs import NoRunError
@@ -215,3 +223,31 @@ def test_two_viewers_with_one_cache_count_attempts_once(tmp_path, monkeypatch):
     assert indexes[0].state().attempts["train"] == 24
     for one in indexes:
         one.close()
+
+
+def test_an_evaluation_that_runs_is_followed(tmp_path):
+    from tests.factories.viewed_run import EpisodePlace, attempt, episode_record
+
+    write_run(tmp_path / "run", steps=1)
+    shutil.rmtree(tmp_path / "run" / "evaluation")
+    work = tmp_path / "run" / ".evaluation.work"
+    work.mkdir()
+    name_streams(work, {"warm_start": work / "ab12.streams"})
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    assert viewer.get("runs/run/attempts", source="warm_start")["total"] == 0
+    writer = StreamWriter(work / "ab12.streams", EPISODES)
+    writer.keep_until(-1)
+    for number, task in enumerate(("h0", "h1")):
+        writer.append([episode_record(attempt(task, 0), EpisodePlace(0, 0, NOW + number))])
+        assert viewer.get("runs/run/attempts", source="warm_start")["total"] == number + 1
+        assert viewer.get("runs/run/live")["attempts"]["warm_start"] == number + 1
+    assert viewer.get("runs/run")["state"] == "running"
+    viewer.catalog.close()
+
+
+@pytest.mark.parametrize("folder", ["../../elsewhere", "/etc", ".hidden", 7, None])
+def test_a_name_of_a_folder_elsewhere_leads_nowhere(tmp_path, folder):
+    (tmp_path / "streams.json").write_text(json.dumps({"trained": folder}))
+    assert named_streams(tmp_path) == {}
+    (tmp_path / "streams.json").write_text("[")
+    assert named_streams(tmp_path) == {}

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from espalier.records.episodes import EPISODES, EpisodePlace, episode_record
+from espalier.records.streams import read_index
 from tests.factories.viewed_run import NOW, Viewer, attempt, write_run, write_stream
 
 PAGES = (
@@ -48,8 +49,9 @@ def looks(viewer, pages=PAGES):
         {"reward": {"outcome": 10**400}},
         {"reward": {"outcome": float("inf")}},
         {"mask_runs": [0, (1 << 31) - 1]},
+        {"spans": [["sampling", float("nan"), 10**400, 0], [[], 0, 1, 0], ["x", 0, 1, True], 7]},
     ],
-    ids=["role", "message", "huge", "infinite", "mask"],
+    ids=["role", "message", "huge", "infinite", "mask", "spans"],
 )
 def test_a_hostile_record_spoils_no_page(tmp_path, changed):
     viewer = viewer_of(tmp_path, summary={}, **changed)
@@ -136,4 +138,71 @@ def test_a_damaged_index_is_made_anew(tmp_path, place):
     viewer = Viewer([tmp_path / "run"], tmp_path)
     looks(viewer, PAGES[2:3])
     assert viewer.get("runs/run/attempts", source="train")["total"] == 8
+    viewer.catalog.close()
+
+
+LINKED = (
+    "trained_policy/streams/episodes-000000.jsonl",
+    "evaluation/streams/trained",
+    "accepted/tasks/heldout.jsonl",
+    "profile.json",
+    "trained_policy",
+)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_out_of_the_run_is_not_followed(tmp_path, name):
+    write_run(tmp_path / "other", steps=1)
+    write_run(tmp_path / "run", steps=1)
+    place = tmp_path / "run" / name
+    place.rename(tmp_path / "former")
+    place.symlink_to(tmp_path / "other" / name)
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    whole = {"attempts?source=train": 8, "attempts?source=trained": 3}
+    found = {one: viewer.get(f"runs/run/{one}")["total"] for one in whole}
+    detail = viewer.get("runs/run")
+    gone = {
+        LINKED[0]: found != whole, LINKED[1]: found["attempts?source=trained"] == 0,
+        LINKED[2]: viewer.get("runs/run/tasks/h0")["question"] is None,
+        LINKED[3]: detail["profile"] == {}, LINKED[4]: found["attempts?source=train"] == 0,
+    }  # fmt: skip
+    assert gone[name]
+    viewer.catalog.close()
+
+
+def test_a_linked_index_gives_no_summaries(tmp_path):
+    streams = write_run(tmp_path / "run", steps=1)
+    index = streams / "episodes-000000.index"
+    entries = [json.loads(line) for line in index.read_text().splitlines()]
+    entries[0][3]["question"] = "secret"
+    secret = tmp_path / "secret"
+    secret.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    index.unlink()
+    index.symlink_to(secret)
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    rows = viewer.get("runs/run/attempts", source="train")["attempts"]
+    assert len(rows) == 8
+    assert "secret" not in {row["question"] for row in rows}
+    viewer.catalog.close()
+
+
+def test_a_torn_end_is_read_once_until_it_grows(tmp_path, monkeypatch):
+    streams = write_run(tmp_path / "run", steps=1)
+    segment = streams / "episodes-000000.jsonl"
+    with segment.open("ab") as stream:
+        stream.write(b'{"step": 1, "torn": "' + b"x" * 100_000)
+    viewer = Viewer([tmp_path / "run"], tmp_path)
+    index = viewer.catalog.all()[0].index
+    viewer.settle("runs/run")
+    read = []
+    monkeypatch.setattr(
+        "espalier_ui.run_index.read_index",
+        lambda segment, start: read.append(start) or iter(read_index(segment, start)),
+    )
+    index.follow(60.0)
+    assert read == []
+    with segment.open("ab") as stream:
+        stream.write(b'"}\n')
+    index.follow(60.0)
+    assert len(read) == 1
     viewer.catalog.close()

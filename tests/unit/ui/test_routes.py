@@ -131,12 +131,27 @@ def test_an_attempt_has_messages_evidence_and_neighbours(viewer):
     assert viewer.refusal(f"/api/runs/demo/attempts/{name}/messages/9")[0] == 404
 
 
+def test_an_attempts_times_are_those_that_were_measured(viewer):
+    found = viewer.get(f"runs/demo/attempts/{first_attempt(viewer)}")
+    assert (found["has_entropy"], found["has_trainer"]) == (True, True)
+    assert found["spans"][2] == {"kind": "sampling", "start": 0.5, "end": 2.0, "turn": 0}
+    times = [(one["start"], one["seconds"]) for one in found["messages"]]
+    assert times == [(None, None), (0.5, 1.5), (2.25, 0.75), (3.0, 1.0)]
+
+
+def test_values_that_nothing_measured_are_missing(viewer):
+    found = viewer.get("runs/demo/groups", source="train", step=1)
+    untrained = next(one["attempts"][0]["id"] for one in found["groups"] if one["task"] == "t1")
+    tokens = viewer.get(f"runs/demo/attempts/{untrained}/tokens")
+    assert tokens["entropy"] is tokens["trainer_logprob"] is tokens["advantage"] is None
+
+
 def test_masked_tokens_have_no_value(viewer):
     found = viewer.get(f"runs/demo/attempts/{first_attempt(viewer)}/tokens")
     assert found["sampled"] == [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0]
     assert found["logprob"][:5] == [None, None, None, -0.5, -0.25]
     assert found["trainer_logprob"][3] == -0.5
-    assert found["entropy"] is None
+    assert found["entropy"] == [None] * 3 + [0.75] * 3 + [None] * 3 + [0.75] * 2 + [None]
     assert found["turn"][2:10] == [None, 0, 0, 0, 0, 0, 0, 1]
     part = viewer.get(f"runs/demo/attempts/{first_attempt(viewer)}/tokens", offset=3, limit=2)
     assert (part["ids"], part["total"]) == ([10, 11], 12)

@@ -41,6 +41,8 @@ class Assessment:
     """NaN where neither engine nor trainer has scored the token: its ratio is 1."""
     trainer_logprobs_BT: Tensor | None = None
     """Log-probs under the weights before the update, where the algorithm needs them."""
+    entropies_BT: Tensor | None = None
+    """Of the distribution before each token, where the algorithm needs `trainer_logprobs_BT`."""
     reference_logprobs_BT: Tensor | None = None
     values_BT: Tensor | None = None
     weights_BT: Tensor | None = None
@@ -100,6 +102,7 @@ class Assessor:
             loss_mask_BT=loss_mask_BT,
             proximal_logprobs_BT=proximal_BT,
             trainer_logprobs_BT=scores.trainer_BT,
+            entropies_BT=scores.entropy_BT,
             reference_logprobs_BT=scores.reference_BT,
             values_BT=scores.values_BT,
             weights_BT=correction.weights_BT,

@@ -162,6 +162,20 @@ class Forwarded(NamedTuple):
         return {"update_tokens": self.tokens, "update_positions": self.positions}
 
 
+class TokenScores(NamedTuple):
+    """What the policy made of a minibatch's rows; [B, T] on the CPU, 0 in other rows."""
+
+    logprobs_BT: Tensor
+    """Nats."""
+    entropies_BT: Tensor
+    """Of the distribution before each token, nats."""
+
+    @classmethod
+    def zeros(cls, shape: torch.Size) -> TokenScores:
+        """Return scores of no row."""
+        return cls(torch.zeros(shape), torch.zeros(shape))
+
+
 class _Scored(NamedTuple):
     logprobs_bT: Tensor
     entropy_bT: Tensor
@@ -184,18 +198,18 @@ class PolicyGradient:
 
     def add(
         self, minibatch: Minibatch, request: ScoreRequest, *, kl_coefficient: float
-    ) -> tuple[Figures, Tensor]:
+    ) -> tuple[Figures, TokenScores]:
         """Add the minibatch's gradient.
 
         Returns:
-            The loss and its figures, and [B, T] log-probs of the minibatch's rows as they were
-            scored (0 in other rows); this process's share of both, to be summed over processes.
+            The loss and its figures, and the scores of the minibatch's rows; this process's share
+            of both, to be summed over processes.
         """
         runs = self._layout.micro_batches(minibatch.units, minibatch.rows.sequences)
         if self._algorithm.loss.whole_minibatch and len(runs) > 1:
             return self._add_by_cached_gradient(minibatch, runs, request, kl_coefficient)
         figures: Figures = {}
-        logprobs_BT = torch.zeros(minibatch.rows.action_mask_BT.shape)
+        found = TokenScores.zeros(minibatch.rows.action_mask_BT.shape)
         for run, weight in self._layout.processes.share(runs):
             with self._layout.hardware.precision():
                 scored = self._score(minibatch, run, request)
@@ -205,9 +219,9 @@ class PolicyGradient:
             add_scaled(figures, {"loss": loss.loss.detach(), **loss.metrics}, weight)
             entropy = minibatch.mean_entropy(run, scored.entropy_bT)
             add_scaled(figures, {"entropy": entropy}, weight)
-            self._keep(logprobs_BT, run, scored.logprobs_bT * weight)
+            self._keep(found, run, scored, weight)
             self._count(scored.forwarded, weight)
-        return figures, logprobs_BT
+        return figures, found
 
     def _add_by_cached_gradient(
         self,
@@ -215,7 +229,7 @@ class PolicyGradient:
         runs: list[list[Unit]],
         request: ScoreRequest,
         kl_coefficient: float,
-    ) -> tuple[Figures, Tensor]:
+    ) -> tuple[Figures, TokenScores]:
         """Add the gradient of a loss that compares tokens across micro-batches.
 
         All rows are scored first, without gradient; the loss's gradient with respect to the scores
@@ -223,18 +237,17 @@ class PolicyGradient:
         """
         processes = self._layout.processes
         shape = minibatch.rows.action_mask_BT.shape
-        logprobs_BT, entropy_BT = torch.zeros(shape), torch.zeros(shape)
+        all_rows = TokenScores.zeros(shape)
         shared = processes.share(runs)
         with torch.no_grad(), self._layout.hardware.precision():
             for run, weight in shared:
                 scored = self._score(minibatch, run, request)
-                self._keep(logprobs_BT, run, scored.logprobs_bT * weight)
-                self._keep(entropy_BT, run, scored.entropy_bT * weight)
-        own_BT = logprobs_BT.clone()
-        processes.sum([logprobs_BT, entropy_BT])
+                self._keep(all_rows, run, scored, weight)
+        own = TokenScores(*(values_BT.clone() for values_BT in all_rows))
+        processes.sum(list(all_rows))
         rows = rows_of(minibatch.units)
-        batch_entropy_bT = entropy_BT[rows]
-        leaves = [values_BT[rows].requires_grad_() for values_BT in (logprobs_BT, entropy_BT)]
+        batch_entropy_bT = all_rows.entropies_BT[rows]
+        leaves = [values_BT[rows].requires_grad_() for values_BT in all_rows]
         batch = minibatch.loss_batch(minibatch.units, *leaves)
         loss = self._algorithm.objective(batch, kl_coefficient=kl_coefficient)
         loss.loss.backward()
@@ -253,7 +266,7 @@ class PolicyGradient:
         found = {"loss": loss.loss.detach(), **loss.metrics}
         found["entropy"] = minibatch.mean_entropy(minibatch.units, batch_entropy_bT)
         add_scaled(figures, found, 1 / processes.count)
-        return figures, own_BT
+        return figures, own
 
     def _surrogate(self, run: list[Unit], scored: _Scored, gradients: list[Tensor]) -> Tensor:
         """Return a scalar with the whole loss's gradient through this micro-batch's scores."""
@@ -285,5 +298,6 @@ class PolicyGradient:
             tokens + weight * forwarded.tokens, positions + weight * forwarded.positions
         )
 
-    def _keep(self, values_BT: Tensor, run: list[Unit], scored_bT: Tensor) -> None:
-        values_BT[rows_of(run), : scored_bT.shape[1]] += scored_bT.detach().cpu()
+    def _keep(self, kept: TokenScores, run: list[Unit], scored: _Scored, weight: float) -> None:
+        for values_BT, own_bT in zip(kept, (scored.logprobs_bT, scored.entropy_bT), strict=True):
+            values_BT[rows_of(run), : own_bT.shape[1]] += (own_bT.detach() * weight).cpu()

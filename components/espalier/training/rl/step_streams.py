@@ -6,11 +6,13 @@ with a folder of streams and one without train the same weights.
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from espalier.config import StreamsConfig
 from espalier.records import NullTracker
 from espalier.records.episodes import EPISODES, EpisodePlace, UpdateView, episode_record
 from espalier.records.notices import NOTICES, Notice
@@ -54,14 +56,21 @@ class NullStreams:
 class StepStreams(NullStreams):
     """Writes the streams of one training, in the process that keeps its checkpoints."""
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kept: StreamsConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Set where to write.
 
         Args:
             folder: the folder of the streams.
+            kept: what to keep of attempts; None keeps all.
             clock: gives seconds since 1970.
         """
-        self._clock = clock
+        self._clock, self._kept = clock, kept or StreamsConfig()
         self._episodes, self._steps, self._notices = (
             StreamWriter(folder, name) for name in (EPISODES, STEPS, NOTICES)
         )
@@ -89,7 +98,7 @@ class StepStreams(NullStreams):
         learned: Sequence[Group],
         update: UpdateTensors | None,
     ) -> None:
-        """Write the attempts of a step.
+        """Write the attempts of a step, or those of some of its groups.
 
         Args:
             step: the step that sampled them, counted from 1.
@@ -107,7 +116,13 @@ class StepStreams(NullStreams):
             row = rows.get(id(trajectory))
             place = EpisodePlace(step, samples[trajectory.task_id], now)
             samples[trajectory.task_id] += 1
-            view = None if row is None or update is None else _view(update, row, trajectory)
+            lot = random.Random(f"streams:{step}:{trajectory.task_id}")
+            if lot.random() >= self._kept.attempts_share:
+                continue
+            has_values = lot.random() < self._kept.token_values_share
+            view = None
+            if row is not None and update is not None and has_values:
+                view = _view(update, row, trajectory)
             records.append(
                 episode_record(trajectory, place, is_trained=row is not None, update=view)
             )
@@ -168,10 +183,10 @@ def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
 
 def _view(update: UpdateTensors, row: int, trajectory: Trajectory) -> UpdateView:
     width = len(trajectory.token_ids)
-    trainer = update.trainer_logprobs_BT
-    is_scored = trainer is not None and row in update.scored
+    scores = update.scores if row in update.scored else None
     return UpdateView(
         advantages=update.advantages_BT[row, :width].tolist(),
         loss_mask=update.loss_mask_BT[row, :width].int().tolist(),
-        trainer_logprobs=trainer[row, :width].tolist() if is_scored else None,  # pyright: ignore[reportOptionalSubscript]
+        trainer_logprobs=None if scores is None else scores.logprobs_BT[row, :width].tolist(),
+        entropies=None if scores is None else scores.entropies_BT[row, :width].tolist(),
     )

@@ -29,6 +29,7 @@ from espalier.training.rl.policy_gradient import (
     Figures,
     Minibatch,
     PolicyGradient,
+    TokenScores,
     add_scaled,
     check_no_observation_is_learned,
     mean_figures,
@@ -119,8 +120,8 @@ class UpdateTensors(NamedTuple):
     advantages_BT: Tensor
     loss_mask_BT: Tensor
     """The rows' loss mask without the tokens that corrections and token filters dropped."""
-    trainer_logprobs_BT: Tensor | None
-    """Under the weights before the update, nats; None where no row was scored with them."""
+    scores: TokenScores | None
+    """Of the weights before the update; None where no row was scored with them."""
     scored: frozenset[int]
     """Rows that were."""
 
@@ -173,25 +174,25 @@ class PolicyUpdate:
         updates: list[Figures] = []
         sizes: list[Mapping[Per, float]] = []
         skipped_before = self._skipped
-        first_BT = assessment.trainer_logprobs_BT
+        first = _scores_of(assessment)
         scored = range(len(rows))
         for minibatch in self._minibatches(rows, assessment, units, step):
-            found, logprobs_BT = self._update(minibatch, step)
+            found, scores = self._update(minibatch, step)
             updates.append(found)
             sizes.append(minibatch.sizes)
-            if first_BT is None and logprobs_BT is not None:
-                first_BT, scored = logprobs_BT, rows_of(minibatch.units)
+            if first is None and scores is not None:
+                first, scored = scores, rows_of(minibatch.units)
         forwarded = self._gradient.take_forwarded().figures()
         figures = self._summed(mean_figures(updates, sizes) | forwarded)
         figures["skipped_updates"] = float(self._skipped - skipped_before)
         self.newest = UpdateTensors(
             assessment.credit.advantages_BT,
             assessment.loss_mask_BT,
-            first_BT,
-            frozenset(scored) if first_BT is not None else frozenset(),
+            first,
+            frozenset(scored) if first is not None else frozenset(),
         )
-        if first_BT is not None:
-            figures |= engine_mismatch(rows, first_BT, scored=scored, step=step)
+        if first is not None:
+            figures |= engine_mismatch(rows, first.logprobs_BT, scored=scored, step=step)
         figures |= assessment.figures
         self._adapt_kl(figures, len(rows))
         return figures | _health(rows, assessment, step)
@@ -239,27 +240,29 @@ class PolicyUpdate:
                     draws_BT=draws_BT,
                 )
 
-    def _update(self, minibatch: Minibatch, step: StepContext) -> tuple[Figures, Tensor | None]:
+    def _update(
+        self, minibatch: Minibatch, step: StepContext
+    ) -> tuple[Figures, TokenScores | None]:
         figures: Figures = {}
         if self.critic is not None:
             figures |= self.critic.apply(minibatch)
         if step.number < self._first_step:
             return figures, None
         self._policy.train()
-        found, logprobs_BT = self._gradient.add(
+        found, scores = self._gradient.add(
             minibatch, step.request, kl_coefficient=self.kl_coefficient
         )
         sum_gradients(self._policy, self._processes)
         of_head = head_grad_norm(self._policy.model)
         norm = self.updater.apply(step.number - self._first_step)
         self._policy.eval()
-        self._processes.sum([logprobs_BT])
+        self._processes.sum(list(scores))
         if math.isfinite(norm):
             count = self._processes.count
             figures |= found | {"grad_norm": norm / count}
             if of_head is not None:
                 figures["head_grad_norm"] = of_head / count
-        return figures, logprobs_BT
+        return figures, scores
 
     def _summed(self, figures: Figures) -> Figures:
         values = torch.tensor(list(figures.values()), dtype=torch.float64)
@@ -289,6 +292,13 @@ def head_grad_norm(policy: PreTrainedModel) -> float | None:
 
 _LEAST_CREDIT = 1e-6
 """Equal trajectories whose penalties are scored in other micro-batches differ by their rounding."""
+
+
+def _scores_of(assessment: Assessment) -> TokenScores | None:
+    logprobs_BT, entropies_BT = assessment.trainer_logprobs_BT, assessment.entropies_BT
+    if logprobs_BT is None or entropies_BT is None:
+        return None
+    return TokenScores(logprobs_BT, entropies_BT)
 
 
 def _health(rows: Rows, assessment: Assessment, step: StepContext) -> Figures:

@@ -1,6 +1,6 @@
 // One attempt: its transcript, tokens and times, and why it has its reward.
 import { useState } from "../vendor/hooks.mjs";
-import { changed, href } from "../address.js";
+import { changed, exported, href } from "../address.js";
 import { useAnswer, runPath } from "../answers.js";
 import { figure, moment, percent, seconds } from "../figures.js";
 import { KindLegend, Lanes, byKind, spanText } from "../lanes.js";
@@ -84,7 +84,8 @@ function About({ run, attempt }) {
       "Task",
       html`<a
         href=${href({ run: run.id, view: "lineage", task: attempt.task })}
-        >${brief(attempt.task, 60)}</a>`,
+        >${brief(attempt.task, 60)}</a>${!exported && html`,
+        <a href=${href({ run: run.id, view: "talk", task: attempt.task })}>play it</a>`}`,
     ],
     [
       "Trained in",

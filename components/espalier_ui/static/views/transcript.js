@@ -78,7 +78,7 @@ function OneMessage({ message: given, path, index, results, marked, chosen, shar
   </section>`;
 }
 
-/** @param {{run: string, attempt: Attempt, marked?: string, chosen?: number | null,
+/** @param {{run: string, attempt: Pick<Attempt, "id" | "messages" | "results">, marked?: string, chosen?: number | null,
  *   time?: number | null, schedule: Shown[]}} given  `time` of the replay; null shows all */
 export function Transcript({ run, attempt, marked = "", chosen = null, time = null, schedule }) {
   const path = `${runPath(run)}/attempts/${encodeURIComponent(attempt.id)}/messages`;
@@ -112,9 +112,10 @@ export function scheduled(attempt) {
   let clock = 0;
   const schedule = attempt.messages.map((message) => {
     if (measured) {
-      const begin = typeof message.start === "number" ? Math.max(0, message.start - first) : clock;
-      clock = begin + (message.seconds ?? 0);
-      return { begin, end: clock };
+      const start = typeof message.start === "number" ? Math.max(0, message.start - first) : clock;
+      clock = start + (message.seconds ?? 0);
+      // a result is there at once, at the end of its call
+      return { begin: message.role === "assistant" ? start : clock, end: clock };
     }
     const begin = clock;
     const characters = (message.content?.length ?? 0) + (message.thought?.length ?? 0) + 40;
