@@ -31,6 +31,7 @@ import numpy as np
 
 from espalier.records.errors import ArtifactError
 from espalier.records.message import Message
+from espalier.records.spans import Span
 from espalier.records.streams import StreamRecord, read_stream
 from espalier.records.trajectory import FinishReason, Trajectory, Turn, call_entry, tool_result
 
@@ -118,25 +119,11 @@ def episode_record(
     return StreamRecord(place.step, content, episode_summary(content))
 
 
-class MeasuredSpan(NamedTuple):
-    """A part of an attempt's time."""
-
-    kind: str
-    """sampling (a message of the policy), tools (a call), waiting, or something else."""
-    start: float
-    """Seconds since the attempt began."""
-    end: float
-    turn: int | None
-    """Number of the policy's message that it belongs to, from 0; None before the first."""
-
-
 class Episode(NamedTuple):
     """An attempt, read from a stream."""
 
     place: EpisodePlace
     trajectory: Trajectory
-    spans: tuple[MeasuredSpan, ...] = ()
-    """Empty where the record has none."""
 
 
 def read_episodes(folder: Path) -> Iterator[Episode]:
@@ -181,13 +168,13 @@ def _episode(record: Mapping[str, Any]) -> Episode:
         window_starts=tuple(record["window_starts"]),
         attempts=record["attempts"],
         detour=record.get("detour", ""),
-    )
-    spans = tuple(
-        MeasuredSpan(str(kind), float(start), float(end), turn)
-        for kind, start, end, turn in record.get("spans", ())
+        spans=tuple(
+            Span(kind, float(start), float(end), turn)
+            for kind, start, end, turn in record.get("spans", ())
+        ),
     )
     place = EpisodePlace(record["step"], record["sample"], record["time"])
-    return Episode(place, trajectory, spans)
+    return Episode(place, trajectory)
 
 
 def packed(values: Sequence[float] | np.ndarray, kind: str) -> str:

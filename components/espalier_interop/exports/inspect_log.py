@@ -132,9 +132,9 @@ class InspectLog:
         if place and place.time is not None:
             self._times.append(place.time)
             sample["completed_at"] = _iso(place.time)
-        if exported.spans:
-            total_s = max(span.end for span in exported.spans)
-            waits = [span for span in exported.spans if span.kind == "waiting"]
+        if exported.trajectory.spans:
+            total_s = max(span.end for span in exported.trajectory.spans)
+            waits = [span for span in exported.trajectory.spans if span.kind == "waiting"]
             sample["total_time"] = round(total_s, 5)
             waited_s = sum(span.end - span.start for span in waits)
             sample["working_time"] = round(max(0.0, total_s - waited_s), 5)

@@ -169,13 +169,13 @@ class _Spans:
         """Return begin and end of each child since the attempt began, and its length."""
         measured = [span for span in self._measured if span is not None]
         if len(measured) == len(self._measured):
-            length = max(span.end for span in self._exported.spans)
+            length = max(span.end for span in self._exported.trajectory.spans)
             return [(round(a * 1e9), round(b * 1e9)) for a, b in measured], round(length * 1e9)
         places = range(0, _SPAN_NS * len(self._children), _SPAN_NS)
         return [(at, at + _SPAN_NS) for at in places], _SPAN_NS * len(self._children)
 
     def _spans_of(self, kind: str, turn: int) -> list[tuple[float, float]]:
-        spans = self._exported.spans
+        spans = self._exported.trajectory.spans
         return sorted((one.start, one.end) for one in spans if (one.kind, one.turn) == (kind, turn))
 
     def _tool(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from espalier.records import ArtifactError, JsonObject, Message, Task, ToolCall, ToolSpec
-from espalier.records.episodes import EpisodePlace, MeasuredSpan
+from espalier.records.episodes import EpisodePlace
 from espalier.records.streams import STREAMS_FOLDER
 from espalier.records.trajectory import ToolResult, Trajectory
 
@@ -51,8 +51,6 @@ class ExportedTrajectory(NamedTuple):
     """Its step, number and time; None if the source does not tell them."""
     origin: str = ""
     """Where the artifact lies, from its run on."""
-    spans: tuple[MeasuredSpan, ...] = ()
-    """What its time went into; empty where nothing was measured."""
 
     @property
     def export_id(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from espalier.records import (
     whole_file,
 )
 from espalier.records.artifact import MANIFEST_NAME
-from espalier.records.episodes import EPISODES, EpisodePlace, MeasuredSpan, read_episodes
+from espalier.records.episodes import EPISODES, EpisodePlace, read_episodes
 from espalier.records.streams import STREAMS_FOLDER, segments
 from espalier.records.trajectory import Trajectory, iterate_trajectories
 from espalier.steps.profiles import saved_profile
@@ -156,13 +156,13 @@ class _Source(NamedTuple):
                 return cls(found, _tasks_of(run, path), family, origin)
         return cls(found, {}, None, path.name)
 
-    def episodes(self) -> Iterator[tuple[EpisodePlace | None, Trajectory, Sequence[MeasuredSpan]]]:
-        """Yield trajectories, with place and times as far as they are known."""
+    def episodes(self) -> Iterator[tuple[EpisodePlace | None, Trajectory]]:
+        """Yield trajectories, each with its place where that is known."""
         if segments(self.path, EPISODES):
             yield from read_episodes(self.path)
         else:
             for trajectory in iterate_trajectories(self.path):
-                yield None, trajectory, ()
+                yield None, trajectory
 
     def exported(self) -> Iterator[ExportedTrajectory]:
         """Yield the trajectories row by row."""
@@ -180,7 +180,7 @@ class _Source(NamedTuple):
                     "export without them: --without-tools"
                 ) from error
 
-        for row, (place, trajectory, spans) in enumerate(self.episodes()):
+        for row, (place, trajectory) in enumerate(self.episodes()):
             task = self.tasks.get(trajectory.task_id)
             yield ExportedTrajectory(
                 row,
@@ -190,7 +190,6 @@ class _Source(NamedTuple):
                 tools_of(trajectory.task_id),
                 place,
                 self.origin,
-                tuple(spans),
             )
 
 

@@ -57,7 +57,7 @@ def test_measured_times_are_read_where_there_are_any(tmp_path):
     bare = episode_record(made_attempt(1), PLACE)
     timed = StreamRecord(3, {**bare.content, "spans": [["tools", 0.5, 1.25, 0]]})
     written(tmp_path, [bare, timed])
-    assert [episode.spans for episode in read_episodes(tmp_path)] == [
+    assert [episode.trajectory.spans for episode in read_episodes(tmp_path)] == [
         (), (("tools", 0.5, 1.25, 0),),
     ]  # fmt: skip
 

@@ -8,7 +8,8 @@ from zipfile import ZipFile
 import pytest
 
 from espalier.records import ArtifactError, ToolSpec
-from espalier.records.episodes import EpisodePlace, MeasuredSpan
+from espalier.records.episodes import EpisodePlace
+from espalier.records.spans import Span
 from espalier.records.trajectory import FinishReason
 from espalier_interop.exports.inspect_log import InspectLog
 from espalier_interop.exports.turns import ExportedTrajectory, exported_turns
@@ -98,8 +99,8 @@ def test_a_failed_call_is_an_error_of_its_message(tmp_path):
 
 
 def test_measured_times_are_those_of_a_sample(tmp_path):
-    spans = (MeasuredSpan("sampling", 0.0, 1.0, 0), MeasuredSpan("waiting", 1.0, 3.5, 1))
-    one = exported(made_attempt(3, "h"))._replace(spans=spans)
+    spans = (Span("sampling", 0.0, 1.0, 0), Span("waiting", 1.0, 3.5, 1))
+    one = exported(replace(made_attempt(3, "h"), spans=spans))
     files = log_of(tmp_path / "x.eval", [one])
     for shown in (files["samples/h_epoch_1.json"], files["summaries.json"][0]):
         assert (shown["total_time"], shown["working_time"]) == (3.5, 1.0)

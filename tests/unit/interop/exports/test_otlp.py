@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
+from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from espalier import __version__
 from espalier.records import ToolSpec
-from espalier.records.episodes import EpisodePlace, MeasuredSpan
+from espalier.records.episodes import EpisodePlace
+from espalier.records.spans import Span
 from espalier.records.trajectory import FinishReason
 from espalier_interop.exports.otlp import otlp_rows
 from espalier_interop.exports.turns import ExportedTrajectory, exported_turns
@@ -61,7 +62,7 @@ def spans_of(one):
         for name in ("traceId", "spanId", "parentSpanId"):
             if name in span:
                 span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
-    read = json_format.ParseDict(row, TracesData())
+    read = json_format.ParseDict(row, trace_pb2.TracesData())
     return list(read.resource_spans[0].scope_spans[0].spans)
 
 
@@ -139,14 +140,14 @@ def test_spans_keep_their_order_and_end_when_recorded():
 def test_measured_times_are_those_of_the_spans():
     one = exported(trajectory(1, "x", "Paris"))
     spans = (
-        MeasuredSpan("other", 0.0, 0.25, None),
-        MeasuredSpan("sampling", 0.25, 1.0, 0),
-        MeasuredSpan("tools", 1.0, 1.5, 0),
-        MeasuredSpan("waiting", 1.5, 2.0, 1),
-        MeasuredSpan("sampling", 2.0, 3.0, 1),
-        MeasuredSpan("scoring", 3.0, 4.0, 1),
+        Span("other", 0.0, 0.25, None),
+        Span("sampling", 0.25, 1.0, 0),
+        Span("tools", 1.0, 1.5, 0),
+        Span("waiting", 1.5, 2.0, 1),
+        Span("sampling", 2.0, 3.0, 1),
+        Span("scoring", 3.0, 4.0, 1),
     )
-    root, *children = spans_of(one._replace(spans=spans))
+    root, *children = spans_of(one._replace(trajectory=replace(one.trajectory, spans=spans)))
     end_ns = 1_796_000_000_250_000_000
     assert (root.end_time_unix_nano - root.start_time_unix_nano) == 4_000_000_000
     found = [
@@ -162,8 +163,8 @@ def test_measured_times_are_those_of_the_spans():
 
 def test_times_that_miss_a_call_give_only_the_order():
     one = exported(trajectory(1, "x", "Paris"))
-    spans = (MeasuredSpan("sampling", 0.0, 1.0, 0), MeasuredSpan("sampling", 2.0, 3.0, 1))
-    root, *children = spans_of(one._replace(spans=spans))
+    spans = (Span("sampling", 0.0, 1.0, 0), Span("sampling", 2.0, 3.0, 1))
+    root, *children = spans_of(one._replace(trajectory=replace(one.trajectory, spans=spans)))
     assert attributes(root)["espalier.times"] == "order"
     assert root.end_time_unix_nano - root.start_time_unix_nano == 1000 * len(children)
 
@@ -172,7 +173,7 @@ def test_a_lost_attempt_is_an_error_and_was_not_evaluated():
     messages = made_attempt(0).messages
     lost = make_trajectory(messages=messages, reward={}, finish_reason=FinishReason.TIMEOUT)
     root, *_ = spans_of(exported(lost))
-    assert root.status.code == Status.STATUS_CODE_ERROR
+    assert root.status.code == trace_pb2.Status.STATUS_CODE_ERROR
     assert attributes(root)["error.type"] == "timeout"
     assert not root.events
 
@@ -195,10 +196,10 @@ def test_a_failed_call_is_an_error_of_its_span(exists, kind):
     failed = (replace(attempt.tool_results[0], succeeded=False, exists=exists),)
     spans = spans_of(exported(replace(attempt, tool_results=failed)))
     (tool,) = (span for span in spans if span.name.startswith("execute_tool"))
-    assert tool.status.code == Status.STATUS_CODE_ERROR
+    assert tool.status.code == trace_pb2.Status.STATUS_CODE_ERROR
     assert attributes(tool)["error.type"] == kind
     assert attributes(tool)["gen_ai.tool.call.result"] == "failed"
-    assert tool.kind == Span.SPAN_KIND_INTERNAL
+    assert tool.kind == trace_pb2.Span.SPAN_KIND_INTERNAL
 
 
 def test_an_attempt_in_which_nothing_was_written_has_no_trace():
