@@ -108,11 +108,17 @@ class TaskPool:
         if self._predictor is not None:
             self._predictor.add(tasks)
 
-    def quarantine(self, task_ids: Iterable[str]) -> None:
-        """Draw these tasks, and no others, no more; all but the last two may be named."""
+    def quarantine(self, task_ids: Iterable[str]) -> bool:
+        """Draw these tasks, and no others, no more.
+
+        Returns:
+            Whether that was done: not where fewer than two others would be left.
+        """
         named = frozenset(task_ids)
-        if len(self._tasks) - len(named & self._tasks.keys()) > 1:
+        can_be = len(self._tasks) - len(named & self._tasks.keys()) > 1
+        if can_be:
             self._quarantined = named
+        return can_be
 
     def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
         """Record a group of rollouts."""

@@ -172,7 +172,13 @@ def test_drawn_tasks_get_other_names():
 def test_a_quarantined_task_is_not_drawn_until_released():
     pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig())
     rng = random.Random(0)
-    pool.quarantine(["a"])
+    assert pool.quarantine(["a"])
     assert {task.task_id for task in pool.draw(3, rng)} == {"b", "c"}
-    pool.quarantine([])
+    assert pool.quarantine([])
     assert len(pool.draw(3, rng)) == 3
+
+
+def test_a_quarantine_that_leaves_one_task_is_refused():
+    pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig())
+    assert not pool.quarantine(["a", "b"])
+    assert len(pool.draw(3, random.Random(0))) == 3

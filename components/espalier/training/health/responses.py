@@ -71,8 +71,8 @@ class Controls(Protocol):
         """Multiply the learning rate of the policy's schedule by `scale` from now on."""
         ...
 
-    def quarantine(self, task_ids: Sequence[str]) -> None:
-        """Draw these tasks, and no others, no more."""
+    def quarantine(self, task_ids: Sequence[str]) -> bool:
+        """Draw these tasks, and no others, no more; returns False where too few would be left."""
         ...
 
     def return_to_best(self) -> None:
@@ -87,18 +87,21 @@ class Trial:
     detector: str
     action: str
     step: int
-    task_ids: tuple[str, ...] = ()
-    """Those that it quarantined."""
 
 
 @dataclass
 class _State:
     rate_scale: float = 1.0
-    quarantined: list[str] = field(default_factory=list)
+    quarantined: dict[str, list[str]] = field(default_factory=dict)
+    """Detector -> the tasks that it has taken out; a task may be of several."""
     trials: list[Trial] = field(default_factory=list)
     tried: dict[str, int] = field(default_factory=dict)
     """Detector -> how many of its responses were taken."""
     stopped: str = ""
+
+    def quarantined_ids(self) -> list[str]:
+        """Return the tasks that any detector has taken out, each once."""
+        return list(dict.fromkeys(one for ids in self.quarantined.values() for one in ids))
 
 
 class Responder:
@@ -148,10 +151,10 @@ class Responder:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint, and set the controls accordingly."""
-        trials = [Trial(**{**it, "task_ids": tuple(it["task_ids"])}) for it in state["trials"]]
+        trials = [Trial(**trial) for trial in state["trials"]]
         self._state = _State(**{**state, "trials": trials})
         self._controls.scale_rate(self._state.rate_scale)
-        self._controls.quarantine(self._state.quarantined)
+        self._controls.quarantine(self._state.quarantined_ids())
 
     def _take(self, notice: Notice, sampled: Sequence[Trajectory]) -> list[Notice]:
         """Take the next response to a detector, if it has one left and none is on trial."""
@@ -161,12 +164,11 @@ class Responder:
         left = RESPONSES.get(name, ())[state.tried.get(name, 0) :]
         for action in left:
             state.tried[name] = state.tried.get(name, 0) + 1
-            task_ids = self._tasks_at_fault(name, sampled) if action == QUARANTINED else ()
-            if action == QUARANTINED and not task_ids:
+            said = self._act(action, notice, sampled)
+            if not said:
                 continue
             if action != STOPPED:
-                state.trials.append(Trial(name, action, notice.step, task_ids))
-            said = self._act(action, notice, task_ids)
+                state.trials.append(Trial(name, action, notice.step))
             return [self._done(notice, notice.step, action, said)]
         return []
 
@@ -176,17 +178,24 @@ class Responder:
         found = [group[0].task_id for group in groups if _AT_FAULT[name](group)]
         return tuple(found) if len(found) <= _MOST_QUARANTINED * len(groups) else ()
 
-    def _act(self, action: str, notice: Notice, task_ids: Sequence[str]) -> str:
-        """Do it, and return what was done."""
+    def _quarantine(self, name: str, sampled: Sequence[Trajectory]) -> str:
+        """Take out the tasks that show what a detector told; returns "" where none can be."""
+        state, task_ids = self._state, self._tasks_at_fault(name, sampled)
+        state.quarantined[name] = list(task_ids)
+        if not task_ids or not self._controls.quarantine(state.quarantined_ids()):
+            del state.quarantined[name]
+            return ""
+        return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
+
+    def _act(self, action: str, notice: Notice, sampled: Sequence[Trajectory]) -> str:
+        """Do it, and return what was done; "" where it cannot be done."""
         state = self._state
         if action == LOWERED_RATE:
             state.rate_scale *= _RATE_FACTOR
             self._controls.scale_rate(state.rate_scale)
             return f"the learning rate is {state.rate_scale:g} of its schedule"
         if action == QUARANTINED:
-            state.quarantined += [one for one in task_ids if one not in state.quarantined]
-            self._controls.quarantine(state.quarantined)
-            return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
+            return self._quarantine(notice.detector, sampled)
         if action == RETURNED:
             self._controls.return_to_best()
             return "the weights are those of the best dev score again"
@@ -201,8 +210,8 @@ class Responder:
             self._controls.scale_rate(state.rate_scale)
             return True
         if trial.action == QUARANTINED:
-            state.quarantined = [t for t in state.quarantined if t not in trial.task_ids]
-            self._controls.quarantine(state.quarantined)
+            del state.quarantined[trial.detector]
+            self._controls.quarantine(state.quarantined_ids())
             return True
         return False  # the weights that were left are gone
 

@@ -25,9 +25,9 @@ class LoopControls:
         """Multiply the policy's learning rate."""
         self._update.updater.rate_scale = scale
 
-    def quarantine(self, task_ids: Sequence[str]) -> None:
-        """Draw these tasks no more."""
-        self._pool.quarantine(task_ids)
+    def quarantine(self, task_ids: Sequence[str]) -> bool:
+        """Draw these tasks no more, if two others are left."""
+        return self._pool.quarantine(task_ids)
 
     def return_to_best(self) -> None:
         """Load and publish the weights of the best dev score; the optimizer's moments are lost.

@@ -11,14 +11,16 @@ from tests.unit.training.health.test_rules import FAULTS, ONSET, history
 class Recorded:
     """Controls that only keep what they were told."""
 
-    def __init__(self):
+    def __init__(self, *, can_quarantine=True):
         self.told = []
+        self._can_quarantine = can_quarantine
 
     def scale_rate(self, scale):
         self.told.append(("rate", scale))
 
     def quarantine(self, task_ids):
         self.told.append(("quarantine", tuple(task_ids)))
+        return self._can_quarantine
 
     def return_to_best(self):
         self.told.append(("best",))
@@ -28,9 +30,9 @@ FIRST = ONSET + 5
 """Step at which a share of clipped tokens is told."""
 
 
-def acting(rows, sampled=(), state=None, done=0):
+def acting(rows, sampled=(), state=None, done=0, controls=None):
     """Notices of the rows after `done`, the controls, and the responder."""
-    monitor, controls = HealthMonitor(new_detectors(), lambda: 0.0), Recorded()
+    monitor, controls = HealthMonitor(new_detectors(), lambda: 0.0), controls or Recorded()
     responder = Responder(monitor, controls)
     monitor.replay(rows[:done])
     if state is not None:
@@ -88,6 +90,34 @@ def test_a_verifier_that_contradicts_itself_everywhere_is_no_tasks_fault():
     found, controls, _ = acting(history(changed=FAULTS["disputed"], steps=20), sampled)
     assert actions(found) == []
     assert controls.told == []
+
+
+def test_undoing_one_quarantine_keeps_anothers_tasks():
+    faults = FAULTS["disputed"] | FAULTS["scattered"]
+    rows = history(changed=faults, steps=20) + history(changed=FAULTS["scattered"])[20:]
+    sampled = (
+        group("both", 1, 0) + [make_trajectory("both", outcome=1, answer="y")] + group("c", 1, 1)
+        + [make_trajectory("other", outcome=1, answer=answer) for answer in "xy"] + group("d", 0, 0)
+    )  # fmt: skip
+    found, controls, _ = acting(rows, sampled)
+    told = [(one.detector, one.action) for one in found if one.action]
+    assert told[:3] == [
+        ("disputed", "quarantined_task"),
+        ("scattered", "quarantined_task"),
+        ("scattered", "undone"),
+    ]
+    assert [tuple(sorted(names)) for _, names in controls.told] == [
+        ("both",),
+        ("both", "other"),
+        ("both",),
+    ]
+
+
+def test_a_pool_too_small_for_a_quarantine_gets_the_next_response():
+    sampled = [make_trajectory("a", outcome=1, answer=answer) for answer in "xy"] + group("b", 0, 0)
+    rows = history(changed=FAULTS["scattered"], steps=20)
+    found, _, _ = acting(rows, sampled, controls=Recorded(can_quarantine=False))
+    assert [one.action for one in found if one.action] == ["stopped"]
 
 
 @pytest.mark.parametrize(
