@@ -46,7 +46,7 @@ def main() -> None:
 
 def print_cost(out: Path) -> None:
     """Print the share of a step that detection takes."""
-    from tests.benchmarks.failures.runs import measured_cost
+    from tests.benchmarks.failures.training import measured_cost
 
     cost = measured_cost(out)
     share = (cost.attempt_figures + cost.detectors) / cost.step
@@ -58,8 +58,8 @@ def print_cost(out: Path) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train the missing runs in turn, seed by seed, so that an early end leaves every kind."""
-    from tests.benchmarks.failures.kinds import KINDS
-    from tests.benchmarks.failures.runs import run_one
+    from tests.benchmarks.failures.kinds import KINDS, settings_of
+    from tests.benchmarks.failures.training import run_one
 
     started = time.monotonic()
     for kind, seed in plan(options.kinds or list(KINDS), options.seeds):
@@ -68,7 +68,8 @@ def train(options: argparse.Namespace) -> None:
         if time.monotonic() - started > 60 * options.minutes:
             print("the time is up: the same command goes on", flush=True)
             return
-        path = run_one(kind, seed, options.out)
+        settings = settings_of(kind, seed)
+        path = run_one(kind, seed, options.out, settings=settings, name=f"{kind}-{seed}")
         print(f"{time.strftime('%H:%M:%S')} {path}", flush=True)
 
 

@@ -7,10 +7,11 @@ entry of `DETECTORS`, and its name in `training.health.ignore`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from espalier.config import TrainingConfig
 from espalier.records.step_figures import UNKNOWN_TOOL, UNREAD_CALLS
 from espalier.records.trajectory import Trajectory
 from espalier.training.attempt_figures import (
@@ -126,11 +127,17 @@ class HeldoutGap:
     """Training's share of right attempts rises while the dev questions' falls.
 
     Both are compared with their own beginning: the first six steps, and the highest dev score so
-    far. It speaks where the dev score is below that by `fall` three times in a row while the pass
-    rate is not below its beginning by as much: a few dozen questions fall twice by chance.
+    far. It speaks where the dev score is below that by more than a few questions' noise three times
+    in a row, while the pass rate is not below its beginning by as much. The bound is `deviations`
+    standard errors of the difference of two independent scores, and at least `fall`. The same
+    questions are asked again, so that differences vary less than that; the best of several scores
+    is above their mean, so that it is further from any other.
     """
 
+    questions: int
+    """Dev questions behind a score."""
     fall: float = 0.1
+    deviations: float = 2.5
     name: str = "heldout_gap"
     figure: str = "dev_em"
     key: str = "reward"
@@ -155,7 +162,7 @@ class HeldoutGap:
         gain = median(self._passed[-3:]) - median(self._passed[:6])
         fallen = self._best - dev
         self._best = max(self._best, dev)
-        if not (fallen > self.fall and gain > -self.fall):
+        if not (fallen > self._bound() and gain > -self.fall):
             self._falls = 0
             return None
         if self._falls == 0:
@@ -168,6 +175,12 @@ class HeldoutGap:
             self._since,
             f"dev_em is {dev:.2f}, {self._best:.2f} at its best, while training passes "
             f"{gain:+.2f} against its first steps: the reward pays for something else",
+        )
+
+    def _bound(self) -> float:
+        inside = min(0.9, max(0.1, self._best))
+        return max(
+            self.fall, self.deviations * math.sqrt(2 * inside * (1 - inside) / self.questions)
         )
 
 
@@ -204,6 +217,10 @@ class JudgeAgainstRule:
         return found[0] if found else None
 
 
+Make = Callable[[TrainingConfig], Detector]
+"""Makes the detector for one run."""
+
+
 def _drift(  # noqa: PLR0913 (a row of the table)
     name: str,
     figure: str,
@@ -217,8 +234,8 @@ def _drift(  # noqa: PLR0913 (a row of the table)
     least: float = 0.0,
     missing: float | None = None,
     unless: Callable[[Row, Row], bool] | None = None,
-) -> Callable[[], Detector]:
-    return lambda: Drift(
+) -> Make:
+    return lambda _: Drift(
         name, figure, direction, floor, key, meaning,
         shows=shows, is_log=is_log, least=least, missing=missing, unless=unless,
     )  # fmt: skip
@@ -227,8 +244,21 @@ def _drift(  # noqa: PLR0913 (a row of the table)
 _RATE = "training.optimizer.learning_rate"
 _ENTROPY = "training.algorithm.entropy_coefficient"
 
-DETECTORS: Mapping[str, Callable[[], Detector]] = {
-    "mask_leak": lambda: Beyond(
+
+def _clipped(config: TrainingConfig) -> Detector:
+    """Return a bound where a token's ratio is clipped, and a drift where a whole sequence's is.
+
+    GSPO clips 15 % of the tokens in a healthy run, a hundred times as many as a token's ratio does
+    (arXiv:2507.18071, sec. 5.2): there only a rise says something.
+    """
+    meaning = "one step moves the policy further than the loss trusts"
+    if config.algorithm.loss.clips_sequences:
+        return Drift("clipped", "clipped_share", 1.0, 0.1, _RATE, meaning)
+    return Beyond("clipped", "clipped_share", 0.15, _RATE, meaning, steps=6)
+
+
+DETECTORS: Mapping[str, Make] = {
+    "mask_leak": lambda _: Beyond(
         "mask_leak", "observation_share", 0.0, "training.train_on_observations",
         "tool results are in the loss", severity="critical",
     ),
@@ -243,10 +273,7 @@ DETECTORS: Mapping[str, Callable[[], Detector]] = {
     "kl": _drift(
         "kl", "kl", 1, 0.05, "training.algorithm.kl", "the policy leaves its reference",
     ),
-    "clipped": lambda: Beyond(
-        "clipped", "clipped_share", 0.15, _RATE,
-        "one step moves the policy further than the loss trusts", steps=6,
-    ),
+    "clipped": _clipped,
     "grad_norm": _drift(
         "grad_norm", "grad_norm", 1, 0.6, "training.optimizer.max_grad_norm",
         "updates follow few tokens", is_log=True,
@@ -308,7 +335,7 @@ DETECTORS: Mapping[str, Callable[[], Detector]] = {
         "silent_groups", "silent_groups_share", 1, 0.08, "policy.dialect",
         "no call of a whole group was read", shows=_is_silent,
     ),
-    "equal_outcomes": lambda: Beyond(
+    "equal_outcomes": lambda _: Beyond(
         "equal_outcomes", "equal_outcomes_share", 0.96, "curriculum.pass_rate_band",
         "attempts at a task are all right or all wrong, and teach nothing", steps=3,
     ),
@@ -326,7 +353,7 @@ DETECTORS: Mapping[str, Callable[[], Detector]] = {
         "wrong attempts earn more: a term or a judge pays for something else",
         shows=_is_paid_though_wrong,
     ),
-    "staleness": lambda: Beyond(
+    "staleness": lambda _: Beyond(
         "staleness", "staleness_mean", 4.0, "training.replay.max_staleness",
         "trajectories are much older than the weights", steps=2,
     ),
@@ -334,13 +361,14 @@ DETECTORS: Mapping[str, Callable[[], Detector]] = {
         "tasks_left", "kept_tasks", -1, 0.4, "curriculum.pass_rate_band",
         "few tasks are left to draw from", is_log=True,
     ),
-    "verdict_shift": VerdictShift,
-    "heldout_gap": HeldoutGap,
-    "rule_against_judge": JudgeAgainstRule,
+    "verdict_shift": lambda _: VerdictShift(),
+    "heldout_gap": lambda config: HeldoutGap(config.dev_questions),
+    "rule_against_judge": lambda _: JudgeAgainstRule(),
 }  # fmt: skip
-"""Name -> makes the detector for one run."""
+"""Detectors by name."""
 
 
-def new_detectors(ignore: Sequence[str] = ()) -> list[Detector]:
-    """Return the detectors of a run, without the ignored ones."""
-    return [make() for name, make in DETECTORS.items() if name not in ignore]
+def new_detectors(config: TrainingConfig) -> list[Detector]:
+    """Return the detectors of a run, without those that its profile ignores."""
+    ignored = config.health.ignore
+    return [make(config) for name, make in DETECTORS.items() if name not in ignored]

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from espalier.config import TrainingConfig
 from espalier.training.health import HealthMonitor, Responder, new_detectors
 from espalier.training.health.responses import RESPONSES, TRIAL_STEPS
 from tests.factories.records import make_trajectory
@@ -32,7 +33,10 @@ FIRST = ONSET + 5
 
 def acting(rows, sampled=(), state=None, done=0, controls=None):
     """Notices of the rows after `done`, the controls, and the responder."""
-    monitor, controls = HealthMonitor(new_detectors(), lambda: 0.0), controls or Recorded()
+    monitor, controls = (
+        HealthMonitor(new_detectors(TrainingConfig()), lambda: 0.0),
+        controls or Recorded(),
+    )
     responder = Responder(monitor, controls)
     monitor.replay(rows[:done])
     if state is not None:
