@@ -7,6 +7,7 @@ from espalier.config import Profile, TrainingConfig
 from espalier.config.training import DetectorName
 from espalier.records.step_figures import step_figure
 from espalier.training.health import DETECTORS, HealthMonitor, new_detectors
+from espalier.training.health.rules import HeldoutGap
 
 START = {
     "pass_rate": 0.5, "reward": 0.55, "entropy": 0.4, "kl": 0.01, "clipped_share": 0.004,
@@ -126,6 +127,20 @@ def test_a_fall_that_few_dev_questions_explain_is_not_told():
     assert heldout_gaps(0.65, dev_questions=300)
     assert not heldout_gaps(0.65, dev_questions=24)
     assert heldout_gaps(0.4, dev_questions=24)
+
+
+def test_dev_scores_without_a_fall_are_rarely_told():
+    rng = random.Random(0)
+    told_runs = 0
+    for _ in range(200):
+        detector = HeldoutGap(questions=24)
+        scores = [sum(rng.random() < 0.7 for _ in range(24)) / 24 for _ in range(13)]
+        rows = [
+            {"step": 2.0 * n, "pass_rate": 0.5, "dev_em": it}
+            for n, it in enumerate(scores, start=1)
+        ]
+        told_runs += any(detector.observe(row) is not None for row in rows)
+    assert told_runs <= 4
 
 
 def clipping(share, since=1, **training):
