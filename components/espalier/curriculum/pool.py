@@ -70,6 +70,7 @@ class TaskPool:
         self._kept: list[str] = list(self._tasks)
         self._others: list[str] = []
         self._quarantined: frozenset[str] = frozenset()
+        self._is_wide = False
         self._rename = rename
         self._describe = describe
         self._kinds: dict[str, tuple[str, ...]] = {}
@@ -120,6 +121,23 @@ class TaskPool:
             self._quarantined = named
         return can_be
 
+    def widen(self) -> bool:
+        """Put all tasks inside the band until `narrow`.
+
+        Returns:
+            Whether that changes what is drawn: not where all are inside, or none is drawn by it.
+        """
+        narrows = self._config.enabled and self._config.draw in ("band", "kinds")
+        has_others = bool(self._others)
+        self._is_wide = True
+        self.refresh()
+        return narrows and has_others
+
+    def narrow(self) -> None:
+        """Put the tasks inside the band whose pass rates the profile asks for."""
+        self._is_wide = False
+        self.refresh()
+
     def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
         """Record a group of rollouts."""
         record = self._records[task_id]
@@ -132,7 +150,7 @@ class TaskPool:
         """Recompute which tasks are inside the band; unchanged if none would be."""
         if not self._config.enabled:
             return
-        low, high = self._config.pass_rate_band
+        low, high = (0.0, 1.0) if self._is_wide else self._config.pass_rate_band
         rates = self.estimates()
         kept = [task_id for task_id in self._tasks if low <= rates[task_id] <= high]
         if kept:

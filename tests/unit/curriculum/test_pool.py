@@ -182,3 +182,17 @@ def test_a_quarantine_that_leaves_one_task_is_refused():
     pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig())
     assert not pool.quarantine(["a", "b"])
     assert len(pool.draw(3, random.Random(0))) == 3
+
+
+def test_a_widened_pool_draws_all_tasks_until_narrowed():
+    pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig(explore_share=0.0))
+    assert not pool.widen()
+    pool.narrow()
+    for name, successes in zip("abc", (0, 4, 8), strict=True):
+        pool.observe(name, attempts=8, successes=successes)
+    pool.refresh()
+    assert pool.kept_ids() == ["b"]
+    assert pool.widen()
+    assert pool.kept_ids() == ["a", "b", "c"]
+    pool.narrow()
+    assert pool.kept_ids() == ["b"]

@@ -23,6 +23,7 @@ from espalier.training.attempt_figures import (
 from espalier.training.health.monitor import HealthMonitor
 
 LOWERED_RATE, QUARANTINED = "lowered_rate", "quarantined_task"
+GATED, WIDENED = "gated", "widened_curriculum"
 RETURNED, STOPPED, UNDONE = "returned_to_best", "stopped", "undone"
 
 TRIAL_STEPS = 8
@@ -36,7 +37,7 @@ RESPONSES: Mapping[str, Sequence[str]] = {
     "mask_leak": (STOPPED,),
     "clipped": _MILD,
     "grad_norm": (LOWERED_RATE,),
-    "head_grad_norm": (LOWERED_RATE,),
+    "head_grad_norm": (GATED, LOWERED_RATE),
     "entropy_rise": _MILD,
     "kl": _MILD,
     "own_task": _MILD,
@@ -48,6 +49,8 @@ RESPONSES: Mapping[str, Sequence[str]] = {
     "paid_though_wrong": (RETURNED, STOPPED),
     "silent_groups": (RETURNED, STOPPED),
     "heldout_gap": (RETURNED, STOPPED),
+    "tasks_left": (WIDENED,),
+    "equal_outcomes": (WIDENED,),
 }
 """Detector -> what is tried, in order. The others only warn: what they tell has no cure in the
 trainer (a tool that fails), or may be what is wanted (longer attempts)."""
@@ -75,6 +78,25 @@ class Controls(Protocol):
         """Draw these tasks, and no others, no more; returns False where too few would be left."""
         ...
 
+    def gate(self) -> bool:
+        """End a step's updates where the gradient of the output head surges over the first one's.
+
+        Returns False where that cannot be: one update a step, or a head that is not trained.
+        """
+        ...
+
+    def ungate(self) -> None:
+        """Make all updates of a step again."""
+        ...
+
+    def widen(self) -> bool:
+        """Draw from all tasks, whatever their pass rates; returns False where that is so."""
+        ...
+
+    def narrow(self) -> None:
+        """Draw by pass rates again, as the profile says."""
+        ...
+
     def return_to_best(self) -> None:
         """Load the weights of the best dev score, and begin the optimizer's moments anew."""
         ...
@@ -92,6 +114,8 @@ class Trial:
 @dataclass
 class _State:
     rate_scale: float = 1.0
+    is_gated: bool = False
+    is_wide: bool = False
     quarantined: dict[str, list[str]] = field(default_factory=dict)
     """Detector -> the tasks that it has taken out; a task may be of several."""
     trials: list[Trial] = field(default_factory=list)
@@ -155,6 +179,10 @@ class Responder:
         self._state = _State(**{**state, "trials": trials})
         self._controls.scale_rate(self._state.rate_scale)
         self._controls.quarantine(self._state.quarantined_ids())
+        if self._state.is_gated:
+            self._controls.gate()
+        if self._state.is_wide:
+            self._controls.widen()
 
     def _take(self, notice: Notice, sampled: Sequence[Trajectory]) -> list[Notice]:
         """Take the next response to a detector, if it has one left and none is on trial."""
@@ -187,6 +215,21 @@ class Responder:
             return ""
         return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
 
+    def _gate(self) -> str:
+        if self._state.is_gated or not self._controls.gate():
+            return ""
+        self._state.is_gated = True
+        return "a step's updates end where the gradient of the output head surges"
+
+    def _widen(self) -> str:
+        if self._state.is_wide:
+            return ""
+        if not self._controls.widen():
+            self._controls.narrow()
+            return ""
+        self._state.is_wide = True
+        return "tasks of all pass rates are drawn"
+
     def _act(self, action: str, notice: Notice, sampled: Sequence[Trajectory]) -> str:
         """Do it, and return what was done; "" where it cannot be done."""
         state = self._state
@@ -196,6 +239,10 @@ class Responder:
             return f"the learning rate is {state.rate_scale:g} of its schedule"
         if action == QUARANTINED:
             return self._quarantine(notice.detector, sampled)
+        if action == GATED:
+            return self._gate()
+        if action == WIDENED:
+            return self._widen()
         if action == RETURNED:
             self._controls.return_to_best()
             return "the weights are those of the best dev score again"
@@ -212,6 +259,14 @@ class Responder:
         if trial.action == QUARANTINED:
             del state.quarantined[trial.detector]
             self._controls.quarantine(state.quarantined_ids())
+            return True
+        if trial.action == GATED:
+            state.is_gated = False
+            self._controls.ungate()
+            return True
+        if trial.action == WIDENED:
+            state.is_wide = False
+            self._controls.narrow()
             return True
         return False  # the weights that were left are gone
 
