@@ -185,7 +185,8 @@ def test_a_quarantine_that_leaves_one_task_is_refused():
 
 
 def test_a_widened_pool_draws_all_tasks_until_narrowed():
-    pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig(explore_share=0.0))
+    config = CurriculumConfig(pass_rate_band=(0.2, 0.8))
+    pool = TaskPool([make_task(name) for name in "abc"], config)
     assert not pool.widen()
     pool.narrow()
     for name, successes in zip("abc", (0, 4, 8), strict=True):
