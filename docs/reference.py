@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from espalier.algorithms.presets import PRESETS
 from espalier.chain import CHAIN
 from espalier.cli import command_line
-from espalier.config import Profile
+from espalier.config import Profile, TrainingConfig
 from espalier.config.environment import family_class
 from espalier.records.step_figures import STEP_FIGURES, Per
 from espalier.training.health import DETECTORS
@@ -114,7 +114,7 @@ def detectors() -> str:
     """Every health detector: the column it watches, what it tells, and the key to look at."""
     rows = []
     for name, make in DETECTORS.items():
-        it = make()
+        it = make(TrainingConfig())
         said = getattr(it, "meaning", None) or (type(it).__doc__ or "").split("\n")[0].rstrip(".")
         rows.append((f"`{name}`", f"`{it.figure}`", said, f"`{it.key}`"))
     return markdown_table(("detector", "column", "what it tells", "key to look at"), rows)

@@ -70,6 +70,7 @@ class TaskPool:
         self._kept: list[str] = list(self._tasks)
         self._others: list[str] = []
         self._quarantined: frozenset[str] = frozenset()
+        self._is_wide = False
         self._rename = rename
         self._describe = describe
         self._kinds: dict[str, tuple[str, ...]] = {}
@@ -108,11 +109,34 @@ class TaskPool:
         if self._predictor is not None:
             self._predictor.add(tasks)
 
-    def quarantine(self, task_ids: Iterable[str]) -> None:
-        """Draw these tasks, and no others, no more; all but the last two may be named."""
+    def quarantine(self, task_ids: Iterable[str]) -> bool:
+        """Draw these tasks, and no others, no more.
+
+        Returns:
+            Whether that was done: not where fewer than two others would be left.
+        """
         named = frozenset(task_ids)
-        if len(self._tasks) - len(named & self._tasks.keys()) > 1:
+        can_be = len(self._tasks) - len(named & self._tasks.keys()) > 1
+        if can_be:
             self._quarantined = named
+        return can_be
+
+    def widen(self) -> bool:
+        """Put all tasks inside the band until `narrow`.
+
+        Returns:
+            Whether that changes what is drawn: not where all are inside, or none is drawn by it.
+        """
+        narrows = self._config.enabled and self._config.draw in ("band", "kinds")
+        has_others = bool(self._others)
+        self._is_wide = True
+        self.refresh()
+        return narrows and has_others
+
+    def narrow(self) -> None:
+        """Put the tasks inside the band whose pass rates the profile asks for."""
+        self._is_wide = False
+        self.refresh()
 
     def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
         """Record a group of rollouts."""
@@ -126,7 +150,7 @@ class TaskPool:
         """Recompute which tasks are inside the band; unchanged if none would be."""
         if not self._config.enabled:
             return
-        low, high = self._config.pass_rate_band
+        low, high = (0.0, 1.0) if self._is_wide else self._config.pass_rate_band
         rates = self.estimates()
         kept = [task_id for task_id in self._tasks if low <= rates[task_id] <= high]
         if kept:

@@ -278,6 +278,12 @@ STEP_FIGURES = {
     "skipped_updates": StepFigure(
         "updates of policy and critic whose gradient was not finite", "updates", Per.STEP
     ),
+    "gated": StepFigure(
+        "1 where a surge of the head's gradient ended the step's updates, else 0; only while a "
+        "response to a health notice watches it",
+        "steps",
+        Per.STEP,
+    ),
     "update_tokens": StepFigure(
         "tokens of the trajectories that went through the policy, forwards and backwards; each "
         "epoch counts them again",

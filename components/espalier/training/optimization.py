@@ -57,6 +57,10 @@ class Updater:
         """Begin the optimizer's moments anew, for weights that another update left."""
         self.optimizer.state.clear()
 
+    def discard(self) -> None:
+        """Clear the accumulated gradient without an update."""
+        self.optimizer.zero_grad(set_to_none=True)
+
     def apply(self, step: int) -> float:
         """Clip the accumulated gradient, update at `step`'s learning rate, clear the gradient.
 
@@ -82,7 +86,7 @@ class Updater:
         else:
             self.skipped += 1
             self.skipped_in_a_row += 1
-        self.optimizer.zero_grad(set_to_none=True)
+        self.discard()
         if self.skipped_in_a_row >= self._config.max_skipped_updates:
             raise TrainingError(
                 f"step {step + 1}: {self.skipped_in_a_row} optimizer updates in a row had a "

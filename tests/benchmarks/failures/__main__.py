@@ -26,6 +26,11 @@ def main() -> None:
     run.add_argument("--out", type=Path, default=OUT)
     score = commands.add_parser("score", help="print the table of detection")
     score.add_argument("--out", type=Path, default=OUT)
+    rescue = commands.add_parser("rescue", help="train the same with responses, and compare")
+    rescue.add_argument("--kinds", nargs="*", help="names of kinds; default: all")
+    rescue.add_argument("--seeds", nargs="*", type=int, default=[0, 1])
+    rescue.add_argument("--minutes", type=float, default=40.0, help="0 trains nothing")
+    rescue.add_argument("--out", type=Path, default=OUT)
     cost = commands.add_parser("cost", help="measure what detection takes of a step")
     cost.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
@@ -40,13 +45,15 @@ def main() -> None:
     prepare_torch(1)
     if options.command == "run":
         train(options)
+    elif options.command == "rescue":
+        train_and_compare(options)
     else:
         print_cost(options.out)
 
 
 def print_cost(out: Path) -> None:
     """Print the share of a step that detection takes."""
-    from tests.benchmarks.failures.runs import measured_cost
+    from tests.benchmarks.failures.training import measured_cost
 
     cost = measured_cost(out)
     share = (cost.attempt_figures + cost.detectors) / cost.step
@@ -58,8 +65,8 @@ def print_cost(out: Path) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train the missing runs in turn, seed by seed, so that an early end leaves every kind."""
-    from tests.benchmarks.failures.kinds import KINDS
-    from tests.benchmarks.failures.runs import run_one
+    from tests.benchmarks.failures.kinds import KINDS, settings_of
+    from tests.benchmarks.failures.training import run_one
 
     started = time.monotonic()
     for kind, seed in plan(options.kinds or list(KINDS), options.seeds):
@@ -68,8 +75,26 @@ def train(options: argparse.Namespace) -> None:
         if time.monotonic() - started > 60 * options.minutes:
             print("the time is up: the same command goes on", flush=True)
             return
-        path = run_one(kind, seed, options.out)
+        settings = settings_of(kind, seed)
+        path = run_one(kind, seed, options.out, settings=settings, name=f"{kind}-{seed}")
         print(f"{time.strftime('%H:%M:%S')} {path}", flush=True)
+
+
+def train_and_compare(options: argparse.Namespace) -> None:
+    """Train what the comparison of acting runs misses, and print it."""
+    from tests.benchmarks.failures.kinds import KINDS
+    from tests.benchmarks.failures.rescue import missing, report
+    from tests.benchmarks.failures.training import run_one
+
+    started = time.monotonic()
+    runs = plan(options.kinds or list(KINDS), options.seeds)
+    for one in missing(options.out, runs):
+        if time.monotonic() - started > 60 * options.minutes:
+            print("the time is up: the same command goes on", flush=True)
+            break
+        path = run_one(one.kind, one.seed, options.out, settings=one.settings, name=one.name)
+        print(f"{time.strftime('%H:%M:%S')} {path}", flush=True)
+    report(options.out, runs)
 
 
 def plan(kinds: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:

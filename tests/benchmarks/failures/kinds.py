@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from espalier.config import TrainingConfig
+
 if TYPE_CHECKING:  # scoring kept histories needs no torch
     from espalier.curriculum.pool import TaskPool
     from espalier.records import Task
@@ -22,6 +24,10 @@ if TYPE_CHECKING:  # scoring kept histories needs no torch
 
 ONSET = 9
 """Step from which a kind with an onset acts: eight steps are healthy."""
+
+
+DEV_QUESTIONS = 24
+"""Half of the world's facts."""
 
 
 class Clock:
@@ -205,6 +211,12 @@ HEALTHY: Sequence[Mapping[str, Any]] = (
 def settings_of(kind: str, seed: int) -> dict[str, Any]:
     """Return keys of [training] for a run."""
     return dict(HEALTHY[seed % len(HEALTHY)] if kind == "healthy" else KINDS[kind].settings)
+
+
+def config_of(kind: str, seed: int) -> TrainingConfig:
+    """Return [training] of a run, as far as its detectors ask."""
+    settings = settings_of(kind, seed) | {"dev_questions": DEV_QUESTIONS}
+    return TrainingConfig.model_validate(settings)
 
 
 # ------------------------------------------------------------------------------ wiring

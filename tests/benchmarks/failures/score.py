@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from espalier.training.health import HealthMonitor, new_detectors
 from espalier.training.health.detector import Drift
+from tests.benchmarks.failures.kinds import KINDS, config_of
 from tests.benchmarks.failures.runs import History, kept_histories
 
 WITHIN = 10
@@ -40,7 +41,7 @@ Watch = Callable[[History], list[Flag]]
 
 def by_detectors(history: History) -> list[Flag]:
     """Return what this repository's detectors flag."""
-    monitor = HealthMonitor(new_detectors(), lambda: 0.0)
+    monitor = HealthMonitor(new_detectors(config_of(history.kind, history.seed)), lambda: 0.0)
     return [
         Flag(notice.detector, notice.step, notice.since_step)
         for row in history.rows
@@ -123,8 +124,6 @@ def _is_of(flag: Flag, onset: int) -> bool:
 
 def held_back(history: History) -> bool:
     """Return whether a run set no threshold: odd seeds, and every second kind."""
-    from tests.benchmarks.failures.kinds import KINDS
-
     place = list(KINDS).index(history.kind)
     if history.kind == "healthy":
         return history.seed % 2 == 1

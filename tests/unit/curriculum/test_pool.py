@@ -172,7 +172,28 @@ def test_drawn_tasks_get_other_names():
 def test_a_quarantined_task_is_not_drawn_until_released():
     pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig())
     rng = random.Random(0)
-    pool.quarantine(["a"])
+    assert pool.quarantine(["a"])
     assert {task.task_id for task in pool.draw(3, rng)} == {"b", "c"}
-    pool.quarantine([])
+    assert pool.quarantine([])
     assert len(pool.draw(3, rng)) == 3
+
+
+def test_a_quarantine_that_leaves_one_task_is_refused():
+    pool = TaskPool([make_task(name) for name in "abc"], CurriculumConfig())
+    assert not pool.quarantine(["a", "b"])
+    assert len(pool.draw(3, random.Random(0))) == 3
+
+
+def test_a_widened_pool_draws_all_tasks_until_narrowed():
+    config = CurriculumConfig(pass_rate_band=(0.2, 0.8))
+    pool = TaskPool([make_task(name) for name in "abc"], config)
+    assert not pool.widen()
+    pool.narrow()
+    for name, successes in zip("abc", (0, 4, 8), strict=True):
+        pool.observe(name, attempts=8, successes=successes)
+    pool.refresh()
+    assert pool.kept_ids() == ["b"]
+    assert pool.widen()
+    assert pool.kept_ids() == ["a", "b", "c"]
+    pool.narrow()
+    assert pool.kept_ids() == ["b"]

@@ -6,7 +6,9 @@ import pytest
 
 from espalier.records import NullTracker
 from espalier.records.notices import read_notices
+from espalier.training.health.responses import RESPONSES
 from espalier.training.rl.step_streams import StepStreams
+from espalier.training.rl.update import HeadGate
 from tests.factories.rl_loops import HOPELESS, changed, loop_of, same_weights
 from tests.factories.training import Interrupted, InterruptingTracker
 
@@ -77,14 +79,17 @@ def restless():
     return changed(**settings, health={"response": "act"})
 
 
-def test_a_lowered_rate_is_the_same_after_a_resume(warm, tmp_path):
+@pytest.mark.parametrize("action", ["lowered_rate", "gated"])
+def test_a_response_is_the_same_after_a_resume(warm, tmp_path, monkeypatch, action):
+    monkeypatch.setitem(RESPONSES, "clipped", (action,))
+    monkeypatch.setattr(HeadGate, "SURGE", 0.0)  # every update after the first is a surge
     _, unbroken = run_written(warm, tmp_path / "unbroken", profile=restless())
     loop, _ = written_loop(warm, tmp_path / "broken", restless())
     with pytest.raises(Interrupted):
         loop.run(InterruptingTracker(7))
     _, resumed = run_written(warm, tmp_path / "broken", profile=restless())
     notices = notices_in(tmp_path / "unbroken")
-    assert "lowered_rate" in [notice.action for notice in notices]
+    assert action in [notice.action for notice in notices]
     assert notices_in(tmp_path / "broken") == notices
     assert same_weights(unbroken, resumed)
 

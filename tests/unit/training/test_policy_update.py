@@ -16,6 +16,7 @@ from espalier.training.rl.assessment import (
     start_warning,
 )
 from espalier.training.rl.rows import Group, dense_rows, learning_batch
+from espalier.training.rl.update import HeadGate
 from espalier.training.scoring import ScoreRequest, score
 from tests.factories.training import PROFILE, TASKS, warm_policy, warm_roller
 from tests.factories.training_episodes import layout, make_update, mixed_groups, step_of
@@ -171,6 +172,26 @@ def test_a_minibatch_with_a_broken_gradient_is_skipped_and_counted(policy, group
     assert {int(state["step"]) for state in update.updater.optimizer.state.values()} == {1}
 
 
+def test_a_surge_in_the_head_ends_the_steps_updates(policy, groups, monkeypatch):
+    monkeypatch.setattr(HeadGate, "SURGE", 0.0)  # every update after the first is a surge
+    profile = _profile(minibatches=3, epochs=2)
+    start = cloned_weights(policy.model)
+    kept = {}
+    for gated in (False, True):
+        policy.model.load_state_dict(start)
+        update, _ = make_update(policy.model, profile)
+        update.head_gate.is_on = gated
+        figures = _apply(update, profile, groups)
+        kept[gated] = figures.get("gated"), {int(s["step"]) for s in _states(update)}
+    assert kept == {False: (None, {6}), True: (1.0, {1})}
+
+
+def _states(update):
+    """Optimizer state of every weight."""
+    return update.updater.optimizer.state.values()
+
+
+@pytest.mark.slow
 def test_policy_updates_skipped_in_a_row_stop_the_run(policy, groups):
     profile = _profile(minibatches=2, optimizer={"max_skipped_updates": 4})
     policy.model.get_input_embeddings().weight.register_hook(lambda gradient: gradient * math.nan)

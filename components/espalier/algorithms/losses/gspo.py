@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ class Gspo(PolicyLossRule):
     on its own token. With the aggregation `row_mean_token_sum` this is LUSPO (arXiv:2602.05261).
     """
 
+    clips_sequences: ClassVar[bool] = True
     name: Literal["gspo"] = "gspo"
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
     """The ratio of a sequence is clipped below 1 - clip_low. Sec. 5.1 of the paper: a mean

@@ -34,6 +34,8 @@ class PolicyLossRule(AlgorithmRule):
     """The aggregation that its formula implies; None leaves the choice to the profile."""
     has_ratio: ClassVar[bool] = True
     """Whether an importance ratio corrects for a policy that was another when it sampled."""
+    clips_sequences: ClassVar[bool] = False
+    """Whether its clip is on one ratio for a whole sequence, of which many leave a usual range."""
     takes_weights: ClassVar[bool] = True
     """Whether `importance_weights_BT` may be combined with the rule's own ratio."""
 

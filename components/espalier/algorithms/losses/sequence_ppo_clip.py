@@ -19,6 +19,7 @@ class SequencePpoClip(PolicyLossRule):
     enter by their mean over the sequence.
     """
 
+    clips_sequences: ClassVar[bool] = True
     fixed_aggregation: ClassVar[Aggregation | None] = "row_mean_token_mean"
     name: Literal["sequence_ppo_clip"] = "sequence_ppo_clip"
     clip_low: float = Field(default=0.2, gt=0, lt=1)

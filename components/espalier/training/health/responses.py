@@ -23,6 +23,7 @@ from espalier.training.attempt_figures import (
 from espalier.training.health.monitor import HealthMonitor
 
 LOWERED_RATE, QUARANTINED = "lowered_rate", "quarantined_task"
+GATED, WIDENED = "gated", "widened_curriculum"
 RETURNED, STOPPED, UNDONE = "returned_to_best", "stopped", "undone"
 
 TRIAL_STEPS = 8
@@ -36,7 +37,7 @@ RESPONSES: Mapping[str, Sequence[str]] = {
     "mask_leak": (STOPPED,),
     "clipped": _MILD,
     "grad_norm": (LOWERED_RATE,),
-    "head_grad_norm": (LOWERED_RATE,),
+    "head_grad_norm": (GATED, LOWERED_RATE),
     "entropy_rise": _MILD,
     "kl": _MILD,
     "own_task": _MILD,
@@ -48,6 +49,8 @@ RESPONSES: Mapping[str, Sequence[str]] = {
     "paid_though_wrong": (RETURNED, STOPPED),
     "silent_groups": (RETURNED, STOPPED),
     "heldout_gap": (RETURNED, STOPPED),
+    "tasks_left": (WIDENED,),
+    "equal_outcomes": (WIDENED,),
 }
 """Detector -> what is tried, in order. The others only warn: what they tell has no cure in the
 trainer (a tool that fails), or may be what is wanted (longer attempts)."""
@@ -71,8 +74,27 @@ class Controls(Protocol):
         """Multiply the learning rate of the policy's schedule by `scale` from now on."""
         ...
 
-    def quarantine(self, task_ids: Sequence[str]) -> None:
-        """Draw these tasks, and no others, no more."""
+    def quarantine(self, task_ids: Sequence[str]) -> bool:
+        """Draw these tasks, and no others, no more; returns False where too few would be left."""
+        ...
+
+    def gate(self) -> bool:
+        """End a step's updates where the gradient of the output head surges over the first one's.
+
+        Returns False where that cannot be: one update a step, or a head that is not trained.
+        """
+        ...
+
+    def ungate(self) -> None:
+        """Make all updates of a step again."""
+        ...
+
+    def widen(self) -> bool:
+        """Draw from all tasks, whatever their pass rates; returns False where that is so."""
+        ...
+
+    def narrow(self) -> None:
+        """Draw by pass rates again, as the profile says."""
         ...
 
     def return_to_best(self) -> None:
@@ -87,18 +109,23 @@ class Trial:
     detector: str
     action: str
     step: int
-    task_ids: tuple[str, ...] = ()
-    """Those that it quarantined."""
 
 
 @dataclass
 class _State:
     rate_scale: float = 1.0
-    quarantined: list[str] = field(default_factory=list)
+    is_gated: bool = False
+    is_wide: bool = False
+    quarantined: dict[str, list[str]] = field(default_factory=dict)
+    """Detector -> the tasks that it has taken out; a task may be of several."""
     trials: list[Trial] = field(default_factory=list)
     tried: dict[str, int] = field(default_factory=dict)
     """Detector -> how many of its responses were taken."""
     stopped: str = ""
+
+    def quarantined_ids(self) -> list[str]:
+        """Return the tasks that any detector has taken out, each once."""
+        return list(dict.fromkeys(one for ids in self.quarantined.values() for one in ids))
 
 
 class Responder:
@@ -148,10 +175,14 @@ class Responder:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint, and set the controls accordingly."""
-        trials = [Trial(**{**it, "task_ids": tuple(it["task_ids"])}) for it in state["trials"]]
+        trials = [Trial(**trial) for trial in state["trials"]]
         self._state = _State(**{**state, "trials": trials})
         self._controls.scale_rate(self._state.rate_scale)
-        self._controls.quarantine(self._state.quarantined)
+        self._controls.quarantine(self._state.quarantined_ids())
+        if self._state.is_gated:
+            self._controls.gate()
+        if self._state.is_wide:
+            self._controls.widen()
 
     def _take(self, notice: Notice, sampled: Sequence[Trajectory]) -> list[Notice]:
         """Take the next response to a detector, if it has one left and none is on trial."""
@@ -161,12 +192,11 @@ class Responder:
         left = RESPONSES.get(name, ())[state.tried.get(name, 0) :]
         for action in left:
             state.tried[name] = state.tried.get(name, 0) + 1
-            task_ids = self._tasks_at_fault(name, sampled) if action == QUARANTINED else ()
-            if action == QUARANTINED and not task_ids:
+            said = self._act(action, notice, sampled)
+            if not said:
                 continue
             if action != STOPPED:
-                state.trials.append(Trial(name, action, notice.step, task_ids))
-            said = self._act(action, notice, task_ids)
+                state.trials.append(Trial(name, action, notice.step))
             return [self._done(notice, notice.step, action, said)]
         return []
 
@@ -176,17 +206,43 @@ class Responder:
         found = [group[0].task_id for group in groups if _AT_FAULT[name](group)]
         return tuple(found) if len(found) <= _MOST_QUARANTINED * len(groups) else ()
 
-    def _act(self, action: str, notice: Notice, task_ids: Sequence[str]) -> str:
-        """Do it, and return what was done."""
+    def _quarantine(self, name: str, sampled: Sequence[Trajectory]) -> str:
+        """Take out the tasks that show what a detector told; returns "" where none can be."""
+        state, task_ids = self._state, self._tasks_at_fault(name, sampled)
+        state.quarantined[name] = list(task_ids)
+        if not task_ids or not self._controls.quarantine(state.quarantined_ids()):
+            del state.quarantined[name]
+            return ""
+        return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
+
+    def _gate(self) -> str:
+        if self._state.is_gated or not self._controls.gate():
+            return ""
+        self._state.is_gated = True
+        return "a step's updates end where the gradient of the output head surges"
+
+    def _widen(self) -> str:
+        if self._state.is_wide:
+            return ""
+        if not self._controls.widen():
+            self._controls.narrow()
+            return ""
+        self._state.is_wide = True
+        return "tasks of all pass rates are drawn"
+
+    def _act(self, action: str, notice: Notice, sampled: Sequence[Trajectory]) -> str:
+        """Do it, and return what was done; "" where it cannot be done."""
         state = self._state
         if action == LOWERED_RATE:
             state.rate_scale *= _RATE_FACTOR
             self._controls.scale_rate(state.rate_scale)
             return f"the learning rate is {state.rate_scale:g} of its schedule"
         if action == QUARANTINED:
-            state.quarantined += [one for one in task_ids if one not in state.quarantined]
-            self._controls.quarantine(state.quarantined)
-            return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
+            return self._quarantine(notice.detector, sampled)
+        if action == GATED:
+            return self._gate()
+        if action == WIDENED:
+            return self._widen()
         if action == RETURNED:
             self._controls.return_to_best()
             return "the weights are those of the best dev score again"
@@ -201,8 +257,16 @@ class Responder:
             self._controls.scale_rate(state.rate_scale)
             return True
         if trial.action == QUARANTINED:
-            state.quarantined = [t for t in state.quarantined if t not in trial.task_ids]
-            self._controls.quarantine(state.quarantined)
+            del state.quarantined[trial.detector]
+            self._controls.quarantine(state.quarantined_ids())
+            return True
+        if trial.action == GATED:
+            state.is_gated = False
+            self._controls.ungate()
+            return True
+        if trial.action == WIDENED:
+            state.is_wide = False
+            self._controls.narrow()
             return True
         return False  # the weights that were left are gone
 

@@ -25,9 +25,26 @@ class LoopControls:
         """Multiply the policy's learning rate."""
         self._update.updater.rate_scale = scale
 
-    def quarantine(self, task_ids: Sequence[str]) -> None:
-        """Draw these tasks no more."""
-        self._pool.quarantine(task_ids)
+    def quarantine(self, task_ids: Sequence[str]) -> bool:
+        """Draw these tasks no more, if two others are left."""
+        return self._pool.quarantine(task_ids)
+
+    def gate(self) -> bool:
+        """End a step's updates where the gradient of the output head surges."""
+        self._update.head_gate.is_on = self._update.can_gate
+        return self._update.can_gate
+
+    def ungate(self) -> None:
+        """Make all updates again."""
+        self._update.head_gate.is_on = False
+
+    def widen(self) -> bool:
+        """Draw tasks inside and outside of the band."""
+        return self._pool.widen()
+
+    def narrow(self) -> None:
+        """Draw by the band again."""
+        self._pool.narrow()
 
     def return_to_best(self) -> None:
         """Load and publish the weights of the best dev score; the optimizer's moments are lost.

@@ -142,7 +142,7 @@ class RlLoop:
             self._perplexities,
             compares_groups=config.algorithm.compares_groups,
         )
-        self._health = HealthMonitor(new_detectors(config.health.ignore), time.time)
+        self._health = HealthMonitor(new_detectors(config), time.time)
         self.seconds = 0.0
         """Duration of `run`, since the last resume."""
         self.waited_s = 0.0

@@ -126,6 +126,39 @@ class UpdateTensors(NamedTuple):
     """Rows that were."""
 
 
+class HeadGate:
+    """Ends a step's updates once the gradient of the output head surges over that of the first.
+
+    A step's first update is on-policy; later ones reuse its attempts, and harm gathers in the head
+    before the policy collapses (Dynamic Gradient Gating, arXiv:2605.19425). The idea is theirs,
+    the rule is not: a step is compared with itself, so that no state outlasts it.
+    """
+
+    SURGE = 3.0
+    """Times the norm of the first update; no run has fixed it."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        """Whether it acts: a response to a health notice says so."""
+        self.is_shut = False
+        """Whether it has ended the updates of the current step."""
+        self._first: float | None = None
+
+    def begin_step(self) -> None:
+        """Open, and forget the norm of the last step's first update."""
+        self.is_shut, self._first = False, None
+
+    def observe(self, norm: float | None) -> None:
+        """Take the norm of the head's gradient in the next update; None: it is not trained."""
+        # one that is not finite is skipped anyway, and counted as such
+        if not self.is_on or norm is None or not math.isfinite(norm):
+            return
+        if self._first is None:
+            self._first = norm
+        else:
+            self.is_shut = norm > self.SURGE * self._first
+
+
 class PolicyUpdate:
     """Updates policy and critic; one `apply` is one training step."""
 
@@ -153,6 +186,7 @@ class PolicyUpdate:
         own_steps = max(1, config.steps - self._first_step)
         self.updater = Updater(models.policy, config.optimizer, own_steps)
         self.kl_coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
+        self.head_gate = HeadGate()
         self.newest: UpdateTensors | None = None
         """Tensors of the newest step; None before the first."""
 
@@ -176,15 +210,20 @@ class PolicyUpdate:
         skipped_before = self._skipped
         first = _scores_of(assessment)
         scored = range(len(rows))
+        self.head_gate.begin_step()
         for minibatch in self._minibatches(rows, assessment, units, step):
             found, scores = self._update(minibatch, step)
             updates.append(found)
             sizes.append(minibatch.sizes)
             if first is None and scores is not None:
                 first, scored = scores, rows_of(minibatch.units)
+            if self.head_gate.is_shut:
+                break
         forwarded = self._gradient.take_forwarded().figures()
         figures = self._summed(mean_figures(updates, sizes) | forwarded)
         figures["skipped_updates"] = float(self._skipped - skipped_before)
+        if self.head_gate.is_on:
+            figures["gated"] = float(self.head_gate.is_shut)
         self.newest = UpdateTensors(
             assessment.credit.advantages_BT,
             assessment.loss_mask_BT,
@@ -213,6 +252,13 @@ class PolicyUpdate:
         self.updater.skipped_in_a_row = state["skipped_in_a_row"]
         if self.critic is not None:
             self.critic.restore(state["critic"])
+
+    @property
+    def can_gate(self) -> bool:
+        """Whether a step may make several updates, and each has a gradient of the output head."""
+        head = self._policy.model.get_output_embeddings()
+        is_trained = head is not None and head.weight.requires_grad
+        return is_trained and self._config.epochs * self._config.minibatches > 1
 
     @property
     def _skipped(self) -> int:
@@ -254,14 +300,19 @@ class PolicyUpdate:
         )
         sum_gradients(self._policy, self._processes)
         of_head = head_grad_norm(self._policy.model)
-        norm = self.updater.apply(step.number - self._first_step)
+        self.head_gate.observe(of_head)
+        if self.head_gate.is_shut:
+            self.updater.discard()
+            norm = math.inf
+        else:
+            norm = self.updater.apply(step.number - self._first_step)
         self._policy.eval()
         self._processes.sum(list(scores))
+        count = self._processes.count
         if math.isfinite(norm):
-            count = self._processes.count
             figures |= found | {"grad_norm": norm / count}
-            if of_head is not None:
-                figures["head_grad_norm"] = of_head / count
+        if of_head is not None and (math.isfinite(norm) or self.head_gate.is_shut):
+            figures["head_grad_norm"] = of_head / count
         return figures, scores
 
     def _summed(self, figures: Figures) -> Figures:

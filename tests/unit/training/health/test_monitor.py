@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from espalier.config import TrainingConfig
 from espalier.records import ToolCall
 from espalier.records.trajectory import ToolResult
 from espalier.training.health import HealthMonitor, new_detectors
@@ -15,7 +16,7 @@ def calling(task_id, *, exists):
 
 def test_a_notice_names_the_attempts_that_show_it():
     sampled = [calling("a", exists=True), calling("a", exists=False), calling("b", exists=False)]
-    monitor = HealthMonitor(new_detectors(), lambda: 5.0)
+    monitor = HealthMonitor(new_detectors(TrainingConfig()), lambda: 5.0)
     rows = history(changed=FAULTS["unknown_calls"])
     [notice] = [n for row in rows for n in monitor.observe(row, sampled)]
     assert notice.attempts == (f"{notice.step}/a/1", f"{notice.step}/b/0")
@@ -27,7 +28,7 @@ def test_a_resumed_monitor_tells_what_an_unbroken_one_does():
     rows = history(changed=FAULTS["grounded_right"] | FAULTS["length_rise"])
     unbroken = told(rows)
     for done in range(len(rows)):
-        resumed = HealthMonitor(new_detectors(), lambda: 0.0)
+        resumed = HealthMonitor(new_detectors(TrainingConfig()), lambda: 0.0)
         resumed.replay(rows[:done])
         later = [notice for row in rows[done:] for notice in resumed.observe(row)]
         assert later == [notice for notice in unbroken if notice.step > done]

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from espalier.config import TrainingConfig
 from espalier.training.health import HealthMonitor, Responder, new_detectors
 from espalier.training.health.responses import RESPONSES, TRIAL_STEPS
 from tests.factories.records import make_trajectory
@@ -11,14 +12,31 @@ from tests.unit.training.health.test_rules import FAULTS, ONSET, history
 class Recorded:
     """Controls that only keep what they were told."""
 
-    def __init__(self):
+    def __init__(self, *, can_quarantine=True, can_gate=True):
         self.told = []
+        self._can_gate = can_gate
+        self._can_quarantine = can_quarantine
 
     def scale_rate(self, scale):
         self.told.append(("rate", scale))
 
     def quarantine(self, task_ids):
         self.told.append(("quarantine", tuple(task_ids)))
+        return self._can_quarantine
+
+    def gate(self):
+        self.told.append(("gate",))
+        return self._can_gate
+
+    def ungate(self):
+        self.told.append(("ungate",))
+
+    def widen(self):
+        self.told.append(("widen",))
+        return True
+
+    def narrow(self):
+        self.told.append(("narrow",))
 
     def return_to_best(self):
         self.told.append(("best",))
@@ -28,9 +46,12 @@ FIRST = ONSET + 5
 """Step at which a share of clipped tokens is told."""
 
 
-def acting(rows, sampled=(), state=None, done=0):
+def acting(rows, sampled=(), state=None, done=0, controls=None):
     """Notices of the rows after `done`, the controls, and the responder."""
-    monitor, controls = HealthMonitor(new_detectors(), lambda: 0.0), Recorded()
+    monitor, controls = (
+        HealthMonitor(new_detectors(TrainingConfig()), lambda: 0.0),
+        controls or Recorded(),
+    )
     responder = Responder(monitor, controls)
     monitor.replay(rows[:done])
     if state is not None:
@@ -90,11 +111,65 @@ def test_a_verifier_that_contradicts_itself_everywhere_is_no_tasks_fault():
     assert controls.told == []
 
 
+def test_undoing_one_quarantine_keeps_anothers_tasks():
+    faults = FAULTS["disputed"] | FAULTS["scattered"]
+    rows = history(changed=faults, steps=20) + history(changed=FAULTS["scattered"])[20:]
+    sampled = (
+        group("both", 1, 0) + [make_trajectory("both", outcome=1, answer="y")] + group("c", 1, 1)
+        + [make_trajectory("other", outcome=1, answer=answer) for answer in "xy"] + group("d", 0, 0)
+    )  # fmt: skip
+    found, controls, _ = acting(rows, sampled)
+    told = [(one.detector, one.action) for one in found if one.action]
+    assert told[:3] == [
+        ("disputed", "quarantined_task"),
+        ("scattered", "quarantined_task"),
+        ("scattered", "undone"),
+    ]
+    assert [tuple(sorted(names)) for _, names in controls.told] == [
+        ("both",),
+        ("both", "other"),
+        ("both",),
+    ]
+
+
+def test_a_pool_too_small_for_a_quarantine_gets_the_next_response():
+    sampled = [make_trajectory("a", outcome=1, answer=answer) for answer in "xy"] + group("b", 0, 0)
+    rows = history(changed=FAULTS["scattered"], steps=20)
+    found, _, _ = acting(rows, sampled, controls=Recorded(can_quarantine=False))
+    assert [one.action for one in found if one.action] == ["stopped"]
+
+
+def test_a_gate_without_help_is_undone_and_the_rate_lowered():
+    _, controls, _ = acting(history(changed=FAULTS["head_grad_norm"]))
+    assert controls.told == [("gate",), ("ungate",), ("rate", 0.5), ("rate", 1.0)]
+
+
+def test_a_policy_whose_head_cannot_be_gated_learns_slower():
+    rows = history(changed=FAULTS["head_grad_norm"], steps=20)
+    _, controls, _ = acting(rows, controls=Recorded(can_gate=False))
+    assert controls.told == [("gate",), ("rate", 0.5)]
+
+
+def test_a_curriculum_of_few_tasks_is_widened_and_narrowed():
+    _, controls, _ = acting(history(changed=FAULTS["tasks_left"]))
+    assert controls.told == [("widen",), ("narrow",)]
+
+
+def test_a_resume_sets_gate_and_curriculum_again():
+    rows = history(changed=FAULTS["tasks_left"] | FAULTS["head_grad_norm"])
+    done = ONSET + 5
+    _, _, responder = acting(rows[:done])
+    _, controls, _ = acting(rows[: done + 1], state=responder.state(), done=done)
+    assert {("gate",), ("widen",)} <= set(controls.told)
+
+
 @pytest.mark.parametrize(
     "done", [ONSET, FIRST, FIRST + 3, FIRST + TRIAL_STEPS, FIRST + TRIAL_STEPS + 2]
 )
 def test_a_resumed_run_acts_as_an_unbroken_one(done):
-    rows = history(changed=FAULTS["clipped"] | FAULTS["repetition"])
+    names = ("clipped", "repetition", "tasks_left", "head_grad_norm")
+    changed = {figure: value for name in names for figure, value in FAULTS[name].items()}
+    rows = history(changed=changed)
     unbroken, _, _ = acting(rows)
     before, _, responder = acting(rows[:done])
     after, _, _ = acting(rows, state=responder.state(), done=done)

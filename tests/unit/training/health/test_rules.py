@@ -3,10 +3,11 @@ from typing import get_args
 
 import pytest
 
-from espalier.config import Profile
+from espalier.config import Profile, TrainingConfig
 from espalier.config.training import DetectorName
 from espalier.records.step_figures import step_figure
 from espalier.training.health import DETECTORS, HealthMonitor, new_detectors
+from espalier.training.health.rules import HeldoutGap
 
 START = {
     "pass_rate": 0.5, "reward": 0.55, "entropy": 0.4, "kl": 0.01, "clipped_share": 0.004,
@@ -74,8 +75,8 @@ def history(seed=0, steps=40, changed=None):
     return rows
 
 
-def told(rows, ignore=()):
-    monitor = HealthMonitor(new_detectors(ignore), lambda: 0.0)
+def told(rows, **training):
+    monitor = HealthMonitor(new_detectors(TrainingConfig.model_validate(training)), lambda: 0.0)
     return [notice for row in rows for notice in monitor.observe(row)]
 
 
@@ -106,7 +107,9 @@ def test_rows_without_most_figures_are_taken():
 
 def test_an_ignored_detector_is_silent():
     rows = history(changed=FAULTS["mismatch"])
-    assert not [it for it in told(rows, ignore=("mismatch",)) if it.detector == "mismatch"]
+    assert not [
+        it for it in told(rows, health={"ignore": ["mismatch"]}) if it.detector == "mismatch"
+    ]
 
 
 def test_a_policy_that_becomes_certain_and_right_is_not_told():
@@ -114,8 +117,46 @@ def test_a_policy_that_becomes_certain_and_right_is_not_told():
     assert [it.detector for it in told(rows) if it.detector in ("entropy", "reward_spread")] == []
 
 
+def heldout_gaps(score, **training):
+    """Findings on a dev score that falls to `score` while training stays as it was."""
+    found = told(history(changed={"dev_em": score}), **training)
+    return [it for it in found if it.detector == "heldout_gap"]
+
+
+def test_a_fall_that_few_dev_questions_explain_is_not_told():
+    assert heldout_gaps(0.65, dev_questions=300)
+    assert not heldout_gaps(0.65, dev_questions=24)
+    assert heldout_gaps(0.4, dev_questions=24)
+
+
+def test_dev_scores_without_a_fall_are_rarely_told():
+    rng = random.Random(0)
+    told_runs = 0
+    for _ in range(200):
+        detector = HeldoutGap(questions=24)
+        scores = [sum(rng.random() < 0.7 for _ in range(24)) / 24 for _ in range(13)]
+        rows = [
+            {"step": 2.0 * n, "pass_rate": 0.5, "dev_em": it}
+            for n, it in enumerate(scores, start=1)
+        ]
+        told_runs += any(detector.observe(row) is not None for row in rows)
+    assert told_runs <= 4
+
+
+def clipping(share, since=1, **training):
+    rows = [row | {"clipped_share": share} if row["step"] >= since else row for row in history()]
+    return [it for it in told(rows, **training) if it.detector == "clipped"]
+
+
+def test_clipped_sequences_are_told_only_where_they_rise():
+    gspo = {"algorithm": {"preset": "gspo"}}
+    assert clipping(0.3)
+    assert not clipping(0.3, **gspo)
+    assert clipping(0.9, since=ONSET, **gspo)
+
+
 def test_figures_and_keys_of_detectors_exist():
-    for detector in new_detectors():
+    for detector in new_detectors(TrainingConfig()):
         assert step_figure(detector.figure) is not None or detector.figure.startswith("NAME/")
         section = Profile()
         for part in detector.key.split("."):
