@@ -524,7 +524,9 @@ def test_a_replica_samples_whole_groups_with_the_published_weights(started):
     assert played.greedy.token_ids == greedy.token_ids
 
 
-def test_the_worker_gets_every_nth_version_of_the_weights():
+@pytest.fixture
+def every_third():
+    """A publisher, the versions that its worker got, and a roller of the learner's thread."""
     given, worker, dev_roller = (
         [],
         SimpleNamespace(version=None),
@@ -533,11 +535,24 @@ def test_the_worker_gets_every_nth_version_of_the_weights():
     worker.publish = lambda version, _: given.append(version) or setattr(worker, "version", version)
     policy = tiny_policy()
     local = MemoryPublisher(policy.model, policy, [dev_roller])
-    publisher = WorkerPublisher(local, lambda _: {}, worker, every=3)
+    return WorkerPublisher(local, lambda _: {}, worker, every=3), given, dev_roller
+
+
+def test_the_worker_gets_every_nth_version_of_the_weights(every_third):
+    publisher, given, dev_roller = every_third
     for version in range(4, 11):
         publisher.publish(version)
         assert dev_roller.policy_version == version
     assert given == [4, 6, 9]
+
+
+@pytest.mark.parametrize("returned_to", [5, 4])
+def test_returned_weights_reach_the_worker_at_once(every_third, returned_to):
+    publisher, given, _ = every_third
+    for version in (3, 4, 5):
+        publisher.publish(version)
+    publisher.publish(returned_to)  # the run went back: what was sampled from is left
+    assert given == [3, returned_to]
 
 
 def test_a_replica_completes_a_group_only_if_screening_passes(started):

@@ -70,10 +70,15 @@ class WorkerPublisher(Generic[W]):
         self._newest: int | None = None
 
     def publish(self, version: int) -> None:
-        """Publish a copy to the worker, if this version is one of those that it gets."""
+        """Publish a copy to the worker, if this version is one of those that it gets.
+
+        A version that is not newer is that of a run which went back to earlier weights. The worker
+        always gets it: what it samples from has been left.
+        """
         self._local.publish(version)
+        is_newer = self._newest is None or version > self._newest
         self._newest = version
-        if self._worker.version is None or version % self._every == 0:
+        if self._worker.version is None or not is_newer or version % self._every == 0:
             self._worker.publish(version, self._snapshot(version))
 
     def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
