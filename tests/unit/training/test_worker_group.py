@@ -144,7 +144,10 @@ def test_groups_without_room_wait_for_the_next_worker(cluster):
     for _ in range(3):
         assert group.take(wait=False) is None
     assert sum(method == "order" for method, _ in cluster.actors[0].got) == 2
-    cluster.places, cluster.groups_end = 2, True
+    cluster.places = 2
+    for _ in range(3):
+        assert group.take(wait=False) is None
+    cluster.groups_end = True
     assert sorted(group.take(wait=True).draw for _ in range(4)) == [0, 1, 2, 3]
     assert sum(method == "order" for method, _ in cluster.actors[1].got) == 2
     assert group.counts.tokens == 10

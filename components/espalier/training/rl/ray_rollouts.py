@@ -366,7 +366,7 @@ class WorkerGroup:
         self._members.remove(member)
         self._counts_of_lost = RolloutCounts.total((self._counts_of_lost, member.counts))
         self._losses_in_a_row += 1
-        self._losses.update(member.orders)
+        self._losses.update(list(member.orders))  # a mapping would add its values
         self._waiting.extendleft(reversed(member.orders.values()))
         often = [
             order for draw, order in member.orders.items() if self._losses[draw] > _MOST_LOSSES
