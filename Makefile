@@ -41,7 +41,7 @@ test-fast: install   ## unit tests by themselves, without those marked slow: und
 # One more than the cores that they are made for: a quarter of their time is waiting.
 TEST_WORKERS ?= 3
 INTEROP = test_runners.py test_kfp_local.py test_refused_validation.py test_kept_checkpoints.py
-NODES = test_ray_nodes.py
+NODES = test_ray_nodes.py test_ray_rollouts.py
 
 test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \

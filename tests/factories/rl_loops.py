@@ -11,7 +11,7 @@ from espalier.records import NullTracker
 from espalier.rollout.roller import Roller, kind_choice
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.parallel import Processes
-from espalier.training.rl.asynchronous import GroupPlan, PolicyReplica, RolloutWorker
+from espalier.training.rl.asynchronous import PolicyReplica, RolloutWorker
 from espalier.training.rl.ledger import JOURNAL, DrawJournal
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import build_layout, build_models
@@ -74,12 +74,11 @@ def run_beside(warm, directory, tracker=None, dev_score=greedy, tasks=TASKS, **t
     dev_roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
     pool, hardware = TaskPool(tasks, profile.curriculum), Hardware.from_config(profile.hardware)
     models = build_models(policy.model, config, hardware, Processes())
-    plan = GroupPlan(config.group_size, screening, wants_baseline=False)
 
     def make_replica():
         own = warm_policy(warm)
         return PolicyReplica(
-            Roller.local(own, lookup_environments(SEARCH, profile), profile), own.model, plan
+            Roller.local(own, lookup_environments(SEARCH, profile), profile), own.model
         )
 
     worker = RolloutWorker(make_replica, threads=1)

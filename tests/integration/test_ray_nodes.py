@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import secrets
 import signal
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -10,9 +9,6 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from ray._private import ray_constants
-from ray._private.authentication_test_utils import reset_auth_token_state
-from ray.cluster_utils import Cluster
 from ray.util.placement_group import (
     placement_group,
     placement_group_table,
@@ -26,69 +22,23 @@ from espalier.stages import ingest
 from espalier.training.parallel import Processes
 from espalier_search.synthesis.bulk_drawing import BulkOrder, draw_questions
 from tests.integration.commands import espalier, started
+from tests.integration.ray_cluster import ROOT, ray_cluster
 from tests.integration.ray_drawing import ORDER
 from tests.integration.ray_driver import CASES
 from tests.integration.test_lost_processes import errors_of, pid_of
 from tests.integration.two_processes import two_steps
 from tests.integration.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-ABSENT = ROOT / "tests" / "fakes" / "absent"
-"""Hides a package that users do not have: importing it takes each process with Ray a second."""
 DEADLINE_S = 300
-NODE = {
-    "num_cpus": 1,
-    "node_ip_address": "127.0.0.1",
-    "object_store_memory": 80 * 2**20,
-    "include_dashboard": False,
-    "include_log_monitor": False,
-    "no_monitor": True,
-}
 DRIVERS_PLACE = {"CPU": 1, "node:__internal_head__": 0.001}
 """A driver connects to the head of its machine; the one of a RayJob has a place there already."""
 KILLED_AT_ROWS = 100
-ENVIRONMENT = {
-    "PYTHONPATH": f"{ROOT}{os.pathsep}{ABSENT}",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # loopback alone, as Ray has it on desktops: else it asks for this machine's address elsewhere
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # on a busy machine a Python process takes its time to start
-    "RAY_worker_register_timeout_seconds": "300",
-    # as KubeRay sets them for a cluster with authOptions; everything below runs with the token
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_urlsafe(32),
-}
-
-
-def two_nodes(attempts=3):
-    """Ray gives a node's own processes fifteen seconds to start: on a busy machine, not enough."""
-    nodes = Cluster()
-    try:
-        nodes.add_node(**NODE)
-        nodes.add_node(**NODE)
-    except Exception:  # Ray has no narrower one for it
-        nodes.shutdown()
-        if attempts == 1:
-            raise
-        return two_nodes(attempts - 1)
-    return nodes
 
 
 @pytest.fixture(scope="module")
 def nodes():
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # read when Ray was imported
-        reset_auth_token_state()  # as is whether there is a token
-        nodes = two_nodes()
-        try:
-            ray.init(address=nodes.address, log_to_driver=False)
-            yield nodes
-        finally:
-            ray.shutdown()
-            nodes.shutdown()
-    reset_auth_token_state()
+    with ray_cluster(2) as nodes:
+        yield nodes
 
 
 CONNECTS = """

@@ -273,7 +273,8 @@ class RayConfig(Section):
 
     workers: int = Field(default=0, ge=0)
     """Nodes that train together with kubernetes.trainer = "rayjob", each with
-    kubernetes.gpus.count GPUs and a training process per GPU, or one process without GPUs."""
+    kubernetes.gpus.count GPUs and a process of training or a rollout worker per GPU, or one without
+    GPUs."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
     """Version of Ray in kubernetes.images.train; 2.52 or later, whose servers require a token."""
     head: RayHeadResources = RayHeadResources()
@@ -484,6 +485,7 @@ def require_places(
             f"{training.processes} need one each; name only its kind"
         )
     processes, gpus, nodes = training.processes, kubernetes.gpus.count, kubernetes.ray.workers
+    workers = training.rollout_workers
     if not nodes:
         if 0 < gpus < processes:
             raise ValueError(
@@ -496,14 +498,14 @@ def require_places(
     places = f"kubernetes.ray.workers={nodes} nodes have room for {nodes * on_node}, " + (
         f"one on each of kubernetes.gpus.count={gpus} GPUs" if gpus else "one each without GPUs"
     )
-    if processes > nodes * on_node:
+    placed = f"training.processes={processes}" + (
+        f" and training.rollout_workers={workers}" if workers else ""
+    )
+    if processes + workers > nodes * on_node:
+        raise ValueError(f"{placed} are too many: {places}; lower it, or add nodes")
+    if processes + workers <= (nodes - 1) * on_node:
         raise ValueError(
-            f"training.processes={processes} are too many: {places}; lower it, or add nodes"
-        )
-    if processes <= (nodes - 1) * on_node:
-        raise ValueError(
-            f"training.processes={processes} leave a node without work: {places}; set it to that, "
-            "or remove nodes"
+            f"{placed} leave a node without work: {places}; set it to that, or remove nodes"
         )
     if hardware.device != "auto" and hardware.device.startswith("cpu") == bool(gpus):
         raise ValueError(

@@ -234,6 +234,17 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _rollout_workers_have_the_policy(self) -> Self:
+        workers = self.training.rollout_workers
+        if workers and self.rollout.engine != "lockstep":
+            raise ValueError(
+                f"training.rollout_workers={workers} sample from a policy in their own memory, but "
+                f'rollout.engine = "{self.rollout.engine}" has it on servers: set rollout.engine = '
+                '"lockstep", or training.rollout_workers = 0'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _processes_have_places(self) -> Self:
         require_places(self.training, self.hardware, self.kubernetes)
         return self

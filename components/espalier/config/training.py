@@ -251,6 +251,10 @@ class TrainingConfig(Section):
     processes: int = Field(default=1, ge=1)
     """Number of processes that share a step's trajectories: on this machine, in the pod of a Job or
     TrainJob, or on the nodes of kubernetes.ray.workers."""
+    rollout_workers: int = Field(default=0, ge=0, exclude_if=lambda it: it == 0)
+    """Ray actors that sample for all processes, each with the policy and with environments and
+    sandboxes of its own, on one GPU or CPU of a cluster's nodes; 0 samples in the processes that
+    train. It is the most that run: nodes may come and go."""
     sharded: bool = False
     """Splits weights and optimizer over the processes (FSDP2), for a model too large for one."""
     collective_timeout_s: float = Field(default=5400.0, gt=0, exclude_if=lambda it: it == 5400)

@@ -59,13 +59,20 @@ def stage_seconds(
 
 def is_simulated(profile: Profile) -> bool:
     """Whether samplers are machines of their own, and several or ahead of the learner."""
-    rollout, ahead = profile.rollout, profile.training.asynchronous.max_staleness
-    return rollout.engine == "vllm" and (len(rollout.vllm.urls) > 1 or ahead > 0)
+    training = profile.training
+    apart = profile.rollout.engine == "vllm" or training.rollout_workers > 0
+    return apart and (_samplers(profile) > 1 or training.asynchronous.max_staleness > 0)
+
+
+def _samplers(profile: Profile) -> int:
+    """Number of machines that sample training's episodes: servers, or rollout workers."""
+    urls = profile.rollout.vllm.urls if profile.rollout.engine == "vllm" else ()
+    return max(1, len(urls), profile.training.rollout_workers)
 
 
 def _pool_share(profile: Profile) -> float:
     """Time of sampling at the servers of a profile, as a share of that at one of them."""
-    servers = len(profile.rollout.vllm.urls) if is_simulated(profile) else 1
+    servers = len(profile.rollout.vllm.urls) if profile.rollout.engine == "vllm" else 1
     return _FIXED_SHARE + (1 - _FIXED_SHARE) / max(1, servers)
 
 
@@ -80,7 +87,7 @@ def _steps_seconds(profile: Profile, learning_s: float, sampling_s: float) -> fl
         learning_s: seconds of all updates.
         sampling_s: seconds of all sampling by one server.
     """
-    config, servers = profile.training, len(profile.rollout.vllm.urls)
+    config, count_of_samplers = profile.training, _samplers(profile)
     groups = max(1, min(config.tasks_per_step, _MOST_SIMULATED // config.group_size))
     part = groups / config.tasks_per_step
     count = groups * config.group_size
@@ -93,16 +100,18 @@ def _steps_seconds(profile: Profile, learning_s: float, sampling_s: float) -> fl
     )
 
     def step_s(servers: int, max_staleness: int) -> float:
+        # servers share max_rows, of which each rollout worker has as many
+        has_all = config.rollout_workers > 0
         samplers = Samplers(
             servers=servers,
-            rows=-(-most_rows // servers),
+            rows=most_rows if has_all else -(-most_rows // servers),
             step_s=_FIXED_SHARE * row_step_s,
             row_s=(1 - _FIXED_SHARE) * row_step_s / rows,
         )
         return simulated(samplers, learner, attempts, max_staleness=max_staleness).step_s
 
     ahead = config.asynchronous.max_staleness
-    return (learning_s + sampling_s) * step_s(servers, ahead) / step_s(1, 0)
+    return (learning_s + sampling_s) * step_s(count_of_samplers, ahead) / step_s(1, 0)
 
 
 def work_seconds(seconds: float) -> float:

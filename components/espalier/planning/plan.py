@@ -182,7 +182,8 @@ def _needs(order: PlanOrder) -> Needs:
     peak_mib = max(one.host_mib for one in memory.values())
     cost = None
     if order.prices is not None:
-        cores = profile.threads * profile.training.processes
+        training = profile.training
+        cores = profile.threads * (training.processes + training.rollout_workers)
         cost = order.prices.cost(hours=hours, gpu_hours=gpu_hours, cores=cores, memory_mib=peak_mib)
     return Needs(
         calibration=calibration,

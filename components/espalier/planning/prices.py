@@ -25,7 +25,7 @@ class PriceTable(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     gpu_hour: float = Field(default=0.0, ge=0)
     """Price of an accelerator, charged for the stages that run a policy."""
     cpu_core_hour: float = Field(default=0.0, ge=0)
-    """Price of a core, charged for threads x processes of the profile."""
+    """Price of a core, charged for threads x processes and rollout workers of the profile."""
     memory_gib_hour: float = Field(default=0.0, ge=0)
     """Price of a GiB of the host's memory, charged for the run's peak."""
     machine_hour: float = Field(default=0.0, ge=0)

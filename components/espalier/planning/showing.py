@@ -55,11 +55,13 @@ def _estimated_line(plan: Plan) -> Iterator[str]:
     if named := [what for what, figures in _IN_WORDS.items() if assumed & set(figures)]:
         remedy = "" if plan.order.measured else "; --probe measures most of it in about a minute"
         yield f"estimated, not measured: {', '.join(named)}{remedy}"
-    profile = plan.order.profile
+    profile, urls = plan.order.profile, plan.order.profile.rollout.vllm.urls
     if is_simulated(profile):
+        workers = profile.training.rollout_workers
+        samplers = f"{workers} rollout workers" if workers else f"{len(urls)} vLLM servers"
         yield (
-            f"simulated: how {len(profile.rollout.vllm.urls)} vLLM servers and the learner wait "
-            "for each other; the GPUs of the servers are not counted"
+            f"simulated: how {samplers} and the learner wait for each other"
+            + ("" if workers else "; the GPUs of the servers are not counted")
         )
 
 

@@ -6,10 +6,10 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -163,6 +163,25 @@ class TrajectorySampler(Protocol):
         ...
 
 
+class RolloutCounts(NamedTuple):
+    """What one or several rollers have sampled so far."""
+
+    seconds: float = 0.0
+    """Duration of the rollouts; 0 where they overlap with other work."""
+    tokens: int = 0
+    """Tokens read and sampled (`Roller.total_tokens`)."""
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drifted_turns: int = 0
+    """Turns with other tokens than the chat template gives (`DriftCount`)."""
+    compared_turns: int = 0
+
+    @classmethod
+    def total(cls, counts: Iterable[RolloutCounts]) -> Self:
+        """Return the sums."""
+        return cls(*(sum(column) for column in zip(cls(), *counts, strict=True)))
+
+
 class Roller:
     """Samples trajectories from a policy, which may be updated between calls."""
 
@@ -308,6 +327,18 @@ class Roller:
     def accepted_tokens(self) -> int:
         """Number of drafted tokens that the policy then sampled."""
         return self._engine.counters.accepted
+
+    @property
+    def counts(self) -> RolloutCounts:
+        """Return what this roller has sampled so far."""
+        return RolloutCounts(
+            seconds=self.seconds,
+            tokens=self.total_tokens,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
+            drifted_turns=self.drift.drifted,
+            compared_turns=self.drift.turns,
+        )
 
     def load_weights(self, policy_dir: Path, version: int) -> None:
         """Sample from the weights in `policy_dir` from now on, as version `version`."""

@@ -21,7 +21,6 @@ from pathlib import Path
 from espalier.chain import POSED_FOLDER, opened, provenance
 from espalier.config import Profile
 from espalier.curriculum.self_play import SelfPlay
-from espalier.environments.memory import remembering
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import save_policy
 from espalier.records import (
@@ -45,7 +44,7 @@ from espalier.training.parallel import Processes
 from espalier.training.rl.loop import HISTORY_COLUMNS
 from espalier.training.rl.speed import update_speed
 from espalier.training.rl.step_streams import StepStreams
-from espalier.training.rl.wiring import build_run
+from espalier.training.rl.wiring import build_run, family_environments
 
 
 def run(
@@ -84,12 +83,7 @@ def run(
         launcher=launcher or worker_launcher(os.environ),
         timeout_s=profile.training.collective_timeout_s,
     )
-    with (
-        together as processes,
-        remembering(profile, inputs["accepted"]).environments(
-            inputs["knowledge"]
-        ) as environments_over,
-    ):
+    with together as processes, family_environments(profile, inputs) as environments_over:
         run_ = build_run(profile, inputs, store, processes, environments_over)
         run_.loop.parts.streams = StepStreams(
             store.directory / STREAMS_FOLDER, profile.training.streams
@@ -139,6 +133,5 @@ def run_worker(
 ) -> None:
     """Run the loop on ranks > 0 without a tracker."""
     store = CheckpointStore(directory, identity)
-    family = remembering(profile, inputs["accepted"])
-    with family.environments(inputs["knowledge"]) as environments_over:
+    with family_environments(profile, inputs) as environments_over:
         build_run(profile, inputs, store, processes, environments_over).loop.run(NullTracker())

@@ -140,8 +140,8 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: whole(tensor).detach().to("cpu", copy=True) for name, tensor in weights}
 
 
-def load_whole_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load weights that `whole_weights` returned into `model`."""
+def load_whole_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load weights that `whole_weights` returned, or others of the same names, into `model`."""
     held = model.state_dict()
     split = {name: _sharded_like(held[name], tensor) for name, tensor in weights.items()}
     model.load_state_dict(split, strict=not has_adapter(model))

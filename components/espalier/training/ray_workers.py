@@ -1,4 +1,4 @@
-"""Training's workers as Ray actors on the nodes of a cluster; only this module here imports ray.
+"""Training's workers as Ray actors on the nodes of a cluster.
 
 Each actor reserves one GPU, or one of a node's CPU units where training computes on CPUs. Ray ends
 the actors and frees the reservations when this process ends, however it ends.
@@ -109,11 +109,7 @@ def ray_workers(
         TrainingError: there is no cluster, or it has too few GPUs or CPUs, or none gets free.
     """
     kind = "GPU" if device.type == "cuda" else "CPU"
-    try:
-        ray.init(address="auto")
-    except ConnectionError as error:
-        raise TrainingError(f"training on several nodes finds no Ray cluster: {error}") from error
-    try:
+    with connected_to_ray():
         _require(count, kind)
         # SPREAD: the processes of a node share its memory and its network
         places = placement_group([{kind: 1.0}] * (count - 1), strategy="SPREAD")
@@ -124,6 +120,27 @@ def ray_workers(
             for actor in actors:
                 ray.kill(actor)
             remove_placement_group(places)
+
+
+@contextmanager
+def connected_to_ray() -> Generator[None]:
+    """Connect this process to the RAY_ADDRESS cluster for the block, unless it is connected.
+
+    Raises:
+        TrainingError: there is no cluster.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(address="auto")
+    except ConnectionError as error:
+        raise TrainingError(
+            f"training found no Ray cluster ({error}); it needs one for the nodes of a RayJob and "
+            "for training.rollout_workers: start it on a node of a cluster, with RAY_ADDRESS set"
+        ) from error
+    try:
+        yield
     finally:
         ray.shutdown()
 

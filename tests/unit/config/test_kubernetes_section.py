@@ -37,6 +37,7 @@ NODES = [*RAY, "kubernetes.workspace_claim=shared"]
         ([*GPUS, *NODES, "training.processes=17"], "room for 16"),
         ([*GPUS, *NODES, "training.processes=8"], "processes=8"),
         ([*NODES, "training.processes=3"], "room for 2"),
+        ([*NODES, "training.rollout_workers=2"], "rollout_workers=2 are too many"),
         ([*NODES, "training.processes=2", "hardware.device=cuda"], r"gpus\.count=0"),
         ([*GPUS, *NODES, "training.processes=16", "hardware.device=cpu"], r"gpus\.count=8"),
         (["training.processes=2", "hardware.device=cuda:1"], "cuda:1"),
@@ -61,6 +62,10 @@ def test_a_whole_cluster_is_described_in_a_profile(load):
     assert settings.sandboxes.image_pull_secrets == ("espalier-pull", "espalier-pull-eu")
     assert settings.sandboxes.topology_spread[0].topology_key == "zone"
     assert settings.tolerations[0].value == "true"
+
+
+def test_rollout_workers_take_places_of_a_ray_job(load):
+    assert load(*NODES, "training.rollout_workers=1").training.rollout_workers == 1
 
 
 def test_images_without_a_digest_are_named_once():

@@ -124,3 +124,14 @@ def test_a_plan_counts_what_further_servers_save():
         assert took[2] < 0.8 * took[0]
     assert "simulated: how 2 vLLM servers" in plan_text(two)
     assert "simulated" not in plan_text(one)
+
+
+def test_a_plan_counts_what_rollout_workers_save():
+    training = {"steps": 20, "tasks_per_step": 8, "group_size": 8}
+    one, four = (
+        planned(Profile.model_validate({"training": {**training, "rollout_workers": count}}))
+        for count in (1, 4)
+    )
+    assert four.needs.seconds["train"] < one.needs.seconds["train"]
+    assert four.needs.seconds["evaluate"] == one.needs.seconds["evaluate"]
+    assert "simulated: how 4 rollout workers and the learner wait" in plan_text(four)

@@ -19,7 +19,6 @@ from espalier.rollout.waits import EpisodeWaits
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.rl.asynchronous import (
     GroupOrder,
-    GroupPlan,
     PolicyReplica,
     RolloutWorker,
     SampledGroup,
@@ -262,7 +261,7 @@ class FakeReplica:
 
 
 def _order(number):
-    return GroupOrder(number, TASKS[number], f"o{number}", 1.0)
+    return GroupOrder(number, TASKS[number], (f"o{number}:0", f"o{number}:1"), 1.0)
 
 
 @pytest.fixture
@@ -440,11 +439,10 @@ def test_versions_published_in_the_midst_of_updates_stay_whole(started):
     """An update and a change of weights at once must not mix (verl#7423)."""
     rng = random.Random(0)
     learner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    plan = GroupPlan(group_size=2, screening=0, wants_baseline=False)
 
     def make_replica():
         own = copy.deepcopy(learner)
-        return PolicyReplica(Weighing(own, random.Random(rng.random())), own, plan)
+        return PolicyReplica(Weighing(own, random.Random(rng.random())), own)
 
     worker = started(make_replica)
     policy = SimpleNamespace(model=learner)
@@ -479,8 +477,7 @@ def test_a_sampler_that_stops_while_it_loads_weights_is_named(started):
             stopped.set()
             assert goes_on.wait(60)
 
-    plan = GroupPlan(group_size=2, screening=0, wants_baseline=False)
-    replica = PolicyReplica(Weighing(learner := Stops(2, 2), random.Random(0)), learner, plan)
+    replica = PolicyReplica(Weighing(learner := Stops(2, 2), random.Random(0)), learner)
     worker = started(lambda: replica, limit_s=0.2)
     policy = SimpleNamespace(model=learner)
     local = MemoryPublisher(learner, policy, [])
@@ -502,11 +499,11 @@ def _roller(policy):
 
 
 def test_a_replica_samples_whole_groups_with_the_published_weights(started):
-    policy, plan = tiny_policy(), GroupPlan(group_size=4, screening=0, wants_baseline=True)
+    policy = tiny_policy()
 
     def make_replica():
         own = copy.deepcopy(policy)
-        return PolicyReplica(_roller(own), own.model, plan)
+        return PolicyReplica(_roller(own), own.model)
 
     worker = started(make_replica)
     dev_roller = SimpleNamespace(policy_version=-1)
@@ -516,7 +513,7 @@ def test_a_replica_samples_whole_groups_with_the_published_weights(started):
     with torch.no_grad():  # the learner goes on: nobody else may notice
         for parameter in policy.model.parameters():
             parameter.zero_()
-    worker.order(_order(3))
+    worker.order(_order(3)._replace(names=tuple("abcd"), wants_baseline=True))
     played = worker.take(wait=True)
     assert (played.version, dev_roller.policy_version) == (7, 7)
     assert [t.policy_version for t in played.trajectories] == [7] * 4
@@ -524,7 +521,9 @@ def test_a_replica_samples_whole_groups_with_the_published_weights(started):
     assert played.greedy.token_ids == greedy.token_ids
 
 
-def test_the_worker_gets_every_nth_version_of_the_weights():
+@pytest.fixture
+def every_third():
+    """A publisher, the versions that its worker got, and a roller of the learner's thread."""
     given, worker, dev_roller = (
         [],
         SimpleNamespace(version=None),
@@ -533,17 +532,31 @@ def test_the_worker_gets_every_nth_version_of_the_weights():
     worker.publish = lambda version, _: given.append(version) or setattr(worker, "version", version)
     policy = tiny_policy()
     local = MemoryPublisher(policy.model, policy, [dev_roller])
-    publisher = WorkerPublisher(local, lambda _: {}, worker, every=3)
+    return WorkerPublisher(local, lambda _: {}, worker, every=3), given, dev_roller
+
+
+def test_the_worker_gets_every_nth_version_of_the_weights(every_third):
+    publisher, given, dev_roller = every_third
     for version in range(4, 11):
         publisher.publish(version)
         assert dev_roller.policy_version == version
     assert given == [4, 6, 9]
 
 
+@pytest.mark.parametrize("returned_to", [5, 4])
+def test_returned_weights_reach_the_worker_at_once(every_third, returned_to):
+    publisher, given, _ = every_third
+    for version in (3, 4, 5):
+        publisher.publish(version)
+    publisher.publish(returned_to)  # the run went back: what was sampled from is left
+    assert given == [3, returned_to]
+
+
 def test_a_replica_completes_a_group_only_if_screening_passes(started):
-    policy, plan = tiny_policy(), GroupPlan(group_size=6, screening=2, wants_baseline=False)
-    worker = started(lambda: PolicyReplica(_roller(policy), policy.model, plan))
+    policy = tiny_policy()
+    worker = started(lambda: PolicyReplica(_roller(policy), policy.model))
     worker.publish(0, cloned_weights(policy.model))
-    worker.order(_order(0))  # an untrained policy never succeeds
+    # an untrained policy never succeeds
+    worker.order(_order(0)._replace(names=tuple("abcdef"), screening=2))
     played = worker.take(wait=True)
     assert (len(played.trajectories), played.passed_screening) == (2, False)

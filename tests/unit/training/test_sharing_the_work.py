@@ -193,6 +193,9 @@ class Cluster:
         self.places, self.options, self.killed, self.served = None, [], [], []
         self.is_up = False
 
+    def is_initialized(self):
+        return self.is_up
+
     def init(self, address):
         self.is_up = True
 

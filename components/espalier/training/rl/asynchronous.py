@@ -1,9 +1,10 @@
-"""Asynchronous sampling: a thread rolls out groups ahead of the step that learns from them.
+"""Sampling by a worker: a thread rolls out the groups that are ordered from it.
 
 AsynchronousSampler (pacing) -> RolloutWorker (a thread) -> PolicyReplica (weights, an engine)
 
-In this process each replica is a copy of the policy, and a group ends on the replica where it
-began. Servers are one replica for all groups: they exchange weights while groups are under way.
+`ray_rollouts` has such workers on other nodes. In one process each replica is a copy of the policy,
+and a group ends on the replica where it began. Servers are one replica for all groups: they
+exchange weights while groups are under way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,11 +30,13 @@ from espalier.records.trajectory import Trajectory
 from espalier.rollout.episode import EpisodeContext
 from espalier.rollout.roller import Roller
 from espalier.rollout.waits import EpisodeWaits, hang_message
+from espalier.training.parallel import load_whole_weights
 from espalier.training.rl.sampling import is_mixed
 
 T = TypeVar("T")
 W = TypeVar("W")
 """What a replica loads: weights in memory, or a directory that servers read."""
+W_contra = TypeVar("W_contra", contravariant=True)
 
 _HUNG_THREAD_ENDS_WITHIN_S = 5.0
 _LOOKS_EVERY_S = 1.0
@@ -44,11 +47,17 @@ class GroupOrder(NamedTuple):
     """An order to sample one group."""
 
     draw: int
-    """The number of its draw in the prompt ledger."""
+    """The number of its draw in the prompt ledger, or of its task in a rollout that is waited for;
+    no other order in flight has it."""
     task: Task
-    name: str
-    """Seeds the draws of the group's episodes."""
+    names: tuple[str, ...]
+    """One for each episode of the group; seeds the episode's draws."""
     temperature: float
+    screening: int = 0
+    """Number of rollouts before the rest of a group (`GroupSampler`); 0 samples the whole group at
+    once."""
+    wants_baseline: bool = False
+    """Whether a greedy rollout of the task is wanted too."""
 
 
 class SampledGroup(NamedTuple):
@@ -60,18 +69,67 @@ class SampledGroup(NamedTuple):
     trajectories: list[Trajectory]
     """Includes lost episodes; only the first few if the group did not pass the screening."""
     greedy: Trajectory | None
-    """The baseline; None if the plan has none, or it was lost."""
+    """The baseline; None if the order wants none, or it was lost."""
     passed_screening: bool
 
 
-class GroupPlan(NamedTuple):
-    """How every group is sampled."""
+class GroupWorker(Protocol[W_contra]):
+    """Samples ordered groups: a thread of this process, or processes on other nodes."""
 
-    group_size: int
-    screening: int
-    """Number of rollouts before the rest of a group (`GroupSampler`); 0 samples the whole group at
-    once."""
-    wants_baseline: bool
+    version: int | None
+    """Version of the weights for groups that begin now; None before the first `publish`."""
+
+    def start(self) -> None:
+        """Start the worker; it samples after the first `publish`."""
+        ...
+
+    def publish(self, version: int, weights: W_contra, /) -> None:
+        """Sample groups that begin from now on under `weights`, which must not change any more."""
+        ...
+
+    def order(self, order: GroupOrder, /) -> None:
+        """Sample a group; `take` returns it when it is done."""
+        ...
+
+    def take(self, *, wait: bool) -> SampledGroup | None:
+        """Return a finished group; None if there is none and `wait` is false."""
+        ...
+
+    def close(self) -> None:
+        """End the groups in flight, and the worker."""
+        ...
+
+
+class OrderingRoller:
+    """Rolls out by a worker: each task is an order, and all are waited for.
+
+    Episodes have the names that `Roller.roll_out` gives them. So the draws are those of one
+    engine, whichever worker samples a group.
+    """
+
+    def __init__(self, worker: GroupWorker[Any]) -> None:
+        """Order from `worker`, which nobody else orders from."""
+        self.seconds = 0.0
+        """Duration of the rollouts."""
+        self._worker = worker
+
+    def roll_out(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """Sample `samples` trajectories of every task, as `Roller.roll_out` does."""
+        started = time.perf_counter()
+        for number, task in enumerate(tasks):
+            first = number * samples
+            names = tuple(f"{seed}:{episode}" for episode in range(first, first + samples))
+            self._worker.order(GroupOrder(number, task, names, temperature))
+        groups: dict[int, Sequence[Trajectory]] = {}
+        while len(groups) < len(tasks):
+            group = self._worker.take(wait=True)
+            assert group is not None, "a worker that is waited for gives a group"
+            assert group.draw not in groups, "each order is answered once"
+            groups[group.draw] = group.trajectories
+        self.seconds += time.perf_counter() - started
+        return [trajectory for number in range(len(tasks)) for trajectory in groups[number]]
 
 
 class Replica(ABC, Generic[W]):
@@ -80,11 +138,10 @@ class Replica(ABC, Generic[W]):
     takes_weights_in_flight = False
     """Whether `open` may be called while groups are in flight."""
 
-    def __init__(self, roller: Roller, plan: GroupPlan) -> None:
+    def __init__(self, roller: Roller) -> None:
         self.roller = roller
         self.in_flight = 0
         """Number of groups that have begun and not ended."""
-        self._plan = plan
         self._context: EpisodeContext | None = None
         self._exits = AsyncExitStack()
         self._changing = asyncio.Lock()
@@ -106,26 +163,23 @@ class Replica(ABC, Generic[W]):
             await self._exits.aclose()
 
     async def sample(self, order: GroupOrder) -> SampledGroup:
-        """Sample the ordered group, and the greedy baseline where the plan wants one."""
-        plan, version = self._plan, self.roller.policy_version
-        first = plan.screening or plan.group_size
-        sampled = await self._episodes(order, range(first))
-        passed = not plan.screening or is_mixed([t for t in sampled if not t.is_lost])
+        """Sample the ordered group, and the greedy baseline where the order wants one."""
+        version = self.roller.policy_version
+        first = order.screening or len(order.names)
+        sampled = await self._episodes(order, order.names[:first])
+        passed = not order.screening or is_mixed([t for t in sampled if not t.is_lost])
         if passed:
-            sampled += await self._episodes(order, range(first, plan.group_size))
+            sampled += await self._episodes(order, order.names[first:])
         baseline = None
-        if passed and plan.wants_baseline:
-            [greedy] = await self._episodes(order._replace(temperature=0.0), range(1))
+        if passed and order.wants_baseline:
+            [greedy] = await self._episodes(order._replace(temperature=0.0), order.names[:1])
             baseline = None if greedy.is_lost else greedy
         return SampledGroup(order.draw, version, sampled, baseline, passed)
 
-    async def _episodes(self, order: GroupOrder, numbers: range) -> list[Trajectory]:
+    async def _episodes(self, order: GroupOrder, names: Sequence[str]) -> list[Trajectory]:
         assert self._context is not None, "groups are sampled on an open replica"
         return await self.roller.roll_out_group(
-            order.task,
-            self._context,
-            temperature=order.temperature,
-            names=[f"{order.name}:{number}" for number in numbers],
+            order.task, self._context, temperature=order.temperature, names=names
         )
 
 
@@ -137,12 +191,12 @@ class PolicyReplica(Replica[Mapping[str, Tensor]]):
     for a slow tool.
     """
 
-    def __init__(self, roller: Roller, model: PreTrainedModel, plan: GroupPlan) -> None:
-        super().__init__(roller, plan)
+    def __init__(self, roller: Roller, model: PreTrainedModel) -> None:
+        super().__init__(roller)
         self._model = model
 
     async def _load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        self._model.load_state_dict(weights)
+        load_whole_weights(self._model, weights)
         self.roller.policy_version = version
 
 
@@ -155,11 +209,9 @@ class ServerReplica(Replica[Path]):
 
     takes_weights_in_flight = True
 
-    def __init__(
-        self, roller: Roller, exchange: Callable[[Path, int], Awaitable[None]], plan: GroupPlan
-    ) -> None:
+    def __init__(self, roller: Roller, exchange: Callable[[Path, int], Awaitable[None]]) -> None:
         """Set the roller over the servers, and what gives them a directory's weights."""
-        super().__init__(roller, plan)
+        super().__init__(roller)
         self._exchange = exchange
 
     async def _load(self, version: int, weights: Path) -> None:

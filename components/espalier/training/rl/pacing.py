@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.records import Task
-from espalier.training.rl.asynchronous import GroupOrder, RolloutWorker, SampledGroup
+from espalier.training.rl.asynchronous import GroupOrder, GroupWorker, SampledGroup
 from espalier.training.rl.ledger import OpenDraw, Outcome
 from espalier.training.rl.reward_functions import RewardFunction, no_further_reward
 from espalier.training.rl.rows import Group
@@ -37,7 +37,7 @@ class AsynchronousSampler:
 
     def __init__(
         self,
-        worker: RolloutWorker[Any],
+        worker: GroupWorker[Any],
         tasks: TaskPool,
         config: TrainingConfig,
         *,
@@ -49,6 +49,7 @@ class AsynchronousSampler:
         self._tasks = tasks
         self._config = config
         self._seed = seed
+        self._screening = screening
         self._admission = GroupAdmission(tasks, config, reward_function)
         self.ledger = self._admission.ledger
         self._ordered: dict[int, _Ordered] = {}
@@ -169,8 +170,16 @@ class AsynchronousSampler:
         more = min(wanted, most) - len(self._ordered)
         for draw, task in self._drawn(more):
             self._ordered[draw] = _Ordered(task.task_id, version)
-            name = f"draw:{self._seed}:{draw}"
-            self._worker.order(GroupOrder(draw, task, name, self._config.temperature_at(step)))
+            size = self._config.group_size
+            order = GroupOrder(
+                draw,
+                task,
+                names=tuple(f"draw:{self._seed}:{draw}:{number}" for number in range(size)),
+                temperature=self._config.temperature_at(step),
+                screening=self._screening,
+                wants_baseline=self._admission.wants_baselines,
+            )
+            self._worker.order(order)
 
     def _drawn(self, count: int) -> Iterator[tuple[int, Task]]:
         """Yield the next `count` draws: first those that a killed run left open, then new ones."""

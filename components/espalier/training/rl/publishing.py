@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -15,9 +15,8 @@ from espalier.policy.lora import save_adapter
 from espalier.records import tree_digest
 from espalier.records.adapter import ADAPTER_FOLDER
 from espalier.rollout.roller import Roller
-from espalier.training.rl.asynchronous import RolloutWorker
+from espalier.training.rl.asynchronous import GroupWorker
 
-T = TypeVar("T")
 W = TypeVar("W")
 
 
@@ -45,13 +44,13 @@ class MemoryPublisher:
 
 
 class WorkerPublisher(Generic[W]):
-    """Publishes to a worker thread, and to rollers in the learner's thread."""
+    """Publishes to a worker, and to rollers in the learner's thread."""
 
     def __init__(
         self,
         local: Publisher,
         snapshot: Callable[[int], W],
-        worker: RolloutWorker[W],
+        worker: GroupWorker[W],
         *,
         every: int = 1,
     ) -> None:
@@ -70,21 +69,21 @@ class WorkerPublisher(Generic[W]):
         self._newest: int | None = None
 
     def publish(self, version: int) -> None:
-        """Publish a copy to the worker, if this version is one of those that it gets."""
+        """Publish a copy to the worker, if this version is one of those that it gets.
+
+        A version that is not newer is that of a run which went back to earlier weights. The worker
+        always gets it: what it samples from has been left.
+        """
         self._local.publish(version)
+        is_newer = self._newest is None or version > self._newest
         self._newest = version
-        if self._worker.version is None or version % self._every == 0:
+        if self._worker.version is None or not is_newer or version % self._every == 0:
             self._worker.publish(version, self._snapshot(version))
 
-    def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
-        """Run a coroutine in the worker's thread, under the newest weights.
-
-        So the learner's own rollouts sample from the servers that the worker has connections to;
-        the worker gets this version also between two of `every`.
-        """
+    def catch_up(self) -> None:
+        """Publish the newest version to the worker also between two of `every`."""
         if self._newest is not None and self._newest != self._worker.version:
             self._worker.publish(self._newest, self._snapshot(self._newest))
-        return self._worker.run(coroutine)
 
 
 class PolicyDirectories:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -383,10 +383,20 @@ class RankZeroRoller:
 
 
 class RankZeroSampler:
-    """Rank 0 samples for all processes: only it has a worker that samples ahead."""
+    """Rank 0 samples for all processes: only it has a worker."""
 
-    def __init__(self, own: StepSampler | None, processes: Processes) -> None:
-        """Set rank 0's sampler; on ranks > 0 `own` is None, and their ledger has no draws."""
+    def __init__(
+        self,
+        own: StepSampler | None,
+        processes: Processes,
+        *,
+        end_worker: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Set rank 0's sampler, and what ends the worker that it samples by.
+
+        On ranks > 0 `own` is None, and their ledger has no draws.
+        """
+        self._end_worker = end_worker
         self.ledger = PromptLedger() if own is None else own.ledger
         self._own = own
         self._processes = processes
@@ -403,3 +413,4 @@ class RankZeroSampler:
         """Stop sampling ahead; `sample` must not be called any more."""
         if self._own is not None:
             self._own.close()
+        self._end_worker()

@@ -1,12 +1,19 @@
-"""Builds a run's objects: models, rollers, curriculum and publisher of one process."""
+"""Builds a run's objects: models, rollers, curriculum and publisher of one process.
+
+Sampling by a worker (`_by_worker`) is the same for a thread ahead of the learner and for workers on
+other nodes, at either pace; else each process samples on its own engine (`_in_turns`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
+import torch
 from transformers import PreTrainedModel
 
 from espalier.chain import policy_digest
@@ -14,16 +21,24 @@ from espalier.config import Profile, term_context
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.prediction import Description
 from espalier.environments import EnvironmentsOver, family_of
+from espalier.environments.memory import remembering
 from espalier.environments.mixins import Renames
 from espalier.policy.hardware import Hardware
 from espalier.policy.loading import Policy, load_policy_to_train
-from espalier.records import read_manifest, read_tasks
-from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
+from espalier.records import TrainingError, read_manifest, read_tasks
+from espalier.rollout.roller import Roller, RolloutCounts, TrajectorySampler, kind_choice
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_questions import dev_questions
 from espalier.training.parallel import Processes
-from espalier.training.rl.asynchronous import GroupPlan
-from espalier.training.rl.engines import InProcess, OnServers, SamplerContext, SamplingEngine
+from espalier.training.rl.asynchronous import OrderingRoller
+from espalier.training.rl.engines import (
+    InProcess,
+    LocalWorker,
+    OnServers,
+    SamplerContext,
+    SamplingEngine,
+    replica_worker,
+)
 from espalier.training.rl.ledger import JOURNAL, DrawJournal
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import Models, build_layout, build_models
@@ -40,9 +55,8 @@ class TrainingRun(NamedTuple):
 
     policy: Policy
     loop: RlLoop
-    rollers: Sequence[Roller]
-    """Rollers that sample the training's trajectories; asynchronous sampling adds some during the
-    loop."""
+    counts: Callable[[], RolloutCounts]
+    """Returns what training has sampled so far."""
     dev_roller: Roller
     dev_questions: int
     """Questions that choose the weights."""
@@ -50,30 +64,29 @@ class TrainingRun(NamedTuple):
     @property
     def figures(self) -> dict[str, float]:
         """Return this process's throughput, its learner's waiting time, and drifted turns."""
-        seconds = sum(roller.seconds for roller in self.rollers)
-        tokens = sum(roller.total_tokens for roller in self.rollers)
+        counts = self.counts()
         # asynchronous sampling overlaps with learning: count the whole duration
-        rate = tokens / (seconds or self.loop.seconds or 1.0)
+        rate = counts.tokens / (counts.seconds or self.loop.seconds or 1.0)
         wait = self.loop.waited_s / (self.loop.seconds or 1.0)
         return {
             "rollout_tokens_per_s": rate,
             "learner_wait_share": wait,
-            "token_drift": sum(roller.drift.drifted for roller in self.rollers),
-            "compared_turns": sum(roller.drift.turns for roller in self.rollers),
-            **self._drafts(),
+            "token_drift": counts.drifted_turns,
+            "compared_turns": counts.compared_turns,
+            **self._drafts(counts),
         }
 
-    def _drafts(self) -> dict[str, float]:
+    def _drafts(self, counts: RolloutCounts) -> dict[str, float]:
         """Return counts of drafted tokens (`rollout.speculation`); {} if there are none.
 
         Most drafts are those of the dev questions.
         """
         if not self.dev_roller.drafted_tokens:
             return {}
-        rollers = (*self.rollers, self.dev_roller)
+        total = RolloutCounts.total((counts, self.dev_roller.counts))
         return {
-            "drafted_tokens": sum(roller.drafted_tokens for roller in rollers),
-            "accepted_tokens": sum(roller.accepted_tokens for roller in rollers),
+            "drafted_tokens": total.drafted_tokens,
+            "accepted_tokens": total.accepted_tokens,
         }
 
 
@@ -81,9 +94,61 @@ class _Sampling(NamedTuple):
     sampler: StepSampler
     publisher: Publisher
     dev_roller: Roller
-    rollers: Sequence[Roller]
+    counts: Callable[[], RolloutCounts]
     make_trial_roller: Callable[[], TrajectorySampler]
     """Makes the roller of attempts at proposed tasks, in the learner's thread of every process."""
+
+
+OpensEnvironments = Callable[[], AbstractContextManager[EnvironmentsOver]]
+
+
+def family_environments(
+    profile: Profile, inputs: Mapping[str, Path]
+) -> AbstractContextManager[EnvironmentsOver]:
+    """Return a context with the environments of the profile's family for one process.
+
+    Args:
+        profile: profile of the run.
+        inputs: artifact directories by name.
+    """
+    return remembering(profile, inputs["accepted"]).environments(inputs["knowledge"])
+
+
+@contextmanager
+def _opened_worker(
+    profile: Profile, inputs: Mapping[str, Path], open_environments: OpensEnvironments
+) -> Generator[LocalWorker]:
+    """Run a rollout worker with a policy and environments of its own, for the block.
+
+    It samples after weights were published to it.
+
+    Raises:
+        TrainingError: a directory of `inputs` is not there.
+    """
+    for folder in inputs.values():
+        if not folder.is_dir():
+            raise TrainingError(
+                f"there is no {folder} here: the rollout workers of training.rollout_workers read "
+                "the run's artifacts. Put the run on storage that all nodes mount at one path"
+            )
+    with open_environments() as environments_over:
+        local = replica_worker(
+            _policy_to_train(profile, inputs),
+            environments_over("train"),
+            profile,
+            threads=torch.get_num_threads(),
+        )
+        local.worker.start()
+        try:
+            yield local
+        finally:
+            local.worker.close()
+
+
+def _policy_to_train(profile: Profile, inputs: Mapping[str, Path]) -> Policy:
+    warm = inputs["warm_policy"]
+    digest = policy_digest(read_manifest(warm))
+    return load_policy_to_train(warm / "policy", profile, digest=digest)
 
 
 def build_run(
@@ -92,6 +157,8 @@ def build_run(
     store: CheckpointStore,
     processes: Processes,
     environments_over: EnvironmentsOver,
+    *,
+    open_environments: OpensEnvironments | None = None,
 ) -> TrainingRun:
     """Build the loop of one process; every process calls this with the same arguments.
 
@@ -101,18 +168,19 @@ def build_run(
         store: store of the run's checkpoints.
         processes: the processes that train together.
         environments_over: makes the environments of a view ("train", "dev").
+        open_environments: opens them anew in rollout workers on other nodes; can be pickled. None
+            opens those of the profile's family.
     """
     config = profile.training
-    warm = inputs["warm_policy"]
-    policy = load_policy_to_train(
-        warm / "policy", profile, digest=policy_digest(read_manifest(warm))
-    )
+    policy = _policy_to_train(profile, inputs)
     hardware = Hardware.from_config(profile.hardware)
     models = _placed_models(policy.model, profile, hardware, processes)
     pool = _task_pool(profile, inputs)
     proposer = shared_proposer(profile, inputs, processes)
     layout = build_layout(policy.model, profile, hardware, processes)
     rewards, in_turns = ProfileRewards.of(profile, layout), config.asynchronous.max_staleness == 0
+    has_worker = not in_turns or config.rollout_workers > 0
+    absolute = {name: path.resolve() for name, path in inputs.items()}
     context = SamplerContext(
         profile,
         policy,
@@ -120,11 +188,17 @@ def build_run(
         pool,
         processes,
         environments_over,
-        _computed_once(rewards, processes) if in_turns else rewards,
+        partial(
+            _opened_worker,
+            profile,
+            absolute,
+            open_environments or partial(family_environments, profile, absolute),
+        ),
+        rewards if has_worker else _computed_once(rewards, processes),
     )
     is_here = profile.rollout.engine == "lockstep"
     engine = InProcess(context) if is_here else OnServers(context, store.directory / "published")
-    sampling = _in_turns(context, engine) if in_turns else _ahead(context, engine)
+    sampling = _by_worker(context, engine) if has_worker else _in_turns(context, engine)
     # without sampling ahead the same draws are made again, without a journal
     if processes.is_first and not in_turns:
         journal = DrawJournal(store.directory / JOURNAL, store.identity)
@@ -153,7 +227,7 @@ def build_run(
         dialect=sampling.dev_roller.dialect,
     )
     loop = RlLoop(profile, parts, store)
-    return TrainingRun(policy, loop, sampling.rollers, sampling.dev_roller, len(judged))
+    return TrainingRun(policy, loop, sampling.counts, sampling.dev_roller, len(judged))
 
 
 def _placed_models(
@@ -178,8 +252,8 @@ def _placed_models(
 def _computed_once(rewards: ProfileRewards, processes: Processes) -> RewardFunction:
     """Return a `RewardFunction` that asks models on rank 0 only.
 
-    Terms that ask no model are added by each process. With sampling ahead, only rank 0 samples,
-    and its rewards are complete before they are shared.
+    Terms that ask no model are added by each process. With a worker, only rank 0 has groups, and
+    their rewards are complete before they are shared.
     """
     if processes.count == 1 or not rewards.asks_models:
         return rewards
@@ -187,45 +261,54 @@ def _computed_once(rewards: ProfileRewards, processes: Processes) -> RewardFunct
 
 
 def _in_turns(context: SamplerContext, engine: SamplingEngine) -> _Sampling:
-    """Sample and learn alternately."""
+    """Sample and learn alternately, on the engine of each process."""
     roller, dev_roller = engine.roller("train", for_training=True), engine.roller("dev")
     publisher = engine.publisher((roller, dev_roller))
     shared = engine.shared(roller)
     return _Sampling(
-        context.group_sampler(shared), publisher, dev_roller, (roller,), lambda: shared
+        context.group_sampler(shared),
+        publisher,
+        dev_roller,
+        lambda: roller.counts,
+        lambda: shared,
     )
 
 
-def _ahead(context: SamplerContext, engine: SamplingEngine) -> _Sampling:
-    """Sample ahead of the learner, in a worker of rank 0."""
-    config, screening = context.profile.training, context.profile.curriculum.active_screening
-    processes = context.processes
+def _by_worker(context: SamplerContext, engine: SamplingEngine) -> _Sampling:
+    """Sample in a worker of rank 0, ahead of the learner or in turns with it."""
+    config, processes = context.profile.training, context.processes
     if not processes.is_first:
         dev_roller = engine.roller("dev")
         return _Sampling(
             RankZeroSampler(None, processes),
             engine.publisher((dev_roller,)),
             dev_roller,
-            (),
+            RolloutCounts,
             lambda: RankZeroRoller(engine.roller("train"), processes),
         )
-    wants_baseline = "baseline_rewards_B" in config.algorithm.needs
-    ahead = engine.ahead(GroupPlan(config.group_size, screening, wants_baseline))
-    sampler = AsynchronousSampler(
-        ahead.worker,
-        context.pool,
-        config,
-        seed=context.profile.seed,
-        screening=screening,
-        reward_function=context.reward_function,
+    by_worker = engine.by_worker()
+    worker, ordering = by_worker.worker, OrderingRoller(by_worker.worker)
+    in_turns = config.asynchronous.max_staleness == 0
+    sampler = (
+        context.group_sampler(ordering)
+        if in_turns
+        else AsynchronousSampler(
+            worker,
+            context.pool,
+            config,
+            seed=context.profile.seed,
+            screening=context.profile.curriculum.active_screening,
+            reward_function=context.reward_function,
+        )
     )
-    ahead.worker.start()
+    worker.start()
     return _Sampling(
-        RankZeroSampler(sampler, processes),
-        ahead.publisher,
-        ahead.dev_roller,
-        ahead.rollers,
-        ahead.make_trial_roller,
+        RankZeroSampler(sampler, processes, end_worker=worker.close),
+        by_worker.publisher,
+        by_worker.dev_roller,
+        lambda: by_worker.counts()._replace(seconds=ordering.seconds),
+        # ahead, the groups in flight are the sampler's alone
+        lambda: RankZeroRoller(ordering if in_turns else by_worker.trial_roller(), processes),
     )
 
 
