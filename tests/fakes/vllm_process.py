@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,6 +76,24 @@ def vllm_process(python, policy_dir, log_path, *, max_tokens=1024, cores="auto",
             yield f"http://127.0.0.1:{port}", process
         finally:
             _end(process)
+
+
+def counted(url, metrics):
+    """What a server has counted so far, by name; zeros where it does not answer.
+
+    Args:
+        url: of the server.
+        metrics: name -> metric, whose values under all labels are added.
+    """
+    try:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        lines = []
+    return {
+        name: sum(float(line.split()[-1]) for line in lines if line.startswith(metric + "{"))
+        for name, metric in metrics.items()
+    }
 
 
 def _end(process):

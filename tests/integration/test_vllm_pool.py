@@ -19,7 +19,7 @@ from tests.factories.tiny import tiny_tokenizer
 from tests.fakes.vllm_process import NEEDS_VLLM, PROMPT, PYTHON, NeverStops, vllm_process
 
 OBSERVED = [30, 31, 32]
-VERSIONS = 20
+VERSIONS, READY_S = 20, 1800.0
 LORA = ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2", "--enforce-eager"]
 
 pytestmark = [pytest.mark.slow, NEEDS_VLLM]
@@ -63,7 +63,9 @@ def servers(policies, tmp_path_factory):
 
 
 def _engine(addresses, **changes):
-    config = VllmConfig(urls=tuple(addresses), exchange="adapter", **changes)
+    config = VllmConfig(
+        urls=tuple(addresses), exchange="adapter", ready_timeout_s=READY_S, **changes
+    )
     return VllmServerEngine(config, NeverStops(), max_rows=64)
 
 
