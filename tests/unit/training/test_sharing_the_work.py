@@ -15,6 +15,7 @@ from espalier.config import Profile
 from espalier.policy.hardware import Hardware, copy_weights
 from espalier.records import NullTracker, TrainingError, tree_digest
 from espalier.records.task import write_tasks
+from espalier.rollout.roller import RolloutCounts
 from espalier.training import ray_workers as on_ray
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.launch import local_workers
@@ -330,8 +331,9 @@ def test_the_gravest_end_of_a_node_is_told(on, ends, said):
     [([2.0, 3.0], 10.0, 12.0, 0.25), ([0.0, 0.0], 10.0, 6.0, 0.25), ([0.0, 0.0], 0.0, 60.0, 2.5)],
 )
 def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, rate, share):
-    common = {"total_tokens": 30, "drift": SimpleNamespace(turns=8, drifted=1)}
-    rollers = [SimpleNamespace(seconds=s, **common) for s in seconds]
+    counts = RolloutCounts.total(
+        RolloutCounts(seconds=s, tokens=30, drifted_turns=1, compared_turns=8) for s in seconds
+    )
     loop = SimpleNamespace(seconds=total_s, waited_s=2.5)
     figures = {
         "rollout_tokens_per_s": rate,
@@ -340,12 +342,10 @@ def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, 
         "compared_turns": 16,
     }
     dev_roller = SimpleNamespace(drafted_tokens=0)
-    assert TrainingRun(None, loop, rollers, dev_roller, 200).figures == figures
-    rollers[0].drafted_tokens = rollers[0].accepted_tokens = 0
-    rollers[1].drafted_tokens = rollers[1].accepted_tokens = 0
-    dev_roller = SimpleNamespace(drafted_tokens=100, accepted_tokens=97)
+    assert TrainingRun(None, loop, lambda: counts, dev_roller, 200).figures == figures
     drafted = {"drafted_tokens": 100, "accepted_tokens": 97}
-    assert TrainingRun(None, loop, rollers, dev_roller, 200).figures == figures | drafted
+    dev_roller = SimpleNamespace(counts=RolloutCounts(**drafted), **drafted)
+    assert TrainingRun(None, loop, lambda: counts, dev_roller, 200).figures == figures | drafted
 
 
 def inputs_in(folder):
