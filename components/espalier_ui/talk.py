@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from pydantic import Field
 
@@ -87,7 +87,8 @@ class Talks:
                 policy = run.path / asked.checkpoint / "policy"
                 command = [*self._command, str(run.path), str(policy)]
                 self._talk = talk = _Talk(run.id, asked.checkpoint, command)
-        talk.ask({"question": asked.question} if asked.task is None else {"task": asked.task})
+        given = {"question": asked.question, "task": asked.task}
+        talk.ask({key: text for key, text in given.items() if text is not None})
         return talk.state()
 
     def state(self) -> dict[str, Any]:
@@ -190,9 +191,10 @@ class _Talk:
                 said = json.loads(line)
             except (ValueError, RecursionError):
                 said = None
+            if not isinstance(said, dict):
+                said = {"error": "the answer cannot be read"}
             with self._lock:
-                readable = isinstance(said, dict)
-                self._take(said if readable else {"error": "the answer cannot be read"})
+                self._take(cast("dict[str, Any]", said))
         with self._lock:
             if self._state == "loading" and not self._problem:
                 self._problem = "\n".join([_FAILED, *self._last_lines])

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 PYTHON_TYPES: Mapping[str, type] = {
@@ -105,8 +104,7 @@ def _is_accepted(value: Any, accepted: Sequence[Any], described: Mapping[str, An
         items = cast("Mapping[str, Any]", described.get("items") or {})
         inner = PYTHON_TYPES.get(str(items.get("type")))
     if kind == "float" and type(value) is int:
-        with suppress(OverflowError):  # an integer of hundreds of digits is too large for a float
-            value = float(value)
+        value = _as_float(value)
     typed = _typed(value, accepted, expected, inner)
     if not typed.fits:
         return False
@@ -121,6 +119,13 @@ def _is_accepted(value: Any, accepted: Sequence[Any], described: Mapping[str, An
     if expected is list:
         return _standard(value) in [_standard(one) for one in accepted]
     return value in accepted
+
+
+def _as_float(value: int) -> float | int:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits, which is too large for a float
+        return value
 
 
 def _typed(value: object, accepted: Sequence[Any], expected: type, inner: type | None) -> _Typed:

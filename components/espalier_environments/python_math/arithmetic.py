@@ -34,13 +34,17 @@ class Operation(NamedTuple):
     """Whether it is an addition or subtraction, which commute when adjacent."""
 
 
+def _shared(value: int, parts: int) -> int:
+    return value // parts
+
+
 OPERATIONS: dict[str, Operation] = {
     kind.label: kind
     for kind in (
         Operation("add", 1, "x += {0}", operator.add, is_sum=True),
         Operation("take", 1, "x -= {0}", operator.sub, is_sum=True),
         Operation("times", 1, "x *= {0}", operator.mul, is_sum=False),
-        Operation("share", 1, "x //= {0}", operator.floordiv, is_sum=False),
+        Operation("share", 1, "x //= {0}", _shared, is_sum=False),
         Operation("add groups", 2, "x += {0} * {1}", operator.add, is_sum=True),
         Operation("take groups", 2, "x -= {0} * {1}", operator.sub, is_sum=True),
     )

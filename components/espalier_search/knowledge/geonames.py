@@ -158,7 +158,7 @@ def load_geonames(config: KnowledgeConfig) -> KnowledgeSource:
     states = _by_code(cache.get_us_states())
     rows = cache.get_cities().values()
     known = (row for row in rows if row["countrycode"] in countries and row["name"].strip())
-    ranked = sorted(known, key=lambda row: (-row["population"], row["geonameid"]))
+    ranked: list[_Row] = sorted(known, key=lambda row: (-row["population"], row["geonameid"]))
     cities = ranked[: config.max_cities or None]
     continents = _by_code(cache.get_continents())
     source = KnowledgeSource(ATTRIBUTION, relations=geonames_relations())

@@ -70,8 +70,9 @@ def view_documents(
     for document_id in dict.fromkeys((*texts, *owners)):
         owned_by = owners.get(document_id, [])
         splits: set[EntitySplit] = {entity.split for entity in owned_by}
-        drawn = document_splits.get(document_id, "hub")
-        split = next((one for one in _SECRECY if one in splits), drawn)
+        split: EntitySplit = document_splits.get(document_id, "hub")
+        if splits:
+            split = next(one for one in _SECRECY if one in splits)
         text = texts.get(document_id)
         title = text.title if text else owned_by[0].name
         lines = list(text.lines) if text else []

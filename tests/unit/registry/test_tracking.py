@@ -126,7 +126,7 @@ def test_runs_and_traces_link_to_the_viewer(target, monkeypatch, tmp_path):
     assert trace.info.tags["espalier.viewer"] == f"{link}&view=lineage&task=a%26b"
 
 
-def test_a_run_without_a_folder_links_to_the_list_of_runs(target, monkeypatch):
+def test_a_run_without_a_folder_links_to_all_runs(target, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
     profile = Profile(registry={"viewer": "http://127.0.0.1:8123", "experiment": "alone"})
     with stage_tracking("evaluate", profile) as tracker:

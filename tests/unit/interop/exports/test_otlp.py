@@ -120,7 +120,7 @@ def test_messages_follow_the_schemas_of_the_conventions(seed):
                     assert PARTS[part["type"]] <= part.keys()
 
 
-def test_the_tokens_of_an_attempt_are_the_sum_of_its_messages():
+def test_tokens_of_an_attempt_are_the_sum_of_messages():
     attempt = made_attempt(3)
     root, *children = spans_of(exported(attempt))
     sampled = [attributes(span).get("gen_ai.usage.output_tokens", 0) for span in children]

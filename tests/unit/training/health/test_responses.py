@@ -132,7 +132,7 @@ def test_undoing_one_quarantine_keeps_anothers_tasks():
     ]
 
 
-def test_a_pool_too_small_for_a_quarantine_gets_the_next_response():
+def test_a_pool_too_small_for_quarantine_gets_another_response():
     sampled = [make_trajectory("a", outcome=1, answer=answer) for answer in "xy"] + group("b", 0, 0)
     rows = history(changed=FAULTS["scattered"], steps=20)
     found, _, _ = acting(rows, sampled, controls=Recorded(can_quarantine=False))
