@@ -107,16 +107,20 @@ def _shape(node: ast.AST, found: Counter[str]) -> str:
 
 def _below(node: ast.AST) -> list[ast.AST]:
     body: list[ast.stmt] = getattr(node, "body", []) if isinstance(node, _WITH_DOCSTRING) else []
-    match body:
-        case [ast.Expr(value=ast.Constant(value=str())) as docstring, *_]:
-            pass
-        case _:
-            docstring = None
+    docstring = body[0] if body and _is_text(body[0]) else None
     children = ast.iter_child_nodes(node)
     return [one for one in children if one is not docstring and not isinstance(one, _LEFT_OUT)]
 
 
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case _:
+            return False
 
 
 class _NamedEdge(NamedTuple):
