@@ -15,6 +15,7 @@ import os
 import resource
 import sys
 import warnings
+from collections.abc import Iterator
 from datetime import datetime, time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,14 +71,7 @@ def converted(path: Path) -> dict[str, Any]:
         raise TooLongError(f"{len(text):,} characters of text, more than {MAX_CHARACTERS:,}")
     text = paragraphs(text) if path.suffix.lower() == ".pdf" else text
     title = " ".join((found.title or "").split())
-    lines: list[str] = []
-    for line in text.splitlines():
-        # left out are the rule of a table, a row of empty cells, and an image
-        shown = line.strip()
-        is_rule = shown.startswith("|") and set(shown) <= set("|-: ")
-        is_image = shown.startswith("![") and shown.endswith(")")
-        if not (is_rule or is_image):
-            lines.append(line)
+    lines = [line for line in text.splitlines() if not _is_drawn(line.strip())]
     if lines and " ".join(lines[0].split()) == title:  # of a page without <body>
         del lines[0]
     return {"text": "\n".join(lines), "title": title}
@@ -100,6 +94,12 @@ def paragraphs(text: str) -> str:
     return "\n".join("".join(pieces) for pieces in found)
 
 
+def _is_drawn(line: str) -> bool:
+    """Whether it is the rule of a table, a row of empty cells, or an image."""
+    is_rule = line.startswith("|") and set(line) <= set("|-: ")
+    return is_rule or (line.startswith("![") and line.endswith(")"))
+
+
 def _sheets(path: Path) -> dict[str, list[_Row]]:
     import openpyxl
 
@@ -107,15 +107,20 @@ def _sheets(path: Path) -> dict[str, list[_Row]]:
     characters, tables = 0, {}
     for sheet in book.worksheets:
         rows = tables[sheet.title] = []
-        for values in sheet.iter_rows(values_only=True):
-            row = [_cell(value) for value in values]
-            while row and not row[-1]:
-                row.pop()
+        for row in _cells(sheet.iter_rows(values_only=True)):
             characters += sum(map(len, row))
             if characters > MAX_CHARACTERS:
                 raise TooLongError(f"more than {MAX_CHARACTERS:,} characters in its cells")
             rows.append(row)
     return tables
+
+
+def _cells(rows: Iterator[tuple[object, ...]]) -> Iterator[_Row]:
+    for row in rows:
+        cells = [_cell(value) for value in row]
+        while cells and not cells[-1]:
+            cells.pop()
+        yield cells
 
 
 def _cell(value: object) -> str:
@@ -127,13 +132,7 @@ def _cell(value: object) -> str:
     return "" if value is None else " ".join(str(value).split())
 
 
-def _refuse(event: str, given: tuple[Any, ...]) -> None:
-    is_writing = event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-    if is_writing or event in _FORBIDDEN:
-        raise PermissionError(f"{event} while a file is read")
-
-
-def _main(descriptor: int) -> None:
+def _limit_this_process() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_ERROR_BYTES, _ERROR_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -141,16 +140,27 @@ def _main(descriptor: int) -> None:
     logging.disable()
     warnings.simplefilter("ignore")
 
+
+def _refuse(event: str, given: tuple[Any, ...]) -> None:
+    is_writing = event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if is_writing or event in _FORBIDDEN:
+        raise PermissionError(f"{event} while a file is read")
+
+
+def _limit_processor_time() -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = int(used.ru_utime + used.ru_stime) + 1 + PROCESSOR_S
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
+def _main(descriptor: int) -> None:
+    _limit_this_process()
     with Connection(descriptor) as client:
         client.send_bytes(b"ready")
         while path := client.recv_bytes():
-            # every document has processor time of its own
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-            soft = int(used.ru_utime + used.ru_stime) + 1 + PROCESSOR_S
-            if hard == resource.RLIM_INFINITY or soft < hard:
-                resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
-
+            _limit_processor_time()
             # a half of a surrogate pair, which a PDF may hold, is no character
             reply = json.dumps(converted(Path(os.fsdecode(path))), ensure_ascii=False)
             client.send_bytes(reply.encode(errors="replace"))
