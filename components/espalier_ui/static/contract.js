@@ -90,8 +90,8 @@
  *   sources: {source: string, attempts: number}[], demonstrations: number}} Task
  * @typedef {{id: string, title: string | null, text: string,
  *   tasks: {task: string, question: string}[]}} Document
- * @typedef {{error?: string | null, messages?: Message[], results?: Result[], answer?: string | null,
- *   finish?: string, terms?: Record<string, number>, gold?: string[] | null,
+ * @typedef {{error?: string | null, messages?: Message[], results?: Result[],
+ *   answer?: string | null, finish?: string, terms?: Record<string, number>, gold?: string[] | null,
  *   seconds?: number | null}} Played
  * @typedef {{question: string | null, task: string | null, answer: Played | null}} Exchange
  * @typedef {{run: string | null, checkpoint: string | null, problem: string, said: Exchange[],

@@ -15,7 +15,7 @@ from tests.unit.docs.fences import FENCES, PAGES, ROOT
 TOPS = ("components", "docs", "examples", "k8s", "pipelines", "sandbox-images", "tests", ".ci")
 CODE = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"(?<![\w/.-])espalier(?:\.[A-Za-z_]\w*)+")
-NO_MODULES = {"espalier.dev", "espalier.serving_reason"}
+NO_MODULES = {"espalier.dev", "espalier.serving_reason", "espalier.times", "espalier.viewer"}
 """Labels and tags begin alike."""
 MADE = {f.about for f in FENCES if f.says == "file"}
 """Files that a page tells the reader to write."""

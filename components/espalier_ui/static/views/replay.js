@@ -46,6 +46,8 @@ export function Replay({ length, measured, time, speed, setTime }) {
         aria-current=${one === speed ? "true" : null}>${one}\u00d7</a>`,
     )}</div>
     ${time !== null && html`<button type="button" onClick=${() => stand(null)}>Show all</button>`}
-    <span class="quiet">${measured ? "At the pace that was measured." : "No times were kept: messages appear by their length."}</span>
+    <span class="quiet">${measured
+      ? "At the pace that was measured."
+      : "No times were kept: messages appear by their length."}</span>
   </div>`;
 }

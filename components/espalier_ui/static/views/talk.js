@@ -59,10 +59,11 @@ export function TalkView({ run, at }) {
       },
       (error) => setProblem(String(error.message ?? error)),
     );
-  useEffect(() => void take(ask("/api/chat", {}, undefined, String(Date.now()))), []);
+  const look = () => take(ask("/api/chat", {}, undefined, String(Date.now())));
+  useEffect(() => void look(), []);
   useEffect(() => {
     if (!waits) return undefined;
-    const timer = setTimeout(() => take(ask("/api/chat", {}, undefined, String(Date.now()))), LOOK_MS);
+    const timer = setTimeout(look, LOOK_MS);
     return () => clearTimeout(timer);
   }, [talk]);
   return whenThere(found, (/** @type {{checkpoints: {name: string}[]}} */ { checkpoints }) => {

@@ -78,8 +78,9 @@ function OneMessage({ message: given, path, index, results, marked, chosen, shar
   </section>`;
 }
 
-/** @param {{run: string, attempt: Pick<Attempt, "id" | "messages" | "results">, marked?: string, chosen?: number | null,
- *   time?: number | null, schedule: Shown[]}} given  `time` of the replay; null shows all */
+/** @param {{run: string, attempt: Pick<Attempt, "id" | "messages" | "results">,
+ *   marked?: string, chosen?: number | null, time?: number | null,
+ *   schedule: Shown[]}} given  `time` of the replay; null shows all */
 export function Transcript({ run, attempt, marked = "", chosen = null, time = null, schedule }) {
   const path = `${runPath(run)}/attempts/${encodeURIComponent(attempt.id)}/messages`;
   const loose = attempt.results.filter((result) => result.message === null);
