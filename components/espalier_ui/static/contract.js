@@ -91,8 +91,8 @@
  * @typedef {{id: string, title: string | null, text: string,
  *   tasks: {task: string, question: string}[]}} Document
  * @typedef {{error?: string | null, messages?: Message[], results?: Result[],
- *   answer?: string | null, finish?: string, terms?: Record<string, number>, gold?: string[] | null,
- *   seconds?: number | null}} Played
+ *   answer?: string | null, finish?: string, terms?: Record<string, number>,
+ *   gold?: string[] | null, seconds?: number | null}} Played
  * @typedef {{question: string | null, task: string | null, answer: Played | null}} Exchange
  * @typedef {{run: string | null, checkpoint: string | null, problem: string, said: Exchange[],
  *   state: "loading" | "ready" | "answering" | "ended"}} Talk
