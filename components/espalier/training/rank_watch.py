@@ -174,7 +174,7 @@ class RankWatch:
         where = (
             f" in {position.name} (collective operation {position.number}{step})"
             if position
-            else ""
+            else f" at work{step}"
         )
         return (
             f"rank {self._processes.rank} of {self._processes.count} processes that train together "
