@@ -466,10 +466,11 @@ class MlflowTracker:
         ):
             if path is None:
                 continue
-            path.unlink(missing_ok=True)
             if unsent or ends:
                 figures = [(one.key, str(one.value), one.timestamp, one.step) for one in unsent]
                 write_whole(path, _Unsent(status=ends, figures=figures).model_dump_json())
+            else:
+                path.unlink(missing_ok=True)
 
     def _end(self, status: str) -> None:
         self.flush()

@@ -186,6 +186,22 @@ def test_unsent_curves_reach_the_pipelines_run_later(server, tmp_path):
     assert list((tmp_path / "u").iterdir()) == []
 
 
+def test_a_write_that_fails_keeps_the_figures_of_before(server, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    tracker = stage_tracker(server, tmp_path / "u")
+    server.away_for_s = 0.0
+    tracker.metrics({"reward": 0.5}, step=3)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "u").iterdir()}
+    monkeypatch.setattr("espalier.registry.tracker.write_whole", full)
+    server.now_s = 1000.0
+    with pytest.raises(OSError, match="no space"):
+        tracker.metrics({"reward": 0.7}, step=4)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "u").iterdir()} == kept
+    assert len(kept) == 2
+
+
 def test_notes_stand_below_the_description(tracker, server):
     tracker.describe("what it is")
     tracker.note("one")
