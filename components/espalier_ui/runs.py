@@ -44,7 +44,7 @@ class Run:
         """
         self.id, self.path = run_id, path
         self.place = str(path) if remote is None else remote.uri
-        """Where it is, as its user calls it."""
+        """The folder, or the S3 address, that the user gave."""
         self.index = RunIndex(path, cache, remote)
         self.curves = Curves(path)
 

@@ -148,8 +148,8 @@ def offences(
 ) -> list[tuple[Run, Killer]]:
     """Runs over their own limits, and the largest run if all together are over the sandbox's.
 
-    A run counts from its job's start: before, its processes are copies of the runner, which hides
-    its memory.
+    A run is measured from the start of its job. Before that its processes are copies of the
+    runner, which hides its memory.
     """
     below = {run: descendants(run.runner_pid, processes) for run in runs if run.job_pid}
     found: list[tuple[Run, Killer]] = []

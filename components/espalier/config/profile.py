@@ -365,7 +365,7 @@ class Profile(Section):
     def digest(self, sections: Sequence[str]) -> str:
         """Digest of seed, threads, and these sections or keys of sections (`policy.dialect`)."""
         tables = self.model_dump(mode="json")
-        content: dict[str, Any] = {}
+        content: dict[str, object] = {}
         for name in sections:
             section, _, key = name.partition(".")
             if isinstance(getattr(self, section), NoSelfPlayConfig):
@@ -374,8 +374,9 @@ class Profile(Section):
                 continue  # the built-in loop plays, and ignores the section
             content[name] = tables[section][key] if key else tables[section]
             if name == "registry":
-                content[name] = tables[name] | {"model_name": self.model_name}
-                content[name].pop("viewer", None)  # a link changes no version
+                # the viewer's address is a link, and changes no version
+                kept = {key: value for key, value in tables[name].items() if key != "viewer"}
+                content[name] = kept | {"model_name": self.model_name}
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
             if name == "warm_start" and self.warm_start.hindsight is not None:

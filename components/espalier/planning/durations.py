@@ -87,7 +87,7 @@ def _steps_seconds(profile: Profile, learning_s: float, sampling_s: float) -> fl
         learning_s: seconds of all updates.
         sampling_s: seconds of all sampling by one server.
     """
-    config, count_of_samplers = profile.training, _samplers(profile)
+    config, num_samplers = profile.training, _samplers(profile)
     groups = max(1, min(config.tasks_per_step, _MOST_SIMULATED // config.group_size))
     part = groups / config.tasks_per_step
     count = groups * config.group_size
@@ -100,18 +100,18 @@ def _steps_seconds(profile: Profile, learning_s: float, sampling_s: float) -> fl
     )
 
     def step_s(servers: int, max_staleness: int) -> float:
-        # servers share max_rows, of which each rollout worker has as many
-        has_all = config.rollout_workers > 0
+        # servers divide rollout.max_rows among them; each rollout worker may have that many
+        are_workers = config.rollout_workers > 0
         samplers = Samplers(
             servers=servers,
-            rows=most_rows if has_all else -(-most_rows // servers),
+            rows=most_rows if are_workers else -(-most_rows // servers),
             step_s=_FIXED_SHARE * row_step_s,
             row_s=(1 - _FIXED_SHARE) * row_step_s / rows,
         )
         return simulated(samplers, learner, attempts, max_staleness=max_staleness).step_s
 
     ahead = config.asynchronous.max_staleness
-    return (learning_s + sampling_s) * step_s(count_of_samplers, ahead) / step_s(1, 0)
+    return (learning_s + sampling_s) * step_s(num_samplers, ahead) / step_s(1, 0)
 
 
 def work_seconds(seconds: float) -> float:

@@ -151,7 +151,7 @@ class StopTexts:
             passed = self._held[: begin + len(stop) * (stop in self._kept)]
             self._held = ""
             return passed
-        # the longest suffix that begins a stop text
+        # hold back the longest end of the text with which a stop text may begin
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         keep = min(longest, len(self._held))
         while keep and not any(stop.startswith(self._held[-keep:]) for stop in self._stops):

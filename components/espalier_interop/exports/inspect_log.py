@@ -106,6 +106,9 @@ class InspectLog:
         usage = _usage(exported)
         self._usage.update(usage)
         messages = [*_messages(exported)]
+        metadata = task_facts(exported) | attempt_facts(exported)
+        if exported.tools is not None:
+            metadata["tools"] = [spec.name for spec in exported.tools]
         prompt = exported.turns[0].read if exported.turns else ()
         model = _model(exported)
         sample: JsonObject = {
@@ -116,25 +119,19 @@ class InspectLog:
             "messages": [*messages],
             "output": _output(exported, messages, model, usage),
             "scores": {} if trajectory.is_lost else _scores(exported),
-            "metadata": task_facts(exported) | attempt_facts(exported),
+            "metadata": metadata,
             "store": {},
             "events": [],
             "model_usage": {model: {**usage}},
             "uuid": _identity(f"{exported.origin}|{sample_id}|{epoch}"),
             "attachments": {},
         }
-        if exported.tools is not None:
-            sample["metadata"] = {
-                **task_facts(exported),
-                **attempt_facts(exported),
-                "tools": [spec.name for spec in exported.tools],
-            }
         if place and place.time is not None:
             self._times.append(place.time)
             sample["completed_at"] = _iso(place.time)
-        if exported.trajectory.spans:
-            total_s = max(span.end for span in exported.trajectory.spans)
-            waits = [span for span in exported.trajectory.spans if span.kind == "waiting"]
+        if trajectory.spans:
+            total_s = max(span.end for span in trajectory.spans)
+            waits = [span for span in trajectory.spans if span.kind == "waiting"]
             sample["total_time"] = round(total_s, 5)
             waited_s = sum(span.end - span.start for span in waits)
             sample["working_time"] = round(max(0.0, total_s - waited_s), 5)
@@ -147,17 +144,12 @@ class InspectLog:
         return sample
 
     def _write(self, name: str, text: str) -> None:
-        # without the time of writing, the same attempts give the same file
-        entry = ZipInfo(name)
-        entry.compress_type = ZIP_DEFLATED
-        self._zip.writestr(entry, text)
+        self._zip.writestr(_entry(name), text)
 
     def _finish(self) -> None:
         self._summaries.write("]" if self._first else "[]")
         self._summaries.seek(0)
-        entry = ZipInfo("summaries.json")
-        entry.compress_type = ZIP_DEFLATED
-        with self._zip.open(entry, "w") as target:
+        with self._zip.open(_entry("summaries.json"), "w") as target:
             while part := self._summaries.read(1 << 20):
                 target.write(part.encode("utf-8"))
         self._write("header.json", json.dumps(self._header(), ensure_ascii=False))
@@ -223,6 +215,13 @@ class InspectLog:
         if self._rewards:
             mean = sum(self._rewards) / len(self._rewards)
             yield _result(REWARD, "mean", mean, len(self._rewards), None)
+
+
+def _entry(name: str) -> ZipInfo:
+    # without the time of writing, the same attempts give the same file
+    entry = ZipInfo(name)
+    entry.compress_type = ZIP_DEFLATED
+    return entry
 
 
 def _result(score: str, metric: str, value: float, count: int, reducer: str | None) -> JsonObject:

@@ -90,7 +90,7 @@ def _noun_phrase(query: Query, graph: KnowledgeGraph, choose: Choice) -> str:
                 phrase = f"the {_kind(inner, graph)} that is {phrase}"
             phrasings: Sequence[str] = graph.relations[relation].phrasings
             if not isinstance(inner, Constant | ConstantSet):
-                # around another phrase, those that end with it read better
+                # where {x} becomes a long phrase, a phrasing that ends with {x} reads better
                 phrasings = [text for text in phrasings if text.endswith("{x}")] or phrasings
             return choose(phrasings).replace("{x}", phrase)
         case Intersection(parts):

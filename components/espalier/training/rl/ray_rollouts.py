@@ -124,7 +124,7 @@ class _Member:
         self.number = number
         self.actor = actor
         self.address = ""
-        """Of its node; empty while Ray has no place for it."""
+        """Address of its node; empty while Ray has no place for it."""
         self.is_ready = False
         self.orders: dict[int, GroupOrder] = {}
         """Orders that it has not answered, by draw."""
@@ -142,7 +142,7 @@ class _Member:
 
     @property
     def episodes(self) -> int:
-        """Number of episodes of the orders that it has."""
+        """Number of episodes in the orders that it has not answered."""
         return sum(len(order.names) for order in self.orders.values())
 
     @property
