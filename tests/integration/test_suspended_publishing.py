@@ -84,7 +84,8 @@ def test_a_server_suspended_in_an_exchange_is_named_and_resumed(tmp_path, at):
                 asyncio.run(engine.load_weights(policy_dir, 7))
             assert time.monotonic() - began_s < 30
             os.kill(process.pid, signal.SIGCONT)
-            assert play(engine_of(server), policy_dir, sample_once()).token_ids
+            again = engine_of(server, request_timeout_s=60)  # a busy machine wakes it slowly
+            assert play(again, policy_dir, sample_once()).token_ids
         finally:
             process.kill()
 

@@ -207,13 +207,14 @@ def test_what_a_parser_must_not_do_ends_it(tmp_path, monkeypatch, deed):
         for _ in range(2):  # the second is read by another process
             with pytest.raises(converting.UnreadableError, match=message):
                 converter.convert(tmp_path / "file.pdf")
-            assert all(b"worker.py" not in line for line in command_lines_of_children())
+            assert not readers_left(tmp_path / "worker.py")
 
 
-def command_lines_of_children():
-    """Command lines of the processes that this one started and that are left."""
+def readers_left(worker):
+    """Processes that this one started with `worker` and that are left."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    lines = (Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+    return [line for line in lines if os.fsencode(worker) in line]
 
 
 def test_files_are_named_with_the_command_that_reads_them(tmp_path, monkeypatch):
