@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 import espalier
 from espalier.config import Profile
@@ -79,3 +79,58 @@ def use(section):
     assert unread(["Section.kept", "Section.dead"], set(reads_in(ast.parse(source)))) == [
         "Section.dead"
     ]
+
+
+def keys_of(section, path=()):
+    """Path, annotation and value of every key of a section and of those in it."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from keys_of(value, (*path, name))
+        else:
+            yield (*path, name), field.annotation, value
+
+
+def other_values(annotation, value):
+    """Values that a key of this type may have beside `value`, the likeliest first."""
+    if get_origin(annotation) is Literal:
+        yield from (each for each in get_args(annotation) if each != value)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield from (value + 1, value / 2, 2 * value, 0.5, 64)
+    elif isinstance(value, str):
+        yield from ("other", "7", "7Gi", "a:b")
+    elif isinstance(value, tuple):
+        yield from (value[:-1], ("other",), (0.25, 0.75))
+    elif value is None:
+        yield from (1, 0.5, "other", True)
+
+
+def with_key(path, value):
+    """The value that a profile with this key set has in a step, which gets it as JSON; or None."""
+    given = value
+    for name in reversed(path):
+        given = {name: given}
+    try:
+        profile = Profile.model_validate({"name": "x", **given})
+    except ValidationError:  # it does not go with the other keys
+        return None
+    found = Profile.model_validate_json(profile.model_dump_json())
+    for name in path:
+        found = getattr(found, name)
+    return found
+
+
+def test_a_key_that_is_set_keeps_its_value():
+    """Defaults, presets and validators of other keys change nothing of what a profile says."""
+    kept, changed = set(), {}
+    for path, annotation, value in keys_of(Profile(name="x")):
+        for other in other_values(annotation, value):
+            if (found := with_key(path, other)) is not None:
+                kept.add(path)
+                if found != other and str(found) != str(other):
+                    changed[path] = other, found
+                break
+    assert changed == {}
+    assert len(kept) > 260

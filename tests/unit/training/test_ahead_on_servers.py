@@ -2,11 +2,12 @@
 
 import re
 import shutil
+import threading
 from contextlib import ExitStack
 
 import pytest
 
-from espalier.records import EngineError, NullTracker
+from espalier.records import EngineError, HungError, NullTracker
 from espalier.rollout.engines import vllm_pool
 from tests.factories.tiny import tiny_policy
 from tests.factories.tiny_training import profile_of, publish_warm, tiny_run, write_curriculum
@@ -181,6 +182,45 @@ def test_a_lone_server_that_dies_ends_the_run_which_resumes(written, servers, tm
     servers[0].restart()
     resumed = Observed(written, tmp_path, servers[:1]).train()
     expect_whole(resumed)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_server_that_hangs_in_an_exchange_is_named(written, servers, tmp_path, version):
+    """At the first one, learner and sampler would wait for each other for ever."""
+    [server, _], woken = servers, threading.Event()
+    limit = {"exchange_timeout_s": 3.0}
+
+    def hang(path):
+        if path == "/collective_rpc" and loads(server).endswith(f"version-{version}"):
+            woken.wait(60)
+
+    server.on_request = hang
+    with pytest.raises(HungError, match=rf"version {version} hangs: POST /collective_rpc"):
+        Observed(written, tmp_path, [server], vllm=limit).train()
+    woken.set()
+    expect_whole(Observed(written, tmp_path, [server], vllm=limit).train())
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_version_that_is_moved_away_is_named(written, servers, tmp_path, version):
+    [server, _], away = servers, tmp_path / "away"
+
+    def move(path):
+        directory = tmp_path / "published" / f"version-{version}"
+        if path == "/collective_rpc" and loads(server) == str(directory) and not away.exists():
+            directory.rename(away)
+
+    server.on_request = move
+    with pytest.raises(EngineError, match=rf"FileNotFoundError: .*/version-{version}\b"):
+        Observed(written, tmp_path, [server]).train()
+    assert away.exists()
+    expect_whole(Observed(written, tmp_path, [server]).train())
+
+
+def loads(server):
+    """The directory that the server is told to load by the request that it last got."""
+    body = server.seen[-1][1] or {}
+    return body.get("kwargs", {}).get("weights_path", "") or str(server.weights)
 
 
 def test_a_killed_run_resumes_without_a_gap(written, servers, tmp_path):

@@ -148,6 +148,14 @@ def test_other_weights_of_a_published_version_are_written_too(tmp_path):
     assert list(tmp_path.iterdir()) == [second]
 
 
+def test_a_former_version_that_is_gone_is_not_missed(tmp_path):
+    directories = PolicyDirectories(tiny_policy(0), tmp_path)
+    directories.write(1).rename(tmp_path / "away")
+    second = directories.write(2)
+    directories.remove_former(second)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "away", second]
+
+
 class Started:
     """A process that has this exit code; None still runs."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -142,7 +143,8 @@ class PolicyDirectories:
         former = self._written[: max(0, self._written.index(current) - self._kept)]
         for path in former:
             self._written.remove(path)
-            shutil.rmtree(path)
+            with suppress(FileNotFoundError):  # moved away, and needed by nobody
+                shutil.rmtree(path)
 
 
 class DirectoryPublisher:
