@@ -55,10 +55,18 @@ def _suspended(training):
     return _ray_job(training)["spec"].get("suspend", False)  # a false one is left out of an answer
 
 
-def _workers(training):
+def _nodes(training, kind):
     return runs.listed(
-        training.places, "pods", f"espalier.dev/run={training.run_id},ray.io/node-type=worker"
+        training.places, "pods", f"espalier.dev/run={training.run_id},ray.io/node-type={kind}"
     )
+
+
+def _lose(training, kind):
+    lost = _nodes(training, kind)[0]["metadata"]["name"]
+    kubectl(
+        training.places, f"--namespace={PIPELINE}", "delete", "pod", lost, "--grace-period=0",
+        "--force",
+    )  # fmt: skip
 
 
 def _seen_states(training, seen):
@@ -78,10 +86,10 @@ def _seen_states(training, seen):
 
 
 def test_training_on_two_ray_nodes_runs_to_its_end(claim, inputs):
-    seen, steps = runs.RolloutReading(), 4
+    seen, steps = runs.Moments(), 4
     training = runs.Stage(claim, inputs, overrides=(*ON_RAY, f"training.steps={steps}")).start()
     try:
-        runs.until(training.log, lambda: len(_workers(training)) == 2, within_s=_READY_S)
+        runs.until(training.log, lambda: len(_nodes(training, "worker")) == 2, within_s=_READY_S)
         seen("two workers exist")
         _seen_states(training, seen)
         assert training.steps() == list(range(1, steps + 1))
@@ -89,17 +97,15 @@ def test_training_on_two_ray_nodes_runs_to_its_end(claim, inputs):
         training.delete()
 
 
-def test_training_outlives_a_lost_ray_node(claim, inputs):
-    seen, steps = runs.RolloutReading(), 32  # twelve end before a pod that is deleted has ended
+@pytest.mark.parametrize("kind", ["worker", "head"])
+def test_training_outlives_a_lost_ray_node(claim, inputs, kind):
+    seen, steps = runs.Moments(), 32  # twelve end before a pod that is deleted has ended
     training = runs.Stage(claim, inputs, overrides=(*ON_RAY, f"training.steps={steps}")).start()
     try:
         runs.until(training.log, lambda: training.checkpoint, within_s=_READY_S)
         seen("training has its first checkpoint")
-        lost = _workers(training)[0]["metadata"]["name"]
-        kubectl(
-            claim, f"--namespace={PIPELINE}", "delete", "pod", lost, "--grace-period=0", "--force"
-        )
-        seen("a worker is deleted")
+        _lose(training, kind)
+        seen(f"a {kind} is deleted")
         _seen_states(training, seen)
         assert training.steps() == list(range(1, steps + 1))
         assert _ray_job(training)["status"]["failed"] >= 1, "the RayJob tried again"
@@ -107,9 +113,32 @@ def test_training_outlives_a_lost_ray_node(claim, inputs):
         training.delete()
 
 
+def test_a_lost_head_without_retries_fails_the_stage(claim, inputs):
+    """With its cause: neither a submitter that ends well nor a RayJob that runs for ever."""
+    seen, settings = runs.Moments(), (*ON_RAY, "kubernetes.retries=0", "training.steps=32")
+    training = runs.Stage(claim, inputs, overrides=settings).start()
+
+    def has_failed():
+        return runs.condition(training.state, "Failed")
+
+    try:
+        runs.until(training.log, lambda: training.checkpoint, within_s=_READY_S)
+        _lose(training, "head")
+        seen("the head is deleted")
+        runs.until(lambda: f"{_ray_job(training)}\n{training.log()}", has_failed, within_s=600)
+        said = training.log()
+        seen(f"the stage has failed: {said.splitlines()[-1]}")
+        assert "RayJob" in said, said
+        assert "Failed" in said, said
+        runs.until("its cluster is gone", lambda: not _nodes(training, "head"), within_s=300)
+        seen("its cluster is gone")
+    finally:
+        training.delete()
+
+
 def test_a_queued_ray_job_waits_for_its_quota(claim, queues, inputs):
     """Head, workers and submitter are counted together, and start together."""
-    seen = runs.RolloutReading()
+    seen = runs.Moments()
     _set_quota(queues, "400m")
     training = runs.Stage(
         queues,
@@ -124,7 +153,7 @@ def test_a_queued_ray_job_waits_for_its_quota(claim, queues, inputs):
             lambda: _ray_job(training)["status"].get("jobDeploymentStatus") == "Suspended",
             within_s=60,
         )
-        assert _workers(training) == []
+        assert _nodes(training, "worker") == []
         _set_quota(queues, "2")
         runs.until("it is admitted", lambda: not _suspended(training), within_s=60)
         seen("it is admitted")

@@ -90,7 +90,7 @@ def _said(places, owner):
 @pytest.fixture(scope="module")
 def preempted(queues, inputs):
     """A queued training that gave way to somebody more urgent, and what was seen."""
-    seen = runs.RolloutReading()
+    seen = runs.Moments()
     training = runs.Stage(queues, inputs, overrides=(*QUEUED, f"training.steps={STEPS}")).start()
     try:
         runs.until(training.log, lambda: training.checkpoint, within_s=_STARTED_S + 200)

@@ -54,7 +54,7 @@ def _progress(stage):
 
 @pytest.mark.parametrize("stage", ["warm_start", "train"])
 def test_a_stage_runs_as_a_train_job_to_its_end(runtimes, inputs, stage):
-    seen, told = runs.RolloutReading(), []
+    seen, told = runs.Moments(), []
     work = runs.Stage(
         runtimes, inputs, stage, overrides=(*AS_TRAIN_JOB, "training.steps=4")
     ).start()
@@ -77,7 +77,7 @@ def test_a_stage_runs_as_a_train_job_to_its_end(runtimes, inputs, stage):
 
 
 def test_a_preempted_train_job_loses_no_step(runtimes, queues, inputs):
-    seen = runs.RolloutReading()
+    seen = runs.Moments()
     work = runs.Stage(
         queues,
         inputs,
