@@ -20,7 +20,7 @@ from espalier.training.parallel import Processes, whole_weights
 from espalier.training.rl.wiring import build_run
 from tests.factories.tiny import lookup_environments
 from tests.factories.tiny_training import profile_of, write_inputs
-from tests.factories.training import SEARCH
+from tests.factories.training import SEARCH, Interrupted, InterruptingTracker
 from tests.integration.ray_cluster import add_node, nodes_beside_the_head, ray_cluster
 from tests.integration.ray_sampling import EVERYWHERE, noted_environments, pids_of
 from tests.integration.waiting import wait_until
@@ -46,11 +46,15 @@ def written(tmp_path_factory):
 class Run:
     """A run, and all trajectories that its learner got."""
 
-    def __init__(self, written, folder, *, workers, max_staleness=0, **rollout):
+    def __init__(
+        self, written, folder, *, workers, max_staleness=0, evaluate_every=STEPS, **rollout
+    ):
         folder.mkdir(exist_ok=True)
         self.folder = folder
         values = profile_of(max_staleness=max_staleness).model_dump()
-        values["training"] |= {"steps": STEPS, "rollout_workers": workers, "evaluate_every": STEPS}
+        values["training"] |= {
+            "steps": STEPS, "rollout_workers": workers, "evaluate_every": evaluate_every,
+        }  # fmt: skip
         values["rollout"] |= {"tool_workers": 0} | rollout
         profile = Profile.model_validate(values)
         self.run = build_run(
@@ -72,8 +76,8 @@ class Run:
 
         sampler.sample = noted
 
-    def train(self):
-        self.run.loop.run(NullTracker())
+    def train(self, tracker=None):
+        self.run.loop.run(tracker or NullTracker())
         return self
 
     @property
@@ -140,6 +144,7 @@ def seconds_until_others_play(folder, pid, since_s):
         return [path.stat().st_mtime - since_s for path in calls if path.stat().st_mtime > since_s]
 
     wait_until(later, within_s=WITHIN_S)
+    print(f"{min(later()):.1f} s from the loss to the next call of a tool")
     return min(later())
 
 
@@ -190,6 +195,17 @@ def test_a_tool_that_hangs_is_named_with_its_worker(nodes, written, tmp_path):
     named = r"rollout worker 1 on node 127\.0\.0\.1: sampling hangs.* task .* has waited .* search"
     with pytest.raises(HungError, match=named):
         run.train()
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 0), (0, 2)])
+def test_a_run_resumes_with_other_workers(nodes, written, in_one_process, tmp_path, before, after):
+    killed = Run(written, tmp_path, workers=before, evaluate_every=1)
+    with pytest.raises(Interrupted):
+        killed.train(InterruptingTracker(2))
+    resumed = Run(written, tmp_path, workers=after, evaluate_every=1).train()
+    assert len(resumed.got) < len(in_one_process.got)
+    assert resumed.tokens == in_one_process.tokens[-len(resumed.got) :]
+    assert resumed.ledger.state() == in_one_process.ledger.state()
 
 
 def test_groups_of_a_killed_node_begin_again(nodes, written, in_one_process, tmp_path, caplog):

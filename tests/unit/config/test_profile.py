@@ -116,12 +116,14 @@ REPLAY = ["training.replay.capacity=8", "training.replay.successes_only=true"]
 FIFO = [*REPLAY, "training.algorithm.preset=rft", "training.replay.order=priority"]
 OBSERVATIONS = ["training.algorithm.preset=turn_ppo", "training.train_on_observations=true"]
 LORA = "policy.lora.rank=8"
+SERVED = ["rollout.engine=vllm", 'rollout.vllm.urls=["http://127.0.0.1:8000"]']
 
 
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
         (["curriculum.candidates=7000"], r"curriculum\.candidates=7000"),
+        ([*SERVED, "training.rollout_workers=1"], r"rollout_workers=1 sample.*\"lockstep\""),
         (["curriculum.screening_rollouts=16"], r"training\.group_size=16"),
         (["training.dev_questions=501"], r"training\.dev_questions=501"),
         (["episode.max_turn_tokens=384"], "max_turn_tokens"),
