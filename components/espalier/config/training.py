@@ -194,8 +194,9 @@ class HealthConfig(Section):
 class StreamsConfig(Section):
     """What training keeps of its attempts for the viewer.
 
-    Figures and notices are kept of every step. Whole groups are kept or left out, the same ones in
-    every run of a seed; what is left out is in no list, search or count of attempts.
+    Figures and notices are kept of every step, and the groups of the attempts that notices name.
+    Whole groups are kept or left out, the same ones in every run of a seed; what is left out is in
+    no list, search or count of attempts.
     """
 
     attempts_share: float = Field(default=1.0, ge=0, le=1)

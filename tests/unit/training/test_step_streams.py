@@ -4,7 +4,9 @@ import pytest
 
 from espalier.records import NullTracker
 from espalier.records.episodes import mask_of, unpacked
+from espalier.records.notices import Notice
 from espalier.records.streams import read_index, read_stream, segments
+from espalier.training.health.monitor import HealthMonitor
 from espalier.training.rl.step_streams import StepStreams
 from tests.factories.rl_loops import changed, loop_of, same_weights
 from tests.factories.training import Interrupted, InterruptingTracker
@@ -103,6 +105,20 @@ def test_kept_groups_are_whole_and_the_same_in_every_run(whole, warm, tmp_path):
     assert [one["token_ids"] for one in kept] == [one["token_ids"] for one in of_groups]
     assert any(one["trained"] for one in kept)
     assert not any(one.keys() & {"advantages", "entropies", "loss_runs"} for one in kept)
+
+
+def test_groups_that_notices_name_are_kept(warm, tmp_path, monkeypatch):
+    def tells(self, row, sampled=()):
+        name = f"{row['step']:.0f}/{sampled[0].task_id}/0"
+        told = {"detector": "entropy", "severity": "warning", "since_step": 1, "message": "low"}
+        return [Notice(step=int(row["step"]), time=0.0, attempts=(name,), **told)]
+
+    monkeypatch.setattr(HealthMonitor, "observe", tells)
+    run(warm, tmp_path, profile=changed(steps=2, streams={"attempts_share": 0.0}))
+    kept = [f"{it['step']}/{it['task_id']}/{it['sample']}" for it in rows(tmp_path, "episodes")]
+    named = [one["attempts"][0] for one in rows(tmp_path, "notices") if "attempts" in one]
+    assert kept == [name[:-1] + str(number) for name in named for number in range(4)]
+    assert len(named) == 2
 
 
 def test_streams_do_not_change_the_run(whole, warm, tmp_path):

@@ -75,6 +75,8 @@ class StepStreams(NullStreams):
             StreamWriter(folder, name) for name in (EPISODES, STEPS, NOTICES)
         )
         self._step = 0
+        self._left_out: dict[str, list[StreamRecord]] = {}
+        """Records of the newest step's groups that are not kept, by task."""
 
     def begin(self, history: Sequence[Mapping[str, float]]) -> None:
         """Drop what was written after the checkpoint, and add steps of it that are missing.
@@ -106,7 +108,7 @@ class StepStreams(NullStreams):
             learned: groups that the step has learned from, replayed ones included.
             update: tensors of its rows, in the order of `learned`; None if it learned nothing.
         """
-        self._step = step
+        self._step, self._left_out = step, {}
         rows: dict[int, int] = {}
         for row, trajectory in enumerate(t for group in learned for t in group.trajectories):
             rows.setdefault(id(trajectory), row)
@@ -117,15 +119,13 @@ class StepStreams(NullStreams):
             place = EpisodePlace(step, samples[trajectory.task_id], now)
             samples[trajectory.task_id] += 1
             lot = random.Random(f"streams:{step}:{trajectory.task_id}")
-            if lot.random() >= self._kept.attempts_share:
-                continue
-            has_values = lot.random() < self._kept.token_values_share
+            is_kept = lot.random() < self._kept.attempts_share
+            has_values = is_kept and lot.random() < self._kept.token_values_share
             view = None
             if row is not None and update is not None and has_values:
                 view = _view(update, row, trajectory)
-            records.append(
-                episode_record(trajectory, place, is_trained=row is not None, update=view)
-            )
+            group = records if is_kept else self._left_out.setdefault(trajectory.task_id, [])
+            group.append(episode_record(trajectory, place, is_trained=row is not None, update=view))
         self._episodes.append(records)
 
     def add_step(self, row: Mapping[str, float], timings: Mapping[str, float]) -> None:
@@ -133,7 +133,10 @@ class StepStreams(NullStreams):
         self._steps.append([_step_record(row, timings, self._clock())])
 
     def add_notices(self, notices: Sequence[Notice]) -> None:
-        """Write what the detectors found."""
+        """Write what the detectors found, and the whole groups of the attempts that show it."""
+        for name in (name for notice in notices for name in notice.attempts):
+            task_id = name.partition("/")[2].rpartition("/")[0]
+            self._episodes.append(self._left_out.pop(task_id, ()))
         self._notices.append([notice.record() for notice in notices])
 
     def add_line(self, text: str, *, level: str = "note") -> None:
