@@ -61,10 +61,12 @@ def run(
     order = list(range(len(tasks)))
     random.Random(f"candidates:{profile.seed}").shuffle(order)
     candidates = [tasks[index] for index in sorted(order[:count])]
-    with family.environments(inputs["knowledge"]) as environments_over:
-        policy_dir = inputs["warm_policy"] / "policy"
-        roller = Roller.open(policy_dir, environments_over("train"), profile)
-        tallies = _judge(profile, roller, candidates, tracker)
+    tallies: dict[str, _Tally] = {}
+    if candidates:  # else no engine has to be there
+        with family.environments(inputs["knowledge"]) as environments_over:
+            policy_dir = inputs["warm_policy"] / "policy"
+            roller = Roller.open(policy_dir, environments_over("train"), profile)
+            tallies = _judge(profile, roller, candidates, tracker)
     candidates = [task for task in candidates if tallies[task.task_id].attempts]
     rates = {task.task_id: tallies[task.task_id].pass_rate for task in candidates}
     kept = keep_learnable(candidates, rates, config.pass_rate_band)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pyarrow.parquet as pq
+import pytest
 
 from espalier.config import Profile
 from espalier.records import NullTracker, write_tasks
@@ -27,19 +28,28 @@ class LosingRoller:
         return [replace(make_trajectory(t, right), **end) for t in tasks for right, end in ends]
 
 
-def test_losses_from_outside_leave_pass_rates_and_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(filter_curriculum.Roller, "open", lambda *_: LosingRoller())
-    write_tasks(tmp_path / "train.jsonl", TASKS)
-    accepted = {"tasks/train.jsonl": (tmp_path / "train.jsonl").read_bytes()}
-    inputs = {name: tmp_path / name for name in ("knowledge", "accepted", "warm_policy")}
+def pass_rates(folder, **curriculum):
+    """Rows of the pass rates that the stage writes for TASKS."""
+    write_tasks(folder / "train.jsonl", TASKS)
+    accepted = {"tasks/train.jsonl": (folder / "train.jsonl").read_bytes()}
+    inputs = {name: folder / name for name in ("knowledge", "accepted", "warm_policy")}
     for path in inputs.values():
         artifact(path, accepted)
-    profile = Profile.model_validate(
-        {"environment": {"name": "tests.unit.environments.prices:Prices"}}
-    )
-    filter_curriculum.run(profile, inputs, tmp_path / "out", NullTracker())
-    rows = pq.read_table(tmp_path / "out" / "pass_rates.parquet").to_pylist()
+    environment = {"name": "tests.unit.environments.prices:Prices"}
+    profile = Profile.model_validate({"environment": environment, "curriculum": curriculum})
+    filter_curriculum.run(profile, inputs, folder / "out", NullTracker())
+    return pq.read_table(folder / "out" / "pass_rates.parquet").to_pylist()
+
+
+def test_losses_from_outside_leave_pass_rates_and_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(filter_curriculum.Roller, "open", lambda *_: LosingRoller())
+    rows = pass_rates(tmp_path)
     assert len(rows) == len(TASKS)
     for row in rows:
         assert (row["attempts"], row["successes"]) == (3, 1)
         assert (row["lost_episodes"], row["broke_sandbox_episodes"]) == (1, 1)
+
+
+def test_a_stage_without_candidates_needs_no_engine(tmp_path, monkeypatch):
+    monkeypatch.setattr(filter_curriculum.Roller, "open", lambda *_: pytest.fail("is opened"))
+    assert pass_rates(tmp_path, enabled=False) == []

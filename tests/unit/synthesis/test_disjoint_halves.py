@@ -34,9 +34,8 @@ def synthetic(profile, tmp_path_factory):
 
 
 @pytest.fixture
-def left_to_training(profile, synthetic, tmp_path, monkeypatch):
+def left_to_training(profile, synthetic, tmp_path):
     """What an artifact of accepted tasks leaves to training, and what is said of it."""
-    monkeypatch.setattr(filter_curriculum.Roller, "open", lambda *_: None)
     curriculum = profile.curriculum.model_copy(update={"enabled": False})
     artifact(tmp_path / "warm_policy")
 
