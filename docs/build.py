@@ -56,7 +56,10 @@ NAV: dict[str, Sequence[str]] = {
         "docs/add-reward.md", "docs/judges.md", "docs/process-rewards.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",
     ),
-    "Look up": ("docs/results.md", "docs/profile.md", "docs/commands.md", "CHANGELOG.md"),
+    "Look up": (
+        "docs/results.md", "docs/field-troubles.md", "docs/profile.md", "docs/commands.md",
+        "CHANGELOG.md",
+    ),
 }  # fmt: skip
 """Pages by chapter, in order; README files of the repository are pages too."""
 FRONT = "README.md"

@@ -1,5 +1,6 @@
 """Paths, modules, profile keys and targets that a page names are there."""
 
+import ast
 import importlib
 import re
 import tomllib
@@ -60,6 +61,50 @@ def found(dotted):
             value = getattr(value, name, None)
         return value is not None
     return False
+
+
+def named_tests(page):
+    """Pairs of a file and a test in it; one without a path is in the file named before."""
+    path = ""
+    for span in spans(page):
+        if test := re.fullmatch(r"(tests/[\w/]+\.py)?::(\w+)", span):
+            path = test[1] or path
+            yield path, test[2]
+
+
+def has_test(path, name):
+    """Whether a file has a test of this name."""
+    file = ROOT / path
+    tree = ast.parse(file.read_text("utf-8")) if file.is_file() else ast.Module([], [])
+    return name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_a_page_names_are_there(page):
+    for path, name in named_tests(page):
+        assert has_test(path, name), f"{path}::{name}"
+
+
+def test_every_trouble_of_others_names_its_test():
+    page = ROOT / "docs" / "field-troubles.md"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text("utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith(("| trouble", "| ---", "| **"))
+    ]
+    assert len(rows) == 44
+    for _, source, seen, tests in rows:
+        assert re.match(r"[\w.-]+/[\w.-]+#\d+", source), source
+        assert seen, source
+        assert re.match(r"`?tests/[\w/]+\.py", tests), source
+    assert len(list(named_tests(page))) > 60
+
+
+def test_a_test_that_is_nowhere_is_noticed():
+    here = "tests/unit/docs/test_names.py"
+    assert has_test(here, "test_a_test_that_is_nowhere_is_noticed")
+    assert not has_test(here, "test_nothing")
+    assert not has_test("tests/unit/docs/test_nowhere.py", "test_nothing")
 
 
 def test_a_name_that_is_nowhere_is_noticed():

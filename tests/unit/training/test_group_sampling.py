@@ -1,6 +1,7 @@
 import random
 from dataclasses import replace
 from itertools import cycle
+from statistics import fmean
 
 import pytest
 
@@ -11,6 +12,8 @@ from espalier.curriculum.pool import TaskPool
 from espalier.records import Message
 from espalier.records.step_figures import STEP_FIGURES
 from espalier.records.trajectory import FinishReason, Turn
+from espalier.training.attempt_figures import attempt_figures
+from espalier.training.health import HealthMonitor, new_detectors
 from espalier.training.rl.reward_functions import TermRewards, no_further_reward
 from espalier.training.rl.rows import dense_rows
 from espalier.training.rl.sampling import GroupSampler
@@ -393,3 +396,29 @@ def test_a_noisy_verifier_looks_like_something_to_learn():
     assert found[-1] < 0.15
     for name in ("zero_variance_share", "equal_outcomes_share"):
         assert "nois" in STEP_FIGURES[name].what
+
+
+class AnswersAlike(ScriptedRoller):
+    """Every attempt at a task gives the same answer, whatever the script judges."""
+
+    def roll_out(self, tasks, **how):
+        return [replace(t, answer=t.task_id) for t in super().roll_out(tasks, **how)]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.3])
+def test_a_verifier_that_becomes_noisy_is_told(share):
+    # post-training-experiments#10: broken ties looked healthier, while the gradient was noise
+    rng, noisy_from = random.Random(3), 11
+    monitor = HealthMonitor(new_detectors(TrainingConfig()), lambda: 0.0)
+    zero, told = {}, []
+    script = _flipped(0.0, rng) + [one for _ in range(2) for one in _flipped(share, rng)]
+    _, sampler = _sampler(script, filters=[], group_size=8, tasks_per_step=4, roller=AnswersAlike)
+    for step in range(1, 31):
+        result = sampler.sample(step, groups=4)
+        figures = attempt_figures(result.sampled, offers_tools=False)
+        zero.setdefault(step >= noisy_from, []).append(result.zero_variance_share)
+        row = {"step": float(step), "pass_rate": 0.5, "rollouts": 32.0 * step}
+        told += monitor.observe(row | figures)
+    assert fmean(zero[True]) < fmean(zero[False]) == 1.0, "which looks like more to learn from"
+    [notice] = [one for one in told if one.detector == "disputed"]
+    assert noisy_from <= notice.since_step <= notice.step <= noisy_from + 12
