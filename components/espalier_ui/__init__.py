@@ -9,6 +9,8 @@
     attempts     lists, groups, histograms, failures
     one_attempt  messages, tokens and evidence of one attempt; where a group's attempts part
     curves       figures of steps, notices, time-line
+    report       sections of the core's report, made again when something is published
+    export       a run as one HTML file
     comparison   two to four sides, paired by task
     lineage      a task, its documents, and the steps that trained on it
     search       words in messages

@@ -93,6 +93,7 @@ class ViewerApp:
         of_run = {
             "": self._run,
             "/live": self._live,
+            "/report": self._report,
             "/steps": self._steps,
             "/notices": self._notices,
             "/timeline": self._timeline,
@@ -202,14 +203,12 @@ class ViewerApp:
                 }
             )
         results = run.json("evaluation/results.json") or None
-        report = run.path / "report.html"
         return run.overview() | {
             "stages": run.stages(),
             "sources": sources,
             "profile": run.json("profile.json"),
             "results": results,
             "restarts": [{"time": one["time"], "step": one["step"]} for one in restarts],
-            "files": [{"name": report.name}] if report.is_file() else [],
             "labels": len(self._labels.of_run(run.path)),
         }
 
@@ -227,6 +226,9 @@ class ViewerApp:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
         return _json(found, {"etag": tag})
+
+    def _report(self, request: Request, _asked: Parameters) -> Any:  # noqa: ANN401
+        return {"sections": self._of(request).report.sections()}
 
     # ------------------------------------------------------------------------------- curves
 

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.types import ASGIApp, Message
 
-from espalier.records import ArtifactError
+from espalier.records import ArtifactError, write_whole
 
 Ask = Callable[[str, Mapping[str, object]], Any]
 """Answers a path below `/api/` and its parameters, as the server would; None where there is nothing
@@ -85,7 +85,7 @@ def write_export(target: Path, app: ASGIApp, run: str, excerpt: Excerpt | None =
         ArtifactError: the application has no such run, or cannot read it.
     """
     html = exported_run(run, asked_in_process(app), excerpt)
-    target.write_text(html, encoding="utf-8")
+    write_whole(target, html)
 
 
 def asked_in_process(app: ASGIApp) -> Ask:
@@ -150,6 +150,12 @@ def _record(run: str, recorder: _Recorder, excerpt: Excerpt) -> None:
     detail = recorder.get(base)
     if detail is None:
         raise ArtifactError(f"{run}: no run of that name that can be read. See `espalier ui`.")
+    # a reader elsewhere has no use for the folder's place, and search is left out
+    detail |= {
+        "path": detail["name"],
+        "sources": [it | {"indexed": None} for it in detail["sources"]],
+    }
+    recorder.get(f"{base}/report")
     recorder.answers["/api/runs?limit=50&offset=0"] = {"total": 1, "offset": 0, "runs": [detail]}
     figures = recorder.get("/api/figures", run=run) or {"figures": []}
     recorder.get(f"{base}/steps")

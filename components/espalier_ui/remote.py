@@ -32,7 +32,7 @@ _BLOCK = 256 << 10
 _BLOCKS_AT_ONCE = 32
 _ROOT_FILES = ("profile.json", "run.json", "timings.json", "summary.json")
 _ATTEMPTS = re.compile(r"streams/([a-z_]+/)?episodes-\d{6}\.jsonl")
-_READ_WHOLE = (".json", ".jsonl", ".index", ".parquet")
+_READ_WHOLE = (".json", ".jsonl", ".index", ".parquet", ".txt")
 
 
 class RemoteRun:

@@ -19,6 +19,7 @@ from espalier.storage.location import S3_SCHEME
 from espalier.wire.requests import Refusal
 from espalier_ui.curves import Curves
 from espalier_ui.remote import RemoteRun
+from espalier_ui.report import Report
 from espalier_ui.run_index import RunIndex
 from espalier_ui.sources import POLICIES, evaluation_streams, is_within, training_streams
 
@@ -47,6 +48,7 @@ class Run:
         """The folder, or the S3 address, that the user gave."""
         self.index = RunIndex(path, cache, remote)
         self.curves = Curves(path)
+        self.report = Report(path, self.place)
 
     def json(self, name: str) -> dict[str, Any]:
         """Return a JSON object of the run; {} if it is missing or damaged."""

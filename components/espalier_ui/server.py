@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlencode
+
+from starlette.types import ASGIApp
 
 from espalier.config import ServingConfig
 from espalier.records import ServingError
@@ -17,7 +21,7 @@ from espalier.wire.listening import BoundedServer, is_loopback, listening, withi
 from espalier_ui.app import ViewerApp
 from espalier_ui.export import write_export
 from espalier_ui.labels import LabelFile
-from espalier_ui.runs import RunCatalog
+from espalier_ui.runs import Run, RunCatalog
 
 TOKEN_VARIABLE = "ESPALIER_UI_TOKEN"
 """Variable with the token; without it one is drawn where a token is needed."""
@@ -69,12 +73,36 @@ def export_run(viewing: Viewing, target: Path) -> None:
         NoRunError: a folder is no run, and has none in it.
         ArtifactError: the run cannot be read.
     """
+    with _first_run(viewing) as (app, run):
+        write_export(target, app, run.id)
+
+
+def write_report(run_dir: Path, target: Path) -> None:
+    """Write the report of a run: the same file, for which nothing of the run may be damaged.
+
+    Index and labels of this user have no part in it.
+
+    Raises:
+        ArtifactError: the folder is no run, or an artifact was damaged after publishing.
+    """
+    with TemporaryDirectory(prefix="espalier-report-") as folder:
+        own = Path(folder)
+        viewing = Viewing(roots=[run_dir], labels=own / "labels.jsonl", cache=own)
+        with _first_run(viewing) as (app, run):
+            run.report.sections()
+            write_export(target, app, run.id)
+
+
+@contextmanager
+def _first_run(viewing: Viewing) -> Iterator[tuple[ASGIApp, Run]]:
+    """Yield the application over the runs, and the newest of them with its index made."""
     catalog = RunCatalog(viewing.roots, viewing.cache)
     app = ViewerApp(catalog, LabelFile(viewing.labels), ServingConfig(), token=None)
     try:
         run = catalog.all()[0]
+        run.index.is_searched = False  # a file is not searched: its words need no index
         run.index.follow(patience_s=_EXPORT_PATIENCE_S)
-        write_export(target, app.app(), run.id)
+        yield app.app(), run
     finally:
         catalog.close()
 

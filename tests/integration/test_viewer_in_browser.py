@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import csv
 import os
 import re
 import threading
@@ -20,8 +21,9 @@ from espalier.records.streams import STREAMS_FOLDER
 from espalier.wire.listening import listening
 from espalier_ui.app import ViewerApp
 from espalier_ui.export import write_export
-from espalier_ui.server import viewer_server
+from espalier_ui.server import viewer_server, write_report
 from espalier_ui.talk import QuestionAsked, Talks
+from tests.factories.sample_run import make_run
 from tests.factories.viewed_run import Viewer, attempt, step_record, write_run, write_stream
 from tests.unit.ui.test_talk import TALKING, add_checkpoint
 
@@ -140,7 +142,8 @@ def states(viewer):
     first, hostile = found[0]["id"], found[5]["id"]
     one = {"view": "attempt", **GROUP}
     of_run = {
-        "overview": {}, "figures": {"figures": "all"}, "step": {"view": "step", "step": 2},
+        "overview": {}, "figures": {"figures": "all"}, "report": {"view": "report"},
+        "step": {"view": "step", "step": 2},
         "group": {"view": "group", **GROUP}, "transcript": one | {"attempt": first},
         "hostile": one | {"attempt": hostile},
         "tokens": one | {"attempt": first, "show": "tokens", "token": 3},
@@ -201,7 +204,7 @@ def test_the_keyboard_alone_leads_to_a_token(pages):
     pages.heading("Step 2")
     pages.press("Backspace")
     pages.heading(first)
-    pages.press("2")
+    pages.press("3")
     pages.heading("Step")
     pages.page.locator("main td a[data-row]").first.wait_for()
     pages.press("j", "Enter")
@@ -316,7 +319,8 @@ def test_an_exported_run_opens_without_a_server(browser, served, tmp_path):
     page = Pages(browser, "file:", DESKTOP)
     page.page.goto(file.as_uri())
     page.heading("run")
-    page.press("2")
+    page.page.get_by_role("heading", name="Key figures").wait_for()
+    page.press("3")
     page.heading("Step")
     page.page.locator("main td a[data-row]").first.click()
     page.page.get_by_text("Side by side").wait_for()
@@ -331,6 +335,48 @@ def test_an_exported_run_opens_without_a_server(browser, served, tmp_path):
     frame.get_by_role("link", name="Steps").click()
     frame.locator("main h1", has_text="Step").wait_for()
     assert page.said == []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """report.html of a run in which every stage has published, with hostile texts."""
+    run = make_run(tmp_path_factory.mktemp("reported") / "run")
+    aside(write_report, run, run / "report.html")
+    return run / "report.html"
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_report_fits_and_its_hostile_texts_do_nothing(browser, report, viewport):
+    pages = Pages(browser, "file:", viewport)
+    pages.page.goto(report.as_uri())
+    pages.page.get_by_role("heading", name="Provenance").wait_for()
+    pages.page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
+    pages.picture(f"report-{viewport['width']}")
+    assert pages.page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    assert pages.page.locator("main :is(script, img, iframe, style)").count() == 0
+    text = pages.page.locator("main").inner_text()
+    assert UNSEEN.search(text) is None
+    assert "<script>alert" in text
+    assert "68.4 % (95 %: 65.4 to 71.4, n 1,000)" in text
+    assert "GeoNames (https://example.org), CC BY 4.0" in text
+    assert pages.page.locator(".report .chart canvas").count() == 3
+    assert [url for url in pages.asked if not url.startswith(("file:", "data:"))] == []
+    assert pages.said == []
+    pages.page.close()
+
+
+def test_a_table_of_the_report_is_a_csv_file(browser, report):
+    pages = Pages(browser, "file:", DESKTOP)
+    pages.page.goto(report.as_uri())
+    with pages.page.expect_download() as download:
+        pages.page.get_by_role("link", name="All questions as CSV").click()
+    assert download.value.suggested_filename == "all_questions.csv"
+    with open(download.value.path(), newline="") as file:
+        head, first, *_ = csv.reader(file)
+    assert head == ["measure", "untrained", "warm start", "trained", "trained minus warm start"]
+    assert first[0] == "Exact match, greedy"
+    assert first[-1] == "'+27.2 (+23.1 to +31.3)", "no spreadsheet takes it for a formula"
+    pages.page.close()
 
 
 def test_axe_finds_nothing_serious_in_any_view(browser, served):

@@ -263,11 +263,18 @@ def reward_model(
 
 @app.command(epilog=examples("espalier report runs/demo"))
 def report(*, run: RunArgument) -> None:
-    """Write report.html and summary.json of a run again."""
-    from espalier.reporting import write_report, write_summary
+    """Write report.html and summary.json of a run again, also of one that stopped half-way.
+
+    report.html is written by espalier-agents-ui, and is what `espalier ui --export` writes.
+    """
+    from espalier.reporting import INSTALLS, write_report, write_summary
 
     write_summary(run, None)
-    typer.echo(str(write_report(run)))
+    report = write_report(run)
+    if report is None:
+        typer.echo(f"wrote {run / 'summary.json'} alone: {INSTALLS}", err=True)
+    else:
+        typer.echo(str(report))
 
 
 @app.command(

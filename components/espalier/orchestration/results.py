@@ -11,8 +11,10 @@ from typing import Any
 def results_text(run_dir: Path, summary: Mapping[str, Any]) -> str:
     """The results of a finished run as text for a terminal."""
     from espalier.evaluation import results_table
+    from espalier.reporting import INSTALLS
 
     results = json.loads((run_dir / "evaluation" / "results.json").read_bytes())
+    report = run_dir / "report.html"
     questions, digest = results["suite"]["n"], results["suite"]["digest"]
     seconds = sum(stage["seconds"] or 0 for stage in summary["stages"].values())
     peak_mb = max((stage["peak_rss_mb"] or 0 for stage in summary["stages"].values()), default=0)
@@ -20,7 +22,7 @@ def results_text(run_dir: Path, summary: Mapping[str, Any]) -> str:
     facts = {
         "questions": f"{questions} held out, suite {digest[:12]}",
         "cost": f"{seconds:.0f} s, peak memory {peak_mb:.0f} MiB",
-        "report": str(run_dir / "report.html"),
+        "report": str(report) if report.is_file() else INSTALLS,
         "summary": str(run_dir / "summary.json"),
         "registered": f"{registry['name']}/{registry['version']} @challenger",
     }

@@ -219,5 +219,6 @@ def _finished(profile: Profile, run_dir: Path, parent: ParentRun) -> dict[str, A
     parent.tracker.metrics({f"eval.{name}.em": figures["em"] for name, figures in judged.items()})
     parent.tracker.describe(run_description(profile, run_dir, summary))
     parent.tracker.artifact(run_dir / "summary.json")
-    parent.tracker.artifact(report)
+    if report is not None:
+        parent.tracker.artifact(report)
     return summary

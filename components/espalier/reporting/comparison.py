@@ -24,7 +24,8 @@ from espalier.reporting.formats import (
     signed_interval,
     words,
 )
-from espalier.reporting.plots import POLICIES
+
+POLICIES = ("untrained", "warm_start", "trained")
 
 Figures = Mapping[str, Any]
 """One policy's figures in results.json."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,14 +23,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from espalier.records.step_figures import STEP_FIGURES
+from espalier.reporting.comparison import POLICIES
+from espalier.reporting.tables import FloatArray, measured, numbers
 
 INK = "#010101"
 MUTED = "#010102"
 GRID = "#010103"
-BAND = "#010104"
 SERIES = ("#010111", "#010112", "#010113")
 """Untrained, warm start, trained; light to dark when printed in grey."""
 
@@ -38,7 +38,6 @@ VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     GRID: "var(--grid)",
-    BAND: "var(--band)",
     **{color: f"var(--series-{number})" for number, color in enumerate(SERIES, start=1)},
 }
 """Placeholder colour -> the stylesheet's variable."""
@@ -70,35 +69,11 @@ STYLE: dict[Any, Any] = {  # matplotlib types its keys as a closed list
     "savefig.facecolor": "none",
     "legend.frameon": False,
     "lines.linewidth": 1.4,
-    "hatch.linewidth": 0.7,
     "svg.fonttype": "none",
 }
 """Matplotlib settings of every figure; fonttype none keeps text as text, so it can be searched."""
 
 
-FloatArray = NDArray[np.float64]
-
-
-class Points(NamedTuple):
-    """Measured values `y` at `x`."""
-
-    x: FloatArray
-    y: FloatArray
-
-
-def numbers(table: pd.DataFrame, column: str) -> FloatArray:
-    """A column as floats; null and non-numeric text become NaN."""
-    return np.asarray(pd.to_numeric(table[column], errors="coerce"), dtype=np.float64)
-
-
-def measured(table: pd.DataFrame, x: str, y: str) -> Points:
-    """The rows in which `y` is a finite number."""
-    values = numbers(table, y)
-    finite = np.isfinite(values)
-    return Points(numbers(table, x)[finite], values[finite])
-
-
-POLICIES = ("untrained", "warm_start", "trained")
 _PANEL = (3.6, 2.3)
 """Inches. A wide figure is three panels wide, so text has the same size in both."""
 
@@ -119,14 +94,6 @@ class Curve:
     unit: str
     is_rate: bool = False
     """Drawn on an axis from 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """Title of a histogram of lengths, and the unit of the lengths."""
-
-    title: str
-    unit: str
 
 
 WARM_START_CURVES = (
@@ -183,72 +150,6 @@ def plot_curve(history: pd.DataFrame, curve: Curve, phase_ends: Sequence[int] = 
     return figure
 
 
-def plot_pass_rate_histogram(
-    bins: pd.DataFrame, band: tuple[float, float] | None, width: Width = Width.WIDE
-) -> Figure:
-    """Tasks by pass rate, kept and left out, with the kept band shaded.
-
-    Args:
-        bins: columns `pass_rate` (centre, 0-1), `kept` and `left_out` (tasks), evenly spaced.
-        band: the pass rates that are kept; None if the profile has no band.
-        width: page or phone.
-    """
-    centres = numbers(bins, "pass_rate")
-    bar = 0.6 * (centres[1] - centres[0]) if len(centres) > 1 else 0.1
-    with rc_context(STYLE):
-        figure = Figure(figsize=width.value, layout="constrained")
-        axes = figure.add_subplot()
-        if band is not None:
-            axes.axvspan(*band, color=BAND, linewidth=0, label=f"kept band {band[0]:g}-{band[1]:g}")
-        kept, left_out = numbers(bins, "kept"), numbers(bins, "left_out")
-        axes.bar(centres, kept, bar, color=SERIES[2], label="kept")
-        axes.bar(
-            centres,
-            np.where(left_out > 0, left_out, np.nan),
-            bar,
-            bottom=kept,
-            color=GRID,
-            edgecolor=SERIES[0],
-            hatch="//",
-            linewidth=0.7,
-            label="left out",
-        )
-        axes.set_xlim(-bar, 1 + bar)
-        axes.set_xticks(centres)
-        axes.set_xlabel("pass rate of the warm-started policy, 0-1")
-        axes.set_ylabel("tasks")
-        axes.grid(visible=False, axis="x")
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.set_ylim(0, max(1.0, 1.08 * float((kept + left_out).max())))
-        figure.legend(loc="outside upper right", ncols=3, columnspacing=1.0)
-    return figure
-
-
-def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
-    """Rows by length.
-
-    Args:
-        bins: columns `length` (the least of a bin), `width` and `rows`, one row per bin.
-        shown: title and unit.
-    """
-    widths = numbers(bins, "width")
-    rows = numbers(bins, "rows")
-    with rc_context(STYLE):
-        figure = Figure(figsize=_PANEL, layout="constrained")
-        axes = figure.add_subplot()
-        # a bar is centred on the lengths it counts: the bin of 4 and 5 at 4.5
-        centres = numbers(bins, "length") + (widths - 1) / 2
-        axes.bar(centres, rows, 0.86 * widths, color=SERIES[2])
-        axes.set_title(shown.title)
-        axes.set_xlabel(shown.unit)
-        axes.set_ylabel("rows")
-        axes.grid(visible=False, axis="x")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _start_at_zero(axes, rows, top=None)
-    return figure
-
-
 def plot_exact_match(
     scores: pd.DataFrame,
     width: Width = Width.WIDE,
@@ -286,27 +187,6 @@ def plot_exact_match(
         axes.grid(visible=False, axis="x")
         figure.legend(loc="outside upper right", ncols=3, columnspacing=1.0)
     return figure
-
-
-def pass_rate_bins(pass_rates: pd.DataFrame) -> pd.DataFrame:
-    """Count kept and left-out tasks by pass rate, in one bin per possible rate, eleven at most.
-
-    Args:
-        pass_rates: columns `attempts`, `pass_rate` (0-1), `kept` (bool); one row per task.
-
-    Returns:
-        Columns `pass_rate`, `kept`, `left_out`; one row per bin, empty bins included.
-    """
-    steps = int(np.clip(numbers(pass_rates, "attempts").max(initial=1), 1, 10))
-    nearest = np.rint(numbers(pass_rates, "pass_rate") * steps)
-    kept = numbers(pass_rates, "kept") > 0
-    return pd.DataFrame(
-        {
-            "pass_rate": [b / steps for b in range(steps + 1)],
-            "kept": [int((kept & (nearest == b)).sum()) for b in range(steps + 1)],
-            "left_out": [int((~kept & (nearest == b)).sum()) for b in range(steps + 1)],
-        }
-    )
 
 
 def _start_at_zero(axes: Axes, values: FloatArray, top: float | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from espalier.reporting.formats import visible
-from espalier.reporting.report import page_environment, page_style
+from espalier.reporting.pages import page_environment, page_style
 
 _HOLDS = {True: "yes", False: "no", None: "for the reader"}
 

@@ -7,13 +7,13 @@ step beats: none is at least as good in all quantities and better in one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from espalier.reporting.plots import Table, downloadable
 from espalier.reporting.run_directory import RunDirectory
+from espalier.reporting.tables import ReportTable, table_of
 
 _PREFIX = "reward/"
 _SMOOTHED_STEPS = 10
@@ -21,26 +21,22 @@ _SMOOTHED_STEPS = 10
 its noise would decide the front."""
 
 
-class TermFront(NamedTuple):
-    """The evaluated steps on the Pareto front, and all evaluated steps."""
+def term_tables(run: RunDirectory) -> tuple[ReportTable, ...]:
+    """Dev exact match and terms at the evaluated steps on the Pareto front, and at all of them.
 
-    front: Table
-    everything: Table
-
-
-def term_front(run: RunDirectory) -> TermFront | None:
-    """Dev exact match and terms at evaluated steps; None if a run has no terms to compare."""
+    () if a run has no terms to compare.
+    """
     history = run.table("train", "history.parquet")
     if history is None or "dev_em" not in history:
-        return None
+        return ()
     points: Any = term_points(history)
     if points.empty or len(points.columns) < 3:
-        return None
+        return ()
     on_front = pareto_front(points.drop(columns="step").to_numpy(dtype=float))
-    shown = points.assign(on_front=["yes" if kept else "" for kept in on_front])
-    return TermFront(
-        downloadable(points[on_front], "reward_front.csv"),
-        downloadable(shown, "reward_terms.csv"),
+    marked = points.assign(on_front=["yes" if kept else "" for kept in on_front])
+    return (
+        table_of(points[on_front], "Terms of the reward: Pareto front"),
+        table_of(marked, "Terms of the reward: all evaluated steps"),
     )
 
 

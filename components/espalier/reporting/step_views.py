@@ -14,21 +14,20 @@ from typing import Any
 
 from espalier.records import ArtifactError, read_manifest
 from espalier.reporting import charts
-from espalier.reporting.comparison import compare
+from espalier.reporting.comparison import POLICIES, compare
 from espalier.reporting.formats import visible, words
+from espalier.reporting.histories import phase_tables
 from espalier.reporting.notices import notices_table
+from espalier.reporting.pages import page_environment, page_style
 from espalier.reporting.plots import (
     GRPO_CURVES,
-    POLICIES,
     PRESTAGE_CURVES,
     PRETRAINING_CURVES,
     WARM_START_CURVES,
     Curve,
-    measured,
-    numbers,
 )
-from espalier.reporting.report import page_environment, page_style
 from espalier.reporting.run_directory import PublishedArtifact, RunDirectory
+from espalier.reporting.tables import measured, numbers
 from espalier.reporting.transcripts import newest_transcripts
 
 _CURVES: Mapping[str, tuple[Callable[[RunDirectory], charts.Chart | None], Sequence[Curve]]] = {
@@ -99,8 +98,7 @@ def step_page(stage: str, run: RunDirectory) -> str:
         curves=chart(run) if chart else None,
         figures=step_figures(stage, run),
         notices=notices_table(run) if stage == "train" else None,
-        phase_columns=charts.PHASE_COLUMNS,
-        phases=charts.phase_tables(run) if stage == "train" else None,
+        phases=phase_tables(run) if stage == "train" else (),
         comparison=compare(results) if results else None,
         exact_match=charts.exact_match_chart(results) if results else None,
         transcripts=transcripts,

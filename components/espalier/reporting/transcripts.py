@@ -14,6 +14,7 @@ from espalier.records import AgentText, Message, Task, TextKind
 from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.reporting.formats import visible, words
 from espalier.reporting.run_directory import RunDirectory, TrainingRows
+from espalier.reporting.tables import ReportTable
 
 SHOWN = 20
 _MAX_CHARACTERS = 6000
@@ -186,37 +187,24 @@ _ORIGINS = {"webshaper": "drawn", "expansion": "grown layer by layer"}
 ItemT = TypeVar("ItemT")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One row of the data with its metadata."""
-
-    title: str
-    passages: tuple[Passage, ...]
-    facts: tuple[tuple[str, str], ...]
+Sample = tuple[str, str, str]
+"""Title of a row of the data, its messages, and what is known of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleGroup:
-    """Samples of one kind of row."""
-
-    title: str
-    total: int
-    """Rows of this kind in the data."""
-    samples: tuple[Sample, ...]
-
-
-def sample_groups(rows: TrainingRows | None) -> tuple[SampleGroup, ...]:
+def sample_tables(rows: TrainingRows | None) -> tuple[ReportTable, ...]:
     """Training questions by form, texts by kind, demonstrations; only kinds that have rows.
 
     Samples are evenly spaced over a kind's rows: equal data give equal samples.
     """
     if rows is None:
         return ()
-    return (
+    groups = (
         *_questions(rows.tasks.get("train", [])),
         *_texts(rows.texts),
         *_demonstrations(rows.demonstrations),
     )
+    columns = ("title", "text", "what is known of it")
+    return tuple(ReportTable(title, columns, tuple(shown), "texts") for title, shown in groups)
 
 
 def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
@@ -226,7 +214,7 @@ def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
     return [items[place * len(items) // count] for place in range(count)]
 
 
-def _questions(tasks: Sequence[Task]) -> Iterable[SampleGroup]:
+def _questions(tasks: Sequence[Task]) -> Iterable[tuple[str, list[Sample]]]:
     groups: dict[tuple[str, str, float], list[Task]] = defaultdict(list)
     for task in tasks:
         kind, steps = str(task.extra.get("kind", "")), task.metadata.difficulty or 0
@@ -236,8 +224,7 @@ def _questions(tasks: Sequence[Task]) -> Iterable[SampleGroup]:
         parts = [words(kind)] if kind else []
         parts += [f"{steps:g} step{'' if steps == 1 else 's'}"] if steps else []
         title = f"Questions, {origin}: {', '.join(parts)}" if parts else f"Questions, {origin}"
-        shown = tuple(map(_question, spread(found, _QUESTIONS_EACH)))
-        yield SampleGroup(visible(title), len(found), shown)
+        yield f"{title} ({len(found):,})", list(map(_question, spread(found, _QUESTIONS_EACH)))
 
 
 def _question(task: Task) -> Sample:
@@ -247,9 +234,7 @@ def _question(task: Task) -> Sample:
         "documents": ", ".join(_documents(task)),
         "task": task.task_id,
     }
-    return Sample(
-        _title(task.prompt[-1].content), tuple(map(passage_of, task.prompt)), _shown_facts(facts)
-    )
+    return _sample(task.prompt[-1].content, task.prompt, facts)
 
 
 def _documents(task: Task) -> list[str]:
@@ -257,7 +242,7 @@ def _documents(task: Task) -> list[str]:
     return [str(name) for name in found] if isinstance(found, list) else []
 
 
-def _texts(texts: Sequence[AgentText]) -> Iterable[SampleGroup]:
+def _texts(texts: Sequence[AgentText]) -> Iterable[tuple[str, list[Sample]]]:
     groups: dict[TextKind, dict[str, list[AgentText]]] = defaultdict(lambda: defaultdict(list))
     for text in texts:
         groups[text.kind][text.style].append(text)
@@ -265,8 +250,7 @@ def _texts(texts: Sequence[AgentText]) -> Iterable[SampleGroup]:
         styles = groups.get(kind, {})
         shown = [t for style in sorted(styles) for t in spread(styles[style], _TEXTS_EACH)]
         if shown:
-            total = sum(map(len, styles.values()))
-            yield SampleGroup(title, total, tuple(map(_text, shown)))
+            yield f"{title} ({sum(map(len, styles.values())):,})", list(map(_text, shown))
 
 
 def _text(text: AgentText) -> Sample:
@@ -276,11 +260,10 @@ def _text(text: AgentText) -> Sample:
         "documents": ", ".join(text.sources),
         "text": text.text_id,
     }
-    passages = tuple(map(passage_of, (*text.prompt, *text.pieces)))
-    return Sample(_title(text.prompt[-1].content), passages, _shown_facts(facts))
+    return _sample(text.prompt[-1].content, (*text.prompt, *text.pieces), facts)
 
 
-def _demonstrations(trajectories: Sequence[Trajectory]) -> Iterable[SampleGroup]:
+def _demonstrations(trajectories: Sequence[Trajectory]) -> Iterable[tuple[str, list[Sample]]]:
     by_detour: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         by_detour[trajectory.detour].append(trajectory)
@@ -290,8 +273,8 @@ def _demonstrations(trajectories: Sequence[Trajectory]) -> Iterable[SampleGroup]
         for trajectory in spread(by_detour[detour], _DEMONSTRATIONS_EACH)
     ]
     if shown:
-        title = "Trajectories of the teacher, one for each detour"
-        yield SampleGroup(title, len(trajectories), tuple(map(_demonstration, shown)))
+        title = f"Trajectories of the teacher, one for each detour ({len(trajectories):,})"
+        yield title, list(map(_demonstration, shown))
 
 
 def _demonstration(trajectory: Trajectory) -> Sample:
@@ -302,13 +285,12 @@ def _demonstration(trajectory: Trajectory) -> Sample:
         "detour": words(trajectory.detour),
         "task": trajectory.task_id,
     }
-    title = _title(prompts[0] if prompts else trajectory.task_id)
-    return Sample(title, tuple(map(passage_of, trajectory.messages)), _shown_facts(facts))
+    title = prompts[0] if prompts else trajectory.task_id
+    return _sample(title, trajectory.messages, facts)
 
 
-def _title(text: str) -> str:
-    return visible(clipped(" ".join(text.split()), _TITLE_CHARACTERS))
-
-
-def _shown_facts(facts: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, visible(clipped(text, 600))) for name, text in facts.items() if text)
+def _sample(title: str, messages: Iterable[Message], facts: Mapping[str, str]) -> Sample:
+    written = (f"{one.role}: {clipped(_as_text(one), _MAX_CHARACTERS)}" for one in messages)
+    known = (f"{name} {clipped(text, 600)}" for name, text in facts.items() if text)
+    title = clipped(" ".join(title.split()), _TITLE_CHARACTERS)
+    return title, "\n\n".join(written), "; ".join(known)

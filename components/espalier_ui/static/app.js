@@ -15,6 +15,7 @@ import { GroupView } from "./views/group.js";
 import { LabelsView } from "./views/labels.js";
 import { LineageView } from "./views/lineage.js";
 import { OverviewView } from "./views/overview.js";
+import { ReportView } from "./views/report.js";
 import { RunsView } from "./views/runs.js";
 import { SearchView } from "./views/search.js";
 import { StepView } from "./views/step.js";
@@ -30,6 +31,7 @@ import { TimelineView } from "./views/timeline.js";
 /** @type {Record<string, [string, (given: Given) => unknown]>} */
 const VIEWS = {
   overview: ["Overview", OverviewView],
+  report: ["Report", ReportView],
   step: ["Steps", StepView],
   attempts: ["Attempts", AttemptsView],
   failures: ["Failures", FailuresView],
@@ -42,7 +44,7 @@ const VIEWS = {
   group: ["Group", GroupView],
   attempt: ["Attempt", AttemptView],
 };
-const IN_BAR = Object.keys(VIEWS).slice(0, 10);
+const IN_BAR = Object.keys(VIEWS).slice(0, 11);
 const NEED_SERVER = ["search", "labels", "talk"];
 
 /** The way from all runs to what is shown: each a name and its address.
@@ -128,7 +130,8 @@ function RunFrame({ at, view, mark, answer }) {
 
 function App() {
   const at = useAddress();
-  const view = at.run ? (at.view && at.view in VIEWS ? at.view : "overview") : "runs";
+  const first = exported ? "report" : "overview";
+  const view = at.run ? (at.view && at.view in VIEWS ? at.view : first) : "runs";
   const help = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => {
     const show = () => help.current?.showModal();

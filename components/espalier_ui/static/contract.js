@@ -7,9 +7,7 @@
  *
  * @typedef {{name: string, attempts: number, first_step: number | null, last_step: number | null,
  *   complete: boolean, indexed: number | null}} Source
- * @typedef {Run & {stages: {name: string, state: string, seconds: number | null,
- *   peak_rss_mb: number | null, summary: string | null}[], sources: Source[],
- *   profile: unknown, results: unknown, restarts: {time: number | null, step: number | null}[],
+ * @typedef {Run & {sources: Source[], restarts: {time: number | null, step: number | null}[],
  *   labels: number}} RunDetail
  * @typedef {{state: string, stage: string | null, step: number | null, updated: number | null,
  *   attempts: Record<string, number>, notices: number, indexed: number | null}} Live
@@ -21,6 +19,10 @@
  * @typedef {{time: number | null, stage: string | null, step: number | null, level: string,
  *   source: string, text: string, since: number | null, attempts: string[], key: string | null,
  *   figure?: string | null, cost: number | null}} Notice
+ *
+ * @typedef {string | number | null} Cell
+ * @typedef {{name: string, kind: string, columns: string[], rows: Cell[][]}} ReportTable
+ * @typedef {{sections: {title: string, note: string, tables: ReportTable[]}[]}} Report
  *
  * @typedef {{worker: string, kind: string, start: number, end: number, step: number | null,
  *   attempt: string | null}} WorkerSpan

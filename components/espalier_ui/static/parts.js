@@ -87,10 +87,10 @@ export function Verdict({ right, lost }) {
 
 /** A table that scrolls by itself on narrow pages.
  * @param {{caption: string, columns: Column[], rows: {key: string, cells: Node[], current?:
- *   boolean}[]}} given */
-export function Table({ caption, columns, rows }) {
+ *   boolean}[], csv?: Node}} given */
+export function Table({ caption, columns, rows, csv }) {
   return html`<div class="wide" tabindex="0" role="region" aria-label=${caption}><table>
-    <caption>${caption}</caption>
+    <caption>${caption} ${csv}</caption>
     <thead><tr>${columns.map(
       (column) => html`<th key=${column.name} scope="col" class=${column.number ? "number" : null}
         title=${column.title}>${column.label}</th>`,
@@ -124,4 +124,20 @@ export function Pages({ offset, count, total }) {
     ${offset + count < total && html`<a
       href=${changed({ offset: offset + count })}>next \u2192</a>`}
   </nav>`;
+}
+
+/** @typedef {string | number | null | undefined} Cell */
+
+/** A link to a table as a file. A text that a spreadsheet would take for a formula begins with '.
+ * @param {{name: string, columns: string[], rows: Cell[][]}} given */
+export function Csv({ name, columns, rows }) {
+  /** @param {Cell} cell */
+  const quoted = (cell) => {
+    const text = typeof cell === "string" && /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : cell;
+    return `"${String(text ?? "").replaceAll('"', '""')}"`;
+  };
+  const text = [columns, ...rows].map((row) => row.map(quoted).join(",")).join("\n");
+  return html`<a download=${`${name.slice(0, 60).toLowerCase().replace(/\W+/g, "_")}.csv`}
+    aria-label=${`${visible(name)} as CSV`}
+    href=${`data:text/csv;charset=utf-8,${encodeURIComponent(text)}`}>CSV</a>`;
 }

@@ -7,10 +7,8 @@ from espalier.reporting.plots import (
     Curve,
     downloadable,
     embed,
-    pass_rate_bins,
     plot_curve,
     plot_exact_match,
-    plot_pass_rate_histogram,
 )
 
 HISTORY = pd.DataFrame(
@@ -50,35 +48,6 @@ def test_a_phase_ends_between_two_steps():
 
     _, *uprights = axes.lines
     assert [tuple(line.get_xdata()) for line in uprights] == [(1.5, 1.5), (2.5, 2.5)]
-
-
-def test_tasks_are_counted_by_pass_rate_with_empty_bins_kept():
-    table = pd.DataFrame(
-        {"attempts": 4, "pass_rate": [0.0, 0.25, 0.25, 1.0], "kept": [False, True, True, False]}
-    )
-
-    bins = pass_rate_bins(table)
-
-    assert bins.to_dict("list") == {
-        "pass_rate": [0.0, 0.25, 0.5, 0.75, 1.0],
-        "kept": [0, 2, 0, 0, 0],
-        "left_out": [1, 0, 0, 0, 1],
-    }  # fmt: skip
-
-
-def test_many_attempts_are_gathered_in_ten_steps():
-    table = pd.DataFrame({"attempts": [64], "pass_rate": [0.516], "kept": [True]})
-
-    assert pass_rate_bins(table)["kept"].tolist() == [0] * 5 + [1] + [0] * 5
-
-
-def test_the_kept_band_is_shaded_and_named():
-    bins = pd.DataFrame({"pass_rate": [0.0, 0.5, 1.0], "kept": [0, 3, 0], "left_out": [2, 0, 1]})
-
-    figure = plot_pass_rate_histogram(bins, (0.05, 0.9))
-
-    (legend,) = figure.legends
-    assert "kept band 0.05-0.9" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_a_policy_that_was_not_evaluated_has_no_bars():

@@ -2,8 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from espalier.reporting.report import page_environment
-from espalier.reporting.reward_terms import TermFront, pareto_front, term_front, term_points
+from espalier.reporting.reward_terms import pareto_front, term_points, term_tables
 
 
 class Run:
@@ -39,21 +38,11 @@ def test_the_front_trades_answers_for_form():
         dev_em=[0.5, 0.4, 0.3],
         **{"reward/outcome": [0.5, 0.4, 0.3], "reward/form": [0.1, 0.3, 0.05]},
     )
-    found = term_front(Run(told))
-    assert [row[0] for row in found.front.rows] == ["1", "2"]
-    assert found.everything.total_rows == 3
+    front, everything = term_tables(Run(told))
+    assert [row[0] for row in front.rows] == [1, 2]
+    assert [row[-1] for row in everything.rows] == ["yes", "yes", ""]
 
 
 @pytest.mark.parametrize("told", [None, history(loss=[1.0]), history(dev_em=[0.5])])
 def test_a_run_without_terms_shows_no_table(told):
-    assert term_front(Run(told)) is None
-
-
-def test_the_page_shows_the_front(tmp_path):
-    told = history(dev_em=[0.5, 0.4], **{"reward/outcome": [0.5, 0.4], "reward/form": [0.1, 0.3]})
-    found = term_front(Run(told))
-    assert isinstance(found, TermFront)
-    shown = page_environment().from_string(
-        '{% from "macros.html.jinja" import data %}{{ data(found.front, "front") }}'
-    )
-    assert "reward_front.csv" in shown.render(found=found)
+    assert term_tables(Run(told)) == ()

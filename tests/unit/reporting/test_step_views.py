@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from html import escape
 
 import pandas as pd
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from espalier.chain import CHAIN
 from espalier.config import Profile
 from espalier.records import ArtifactError
+from espalier.records.step_figures import STEP_FIGURES
+from espalier.reporting.formats import words
 from espalier.reporting.step_views import (
     opened_artifact,
     step_figures,
@@ -101,6 +104,35 @@ def test_a_page_shows_results_and_loads_nothing(artifact, stage, fill, said):
     assert "profile <b>mine</b>" in page
     assert HOSTILE not in page
     assert loads_nothing(page)
+
+
+def test_every_figure_of_a_step_is_shown_with_its_denominator(artifact):
+    # NeMo-RL#3880: figures of rollouts were computed and thrown away
+    columns = {name: n + 0.125 for n, name in enumerate(STEP_FIGURES)} | {"step": 7.0}
+
+    def train(path):
+        pd.DataFrame([columns]).to_parquet(path / "history.parquet")
+        return {"steps": 7}
+
+    page = step_page("train", artifact("train", train))
+    [table] = re.findall(r"train_history\.csv.*?</table>", page, re.DOTALL)
+    cells = re.findall(r"<td>(.*?)</td>", table)
+    named = dict(
+        re.findall(
+            r'<th scope="row">(.*?)</th>(.*?)</tr>', page.split("Last figures")[0], re.DOTALL
+        )
+    )
+    for place, (name, figure) in enumerate(STEP_FIGURES.items()):
+        assert float(cells[place]) == pytest.approx(columns[name], rel=1e-3), name
+        assert escape(figure.scale) in named[words(name)], name
+
+
+def test_curves_and_tables_show_the_phases(artifact):
+    page = step_page("train", artifact("train", sample_run.train_in_phases))
+    told = re.findall(r'aria-label="(Reward [^"]*)"', page)
+    assert [line.endswith("Phases end at steps 20, 50.") for line in told] == [True]
+    assert "ends of phases, where self-play proposed new tasks" in page
+    assert re.search(r"too hard</th><td[^>]*>21</td>", page)
 
 
 def test_a_step_that_trained_nothing_says_why(artifact):

@@ -2,8 +2,8 @@
 import { changed, go, href } from "../address.js";
 import { useAnswer, runPath } from "../answers.js";
 import { Chart } from "../chart.js";
-import { figure, moment, percent, seconds } from "../figures.js";
-import { Choice, Facts, Table, html, whenThere } from "../parts.js";
+import { figure, moment, percent } from "../figures.js";
+import { Choice, Csv, Facts, Table, html, whenThere } from "../parts.js";
 import { brief, visible } from "../visible.js";
 
 /** @typedef {import("../app.js").Given} Given
@@ -34,13 +34,7 @@ function marksOf(notices, restarts) {
   const said = notices.flatMap((notice) =>
     notice.step === null || notice.level === "note"
       ? []
-      : [
-          {
-            step: notice.step,
-            kind: kindOf(notice),
-            text: markText(notice),
-          },
-        ],
+      : [{ step: notice.step, kind: kindOf(notice), text: markText(notice) }],
   );
   const known = new Set(
     notices.filter((notice) => notice.level === "restart").map((one) => one.step),
@@ -156,6 +150,11 @@ export function OverviewView({ run, at, mark }) {
         const shown = said.figures.filter((one) => (all || one.overview) && drawn.series[one.name]);
         return html`${drawn.stride > 1 && html`<p
           class="quiet">Every ${drawn.stride}th step is drawn.</p>`}
+          <${Csv} name="curves" columns=${["step", ...shown.map((one) => one.name)]}
+            rows=${drawn.steps.map((step, at) => [
+              step,
+              ...shown.map((one) => drawn.series[one.name]?.[at]),
+            ])} />
           <div class="curves">${shown.map(
             (one) => html`<${Curve} key=${one.name} figure=${one}
             steps=${drawn} marks=${marks} run=${run.id} />`,
@@ -181,23 +180,6 @@ export function OverviewView({ run, at, mark }) {
         figure(source.attempts),
         source.first_step === null ? "\u2013" : `${source.first_step}\u2013${source.last_step}`,
         source.complete ? "all" : source.name === "train" ? "those of the last step" : "some",
-      ],
-    }))} />
-    <h2>Stages</h2>
-    <${Table} caption="Stages of the run" columns=${[
-      { name: "name", label: "Stage" },
-      { name: "state", label: "State" },
-      { name: "time", label: "Time", number: true },
-      { name: "memory", label: "Peak memory", number: true },
-      { name: "what", label: "What it does" },
-    ]} rows=${run.stages.map((stage) => ({
-      key: stage.name,
-      cells: [
-        visible(stage.name),
-        stage.state,
-        seconds(stage.seconds),
-        stage.peak_rss_mb === null ? "\u2013" : `${figure(stage.peak_rss_mb)} MB`,
-        brief(stage.summary ?? "", 160),
       ],
     }))} />
     <p class="quiet"><a href=${changed({ view: "labels" })}>${run.labels} labels</a></p>`;
