@@ -30,6 +30,10 @@ class Per(enum.Enum):
     ANSWER = ("answer", "those of these trajectories that gave an answer")
     RIGHT = ("right answer", "those of these answers whose outcome is right")
     WRONG = ("wrong trajectory", "those of these trajectories without a right outcome")
+    WRONG_TERM = (
+        "wrong trajectory with the term",
+        "those of these trajectories that have the term",
+    )
     CALL = ("tool call", "the tool calls of these trajectories that have a result")
     ROW = (
         "trained trajectory",
@@ -209,6 +213,11 @@ STEP_FIGURES = {
     ),
     "wrong_reward": StepFigure(
         "mean whole reward: what is paid without being right", "reward", Per.WRONG
+    ),
+    "wrong_reward/NAME": StepFigure(
+        "mean of the term, for each term but the outcome",
+        "reward",
+        Per.WRONG_TERM,
     ),
     "own_task_share": StepFigure(
         "those whose first action is most like that of another attempt at the same task, by the "

@@ -6,7 +6,7 @@ import pytest
 
 from espalier.records import NullTracker
 from espalier.records.notices import read_notices
-from espalier.training.health.responses import RESPONSES
+from espalier.training.health.responses import RESPONSES, Responder
 from espalier.training.rl.step_streams import StepStreams
 from espalier.training.rl.update import HeadGate
 from tests.factories.rl_loops import HOPELESS, changed, loop_of, same_weights
@@ -72,16 +72,18 @@ def test_an_ignored_detector_leaves_no_notice(warm, tmp_path):
     assert "equal_outcomes" not in [one.detector for one in notices_in(tmp_path)]
 
 
-def restless():
+def restless(**training):
     """Three passes with so narrow a clip that most tokens leave it in the later ones."""
     narrow = {"name": "ppo_clip", "clip_low": 1e-6, "clip_high": 1e-6}
     settings = {"steps": 8, "epochs": 3, "minibatches": 2, "algorithm": {"loss": narrow}}
+    settings |= training
     return changed(**settings, health={"response": "act"})
 
 
-@pytest.mark.parametrize("action", ["lowered_rate", "gated"])
+@pytest.mark.parametrize("action", ["lowered_rate", "gated", "left_out_term"])
 def test_a_response_is_the_same_after_a_resume(warm, tmp_path, monkeypatch, action):
     monkeypatch.setitem(RESPONSES, "clipped", (action,))
+    monkeypatch.setattr(Responder, "_term_at_fault", lambda *_: "format")
     monkeypatch.setattr(HeadGate, "SURGE", 0.0)  # every update after the first is a surge
     _, unbroken = run_written(warm, tmp_path / "unbroken", profile=restless())
     loop, _ = written_loop(warm, tmp_path / "broken", restless())
@@ -92,6 +94,19 @@ def test_a_response_is_the_same_after_a_resume(warm, tmp_path, monkeypatch, acti
     assert action in [notice.action for notice in notices]
     assert notices_in(tmp_path / "broken") == notices
     assert same_weights(unbroken, resumed)
+
+
+def test_groups_that_a_left_out_term_paid_are_not_replayed(warm, tmp_path, monkeypatch):
+    monkeypatch.setitem(RESPONSES, "clipped", ("left_out_term",))
+    monkeypatch.setattr(Responder, "_term_at_fault", lambda *_: "format")
+    replay = {"capacity": 8, "share": 0.5, "max_staleness": 8}
+    loop, _ = run_written(warm, tmp_path, profile=restless(replay=replay))
+    [step] = [it.step for it in notices_in(tmp_path) if it.action == "left_out_term"]
+    before, after = loop.progress.history[step - 1], loop.progress.history[step]
+    assert "reward/format" in before
+    assert before["staleness_max"] > 0
+    assert "reward/format" not in after
+    assert after["staleness_max"] == 0
 
 
 def test_a_leaking_mask_ends_an_acting_run_for_good(warm, tmp_path):

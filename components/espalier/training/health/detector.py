@@ -47,6 +47,8 @@ class Finding(NamedTuple):
     since_step: int
     message: str
     severity: Severity = "warning"
+    figure: str = ""
+    """Column that shows it, where the detector watches several."""
 
 
 class Detector(Protocol):

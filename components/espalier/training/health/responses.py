@@ -8,6 +8,7 @@ unbroken one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from espalier.training.attempt_figures import (
 from espalier.training.health.monitor import HealthMonitor
 
 LOWERED_RATE, QUARANTINED = "lowered_rate", "quarantined_task"
+QUARANTINED_VERIFIER, LEFT_OUT = "quarantined_verifier", "left_out_term"
 GATED, WIDENED = "gated", "widened_curriculum"
 RETURNED, STOPPED, UNDONE = "returned_to_best", "stopped", "undone"
 
@@ -30,7 +32,8 @@ TRIAL_STEPS = 8
 """Steps after which a response has to have helped."""
 _RATE_FACTOR = 0.5
 _MOST_QUARANTINED = 0.5
-"""Share of a step's tasks above which not a task is at fault but what judges all of them."""
+"""Share of tasks in a step above which not a task is at fault but what judges them: of all tasks,
+and of those of one verifier."""
 
 _MILD = (LOWERED_RATE, RETURNED, STOPPED)
 RESPONSES: Mapping[str, Sequence[str]] = {
@@ -43,10 +46,11 @@ RESPONSES: Mapping[str, Sequence[str]] = {
     "own_task": _MILD,
     "repetition": _MILD,
     "mismatch": (STOPPED,),
-    "disputed": (QUARANTINED,),
-    "scattered": (QUARANTINED, STOPPED),
-    "grounded_right": (QUARANTINED, STOPPED),
-    "paid_though_wrong": (RETURNED, STOPPED),
+    "disputed": (QUARANTINED, QUARANTINED_VERIFIER, STOPPED),
+    "scattered": (QUARANTINED, QUARANTINED_VERIFIER, STOPPED),
+    "grounded_right": (QUARANTINED, QUARANTINED_VERIFIER, STOPPED),
+    "paid_though_wrong": (LEFT_OUT, RETURNED, STOPPED),
+    "rule_against_judge": (LEFT_OUT, LEFT_OUT),
     "silent_groups": (RETURNED, STOPPED),
     "heldout_gap": (RETURNED, STOPPED),
     "tasks_left": (WIDENED,),
@@ -66,6 +70,9 @@ _AT_FAULT: Mapping[str, Callable[[Sequence[Trajectory]], bool]] = {
     "grounded_right": _ungrounded_right,
 }
 
+_UNJUDGED = {("rule_against_judge", LEFT_OUT)}
+"""A judge goes on to disagree with the rule when it is not paid any more: that stays for good."""
+
 
 class Controls(Protocol):
     """What a response may change in a run."""
@@ -76,6 +83,14 @@ class Controls(Protocol):
 
     def quarantine(self, task_ids: Sequence[str]) -> bool:
         """Draw these tasks, and no others, no more; returns False where too few would be left."""
+        ...
+
+    def verifiers(self) -> Mapping[str, str]:
+        """Return the name of the verifier of each task that can be drawn, by the task's id."""
+        ...
+
+    def leave_out(self, names: Sequence[str]) -> None:
+        """Reward attempts without these terms, and no others."""
         ...
 
     def gate(self) -> bool:
@@ -118,6 +133,8 @@ class _State:
     is_wide: bool = False
     quarantined: dict[str, list[str]] = field(default_factory=dict)
     """Detector -> the tasks that it has taken out; a task may be of several."""
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Detector -> the terms that it has taken out of the reward; a term is of one."""
     trials: list[Trial] = field(default_factory=list)
     tried: dict[str, int] = field(default_factory=dict)
     """Detector -> how many of its responses were taken."""
@@ -126,6 +143,10 @@ class _State:
     def quarantined_ids(self) -> list[str]:
         """Return the tasks that any detector has taken out, each once."""
         return list(dict.fromkeys(one for ids in self.quarantined.values() for one in ids))
+
+    def left_out_terms(self) -> list[str]:
+        """Return the terms that rewards are without."""
+        return [name for names in self.left_out.values() for name in names]
 
 
 class Responder:
@@ -179,6 +200,7 @@ class Responder:
         self._state = _State(**{**state, "trials": trials})
         self._controls.scale_rate(self._state.rate_scale)
         self._controls.quarantine(self._state.quarantined_ids())
+        self._controls.leave_out(self._state.left_out_terms())
         if self._state.is_gated:
             self._controls.gate()
         if self._state.is_wide:
@@ -195,7 +217,9 @@ class Responder:
             said = self._act(action, notice, sampled)
             if not said:
                 continue
-            if action != STOPPED:
+            if state.stopped:
+                action = STOPPED
+            elif (name, action) not in _UNJUDGED:
                 state.trials.append(Trial(name, action, notice.step))
             return [self._done(notice, notice.step, action, said)]
         return []
@@ -206,14 +230,56 @@ class Responder:
         found = [group[0].task_id for group in groups if _AT_FAULT[name](group)]
         return tuple(found) if len(found) <= _MOST_QUARANTINED * len(groups) else ()
 
-    def _quarantine(self, name: str, sampled: Sequence[Trajectory]) -> str:
-        """Take out the tasks that show what a detector told; returns "" where none can be."""
-        state, task_ids = self._state, self._tasks_at_fault(name, sampled)
+    def _quarantine(self, name: str, task_ids: Sequence[str]) -> str:
+        """Take out tasks for a detector; returns "" where that cannot be."""
+        state = self._state
         state.quarantined[name] = list(task_ids)
         if not task_ids or not self._controls.quarantine(state.quarantined_ids()):
             del state.quarantined[name]
             return ""
         return f"{len(task_ids)} tasks are drawn no more: {', '.join(task_ids[:5])}"
+
+    def _quarantine_verifiers(self, name: str, sampled: Sequence[Trajectory]) -> str:
+        """Take out all tasks of the verifiers most of whose tasks show what a detector told."""
+        verifiers, groups = self._controls.verifiers(), groups_by_task(sampled)
+        judged = Counter(verifiers.get(group[0].task_id) for group in groups)
+        at_fault = Counter(
+            verifiers.get(group[0].task_id) for group in groups if _AT_FAULT[name](group)
+        )
+        named = [it for it in at_fault if it and at_fault[it] > _MOST_QUARANTINED * judged[it]]
+        of_them = [task_id for task_id, verifier in verifiers.items() if verifier in named]
+        said = self._quarantine(name, of_them)
+        return said and f"the verifier {', '.join(named)} is not trusted: {said}"
+
+    def _leave_out(self, notice: Notice, sampled: Sequence[Trajectory]) -> str:
+        """Take a term out of the reward, or end the run where the others pay all the same."""
+        state, term = self._state, self._term_at_fault(notice)
+        if not any(term in one.reward for one in sampled) or term in state.left_out_terms():
+            return ""
+        gone = {term, *state.left_out_terms()}
+        others = {
+            sum(paid for name, paid in one.reward.items() if name not in gone) for one in sampled
+        }
+        if len(others) == 1:
+            return self._stop(notice, f"; no other term than {term} pays one attempt more")
+        state.left_out.setdefault(notice.detector, []).append(term)
+        self._controls.leave_out(state.left_out_terms())
+        return f"rewards are without the term {term}"
+
+    def _term_at_fault(self, notice: Notice) -> str:
+        """Return the judge that a notice tells of, or the term that pays wrong attempts more.
+
+        Compared with the run's first steps; empty where there is none.
+        """
+        if notice.detector == "rule_against_judge":
+            return notice.figure.partition("/")[0]
+        risen = self._monitor.risen("wrong_reward/")
+        term = max(risen, key=lambda name: risen[name], default="")
+        return term if term and risen[term] > 0 else ""
+
+    def _stop(self, notice: Notice, why: str = "") -> str:
+        self._state.stopped = f"{notice.detector}: {notice.message}{why}"
+        return f"the run ends, with the weights of the best dev score{why}"
 
     def _gate(self) -> str:
         if self._state.is_gated or not self._controls.gate():
@@ -232,13 +298,17 @@ class Responder:
 
     def _act(self, action: str, notice: Notice, sampled: Sequence[Trajectory]) -> str:
         """Do it, and return what was done; "" where it cannot be done."""
-        state = self._state
+        state, name = self._state, notice.detector
         if action == LOWERED_RATE:
             state.rate_scale *= _RATE_FACTOR
             self._controls.scale_rate(state.rate_scale)
             return f"the learning rate is {state.rate_scale:g} of its schedule"
         if action == QUARANTINED:
-            return self._quarantine(notice.detector, sampled)
+            return self._quarantine(name, self._tasks_at_fault(name, sampled))
+        if action == QUARANTINED_VERIFIER:
+            return self._quarantine_verifiers(name, sampled)
+        if action == LEFT_OUT:
+            return self._leave_out(notice, sampled)
         if action == GATED:
             return self._gate()
         if action == WIDENED:
@@ -246,8 +316,7 @@ class Responder:
         if action == RETURNED:
             self._controls.return_to_best()
             return "the weights are those of the best dev score again"
-        state.stopped = f"{notice.detector}: {notice.message}"
-        return "the run ends, with the weights of the best dev score"
+        return self._stop(notice)
 
     def _undo(self, trial: Trial) -> bool:
         """Take a response back; returns whether that can be done."""
@@ -256,9 +325,13 @@ class Responder:
             state.rate_scale /= _RATE_FACTOR
             self._controls.scale_rate(state.rate_scale)
             return True
-        if trial.action == QUARANTINED:
+        if trial.action in (QUARANTINED, QUARANTINED_VERIFIER):
             del state.quarantined[trial.detector]
             self._controls.quarantine(state.quarantined_ids())
+            return True
+        if trial.action == LEFT_OUT:
+            del state.left_out[trial.detector]
+            self._controls.leave_out(state.left_out_terms())
             return True
         if trial.action == GATED:
             state.is_gated = False

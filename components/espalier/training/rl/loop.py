@@ -157,7 +157,7 @@ class RlLoop:
             store,
             parts.layout.processes,
         )
-        controls = LoopControls(update, parts.pool, self.progress, parts.publisher)
+        controls = LoopControls(update, parts.pool, self.progress, parts.publisher, parts.sampler)
         acts = config.health.response == "act"
         self._responder = Responder(self._health, controls) if acts else None
 
@@ -238,10 +238,11 @@ class RlLoop:
     def _watch(self, row: Figures, tracker: Tracker) -> None:
         """Log and keep what the detectors notice in the newest step, and answer it."""
         step, sampled = int(row["step"]), self.progress.newest_attempts
+        if self._responder is not None:
+            # rank 0 alone has the figures of judges: all ranks answer what it sees
+            row = self.parts.layout.processes.broadcast(row)
         notices = self._health.observe(row, sampled)
         if self._responder is not None:
-            # rank 0 alone has the figures of judges: all ranks answer its notices
-            notices = self.parts.layout.processes.broadcast(notices)
             notices += self._responder.respond(step, notices, sampled)
             self.progress.health_state = self._responder.state()
         self.parts.streams.add_notices(notices)
@@ -273,7 +274,12 @@ class RlLoop:
     def _step(self, step: int) -> Figures:
         config = self._profile.training
         rng = random.Random(f"replay:{self._profile.seed}:{step}")
-        replayed = self._replay.draw(config.tasks_per_step, rng)
+        left_out = self.parts.sampler.left_out
+        replayed = [
+            group
+            for group in self._replay.draw(config.tasks_per_step, rng)
+            if not any(left_out & one.reward.keys() for one in group.trajectories)
+        ]
         self.parts.sampler.ledger.step = self.parts.layout.processes.step = step + 1
         started = time.perf_counter()
         rollouts = self.parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from espalier.config import TrainingConfig
@@ -24,6 +22,12 @@ class Recorded:
         self.told.append(("quarantine", tuple(task_ids)))
         return self._can_quarantine
 
+    def verifiers(self):
+        return VERIFIERS
+
+    def leave_out(self, names):
+        self.told.append(("leave_out", tuple(names)))
+
     def gate(self):
         self.told.append(("gate",))
         return self._can_gate
@@ -41,6 +45,10 @@ class Recorded:
     def return_to_best(self):
         self.told.append(("best",))
 
+
+VERIFIERS = dict.fromkeys(("a", "b", "c", "unseen"), "sql/exact") | {"d": "shop/goal"}
+PAID = {"wrong_reward": 0.6, "wrong_reward/format": 0.1, "wrong_reward/judges": 0.5}
+"""What a judge pays wrong attempts from ONSET on."""
 
 FIRST = ONSET + 5
 """Step at which a share of clipped tokens is told."""
@@ -104,11 +112,70 @@ def test_a_task_with_contradictory_verdicts_is_quarantined():
     assert controls.told == [("quarantine", ("a",))]
 
 
-def test_a_verifier_that_contradicts_itself_everywhere_is_no_tasks_fault():
-    sampled = group("a", 1, 0) + group("b", 1, 0)
+def test_a_verifier_that_contradicts_itself_is_quarantined_with_all_its_tasks():
+    sampled = group("a", 1, 0) + group("b", 1, 0) + group("c", 0, 1) + group("d", 1, 1)
+    found, controls, _ = acting(history(changed=FAULTS["disputed"]), sampled)
+    assert [one.action for one in found if one.action] == [
+        "quarantined_verifier",
+        "undone",
+        "stopped",
+    ]
+    taken = next(one for one in found if one.action)
+    assert taken.message.startswith("the verifier sql/exact is not trusted: 4 tasks ")
+    assert controls.told == [("quarantine", ("a", "b", "c", "unseen")), ("quarantine", ())]
+
+
+def test_a_verifier_that_most_of_its_tasks_acquit_stays():
+    sampled = group("a", 1, 0) + group("b", 1, 1) + group("c", 0, 0) + group("d", 1, 0)
+    sampled += group("other", 1, 0)
     found, controls, _ = acting(history(changed=FAULTS["disputed"], steps=20), sampled)
-    assert actions(found) == []
+    assert [one.action for one in found if one.action] == ["quarantined_verifier"]
+    assert controls.told == [("quarantine", ("d",))]
+
+
+def test_a_run_whose_only_verifier_contradicts_itself_ends():
+    sampled = group("a", 1, 0) + group("b", 1, 0)
+    rows = history(changed=FAULTS["disputed"], steps=20)
+    found, _, responder = acting(rows, sampled, controls=Recorded(can_quarantine=False))
+    assert [one.action for one in found if one.action] == ["stopped"]
+    assert responder.stopped.startswith("disputed: ")
+
+
+def paid(judges, outcome):
+    return make_trajectory("a", reward={"outcome": outcome, "format": 0.1, "judges": judges})
+
+
+def test_a_term_that_pays_wrong_attempts_is_left_out():
+    rows = history(changed=PAID, steps=20) + history(steps=40)[20:]
+    found, controls, _ = acting(rows, [paid(0.9, 0.0), paid(0.9, 1.0)])
+    assert [one.action for one in found if one.action] == ["left_out_term"]
+    assert controls.told == [("leave_out", ("judges",))]
+
+
+def test_a_term_that_was_not_at_fault_is_paid_again():
+    found, controls, _ = acting(history(changed=PAID), [paid(0.9, 0.0), paid(0.9, 1.0)])
+    assert [one.action for one in found if one.action] == [
+        "left_out_term",
+        "undone",
+        "returned_to_best",
+        "stopped",
+    ]
+    assert controls.told == [("leave_out", ("judges",)), ("leave_out", ()), ("best",)]
+
+
+def test_a_run_that_only_the_term_at_fault_rewards_ends():
+    rows = history(changed=PAID, steps=20)
+    found, controls, responder = acting(rows, [paid(0.9, 0.0), paid(0.2, 0.0)])
+    assert [one.action for one in found if one.action] == ["stopped"]
+    assert responder.stopped.endswith("no other term than judges pays one attempt more")
     assert controls.told == []
+
+
+def test_a_judge_that_parts_from_the_rule_is_left_out_for_good():
+    rows = history(changed=FAULTS["rule_against_judge"])
+    found, controls, _ = acting(rows, [paid(0.9, 0.0), paid(0.9, 1.0)])
+    assert [one.action for one in found if one.action] == ["left_out_term"]
+    assert controls.told == [("leave_out", ("judges",))]
 
 
 def test_undoing_one_quarantine_keeps_anothers_tasks():
@@ -155,25 +222,26 @@ def test_a_curriculum_of_few_tasks_is_widened_and_narrowed():
     assert controls.told == [("widen",), ("narrow",)]
 
 
-def test_a_resume_sets_gate_and_curriculum_again():
-    rows = history(changed=FAULTS["tasks_left"] | FAULTS["head_grad_norm"])
-    done = ONSET + 5
-    _, _, responder = acting(rows[:done])
-    _, controls, _ = acting(rows[: done + 1], state=responder.state(), done=done)
-    assert {("gate",), ("widen",)} <= set(controls.told)
+def test_a_resume_sets_gate_curriculum_and_reward_again():
+    rows = history(changed=FAULTS["tasks_left"] | FAULTS["head_grad_norm"] | PAID)
+    done, sampled = ONSET + 5, [paid(0.9, 0.0), paid(0.9, 1.0)]
+    _, _, responder = acting(rows[:done], sampled)
+    _, controls, _ = acting(rows[: done + 1], sampled, state=responder.state(), done=done)
+    assert {("gate",), ("widen",), ("leave_out", ("judges",))} <= set(controls.told)
 
 
 @pytest.mark.parametrize(
     "done", [ONSET, FIRST, FIRST + 3, FIRST + TRIAL_STEPS, FIRST + TRIAL_STEPS + 2]
 )
 def test_a_resumed_run_acts_as_an_unbroken_one(done):
-    names = ("clipped", "repetition", "tasks_left", "head_grad_norm")
+    names = ("clipped", "repetition", "tasks_left", "head_grad_norm", "disputed")
     changed = {figure: value for name in names for figure, value in FAULTS[name].items()}
-    rows = history(changed=changed)
-    unbroken, _, _ = acting(rows)
-    before, _, responder = acting(rows[:done])
-    after, _, _ = acting(rows, state=responder.state(), done=done)
-    assert [replace(one, attempts=()) for one in before + after] == unbroken
+    rows = history(changed=changed | PAID)
+    sampled = [*group("b", 1, 0), paid(0.9, 0.0), paid(0.9, 1.0), *group("d", 1, 1)]
+    unbroken, _, _ = acting(rows, sampled)
+    before, _, responder = acting(rows[:done], sampled)
+    after, _, _ = acting(rows, sampled, state=responder.state(), done=done)
+    assert before + after == unbroken
 
 
 def test_healthy_noise_changes_nothing():
