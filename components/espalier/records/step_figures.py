@@ -293,6 +293,12 @@ STEP_FIGURES = {
         "steps",
         Per.STEP,
     ),
+    "skipped_step": StepFigure(
+        "1 where the policy stayed as it was, as engine and trainer disagreed by far more than in "
+        "the run's first steps, else 0; only with responses to health notices, after these steps",
+        "steps",
+        Per.STEP,
+    ),
     "update_tokens": StepFigure(
         "tokens of the trajectories that went through the policy, forwards and backwards; each "
         "epoch counts them again",

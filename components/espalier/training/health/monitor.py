@@ -8,7 +8,7 @@ from statistics import median
 
 from espalier.records.notices import Notice
 from espalier.records.trajectory import Trajectory
-from espalier.training.health.detector import FIRST_STEPS, Detector, Row
+from espalier.training.health.detector import FIRST_STEPS, Detector, Drift, Row
 
 _SHOWN_ATTEMPTS = 8
 
@@ -22,7 +22,8 @@ class HealthMonitor:
         self._clock = clock
         self._newest: dict[str, Notice] = {}
         self._first: list[Row] = []
-        self._row: Row = {}
+        self.row: Row = {}
+        """Figures of the newest step."""
 
     def replay(self, history: Iterable[Row]) -> None:
         """Take the steps that were done before a resume; what they show was told then."""
@@ -41,6 +42,11 @@ class HealthMonitor:
         """Return the newest notice of a detector that has told one."""
         return self._newest[name]
 
+    def drift(self, name: str) -> Drift | None:
+        """Return the detector of that name, if it watches one figure and is not ignored."""
+        found = (one for one in self._detectors if one.name == name and isinstance(one, Drift))
+        return next(found, None)
+
     def risen(self, prefix: str) -> Mapping[str, float]:
         """Return how far figures are above the median of the run's first steps, in the newest step.
 
@@ -49,7 +55,7 @@ class HealthMonitor:
                 first steps do not have began at 0.
         """
         found: dict[str, float] = {}
-        for name, value in self._row.items():
+        for name, value in self.row.items():
             if name.startswith(prefix):
                 start = [row[name] for row in self._first if name in row]
                 found[name.removeprefix(prefix)] = value - (median(start) if start else 0.0)
@@ -62,7 +68,7 @@ class HealthMonitor:
             row: figures of the step.
             sampled: its scored attempts, of which a notice names those that show it most.
         """
-        self._row = row
+        self.row = row
         if len(self._first) < FIRST_STEPS:
             self._first.append(row)
         notices: list[Notice] = []

@@ -25,6 +25,7 @@ from espalier.training.health.monitor import HealthMonitor
 
 LOWERED_RATE, QUARANTINED = "lowered_rate", "quarantined_task"
 QUARANTINED_VERIFIER, LEFT_OUT = "quarantined_verifier", "left_out_term"
+SKIPPED = "skipped_step"
 GATED, WIDENED = "gated", "widened_curriculum"
 RETURNED, STOPPED, UNDONE = "returned_to_best", "stopped", "undone"
 
@@ -70,6 +71,9 @@ _AT_FAULT: Mapping[str, Callable[[Sequence[Trajectory]], bool]] = {
     "grounded_right": _ungrounded_right,
 }
 
+_SKIPPING = "mismatch"
+"""Detector of whose figure one step is left out where it is far from the run's beginning: without
+waiting for a drift, which it then is not yet."""
 _UNJUDGED = {("rule_against_judge", LEFT_OUT)}
 """A judge goes on to disagree with the rule when it is not paid any more: that stays for good."""
 
@@ -91,6 +95,10 @@ class Controls(Protocol):
 
     def leave_out(self, names: Sequence[str]) -> None:
         """Reward attempts without these terms, and no others."""
+        ...
+
+    def skip_beyond(self, mismatch_kl: float) -> None:
+        """Leave the policy as it is in a step with a larger mismatch of engine and trainer."""
         ...
 
     def gate(self) -> bool:
@@ -172,8 +180,38 @@ class Responder:
             notices: what the detectors began to notice at it.
             sampled: its scored attempts.
         """
-        judged = self._judge(step, sampled)
-        return [*judged, *(done for notice in notices for done in self._take(notice, sampled))]
+        done = [*self._skipped(step), *self._judge(step, sampled)]
+        for notice in notices:
+            done += self._take(notice, sampled)
+        self._bound_mismatch()
+        return done
+
+    def _bound_mismatch(self) -> None:
+        drift = self._monitor.drift(_SKIPPING)
+        if drift is not None and drift.far is not None:
+            self._controls.skip_beyond(drift.far)
+
+    def _skipped(self, step: int) -> list[Notice]:
+        """Tell of a step whose gradient was not applied."""
+        row, drift = self._monitor.row, self._monitor.drift(_SKIPPING)
+        if drift is None or not row.get("skipped_step"):
+            return []
+        said = (
+            f"{drift.figure} is {row[drift.figure]:.3g}, far from the first steps: the gradient of "
+            "this step is not applied"
+        )
+        notice = Notice(
+            step=step,
+            time=self._monitor.now(),
+            detector=drift.name,
+            severity="info",
+            since_step=step,
+            message=said,
+            key=drift.key,
+            figure=drift.figure,
+            action=SKIPPED,
+        )
+        return [notice]
 
     def _judge(self, step: int, sampled: Sequence[Trajectory]) -> list[Notice]:
         """Undo responses whose TRIAL_STEPS are over without help, and take the next ones."""
@@ -205,6 +243,7 @@ class Responder:
             self._controls.gate()
         if self._state.is_wide:
             self._controls.widen()
+        self._bound_mismatch()
 
     def _take(self, notice: Notice, sampled: Sequence[Trajectory]) -> list[Notice]:
         """Take the next response to a detector, if it has one left and none is on trial."""

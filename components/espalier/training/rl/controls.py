@@ -46,6 +46,10 @@ class LoopControls:
         self._sampler.left_out.clear()
         self._sampler.left_out.update(names)
 
+    def skip_beyond(self, mismatch_kl: float) -> None:
+        """Apply no gradient in a step whose `mismatch_kl` is larger."""
+        self._update.max_mismatch_kl = mismatch_kl
+
     def gate(self) -> bool:
         """End a step's updates where the gradient of the output head surges."""
         self._update.head_gate.is_on = self._update.can_gate

@@ -293,14 +293,15 @@ class RlLoop:
             figures = self._updated(rows, batch.units, context)
             update = self._update.newest
         self.parts.streams.add_episodes(step + 1, rollouts.sampled, batch.groups, update)
-        self._settle(rollouts.groups, batch.groups)
+        is_skipped = bool(figures.get("skipped_step"))
+        self._settle(rollouts.groups, () if is_skipped else batch.groups)
         idle_steps = self.progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0,
             has_credit=figures.get("credited_share", 0) > 0
             and rollouts.zero_variance_share < _IDLE_SHARE,
         )
         self.parts.publisher.publish(step + 1)
-        self._replay.add(rollouts.groups, version=step)
+        self._replay.add(() if is_skipped else rollouts.groups, version=step)
         is_last = step + 1 == config.steps or config.stops_after(idle_steps)
         figures |= self._end_self_play_phase(step, rollouts, is_last=is_last)
         if (step + 1) % self._profile.curriculum.refresh_every == 0:

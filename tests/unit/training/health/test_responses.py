@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from espalier.config import TrainingConfig
@@ -12,6 +14,7 @@ class Recorded:
 
     def __init__(self, *, can_quarantine=True, can_gate=True):
         self.told = []
+        self.bounds = []
         self._can_gate = can_gate
         self._can_quarantine = can_quarantine
 
@@ -27,6 +30,9 @@ class Recorded:
 
     def leave_out(self, names):
         self.told.append(("leave_out", tuple(names)))
+
+    def skip_beyond(self, mismatch_kl):
+        self.bounds.append(mismatch_kl)
 
     def gate(self):
         self.told.append(("gate",))
@@ -54,10 +60,10 @@ FIRST = ONSET + 5
 """Step at which a share of clipped tokens is told."""
 
 
-def acting(rows, sampled=(), state=None, done=0, controls=None):
+def acting(rows, sampled=(), state=None, done=0, controls=None, config=None):
     """Notices of the rows after `done`, the controls, and the responder."""
     monitor, controls = (
-        HealthMonitor(new_detectors(TrainingConfig()), lambda: 0.0),
+        HealthMonitor(new_detectors(config or TrainingConfig()), lambda: 0.0),
         controls or Recorded(),
     )
     responder = Responder(monitor, controls)
@@ -204,6 +210,37 @@ def test_a_pool_too_small_for_quarantine_gets_another_response():
     rows = history(changed=FAULTS["scattered"], steps=20)
     found, _, _ = acting(rows, sampled, controls=Recorded(can_quarantine=False))
     assert [one.action for one in found if one.action] == ["stopped"]
+
+
+def test_steps_are_bounded_by_the_mismatch_of_the_beginning():
+    _, controls, _ = acting(history(steps=8))
+    # 1e-8 counts as 1e-5, from which 4 times 1.1 is as far as a step counts
+    assert controls.bounds == pytest.approx([1e-5 * math.exp(4.4)] * 3)
+
+
+def test_a_run_that_ignores_mismatch_skips_nothing():
+    ignoring = TrainingConfig.model_validate({"health": {"ignore": ["mismatch"]}})
+    rows = [*history(steps=7), history(steps=8)[7] | {"skipped_step": 1.0}]
+    found, controls, _ = acting(rows, config=ignoring)
+    assert (actions(found), controls.bounds) == ([], [])
+
+
+def test_a_skipped_step_is_told_when_it_happens():
+    rows = history(steps=20)
+    rows[9] |= {"skipped_step": 1.0, "mismatch_kl": 0.045}
+    found, _, _ = acting(rows)
+    [notice] = found
+    assert (notice.action, notice.step, notice.severity) == ("skipped_step", 10, "info")
+    assert notice.message.startswith("mismatch_kl is 0.045, far from the first steps: ")
+
+
+def test_a_mismatch_that_lasts_ends_the_run():
+    rows = history(changed=FAULTS["mismatch"], steps=20)
+    found, _, _ = acting([row | {"skipped_step": float(row["step"] >= ONSET)} for row in rows])
+    assert actions(found)[:5] == [
+        *(("skipped_step", step) for step in range(ONSET, ONSET + 4)),
+        ("stopped", ONSET + 3),
+    ]
 
 
 def test_a_gate_without_help_is_undone_and_the_rate_lowered():
