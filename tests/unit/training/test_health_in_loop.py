@@ -8,7 +8,8 @@ import torch
 from espalier.records import NullTracker
 from espalier.records.notices import read_notices
 from espalier.training.checkpoint import cloned_weights
-from espalier.training.health.responses import RESPONSES, Responder
+from espalier.training.health.responses import ENTROPY_BONUS, RESPONSES, Responder
+from espalier.training.rl.controls import LoopControls
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.step_streams import StepStreams
 from espalier.training.rl.update import HeadGate
@@ -83,7 +84,7 @@ def restless(**training):
     return changed(**settings, health={"response": "act"})
 
 
-@pytest.mark.parametrize("action", ["lowered_rate", "gated", "left_out_term"])
+@pytest.mark.parametrize("action", ["lowered_rate", "gated", "left_out_term", "added_entropy"])
 def test_a_response_is_the_same_after_a_resume(warm, tmp_path, monkeypatch, action):
     monkeypatch.setitem(RESPONSES, "clipped", (action,))
     monkeypatch.setattr(Responder, "_term_at_fault", lambda *_: "format")
@@ -97,6 +98,21 @@ def test_a_response_is_the_same_after_a_resume(warm, tmp_path, monkeypatch, acti
     assert action in [notice.action for notice in notices]
     assert notices_in(tmp_path / "broken") == notices
     assert same_weights(unbroken, resumed)
+
+
+def test_added_entropy_trains_as_the_profiles_own_does(warm, tmp_path):
+    own = changed(steps=2, algorithm={"entropy_coefficient": ENTROPY_BONUS})
+    by_profile, _ = run_written(warm, tmp_path / "own", profile=own)
+    none = changed(steps=2, algorithm={})
+    added, _ = written_loop(warm, tmp_path / "added", none)
+    parts = added.parts
+    LoopControls(
+        added._update, parts.pool, added.progress, parts.publisher, parts.sampler
+    ).add_entropy(ENTROPY_BONUS)
+    added.run(NullTracker())
+    assert added.progress.history == by_profile.progress.history
+    plain, _ = run_written(warm, tmp_path / "plain", profile=none)
+    assert added.progress.history[0]["loss"] != plain.progress.history[0]["loss"]
 
 
 def test_groups_that_a_left_out_term_paid_are_not_replayed(warm, tmp_path, monkeypatch):

@@ -25,13 +25,15 @@ from espalier.training.health.monitor import HealthMonitor
 
 LOWERED_RATE, QUARANTINED = "lowered_rate", "quarantined_task"
 QUARANTINED_VERIFIER, LEFT_OUT = "quarantined_verifier", "left_out_term"
-SKIPPED = "skipped_step"
+SKIPPED, ADDED_ENTROPY = "skipped_step", "added_entropy"
 GATED, WIDENED = "gated", "widened_curriculum"
 RETURNED, STOPPED, UNDONE = "returned_to_best", "stopped", "undone"
 
 TRIAL_STEPS = 8
 """Steps after which a response has to have helped."""
 _RATE_FACTOR = 0.5
+ENTROPY_BONUS = 0.01
+"""What is added to the coefficient of the policy's entropy in the loss; no run has fixed it."""
 _MOST_QUARANTINED = 0.5
 """Share of tasks in a step above which not a task is at fault but what judges them: of all tasks,
 and of those of one verifier."""
@@ -39,12 +41,14 @@ and of those of one verifier."""
 _MILD = (LOWERED_RATE, RETURNED, STOPPED)
 RESPONSES: Mapping[str, Sequence[str]] = {
     "mask_leak": (STOPPED,),
+    "entropy": (ADDED_ENTROPY,),
+    "reward_spread": (ADDED_ENTROPY,),
     "clipped": _MILD,
     "grad_norm": (LOWERED_RATE,),
     "head_grad_norm": (GATED, LOWERED_RATE),
     "entropy_rise": _MILD,
     "kl": _MILD,
-    "own_task": _MILD,
+    "own_task": (ADDED_ENTROPY, *_MILD),
     "repetition": _MILD,
     "mismatch": (STOPPED,),
     "disputed": (QUARANTINED, QUARANTINED_VERIFIER, STOPPED),
@@ -74,6 +78,9 @@ _AT_FAULT: Mapping[str, Callable[[Sequence[Trajectory]], bool]] = {
 _SKIPPING = "mismatch"
 """Detector of whose figure one step is left out where it is far from the run's beginning: without
 waiting for a drift, which it then is not yet."""
+_PASSING = {ADDED_ENTROPY}
+"""Responses that are undone after TRIAL_STEPS also where they helped, to be taken again if need
+be: they hold the policy off what it is rewarded for."""
 _UNJUDGED = {("rule_against_judge", LEFT_OUT)}
 """A judge goes on to disagree with the rule when it is not paid any more: that stays for good."""
 
@@ -99,6 +106,10 @@ class Controls(Protocol):
 
     def skip_beyond(self, mismatch_kl: float) -> None:
         """Leave the policy as it is in a step with a larger mismatch of engine and trainer."""
+        ...
+
+    def add_entropy(self, coefficient: float) -> None:
+        """Reward the policy's entropy by this much more than the profile does."""
         ...
 
     def gate(self) -> bool:
@@ -139,6 +150,7 @@ class _State:
     rate_scale: float = 1.0
     is_gated: bool = False
     is_wide: bool = False
+    adds_entropy: bool = False
     quarantined: dict[str, list[str]] = field(default_factory=dict)
     """Detector -> the tasks that it has taken out; a task may be of several."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
@@ -214,18 +226,26 @@ class Responder:
         return [notice]
 
     def _judge(self, step: int, sampled: Sequence[Trajectory]) -> list[Notice]:
-        """Undo responses whose TRIAL_STEPS are over without help, and take the next ones."""
+        """Undo responses whose TRIAL_STEPS are over without help, and take the next ones.
+
+        Those that pass are undone in any case, and may be taken again where they helped.
+        """
         done: list[Notice] = []
         due = [one for one in self._state.trials if step - one.step >= TRIAL_STEPS]
         for trial in due:
             self._state.trials.remove(trial)
-            if not self._monitor.is_active(trial.detector):
+            helped = not self._monitor.is_active(trial.detector)
+            if helped and trial.action not in _PASSING:
                 continue
             notice = self._monitor.newest(trial.detector)
             if self._undo(trial):
-                said = f"{trial.action} of step {trial.step} did not help and is undone"
+                why = "has helped" if helped else "did not help"
+                said = f"{trial.action} of step {trial.step} {why} and is undone"
                 done.append(self._done(notice, step, UNDONE, said))
-            done += self._take(replace(notice, step=step), sampled)
+            if helped:
+                self._state.tried[trial.detector] -= 1
+            else:
+                done += self._take(replace(notice, step=step), sampled)
         return done
 
     def state(self) -> dict[str, Any]:
@@ -243,6 +263,8 @@ class Responder:
             self._controls.gate()
         if self._state.is_wide:
             self._controls.widen()
+        if self._state.adds_entropy:
+            self._controls.add_entropy(ENTROPY_BONUS)
         self._bound_mismatch()
 
     def _take(self, notice: Notice, sampled: Sequence[Trajectory]) -> list[Notice]:
@@ -326,6 +348,13 @@ class Responder:
         self._state.is_gated = True
         return "a step's updates end where the gradient of the output head surges"
 
+    def _add_entropy(self) -> str:
+        if self._state.adds_entropy:
+            return ""
+        self._state.adds_entropy = True
+        self._controls.add_entropy(ENTROPY_BONUS)
+        return f"the loss rewards the policy's entropy by {ENTROPY_BONUS:g} more"
+
     def _widen(self) -> str:
         if self._state.is_wide:
             return ""
@@ -352,6 +381,8 @@ class Responder:
             return self._gate()
         if action == WIDENED:
             return self._widen()
+        if action == ADDED_ENTROPY:
+            return self._add_entropy()
         if action == RETURNED:
             self._controls.return_to_best()
             return "the weights are those of the best dev score again"
@@ -375,6 +406,10 @@ class Responder:
         if trial.action == GATED:
             state.is_gated = False
             self._controls.ungate()
+            return True
+        if trial.action == ADDED_ENTROPY:
+            state.adds_entropy = False
+            self._controls.add_entropy(0.0)
             return True
         if trial.action == WIDENED:
             state.is_wide = False

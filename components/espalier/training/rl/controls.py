@@ -23,6 +23,7 @@ class LoopControls:
         sampler: StepSampler,
     ) -> None:
         self._update = update
+        self._entropy_coefficient = update.entropy_coefficient
         self._pool = pool
         self._sampler = sampler
         self._progress = progress
@@ -49,6 +50,10 @@ class LoopControls:
     def skip_beyond(self, mismatch_kl: float) -> None:
         """Apply no gradient in a step whose `mismatch_kl` is larger."""
         self._update.max_mismatch_kl = mismatch_kl
+
+    def add_entropy(self, coefficient: float) -> None:
+        """Set the coefficient of the policy's entropy to the profile's and this."""
+        self._update.entropy_coefficient = self._entropy_coefficient + coefficient
 
     def gate(self) -> bool:
         """End a step's updates where the gradient of the output head surges."""

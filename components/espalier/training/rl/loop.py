@@ -377,7 +377,7 @@ class RlLoop:
             top_p=self._profile.rollout.exploration.top_p,
             top_k=self._profile.rollout.exploration.top_k,
             entropy=True,
-            entropy_gradient=config.algorithm.entropy_coefficient > 0,
+            entropy_gradient=self._update.entropy_coefficient > 0,
         )
 
     def _dev_score(self) -> DevScore:

@@ -265,6 +265,16 @@ class PolicyUpdate:
             self.critic.restore(state["critic"])
 
     @property
+    def entropy_coefficient(self) -> float:
+        """Weight of the policy's entropy in the loss."""
+        return self._gradient.algorithm.entropy_coefficient
+
+    @entropy_coefficient.setter
+    def entropy_coefficient(self, coefficient: float) -> None:
+        changed = {"entropy_coefficient": coefficient}
+        self._gradient.algorithm = self._gradient.algorithm.model_copy(update=changed)
+
+    @property
     def can_gate(self) -> bool:
         """Whether a step may make several updates, and each has a gradient of the output head."""
         head = self._policy.model.get_output_embeddings()

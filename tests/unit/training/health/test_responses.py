@@ -34,6 +34,9 @@ class Recorded:
     def skip_beyond(self, mismatch_kl):
         self.bounds.append(mismatch_kl)
 
+    def add_entropy(self, coefficient):
+        self.told.append(("entropy", coefficient))
+
     def gate(self):
         self.told.append(("gate",))
         return self._can_gate
@@ -118,7 +121,7 @@ def test_a_task_with_contradictory_verdicts_is_quarantined():
     assert controls.told == [("quarantine", ("a",))]
 
 
-def test_a_verifier_that_contradicts_itself_is_quarantined_with_all_its_tasks():
+def test_a_verifier_that_contradicts_itself_loses_its_tasks():
     sampled = group("a", 1, 0) + group("b", 1, 0) + group("c", 0, 1) + group("d", 1, 1)
     found, controls, _ = acting(history(changed=FAULTS["disputed"]), sampled)
     assert [one.action for one in found if one.action] == [
@@ -177,7 +180,7 @@ def test_a_run_that_only_the_term_at_fault_rewards_ends():
     assert controls.told == []
 
 
-def test_a_judge_that_parts_from_the_rule_is_left_out_for_good():
+def test_a_judge_against_the_rule_is_left_out_for_good():
     rows = history(changed=FAULTS["rule_against_judge"])
     found, controls, _ = acting(rows, [paid(0.9, 0.0), paid(0.9, 1.0)])
     assert [one.action for one in found if one.action] == ["left_out_term"]
@@ -243,6 +246,32 @@ def test_a_mismatch_that_lasts_ends_the_run():
     ]
 
 
+def test_entropy_that_helped_is_added_for_eight_steps_and_again():
+    fault, steps = FAULTS["entropy"], ONSET + 8
+    once = history(changed=fault, steps=steps) + history(steps=60)[steps:]
+    rows = [row | fault if row["step"] >= 40 else row for row in once]
+    found, controls, _ = acting(rows)
+    assert [action for action, _ in actions(found)][:3] == [
+        "added_entropy",
+        "undone",
+        "added_entropy",
+    ]
+    assert "has helped" in next(one.message for one in found if one.action == "undone")
+    assert controls.told[:3] == [("entropy", 0.01), ("entropy", 0.0), ("entropy", 0.01)]
+
+
+def test_entropy_without_help_is_undone_and_the_rate_lowered():
+    found, controls, _ = acting(history(changed=FAULTS["own_task"], steps=30))
+    assert [action for action, _ in actions(found)] == ["added_entropy", "undone", "lowered_rate"]
+    assert controls.told == [("entropy", 0.01), ("entropy", 0.0), ("rate", 0.5)]
+
+
+def test_two_collapses_at_once_add_entropy_once():
+    rows = history(changed=FAULTS["entropy"] | FAULTS["own_task"], steps=ONSET + 6)
+    _, controls, _ = acting(rows)
+    assert controls.told.count(("entropy", 0.01)) == 1
+
+
 def test_a_gate_without_help_is_undone_and_the_rate_lowered():
     _, controls, _ = acting(history(changed=FAULTS["head_grad_norm"]))
     assert controls.told == [("gate",), ("ungate",), ("rate", 0.5), ("rate", 1.0)]
@@ -260,18 +289,20 @@ def test_a_curriculum_of_few_tasks_is_widened_and_narrowed():
 
 
 def test_a_resume_sets_gate_curriculum_and_reward_again():
-    rows = history(changed=FAULTS["tasks_left"] | FAULTS["head_grad_norm"] | PAID)
+    faults = FAULTS["tasks_left"] | FAULTS["head_grad_norm"] | FAULTS["own_task"] | PAID
+    rows = history(changed=faults)
     done, sampled = ONSET + 5, [paid(0.9, 0.0), paid(0.9, 1.0)]
     _, _, responder = acting(rows[:done], sampled)
     _, controls, _ = acting(rows[: done + 1], sampled, state=responder.state(), done=done)
-    assert {("gate",), ("widen",), ("leave_out", ("judges",))} <= set(controls.told)
+    taken = {("gate",), ("widen",), ("leave_out", ("judges",)), ("entropy", 0.01)}
+    assert taken <= set(controls.told)
 
 
 @pytest.mark.parametrize(
     "done", [ONSET, FIRST, FIRST + 3, FIRST + TRIAL_STEPS, FIRST + TRIAL_STEPS + 2]
 )
 def test_a_resumed_run_acts_as_an_unbroken_one(done):
-    names = ("clipped", "repetition", "tasks_left", "head_grad_norm", "disputed")
+    names = ("clipped", "repetition", "tasks_left", "head_grad_norm", "disputed", "entropy")
     changed = {figure: value for name in names for figure, value in FAULTS[name].items()}
     rows = history(changed=changed | PAID)
     sampled = [*group("b", 1, 0), paid(0.9, 0.0), paid(0.9, 1.0), *group("d", 1, 1)]
