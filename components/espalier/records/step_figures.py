@@ -30,6 +30,10 @@ class Per(enum.Enum):
     ANSWER = ("answer", "those of these trajectories that gave an answer")
     RIGHT = ("right answer", "those of these answers whose outcome is right")
     WRONG = ("wrong trajectory", "those of these trajectories without a right outcome")
+    WRONG_TERM = (
+        "wrong trajectory with the term",
+        "those of these trajectories that have the term",
+    )
     CALL = ("tool call", "the tool calls of these trajectories that have a result")
     ROW = (
         "trained trajectory",
@@ -210,6 +214,11 @@ STEP_FIGURES = {
     "wrong_reward": StepFigure(
         "mean whole reward: what is paid without being right", "reward", Per.WRONG
     ),
+    "wrong_reward/NAME": StepFigure(
+        "mean of the term, for each term but the outcome",
+        "reward",
+        Per.WRONG_TERM,
+    ),
     "own_task_share": StepFigure(
         "those whose first action is most like that of another attempt at the same task, by the "
         "cosine of their counted pairs of tokens; equally like ones count by their share. It "
@@ -281,6 +290,12 @@ STEP_FIGURES = {
     "gated": StepFigure(
         "1 where a surge of the head's gradient ended the step's updates, else 0; only while a "
         "response to a health notice watches it",
+        "steps",
+        Per.STEP,
+    ),
+    "skipped_step": StepFigure(
+        "1 where the policy stayed as it was, as engine and trainer disagreed by far more than in "
+        "the run's first steps, else 0; only with responses to health notices, after these steps",
         "steps",
         Per.STEP,
     ),

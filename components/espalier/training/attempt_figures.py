@@ -55,9 +55,19 @@ def attempt_figures(sampled: Sequence[Trajectory], *, offers_tools: bool) -> dic
     wrong = [t.total_reward for t in sampled if not t.is_right]
     if wrong:
         figures["wrong_reward"] = fmean(wrong)
+        figures |= _wrong_terms([t for t in sampled if not t.is_right])
     if len(groups) > 1 and len(sampled) > len(groups):
         figures["own_task_share"] = _own_task_share(sampled)
     return figures
+
+
+def _wrong_terms(wrong: Sequence[Trajectory]) -> dict[str, float]:
+    """Return `wrong_reward/NAME`: the mean of each further term over the attempts that have it."""
+    names = sorted({name for t in wrong for name in t.reward if name != "outcome"})
+    return {
+        f"wrong_reward/{name}": fmean(t.reward[name] for t in wrong if name in t.reward)
+        for name in names
+    }
 
 
 def groups_by_task(sampled: Sequence[Trajectory]) -> list[list[Trajectory]]:

@@ -14,7 +14,7 @@ from espalier.records.step_figures import STEP_FIGURES
 from espalier.records.trajectory import FinishReason, Turn
 from espalier.training.attempt_figures import attempt_figures
 from espalier.training.health import HealthMonitor, new_detectors
-from espalier.training.rl.reward_functions import TermRewards, no_further_reward
+from espalier.training.rl.reward_functions import TermRewards, no_further_reward, with_terms
 from espalier.training.rl.rows import dense_rows
 from espalier.training.rl.sampling import GroupSampler
 from tests.factories.training import make_task, make_trajectory
@@ -339,6 +339,34 @@ def test_dapos_filter_compares_outcomes_and_not_lengths():
     assert len(kept.groups) == 1
     assert kept.zero_variance == 0, "their whole rewards differ"
     assert [t.total_reward for t in kept.groups[0].trajectories] == [0, 0, -2, -2]
+
+
+def test_a_term_that_is_left_out_counts_nowhere():
+    turns = (Turn(action_start=1, action_end=2, observation_end=2),)
+
+    def pay_by_place(group):
+        return [
+            with_terms(replace(t, turns=turns), {"judge": float(place)}, [0.5])
+            for place, t in enumerate(group)
+        ]
+
+    _, sampler = _sampler([ALWAYS], filters=[], reward_function=pay_by_place)
+    sampler.left_out |= {"judge", "turns"}
+    found = sampler.sample(0, groups=1)
+    [group] = found.groups
+    assert [t.reward for t in group.trajectories] == [{"outcome": 1.0, "format": 0.0}] * 4
+    assert float(dense_rows([group], with_observations=False).rewards_BT.sum()) == 4.0
+    assert found.zero_variance == 1
+
+
+def test_a_greedy_baseline_is_without_a_left_out_term_too():
+    def pay(group):
+        return [with_terms(t, {"judge": 9.0}, []) for t in group]
+
+    _, sampler = _sampler([MIXED], algorithm={"preset": "remax"}, reward_function=pay)
+    sampler.left_out.add("judge")
+    [group] = sampler.sample(0, groups=1).groups
+    assert group.baseline_reward == 0.5
 
 
 LOST = (None, None, None, None)

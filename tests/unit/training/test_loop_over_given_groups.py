@@ -66,7 +66,7 @@ class Sampler:
         self._kinds = dict(enumerate(kinds))
         self.asked = []
         self.closed = 0
-        self.ledger = PromptLedger()
+        self.ledger, self.left_out = PromptLedger(), set()
 
     def sample(self, step, *, groups):
         self.asked.append((step, groups))
@@ -339,7 +339,7 @@ class Played:
     """Groups of attempts that are really played: each writes one text after another."""
 
     def __init__(self, dialect, attempts, *, groups=2):
-        self.ledger = PromptLedger()
+        self.ledger, self.left_out = PromptLedger(), set()
         context = EpisodeContext(
             engine=ScriptedEngine(dialect, [dialect.text_ids(t) for one in attempts for t in one]),
             dialect=dialect,

@@ -262,9 +262,18 @@ def _of_attempts(counted):
         row["grounded_right_share"] = fmean(map(_is_found, right))
     if wrong:
         row["wrong_reward"] = fmean(wrong)
+        row |= _wrong_terms([one for one in counted if one not in right])
     if len(groups) > 1 and len(counted) > len(groups):
         row["own_task_share"] = fmean(_own_share(one, counted) for one in counted)
     return row
+
+
+def _wrong_terms(wrong):
+    paid = [(name, value) for one in wrong for name, value in one.reward.items()]
+    return {
+        f"wrong_reward/{term}": fmean(value for name, value in paid if name == term)
+        for term in {name for name, _ in paid} - {"outcome"}
+    }
 
 
 def _repeated(episode):

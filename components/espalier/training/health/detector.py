@@ -47,6 +47,8 @@ class Finding(NamedTuple):
     since_step: int
     message: str
     severity: Severity = "warning"
+    figure: str = ""
+    """Column that shows it, where the detector watches several."""
 
 
 class Detector(Protocol):
@@ -143,6 +145,14 @@ class Drift:
     def is_active(self) -> bool:
         """Whether the figure has not come back from the drift that was told."""
         return self._told and self._away
+
+    @property
+    def far(self) -> float | None:
+        """Value from which on a step counts no more, however far it is; None in the beginning."""
+        if not self._beginning.is_known:
+            return None
+        found = self._beginning.median + self.direction * _MOST * self._beginning.scale
+        return math.exp(found) if self.is_log else found
 
     def observe(self, row: Row) -> Finding | None:
         """Take the figures of the next step."""

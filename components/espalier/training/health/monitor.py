@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 
 from espalier.records.notices import Notice
 from espalier.records.trajectory import Trajectory
-from espalier.training.health.detector import Detector, Row
+from espalier.training.health.detector import FIRST_STEPS, Detector, Drift, Row
 
 _SHOWN_ATTEMPTS = 8
 
@@ -20,6 +21,9 @@ class HealthMonitor:
         self._detectors = detectors
         self._clock = clock
         self._newest: dict[str, Notice] = {}
+        self._first: list[Row] = []
+        self.row: Row = {}
+        """Figures of the newest step."""
 
     def replay(self, history: Iterable[Row]) -> None:
         """Take the steps that were done before a resume; what they show was told then."""
@@ -38,6 +42,25 @@ class HealthMonitor:
         """Return the newest notice of a detector that has told one."""
         return self._newest[name]
 
+    def drift(self, name: str) -> Drift | None:
+        """Return the detector of that name, if it watches one figure and is not ignored."""
+        found = (one for one in self._detectors if one.name == name and isinstance(one, Drift))
+        return next(found, None)
+
+    def risen(self, prefix: str) -> Mapping[str, float]:
+        """Return how far figures are above the median of the run's first steps, in the newest step.
+
+        Args:
+            prefix: what their names begin with; the rest of each name is its key. One that the
+                first steps do not have began at 0.
+        """
+        found: dict[str, float] = {}
+        for name, value in self.row.items():
+            if name.startswith(prefix):
+                start = [row[name] for row in self._first if name in row]
+                found[name.removeprefix(prefix)] = value - (median(start) if start else 0.0)
+        return found
+
     def observe(self, row: Row, sampled: Sequence[Trajectory] = ()) -> list[Notice]:
         """Take the figures of the next step, and return what begins to show.
 
@@ -45,6 +68,9 @@ class HealthMonitor:
             row: figures of the step.
             sampled: its scored attempts, of which a notice names those that show it most.
         """
+        self.row = row
+        if len(self._first) < FIRST_STEPS:
+            self._first.append(row)
         notices: list[Notice] = []
         for detector in self._detectors:
             found = detector.observe(row)
@@ -60,7 +86,7 @@ class HealthMonitor:
                         message=found.message,
                         attempts=_shown(detector, step, sampled),
                         key=detector.key,
-                        figure=detector.figure,
+                        figure=found.figure or detector.figure,
                     )
                 )
         self._newest.update((notice.detector, notice) for notice in notices)

@@ -222,7 +222,11 @@ class JudgeAgainstRule:
                         "the judges and the rule part, and what is paid may be the judges' bias",
                     ),
                 )  # fmt: skip
-        found = [it for drift in self._drifts.values() if (it := drift.observe(row)) is not None]
+        found = [
+            it._replace(figure=figure)
+            for figure, drift in self._drifts.items()
+            if (it := drift.observe(row)) is not None
+        ]
         return found[0] if found else None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from espalier.curriculum.pool import TaskPool
 from espalier.training.rl.progress import LoopProgress
 from espalier.training.rl.publishing import Publisher
+from espalier.training.rl.sampling import StepSampler
 from espalier.training.rl.update import PolicyUpdate
 
 
@@ -14,10 +15,17 @@ class LoopControls:
     """The `Controls` of one loop; every process of it makes the same changes."""
 
     def __init__(
-        self, update: PolicyUpdate, pool: TaskPool, progress: LoopProgress, publisher: Publisher
+        self,
+        update: PolicyUpdate,
+        pool: TaskPool,
+        progress: LoopProgress,
+        publisher: Publisher,
+        sampler: StepSampler,
     ) -> None:
         self._update = update
+        self._entropy_coefficient = update.entropy_coefficient
         self._pool = pool
+        self._sampler = sampler
         self._progress = progress
         self._publisher = publisher
 
@@ -28,6 +36,24 @@ class LoopControls:
     def quarantine(self, task_ids: Sequence[str]) -> bool:
         """Draw these tasks no more, if two others are left."""
         return self._pool.quarantine(task_ids)
+
+    def verifiers(self) -> Mapping[str, str]:
+        """Return FAMILY/KIND of the verifier of each task in the pool."""
+        tasks = self._pool.tasks
+        return {task.task_id: f"{task.environment}/{task.verifier.kind}" for task in tasks}
+
+    def leave_out(self, names: Sequence[str]) -> None:
+        """Reward attempts without these terms; groups that have one are not replayed."""
+        self._sampler.left_out.clear()
+        self._sampler.left_out.update(names)
+
+    def skip_beyond(self, mismatch_kl: float) -> None:
+        """Apply no gradient in a step whose `mismatch_kl` is larger."""
+        self._update.max_mismatch_kl = mismatch_kl
+
+    def add_entropy(self, coefficient: float) -> None:
+        """Set the coefficient of the policy's entropy to the profile's and this."""
+        self._update.entropy_coefficient = self._entropy_coefficient + coefficient
 
     def gate(self) -> bool:
         """End a step's updates where the gradient of the output head surges."""

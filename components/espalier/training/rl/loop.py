@@ -157,7 +157,7 @@ class RlLoop:
             store,
             parts.layout.processes,
         )
-        controls = LoopControls(update, parts.pool, self.progress, parts.publisher)
+        controls = LoopControls(update, parts.pool, self.progress, parts.publisher, parts.sampler)
         acts = config.health.response == "act"
         self._responder = Responder(self._health, controls) if acts else None
 
@@ -238,10 +238,11 @@ class RlLoop:
     def _watch(self, row: Figures, tracker: Tracker) -> None:
         """Log and keep what the detectors notice in the newest step, and answer it."""
         step, sampled = int(row["step"]), self.progress.newest_attempts
+        if self._responder is not None:
+            # rank 0 alone has the figures of judges: all ranks answer what it sees
+            row = self.parts.layout.processes.broadcast(row)
         notices = self._health.observe(row, sampled)
         if self._responder is not None:
-            # rank 0 alone has the figures of judges: all ranks answer its notices
-            notices = self.parts.layout.processes.broadcast(notices)
             notices += self._responder.respond(step, notices, sampled)
             self.progress.health_state = self._responder.state()
         self.parts.streams.add_notices(notices)
@@ -273,7 +274,12 @@ class RlLoop:
     def _step(self, step: int) -> Figures:
         config = self._profile.training
         rng = random.Random(f"replay:{self._profile.seed}:{step}")
-        replayed = self._replay.draw(config.tasks_per_step, rng)
+        left_out = self.parts.sampler.left_out
+        replayed = [
+            group
+            for group in self._replay.draw(config.tasks_per_step, rng)
+            if not any(left_out & one.reward.keys() for one in group.trajectories)
+        ]
         self.parts.sampler.ledger.step = self.parts.layout.processes.step = step + 1
         started = time.perf_counter()
         rollouts = self.parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))
@@ -287,14 +293,15 @@ class RlLoop:
             figures = self._updated(rows, batch.units, context)
             update = self._update.newest
         self.parts.streams.add_episodes(step + 1, rollouts.sampled, batch.groups, update)
-        self._settle(rollouts.groups, batch.groups)
+        is_skipped = bool(figures.get("skipped_step"))
+        self._settle(rollouts.groups, () if is_skipped else batch.groups)
         idle_steps = self.progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0,
             has_credit=figures.get("credited_share", 0) > 0
             and rollouts.zero_variance_share < _IDLE_SHARE,
         )
         self.parts.publisher.publish(step + 1)
-        self._replay.add(rollouts.groups, version=step)
+        self._replay.add(() if is_skipped else rollouts.groups, version=step)
         is_last = step + 1 == config.steps or config.stops_after(idle_steps)
         figures |= self._end_self_play_phase(step, rollouts, is_last=is_last)
         if (step + 1) % self._profile.curriculum.refresh_every == 0:
@@ -370,7 +377,7 @@ class RlLoop:
             top_p=self._profile.rollout.exploration.top_p,
             top_k=self._profile.rollout.exploration.top_k,
             entropy=True,
-            entropy_gradient=config.algorithm.entropy_coefficient > 0,
+            entropy_gradient=self._update.entropy_coefficient > 0,
         )
 
     def _dev_score(self) -> DevScore:

@@ -51,7 +51,7 @@ class AsynchronousSampler:
         self._seed = seed
         self._screening = screening
         self._admission = GroupAdmission(tasks, config, reward_function)
-        self.ledger = self._admission.ledger
+        self.ledger, self.left_out = self._admission.ledger, self._admission.left_out
         self._ordered: dict[int, _Ordered] = {}
         """Draws in flight or waiting; meanwhile none of their tasks is drawn again."""
         self._waiting: list[SampledGroup] = []

@@ -187,7 +187,7 @@ class PolicyGradient:
 
     def __init__(self, policy: Scorer, algorithm: Algorithm, layout: Layout) -> None:
         self._policy = policy
-        self._algorithm = algorithm
+        self.algorithm = algorithm
         self._layout = layout
         self._forwarded = Forwarded()
 
@@ -206,7 +206,7 @@ class PolicyGradient:
             of both, to be summed over processes.
         """
         runs = self._layout.micro_batches(minibatch.units, minibatch.rows.sequences)
-        if self._algorithm.loss.whole_minibatch and len(runs) > 1:
+        if self.algorithm.loss.whole_minibatch and len(runs) > 1:
             return self._add_by_cached_gradient(minibatch, runs, request, kl_coefficient)
         figures: Figures = {}
         found = TokenScores.zeros(minibatch.rows.action_mask_BT.shape)
@@ -214,7 +214,7 @@ class PolicyGradient:
             with self._layout.hardware.precision():
                 scored = self._score(minibatch, run, request)
             batch = minibatch.loss_batch(run, scored.logprobs_bT, scored.entropy_bT)
-            loss = self._algorithm.objective(batch, kl_coefficient=kl_coefficient)
+            loss = self.algorithm.objective(batch, kl_coefficient=kl_coefficient)
             (loss.loss * weight).backward()
             add_scaled(figures, {"loss": loss.loss.detach(), **loss.metrics}, weight)
             entropy = minibatch.mean_entropy(run, scored.entropy_bT)
@@ -249,7 +249,7 @@ class PolicyGradient:
         batch_entropy_bT = all_rows.entropies_BT[rows]
         leaves = [values_BT[rows].requires_grad_() for values_BT in all_rows]
         batch = minibatch.loss_batch(minibatch.units, *leaves)
-        loss = self._algorithm.objective(batch, kl_coefficient=kl_coefficient)
+        loss = self.algorithm.objective(batch, kl_coefficient=kl_coefficient)
         loss.loss.backward()
         gradients = [torch.zeros(shape), torch.zeros(shape)]
         for gradient_BT, leaf in zip(gradients, leaves, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from espalier.algorithms.shaping import CallFacts, EpisodeFacts, RewardTerm, TermContext
@@ -250,6 +251,17 @@ def require_outcome(trajectory: Trajectory) -> None:
         )
     if wrong := [name for name, value in trajectory.reward.items() if not math.isfinite(value)]:
         raise DataError(f"task {trajectory.task_id}: {', '.join(wrong)} of its reward is no number")
+
+
+def without_terms(trajectory: Trajectory, names: AbstractSet[str]) -> Trajectory:
+    """Return `trajectory` as if the terms of these names were not paid."""
+    if not names & trajectory.reward.keys():
+        return trajectory
+    reward = {name: paid for name, paid in trajectory.reward.items() if name not in names}
+    turns = trajectory.turns
+    if TURNS_TERM in names:
+        turns = tuple(replace(turn, reward=0.0) for turn in turns)
+    return replace(trajectory, reward=reward, turns=turns)
 
 
 def with_terms(

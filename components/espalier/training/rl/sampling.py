@@ -22,7 +22,11 @@ from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import TrajectorySampler
 from espalier.training.parallel import Processes
 from espalier.training.rl.ledger import Outcome, PromptLedger
-from espalier.training.rl.reward_functions import RewardFunction, no_further_reward
+from espalier.training.rl.reward_functions import (
+    RewardFunction,
+    no_further_reward,
+    without_terms,
+)
 from espalier.training.rl.rows import Group, dense_rows
 
 
@@ -61,6 +65,8 @@ class StepSampler(Protocol):
 
     ledger: PromptLedger
     """Outcomes of the prompts that it drew; the learner settles the groups that it was given."""
+    left_out: set[str]
+    """Names of the terms that rewards are without, which a response to a notice changes."""
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """Return up to `groups` groups for optimizer step `step`."""
@@ -91,6 +97,8 @@ class GroupAdmission:
     ) -> None:
         self.ledger = PromptLedger()
         """Records each group that is not admitted."""
+        self.left_out: set[str] = set()
+        """Names of the terms that rewards are without."""
         self._tasks = tasks
         self._config = config
         self._reward_function = reward_function
@@ -104,7 +112,7 @@ class GroupAdmission:
 
     def count(self, group: Sequence[Trajectory], result: StepRollouts) -> CountedGroup:
         """Complete a group's rewards, without its lost episodes, and count it."""
-        group = self._reward_function(group)
+        group = self._rewarded(group)
         result.sampled.extend(group)
         result.groups_sampled += 1
         rewards = [t.total_reward for t in group]
@@ -134,7 +142,7 @@ class GroupAdmission:
         if is_alone or (self.wants_baselines and greedy is None):
             self.ledger.settle([draw], Outcome.LOST)
             return []
-        baseline = None if greedy is None else self._reward_function([greedy])[0].total_reward
+        baseline = None if greedy is None else self._rewarded([greedy])[0].total_reward
         return [
             Group(
                 trajectories=group,
@@ -143,6 +151,9 @@ class GroupAdmission:
                 draw=draw,
             )
         ]
+
+    def _rewarded(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        return [without_terms(one, self.left_out) for one in self._reward_function(group)]
 
     def apply_refill_filters(self, groups: list[Group]) -> list[Group]:
         """Apply the filters whose dropped groups are replaced by further draws."""
@@ -242,7 +253,7 @@ class GroupSampler:
         self._config = config
         self._seed = seed
         self._admission = GroupAdmission(tasks, config, reward_function)
-        self.ledger = self._admission.ledger
+        self.ledger, self.left_out = self._admission.ledger, self._admission.left_out
         self._draws: dict[str, int] = {}
         """Draws of the step, by task."""
 
@@ -398,6 +409,7 @@ class RankZeroSampler:
         """
         self._end_worker = end_worker
         self.ledger = PromptLedger() if own is None else own.ledger
+        self.left_out = set[str]() if own is None else own.left_out
         self._own = own
         self._processes = processes
 

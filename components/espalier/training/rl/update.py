@@ -187,6 +187,11 @@ class PolicyUpdate:
         self.updater = Updater(models.policy, config.optimizer, own_steps)
         self.kl_coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
         self.head_gate = HeadGate()
+        self.max_mismatch_kl: float | None = None
+        """Mismatch of engine and trainer, nats per token, beyond which a step's gradient is not
+        applied to the policy: a response to a health notice says so."""
+        self._mismatch: Figures | None = None
+        """`engine_mismatch` of the current step; None before rows are scored."""
         self.newest: UpdateTensors | None = None
         """Tensors of the newest step; None before the first."""
 
@@ -211,7 +216,12 @@ class PolicyUpdate:
         first = _scores_of(assessment)
         scored = range(len(rows))
         self.head_gate.begin_step()
+        self._mismatch = None
+        if first is not None:
+            self._mismatch = engine_mismatch(rows, first.logprobs_BT, scored=scored, step=step)
         for minibatch in self._minibatches(rows, assessment, units, step):
+            if self._is_mismatched:
+                break
             found, scores = self._update(minibatch, step)
             updates.append(found)
             sizes.append(minibatch.sizes)
@@ -224,14 +234,15 @@ class PolicyUpdate:
         figures["skipped_updates"] = float(self._skipped - skipped_before)
         if self.head_gate.is_on:
             figures["gated"] = float(self.head_gate.is_shut)
+        if self.max_mismatch_kl is not None:
+            figures["skipped_step"] = float(self._is_mismatched)
         self.newest = UpdateTensors(
             assessment.credit.advantages_BT,
             assessment.loss_mask_BT,
             first,
             frozenset(scored) if first is not None else frozenset(),
         )
-        if first is not None:
-            figures |= engine_mismatch(rows, first.logprobs_BT, scored=scored, step=step)
+        figures |= self._mismatch or {}
         figures |= assessment.figures
         self._adapt_kl(figures, len(rows))
         return figures | _health(rows, assessment, step)
@@ -254,11 +265,29 @@ class PolicyUpdate:
             self.critic.restore(state["critic"])
 
     @property
+    def entropy_coefficient(self) -> float:
+        """Weight of the policy's entropy in the loss."""
+        return self._gradient.algorithm.entropy_coefficient
+
+    @entropy_coefficient.setter
+    def entropy_coefficient(self, coefficient: float) -> None:
+        changed = {"entropy_coefficient": coefficient}
+        self._gradient.algorithm = self._gradient.algorithm.model_copy(update=changed)
+
+    @property
     def can_gate(self) -> bool:
         """Whether a step may make several updates, and each has a gradient of the output head."""
         head = self._policy.model.get_output_embeddings()
         is_trained = head is not None and head.weight.requires_grad
         return is_trained and self._config.epochs * self._config.minibatches > 1
+
+    @property
+    def _is_mismatched(self) -> bool:
+        """Return whether engine and trainer disagree too much to learn from the step."""
+        if self.max_mismatch_kl is None or not self._mismatch:
+            return False
+        # one that is not a number is beyond any bound
+        return not self._mismatch["mismatch_kl"] <= self.max_mismatch_kl
 
     @property
     def _skipped(self) -> int:
@@ -299,15 +328,20 @@ class PolicyUpdate:
             minibatch, step.request, kl_coefficient=self.kl_coefficient
         )
         sum_gradients(self._policy, self._processes)
+        self._processes.sum(list(scores))
+        if self._mismatch is None:
+            scored = rows_of(minibatch.units)
+            self._mismatch = engine_mismatch(
+                minibatch.rows, scores.logprobs_BT, scored=scored, step=step
+            )
         of_head = head_grad_norm(self._policy.model)
         self.head_gate.observe(of_head)
-        if self.head_gate.is_shut:
+        if self.head_gate.is_shut or self._is_mismatched:
             self.updater.discard()
             norm = math.inf
         else:
             norm = self.updater.apply(step.number - self._first_step)
         self._policy.eval()
-        self._processes.sum(list(scores))
         count = self._processes.count
         if math.isfinite(norm):
             figures |= found | {"grad_norm": norm / count}

@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from espalier.config import TrainingConfig
 from espalier.records import ToolCall
 from espalier.records.trajectory import ToolResult
@@ -22,6 +24,20 @@ def test_a_notice_names_the_attempts_that_show_it():
     assert notice.attempts == (f"{notice.step}/a/1", f"{notice.step}/b/0")
     assert notice.figure == "unread_calls/unknown_tool"
     assert (notice.severity, notice.key, notice.time) == ("warning", "environment", 5.0)
+
+
+def test_a_notice_of_a_judge_names_its_own_column():
+    [notice] = told(history(changed=FAULTS["rule_against_judge"]))
+    assert notice.figure == "judges/kappa_with_rule"
+
+
+def test_a_rise_is_over_the_median_of_the_first_steps():
+    monitor = HealthMonitor(new_detectors(TrainingConfig()), lambda: 0.0)
+    rows = [{"wrong_reward/format": value} for value in (0.1, 0.9, 0.1, 0.1, 0.2, 0.1)]
+    monitor.replay([row | {"step": 1.0, "pass_rate": 0.0, "rollouts": 0.0} for row in rows])
+    last = {"step": 7.0, "pass_rate": 0.0, "rollouts": 0.0}
+    monitor.observe(last | {"wrong_reward/format": 0.05, "wrong_reward/judges": 0.4})
+    assert monitor.risen("wrong_reward/") == pytest.approx({"format": -0.05, "judges": 0.4})
 
 
 def test_a_resumed_monitor_tells_what_an_unbroken_one_does():
